@@ -1,0 +1,236 @@
+//! The boxes around a followed operation: what it is, how it ended, and what it left behind.
+
+use crate::machine::{effective_name, phase_name};
+use crate::table::{Paint, Tone};
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{Condition, Machine, Run, run::Phase};
+
+const WIDTH: usize = 61;
+
+fn boxed(lines: &[String]) -> String {
+    let rule = "─".repeat(WIDTH);
+    let mut text = format!("┌{rule}\n");
+    for line in lines {
+        text.push_str(&format!("│ {line}\n"));
+    }
+    text.push_str(&format!("└{rule}\n"));
+    text
+}
+
+/// What is about to be followed.
+pub fn opening(run: &Run, phase: &str, effective: &str) -> String {
+    boxed(&[
+        format!("Operation: {}", one_line(&run.run_id)),
+        format!("Machine: {}", one_line(&run.machine_id)),
+        format!("Type: {}", one_line(&run.r#type)),
+        format!("Phase: {phase} → EffectiveState: {effective}"),
+    ])
+}
+
+/// How a phase is shown.
+pub fn verdict(phase: Phase) -> (Tone, &'static str) {
+    match phase {
+        Phase::Succeeded => (Tone::Good, "✓ SUCCEEDED"),
+        Phase::Failed => (Tone::Bad, "✗ FAILED"),
+        Phase::Canceled => (Tone::Warn, "⊘ CANCELED"),
+        Phase::Running => (Tone::Busy, "→ RUNNING"),
+        Phase::Pending => (Tone::Plain, "→ PENDING"),
+        Phase::Unspecified => (Tone::Plain, "-"),
+    }
+}
+
+/// How it ended, and on failure what to do about it.
+pub fn closing(run: &Run, clock: &Clock, paint: Paint) -> String {
+    let (tone, words) = verdict(run.phase());
+    let begun = run.started_at.as_ref().or(run.created_at.as_ref());
+    let mut lines = vec![
+        paint.apply(tone, words),
+        format!("Duration: {}", clock.lasted(begun, run.finished_at.as_ref())),
+    ];
+    if run.phase() != Phase::Succeeded {
+        lines.extend(error_lines(run));
+    }
+    boxed(&lines)
+}
+
+/// The error, its fault code and the next command, as far as they are known.
+pub fn error_lines(run: &Run) -> Vec<String> {
+    let Some(error) = &run.error else { return Vec::new() };
+    let mut lines = Vec::new();
+    if !error.message.is_empty() {
+        lines.push(format!("Error: {}", one_line(&error.message)));
+    }
+    if let Some(fault) = error.details.get("fault").filter(|fault| !fault.is_empty()) {
+        let fault = one_line(fault);
+        lines.push(format!("Fault: {fault}  (farrier fault {fault})"));
+    }
+    if !error.next_command.is_empty() {
+        lines.push(format!("Next: {}", one_line(&error.next_command)));
+    }
+    lines
+}
+
+/// The machine as it was before the operation, when it was accepted, and now.
+pub struct Passage<'a> {
+    pub before: &'a Machine,
+    pub during: &'a Machine,
+    pub after: &'a Machine,
+}
+
+/// What the operation left behind.
+pub fn aftermath(passage: &Passage) -> String {
+    let Passage { before, during, after } = passage;
+    let active = after.status.as_ref().map_or("", |status| status.active_operation_id.as_str());
+    let lines = boxed(&[
+        format!("Phase: {}", versus(phase_name(after), phase_name(before))),
+        format!("EffectiveState: {}", versus(effective_name(after), effective_name(during))),
+        format!("Conditions: {}", changes(before, after)),
+        format!(
+            "ActiveOperationId: {}",
+            if active.is_empty() { "(cleared)".into() } else { one_line(active) }
+        ),
+    ]);
+    format!("Machine state after operation:\n{lines}")
+}
+
+fn versus(now: &str, was: &str) -> String {
+    if now == was { format!("{now} (unchanged)") } else { format!("{now} (was {was})") }
+}
+
+/// The conditions that are not what they were, in the server's order.
+fn changes(before: &Machine, after: &Machine) -> String {
+    let was = |name: &str| {
+        conditions(before).iter().any(|condition| condition.r#type == name && condition.status)
+    };
+    let changed = |wanted: bool| -> Vec<String> {
+        let mark = if wanted { "✓" } else { "✗" };
+        conditions(after)
+            .iter()
+            .filter(|condition| condition.status == wanted && was(&condition.r#type) != wanted)
+            .map(|condition| format!("{}={mark}", one_line(&condition.r#type)))
+            .collect()
+    };
+    let (set, cleared) = (changed(true), changed(false));
+    let mut parts = Vec::new();
+    if !set.is_empty() {
+        parts.push(format!("{} (newly set)", set.join(", ")));
+    }
+    if !cleared.is_empty() {
+        parts.push(format!("{} (cleared)", cleared.join(", ")));
+    }
+    if parts.is_empty() { "(unchanged)".into() } else { parts.join("; ") }
+}
+
+fn conditions(machine: &Machine) -> &[Condition] {
+    machine.status.as_ref().map_or(&[], |status| &status.conditions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+    use proto::v1::{EffectiveState, ErrorStatus, MachineStatus, machine_status};
+
+    fn machine(effective: EffectiveState, conditions: &[(&str, bool)]) -> Machine {
+        let conditions = conditions.iter().map(|(name, status)| Condition {
+            r#type: (*name).into(),
+            status: *status,
+            ..Default::default()
+        });
+        let status = MachineStatus {
+            phase: machine_status::Phase::Maintenance.into(),
+            effective_state: effective.into(),
+            conditions: conditions.collect(),
+            ..Default::default()
+        };
+        Machine { machine_id: "machine-1".into(), status: Some(status), ..Default::default() }
+    }
+
+    fn run(phase: Phase) -> Run {
+        Run {
+            run_id: "op-abc123".into(),
+            machine_id: "machine-1".into(),
+            r#type: "REIMAGE".into(),
+            phase: phase.into(),
+            started_at: Some(Timestamp { seconds: 1_000, nanos: 0 }),
+            finished_at: Some(Timestamp { seconds: 1_272, nanos: 0 }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn boxes_are_those_of_the_document() {
+        assert_eq!(
+            opening(&run(Phase::Pending), "MAINTENANCE", "BUSY"),
+            "\
+┌─────────────────────────────────────────────────────────────
+│ Operation: op-abc123
+│ Machine: machine-1
+│ Type: REIMAGE
+│ Phase: MAINTENANCE → EffectiveState: BUSY
+└─────────────────────────────────────────────────────────────
+"
+        );
+        let closed = closing(&run(Phase::Succeeded), &Clock::fixed(0), Paint { colour: false });
+        assert_eq!(
+            closed,
+            "\
+┌─────────────────────────────────────────────────────────────
+│ ✓ SUCCEEDED
+│ Duration: 4m 32s
+└─────────────────────────────────────────────────────────────
+"
+        );
+    }
+
+    #[test]
+    fn the_aftermath_is_that_of_the_document() {
+        let before = machine(EffectiveState::Maintenance, &[("Reachable", true)]);
+        let during = machine(EffectiveState::Busy, &[]);
+        let after = machine(
+            EffectiveState::Maintenance,
+            &[
+                ("Provisioned", true),
+                ("InCustomerCluster", true),
+                ("Reachable", true),
+                ("RMA", false),
+            ],
+        );
+        assert_eq!(
+            aftermath(&Passage { before: &before, during: &during, after: &after }),
+            "\
+Machine state after operation:
+┌─────────────────────────────────────────────────────────────
+│ Phase: MAINTENANCE (unchanged)
+│ EffectiveState: MAINTENANCE (was BUSY)
+│ Conditions: Provisioned=✓, InCustomerCluster=✓ (newly set)
+│ ActiveOperationId: (cleared)
+└─────────────────────────────────────────────────────────────
+"
+        );
+    }
+
+    #[test]
+    fn a_failure_says_what_to_do() {
+        let mut failed = run(Phase::Failed);
+        failed.error = Some(ErrorStatus {
+            message: "SSH connection refused after 3 retries".into(),
+            details: [("fault".to_string(), "ssh-refused".to_string())].into(),
+            next_command: "farrier run retry-step op-abc123".into(),
+            ..Default::default()
+        });
+        let text = closing(&failed, &Clock::fixed(0), Paint { colour: false });
+        let lines: Vec<&str> = text.lines().skip(1).take(5).collect();
+        assert_eq!(
+            lines,
+            [
+                "│ ✗ FAILED",
+                "│ Duration: 4m 32s",
+                "│ Error: SSH connection refused after 3 retries",
+                "│ Fault: ssh-refused  (farrier fault ssh-refused)",
+                "│ Next: farrier run retry-step op-abc123",
+            ]
+        );
+    }
+}

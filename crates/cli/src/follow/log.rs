@@ -1,0 +1,99 @@
+//! Log chunks, made into lines.
+//!
+//! A chunk ends where the transport ended it: in the middle of a line, or of a character. So bytes
+//! are kept until their line is whole, apart for each step and stream, since these interleave.
+
+use crate::text::one_line;
+use proto::v1::LogChunk;
+use std::collections::BTreeMap;
+
+/// A line that is longer is shown in parts.
+const MAX_LINE: usize = 16 * 1024;
+
+/// The unfinished lines.
+#[derive(Default)]
+pub struct LogLines {
+    partial: BTreeMap<(String, String), Vec<u8>>,
+}
+
+impl LogLines {
+    /// The lines that this chunk completes, as they are shown.
+    pub fn push(&mut self, chunk: &LogChunk) -> Vec<String> {
+        let buffer = self.partial.entry((chunk.step.clone(), chunk.stream.clone())).or_default();
+        let mut lines = Vec::new();
+        for &byte in chunk.data.iter() {
+            if byte == b'\n' {
+                lines.push(shown(&chunk.step, buffer));
+                buffer.clear();
+                continue;
+            }
+            buffer.push(byte);
+            if buffer.len() >= MAX_LINE {
+                lines.push(shown(&chunk.step, buffer));
+                buffer.clear();
+            }
+        }
+        lines
+    }
+
+    /// What never got its newline.
+    pub fn finish(&mut self) -> Vec<String> {
+        let partial = std::mem::take(&mut self.partial);
+        let unfinished = partial.iter().filter(|(_, bytes)| !bytes.is_empty());
+        unfinished.map(|((step, _), bytes)| shown(step, bytes)).collect()
+    }
+}
+
+fn shown(step: &str, line: &[u8]) -> String {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let tag = if step.is_empty() { "run" } else { step };
+    format!("│ [{}] {}", one_line(tag), one_line(&String::from_utf8_lossy(line)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(step: &str, stream: &str, data: &[u8]) -> LogChunk {
+        LogChunk {
+            step: step.into(),
+            stream: stream.into(),
+            data: data.to_vec(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn lines_are_whole_and_tagged() {
+        let mut lines = LogLines::default();
+        assert_eq!(lines.push(&chunk("repave", "stdout", b"Progress: 4")), [""; 0]);
+        assert_eq!(lines.push(&chunk("repave", "stderr", b"warning\n")), ["│ [repave] warning"]);
+        assert_eq!(
+            lines.push(&chunk("repave", "stdout", b"5%\r\ndone \xe2\x9c")),
+            ["│ [repave] Progress: 45%"]
+        );
+        assert_eq!(
+            lines.push(&chunk("repave", "stdout", b"\x93\n\n")),
+            ["│ [repave] done ✓", "│ [repave] "]
+        );
+        assert_eq!(lines.finish(), [""; 0]);
+    }
+
+    #[test]
+    fn device_output_is_not_trusted() {
+        let mut lines = LogLines::default();
+        assert_eq!(
+            lines.push(&chunk("", "stdout", b"\x1b]0;owned\x07\xff\n")),
+            ["│ [run] \\x1b]0;owned\\x07\u{fffd}"]
+        );
+        assert_eq!(lines.push(&chunk("a", "stdout", b"no end")), [""; 0]);
+        assert_eq!(lines.finish(), ["│ [a] no end"]);
+    }
+
+    #[test]
+    fn an_endless_line_is_cut() {
+        let mut lines = LogLines::default();
+        assert_eq!(lines.push(&chunk("a", "stdout", &vec![b'x'; MAX_LINE * 2 + 1])).len(), 2);
+        assert_eq!(lines.finish(), ["│ [a] x"]);
+    }
+}

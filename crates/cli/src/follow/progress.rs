@@ -1,0 +1,349 @@
+//! What happened between two snapshots of a run, in words.
+//!
+//! The server sends the whole run with every event, and one event may carry several changes. The
+//! lines are made from the difference, so a repeated snapshot says nothing twice and a skipped one
+//! leaves nothing out. Pure: events in, lines out.
+
+use crate::table::Tone;
+use crate::text::one_line;
+use proto::v1::{Run, StepStatus, step_status::State};
+use std::collections::HashMap;
+
+/// One line of the stream, and the step that it is about.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Line {
+    pub tone: Tone,
+    pub text: String,
+    pub step: String,
+    pub place: Place,
+}
+
+/// Where in the story of its step a line stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    Begins,
+    Amid,
+    Ends,
+}
+
+/// What is known of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    state: State,
+    retries: i32,
+}
+
+const UNSEEN: Seen = Seen { state: State::Waiting, retries: 0 };
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Move {
+    Started,
+    Retried,
+    Succeeded,
+    Failed,
+}
+
+/// How far the story has been told. An undo step has the name of the step it undoes.
+#[derive(Default)]
+pub struct Progress {
+    seen: HashMap<(String, bool), Seen>,
+    version: i64,
+}
+
+impl Progress {
+    /// Tells only what happens after this snapshot.
+    pub fn after(run: &Run) -> Self {
+        let mut progress = Self::default();
+        progress.snapshot(run);
+        progress
+    }
+
+    /// True for a step whose beginning has not been told yet.
+    pub fn awaits(&self, step: &str) -> bool {
+        let waiting = |seen: &Seen| {
+            matches!(seen.state, State::Unspecified | State::Waiting) && seen.retries == 0
+        };
+        self.seen.is_empty() || self.seen.get(&(step.to_string(), false)).is_some_and(waiting)
+    }
+
+    /// The lines that lead from the last snapshot to this one. An older one says nothing.
+    pub fn snapshot(&mut self, run: &Run) -> Vec<Line> {
+        if run.version < self.version {
+            return Vec::new();
+        }
+        self.version = run.version;
+        let mut lines = Vec::new();
+        for step in &run.steps {
+            let now = Seen { state: step.state(), retries: step.retry_count };
+            let old = self.seen.insert((step.name.clone(), step.undo), now).unwrap_or(UNSEEN);
+            let words = Words::of(step, &run.steps);
+            lines.extend(moves(old, now).into_iter().map(|what| words.line(what, step)));
+        }
+        lines
+    }
+}
+
+/// The moves that lead from one to the other.
+fn moves(old: Seen, now: Seen) -> Vec<Move> {
+    let begun = |seen: Seen| match seen.state {
+        State::Running | State::Succeeded | State::Failed => true,
+        State::Unspecified | State::Waiting => seen.retries > 0,
+    };
+    let ended = |seen: Seen| matches!(seen.state, State::Succeeded | State::Failed);
+    let retried = now.retries > old.retries;
+    let again = !retried && ended(old) && now.state == State::Running;
+    let mut moves = Vec::new();
+    if (begun(now) && !begun(old)) || again {
+        moves.push(Move::Started);
+    }
+    if retried {
+        moves.push(Move::Retried);
+    }
+    match now.state {
+        State::Succeeded if old.state != State::Succeeded => moves.push(Move::Succeeded),
+        State::Failed if old.state != State::Failed || retried => moves.push(Move::Failed),
+        State::Unspecified | State::Waiting | State::Running | State::Succeeded | State::Failed => {
+        }
+    }
+    moves
+}
+
+/// The eight kinds of steps that a plan may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Ssh,
+    Reboot,
+    Netboot,
+    Repave,
+    Join,
+    Verify,
+    Net,
+    Rma,
+    /// A kind of a newer server.
+    Other,
+}
+
+impl Kind {
+    /// By the names of the oneof in `Step`.
+    fn of(name: &str) -> Self {
+        match name {
+            "ssh" => Kind::Ssh,
+            "reboot" => Kind::Reboot,
+            "netboot" => Kind::Netboot,
+            "repave" => Kind::Repave,
+            "join" => Kind::Join,
+            "verify" => Kind::Verify,
+            "net" => Kind::Net,
+            "rma" => Kind::Rma,
+            _ => Kind::Other,
+        }
+    }
+
+    /// What is said when it starts and when it is done.
+    fn phrases(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Kind::Ssh => Some(("Running command", "Command complete")),
+            Kind::Reboot => Some(("Rebooting machine", "Reboot complete")),
+            Kind::Netboot => Some(("Setting netboot", "Netboot configured")),
+            Kind::Repave => Some(("Repaving", "Repave complete")),
+            Kind::Join => Some(("Joining cluster", "Joined cluster")),
+            Kind::Verify => Some(("Verifying in cluster", "Verified")),
+            Kind::Net => Some(("Reconfiguring network", "Network reconfigured")),
+            Kind::Rma => Some(("RMA step", "RMA step complete")),
+            Kind::Other => None,
+        }
+    }
+}
+
+/// How one step is spoken of.
+struct Words {
+    doing: String,
+    done: String,
+}
+
+impl Words {
+    /// The step's name is added where its kind alone would not tell it from another step.
+    fn of(step: &StepStatus, all: &[StepStatus]) -> Self {
+        let name = one_line(&step.name);
+        if step.undo {
+            return Self {
+                doing: format!("Undoing {name}"),
+                done: format!("Undoing {name} complete"),
+            };
+        }
+        let Some((doing, done)) = Kind::of(&step.kind).phrases() else {
+            return Self { doing: name.to_string(), done: format!("{name} complete") };
+        };
+        let twins = all.iter().filter(|other| other.kind == step.kind && !other.undo).count();
+        let which = if twins > 1 { format!(" ({name})") } else { String::new() };
+        Self { doing: format!("{doing}{which}"), done: format!("{done}{which}") }
+    }
+
+    fn line(&self, what: Move, step: &StepStatus) -> Line {
+        let because = match one_line(&step.message).trim() {
+            "" => String::new(),
+            message => format!(": {message}"),
+        };
+        let (place, tone, text) = match what {
+            Move::Started => (Place::Begins, Tone::Busy, format!("→ {}...", self.doing)),
+            Move::Retried => {
+                let because = if step.state() == State::Succeeded { "" } else { &because };
+                let attempt = step.retry_count.saturating_add(1);
+                let text = format!("↻ {} again, attempt {attempt}{because}", self.doing);
+                (Place::Amid, Tone::Warn, text)
+            }
+            Move::Succeeded => (Place::Ends, Tone::Good, format!("✓ {}", self.done)),
+            Move::Failed => (Place::Ends, Tone::Bad, format!("✗ {} failed{because}", self.doing)),
+        };
+        Line { tone, text, step: step.name.clone(), place }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &str, kind: &str, state: State, retries: i32, message: &str) -> StepStatus {
+        StepStatus {
+            name: name.into(),
+            kind: kind.into(),
+            state: state.into(),
+            retry_count: retries,
+            message: message.into(),
+            ..Default::default()
+        }
+    }
+
+    fn transcript(progress: &mut Progress, snapshots: &[Vec<StepStatus>]) -> String {
+        let mut text = String::new();
+        for (at, steps) in snapshots.iter().enumerate() {
+            let run = Run { steps: steps.clone(), version: at as i64 + 1, ..Default::default() };
+            for line in progress.snapshot(&run) {
+                text.push_str(&line.text);
+                text.push_str(if line.place == Place::Ends { "\n\n" } else { "\n" });
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn a_reimage_reads_as_in_the_document() {
+        use State::{Running, Succeeded, Waiting};
+        let at = |netboot, reboot, repave| {
+            vec![
+                step("set-netboot", "netboot", netboot, 0, ""),
+                step("reboot", "reboot", reboot, 0, ""),
+                step("repave", "repave", repave, 0, ""),
+            ]
+        };
+        let snapshots = [
+            at(Waiting, Waiting, Waiting),
+            at(Running, Waiting, Waiting),
+            at(Running, Waiting, Waiting),
+            // Settling a step and starting the next are one commit.
+            at(Succeeded, Running, Waiting),
+            at(Succeeded, Succeeded, Running),
+            at(Succeeded, Succeeded, Succeeded),
+        ];
+        let expected = "\
+→ Setting netboot...
+✓ Netboot configured
+
+→ Rebooting machine...
+✓ Reboot complete
+
+→ Repaving...
+✓ Repave complete
+
+";
+        assert_eq!(transcript(&mut Progress::default(), &snapshots), expected);
+        // The last snapshot alone tells the same story.
+        assert_eq!(transcript(&mut Progress::default(), &snapshots[5..]), expected);
+    }
+
+    #[test]
+    fn retries_failures_and_undo() {
+        use State::{Failed, Running, Succeeded, Waiting};
+        let mut undo = step("a", "ssh", Running, 0, "");
+        undo.undo = true;
+        let snapshots = [
+            vec![step("a", "ssh", Running, 0, ""), step("b", "ssh", Waiting, 0, "")],
+            vec![
+                step("a", "ssh", Running, 1, "no route\u{1b} to host"),
+                step("b", "ssh", Waiting, 0, ""),
+            ],
+            vec![step("a", "ssh", Succeeded, 1, "fine"), step("b", "ssh", Running, 0, "")],
+            vec![
+                step("a", "ssh", Succeeded, 1, ""),
+                step("b", "ssh", Failed, 2, "refused\nby host"),
+                undo,
+            ],
+        ];
+        let expected = "\
+→ Running command (a)...
+↻ Running command (a) again, attempt 2: no route\\x1b to host
+✓ Command complete (a)
+
+→ Running command (b)...
+↻ Running command (b) again, attempt 3: refused\\nby host
+✗ Running command (b) failed: refused\\nby host
+
+→ Undoing a...
+";
+        assert_eq!(transcript(&mut Progress::default(), &snapshots), expected);
+    }
+
+    #[test]
+    fn only_what_is_new_after_a_baseline() {
+        use State::{Failed, Running, Succeeded};
+        let at = |state, retries| {
+            vec![step("n", "netboot", Succeeded, 0, ""), step("d", "dance", state, retries, "")]
+        };
+        let baseline = Run { steps: at(Failed, 2), ..Default::default() };
+        let mut progress = Progress::after(&baseline);
+        let snapshots = [at(Failed, 2), at(Running, 2), at(Running, 3), at(Succeeded, 3)];
+        assert_eq!(
+            transcript(&mut progress, &snapshots),
+            "→ d...\n↻ d again, attempt 4\n✓ d complete\n\n"
+        );
+    }
+
+    #[test]
+    fn an_older_snapshot_says_nothing() {
+        let mut progress = Progress::default();
+        let run = |version, state| Run {
+            version,
+            steps: vec![step("r", "reboot", state, 0, "")],
+            ..Default::default()
+        };
+        assert_eq!(progress.snapshot(&run(5, State::Succeeded)).len(), 2);
+        assert_eq!(progress.snapshot(&run(4, State::Running)), []);
+    }
+
+    #[test]
+    fn every_pair_of_states_ends_in_the_new_one() {
+        let states =
+            [State::Unspecified, State::Waiting, State::Running, State::Succeeded, State::Failed];
+        for old in states {
+            for new in states {
+                for (was, is) in [(0, 0), (0, 1), (1, 1)] {
+                    let moves =
+                        moves(Seen { state: old, retries: was }, Seen { state: new, retries: is });
+                    let last = moves.last();
+                    match new {
+                        State::Succeeded => assert_eq!(last == Some(&Move::Succeeded), old != new),
+                        State::Failed => {
+                            assert_eq!(last == Some(&Move::Failed), old != new || is > was)
+                        }
+                        State::Unspecified | State::Waiting | State::Running => {
+                            assert!(
+                                !moves.contains(&Move::Succeeded) && !moves.contains(&Move::Failed)
+                            );
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! History: every transition of one object, with what brought it about.
+
+use crate::args::HistoryArgs;
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::{Cell, Table};
+use crate::time::Clock;
+use proto::v1::{HistoryEntry, ListHistoryRequest};
+
+pub async fn list(
+    client: &Client,
+    screen: &mut Screen,
+    args: &HistoryArgs,
+) -> Result<Exit, Failure> {
+    let entries = pages(args.limit, async |page_size, page_token| {
+        let request = ListHistoryRequest { id: args.id.clone(), page_size, page_token };
+        let answer = client.call(client.explain().list_history(request)).await?;
+        Ok((answer.entries, answer.next_page_token))
+    })
+    .await?;
+    let clock = Clock::system();
+    screen.many(
+        &entries,
+        |entries, wide| table(entries, wide, &clock),
+        "nothing has happened yet",
+    )?;
+    Ok(Exit::Done)
+}
+
+fn table(entries: &[HistoryEntry], wide: bool, clock: &Clock) -> Table {
+    let names = ["TIME", "STATE", "CAUSE", "ACTOR", "MESSAGE"];
+    let more = ["OBJECT", "VERSION", "DECIDED_BY"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for entry in entries {
+        let mut row: Vec<Cell> = vec![
+            clock.absolute(entry.ts.as_ref()).into(),
+            (&entry.state).into(),
+            (&entry.cause).into(),
+            (&entry.actor).into(),
+            (&entry.message).into(),
+        ];
+        if wide {
+            let version = entry.version.to_string();
+            row.extend([(&entry.object_id).into(), version.into(), (&entry.decided_by).into()]);
+        }
+        table.row(row);
+    }
+    table
+}

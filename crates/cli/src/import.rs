@@ -1,0 +1,195 @@
+//! Importing machines: a number of simulated ones, or those of a file.
+//!
+//! Everything is read before anything is registered, so a file with a mistake changes nothing.
+//! Registering is an upsert, so an import that was cut short is simply repeated.
+
+pub mod csv;
+pub mod file;
+
+use crate::args::ImportArgs;
+use crate::client::Client;
+use crate::exit::{Exit, Failure, eprintln_quietly};
+use crate::machine::table;
+use crate::output::Screen;
+use crate::text::one_line;
+use futures_util::{StreamExt, stream};
+use proto::v1::{Machine, MachineSpec, RegisterMachineRequest};
+use std::path::Path;
+
+/// Registrations under way at the same time.
+const CONCURRENCY: usize = 16;
+/// The largest fleet that is made up.
+const MAX_SIMULATED: u32 = 100_000;
+/// A simulated rack holds this many machines.
+const PER_RACK: u32 = 18;
+/// More than this many and only the sum is printed.
+const MAX_LINES: usize = 20;
+
+/// A machine, and where it was read.
+#[derive(Debug, PartialEq)]
+pub struct Row {
+    /// `fleet.csv, line 3`; empty for a simulated machine.
+    pub place: String,
+    pub machine: Machine,
+}
+
+pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Result<Exit, Failure> {
+    let rows = rows(&args.source)?;
+    let total = rows.len();
+    let mut answers = stream::iter(rows).map(|row| register(client, row)).buffered(CONCURRENCY);
+    let mut registered = Vec::with_capacity(total);
+    let mut refused = 0;
+    while let Some(answer) = answers.next().await {
+        match answer {
+            Ok(machine) => registered.push(machine),
+            Err(failure) if failure.exit == Exit::Refused => {
+                refused += 1;
+                failure.report();
+            }
+            Err(failure) => {
+                let done = registered.len();
+                let message = format!(
+                    "{}\n{done} of {total} registered; repeat the command to go on",
+                    failure.message
+                );
+                return Err(Failure::new(failure.exit, message));
+            }
+        }
+        progress(screen, registered.len(), total);
+    }
+    report(screen, &registered)?;
+    if refused > 0 {
+        return Err(Failure::refused(format!("{refused} of {total} machines were refused")));
+    }
+    Ok(Exit::Done)
+}
+
+async fn register(client: &Client, row: Row) -> Result<Machine, Failure> {
+    let Row { place, machine } = row;
+    let name = machine.machine_id.clone();
+    let request = RegisterMachineRequest { machine: Some(machine) };
+    client.call(client.machines().register_machine(request)).await.map_err(|failure| match failure
+        .exit
+    {
+        Exit::Refused if place.is_empty() => {
+            Failure::refused(format!("{name}: {}", failure.message))
+        }
+        Exit::Refused => Failure::refused(format!("{place} ({name}): {}", failure.message)),
+        _ => failure,
+    })
+}
+
+/// A counter for people who wait; it wipes itself out.
+fn progress(screen: &Screen, done: usize, total: usize) {
+    use std::io::{IsTerminal, Write};
+    let seen = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
+    if seen && total > MAX_LINES {
+        let end = if done == total { "\r\u{1b}[K" } else { "" };
+        let _ = write!(std::io::stderr(), "\rregistering {done}/{total}{end}");
+    }
+}
+
+fn report(screen: &mut Screen, machines: &[Machine]) -> Result<(), Failure> {
+    if !screen.is_human() {
+        return screen.many(machines, table, "");
+    }
+    if machines.len() <= MAX_LINES || screen.is_wide() {
+        for machine in machines {
+            screen.say(&format!("{} registered", one_line(&machine.machine_id)))?;
+        }
+    }
+    let plural = if machines.len() == 1 { "" } else { "s" };
+    screen.say(&format!(
+        "{} machine{plural} registered; see them with `farrier list`",
+        machines.len()
+    ))
+}
+
+fn rows(source: &str) -> Result<Vec<Row>, Failure> {
+    match source.parse::<u32>() {
+        Ok(count @ 1..=MAX_SIMULATED) => Ok(fleet(count)),
+        Ok(count) => Err(Failure::refused(format!(
+            "cannot import {count} machines; type a number from 1 to {MAX_SIMULATED}"
+        ))),
+        Err(_) => {
+            let rows = file::rows(Path::new(source))?;
+            unique(&rows)?;
+            if rows.is_empty() {
+                eprintln_quietly(&format!("{source} has no machines"));
+            }
+            Ok(rows)
+        }
+    }
+}
+
+/// The second of two machines with one name would overwrite the first.
+fn unique(rows: &[Row]) -> Result<(), Failure> {
+    let mut seen = std::collections::HashMap::new();
+    for row in rows {
+        if let Some(first) = seen.insert(&row.machine.machine_id, &row.place) {
+            return Err(Failure::refused(format!(
+                "{}: machine_id {:?} was already used at {first}; give each machine its own\nnothing was registered",
+                row.place, row.machine.machine_id
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// machine-1 to machine-N, the same ones every time.
+fn fleet(count: u32) -> Vec<Row> {
+    (1..=count).map(|number| Row { place: String::new(), machine: simulated(number) }).collect()
+}
+
+fn simulated(number: u32) -> Machine {
+    let [a, b, c, d] = number.to_be_bytes();
+    let rack = (number - 1) / PER_RACK + 1;
+    Machine {
+        machine_id: format!("machine-{number}"),
+        labels: [("env".to_string(), "demo".to_string()), ("rack".to_string(), format!("r{rack}"))]
+            .into(),
+        spec: Some(MachineSpec {
+            ssh_endpoint: format!("10.{b}.{c}.{d}:22"),
+            bmc_endpoint: format!("10.{}.{c}.{d}", 128 + u32::from(b)),
+            target_cluster_ref: "demo".into(),
+            mac_addresses: vec![format!("02:fa:{a:02x}:{b:02x}:{c:02x}:{d:02x}")],
+            provider: "sim".into(),
+            serial: format!("SIM{number:06}"),
+            customer_id: String::new(),
+        }),
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fleet_is_the_same_every_time() {
+        let rows = rows("36").unwrap();
+        assert_eq!(rows.len(), 36);
+        let last = &rows[35].machine;
+        assert_eq!(last.machine_id, "machine-36");
+        assert_eq!(last.labels["rack"], "r2");
+        let spec = last.spec.as_ref().unwrap();
+        assert_eq!(spec.mac_addresses, ["02:fa:00:00:00:24"]);
+        assert_eq!(spec.ssh_endpoint, "10.0.0.36:22");
+        assert_eq!(simulated(70_000).spec.unwrap().ssh_endpoint, "10.1.17.112:22");
+    }
+
+    #[test]
+    fn absurd_numbers_are_refused() {
+        assert!(rows("0").unwrap_err().message.contains("from 1 to 100000"));
+        assert!(rows("4000000").is_err());
+    }
+
+    #[test]
+    fn a_name_is_used_once() {
+        let row = |place: &str| Row { place: place.into(), machine: simulated(1) };
+        let failure = unique(&[row("f.csv, line 2"), row("f.csv, line 7")]).unwrap_err();
+        assert!(failure.message.starts_with(
+            "f.csv, line 7: machine_id \"machine-1\" was already used at f.csv, line 2"
+        ));
+    }
+}

@@ -1,0 +1,238 @@
+//! Files with machines in CSV, as spreadsheets write them.
+//!
+//! All mistakes are collected, each with its line and column, so that a file is corrected in one
+//! go. What is checked is what makes a cell unreadable; whether a value is allowed, the server says.
+
+use super::Row;
+use crate::exit::Failure;
+use crate::text::one_line;
+use csv::StringRecord;
+use proto::v1::{Machine, MachineSpec};
+use std::path::Path;
+
+/// More mistakes than this are not listed.
+const MAX_MISTAKES: usize = 20;
+const NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
+                     customer_id or labels.KEY";
+
+/// What a column is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Column {
+    MachineId,
+    SshEndpoint,
+    BmcEndpoint,
+    TargetClusterRef,
+    MacAddresses,
+    Provider,
+    Serial,
+    CustomerId,
+    Label(String),
+}
+
+impl Column {
+    fn of(name: &str) -> Option<Self> {
+        match name {
+            "machine_id" => Some(Column::MachineId),
+            "ssh_endpoint" => Some(Column::SshEndpoint),
+            "bmc_endpoint" => Some(Column::BmcEndpoint),
+            "target_cluster_ref" => Some(Column::TargetClusterRef),
+            "mac_addresses" => Some(Column::MacAddresses),
+            "provider" => Some(Column::Provider),
+            "serial" => Some(Column::Serial),
+            "customer_id" => Some(Column::CustomerId),
+            label => {
+                let key = label.strip_prefix("labels.").filter(|key| !key.is_empty())?;
+                Some(Column::Label(key.to_string()))
+            }
+        }
+    }
+}
+
+/// All machines of the file, or all that is wrong with it.
+pub fn rows(path: &Path, text: &str) -> Result<Vec<Row>, Failure> {
+    let file = path.display().to_string();
+    // Spreadsheets put a mark before the first byte.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut reader =
+        csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
+    let header = reader.headers().map_err(|error| refuse(&[format!("{file}: {error}")]))?.clone();
+    let columns = columns(&file, &header).map_err(|mistakes| refuse(&mistakes))?;
+    let lines = Lines::of(text);
+    let mut rows = Vec::new();
+    let mut mistakes = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| refuse(&[format!("{file}: {error}")]))?;
+        let line = lines.at(record.position().map_or(0, csv::Position::byte));
+        let place = format!("{file}, line {line}");
+        match machine(&columns, &record) {
+            Ok(machine) => rows.push(Row { place, machine }),
+            Err(problems) => {
+                mistakes.extend(problems.iter().map(|problem| format!("{place}, {problem}")))
+            }
+        }
+    }
+    if mistakes.is_empty() { Ok(rows) } else { Err(refuse(&mistakes)) }
+}
+
+/// Where the lines end. The parser's own count is off by one behind CRLF and empty lines.
+struct Lines<'a> {
+    text: &'a [u8],
+    ends: Vec<usize>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(text: &'a str) -> Self {
+        let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at);
+        Self { text: text.as_bytes(), ends: ends.collect() }
+    }
+
+    /// The line of the first character that counts from here on.
+    fn at(&self, byte: u64) -> usize {
+        let from = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
+        let skipped =
+            self.text[from..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        self.ends.partition_point(|end| *end < from + skipped) + 1
+    }
+}
+
+fn refuse(mistakes: &[String]) -> Failure {
+    let mut lines: Vec<String> =
+        mistakes.iter().take(MAX_MISTAKES).map(|mistake| one_line(mistake).into_owned()).collect();
+    if mistakes.len() > MAX_MISTAKES {
+        lines.push(format!("and {} more", mistakes.len() - MAX_MISTAKES));
+    }
+    lines.push("nothing was registered".into());
+    Failure::refused(lines.join("\n"))
+}
+
+fn columns(file: &str, header: &StringRecord) -> Result<Vec<Column>, Vec<String>> {
+    let mut columns: Vec<Column> = Vec::new();
+    let mut mistakes = Vec::new();
+    for (at, name) in header.iter().enumerate() {
+        let place = format!("{file}, line 1, column {}", at + 1);
+        match Column::of(name) {
+            None => mistakes.push(format!("{place}: there is no column {name:?}; write {NAMES}")),
+            Some(column) if columns.contains(&column) => {
+                mistakes.push(format!("{place}: the column {name:?} is there twice; remove one"));
+            }
+            Some(column) => columns.push(column),
+        }
+    }
+    if mistakes.is_empty() && !columns.contains(&Column::MachineId) {
+        mistakes.push(format!("{file}, line 1: the column machine_id is missing; the header names the columns: {NAMES}"));
+    }
+    if mistakes.is_empty() { Ok(columns) } else { Err(mistakes) }
+}
+
+fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<String>> {
+    if record.len() != columns.len() {
+        let (has, wanted) = (record.len(), columns.len());
+        return Err(vec![format!(
+            "has {has} fields, but the header has {wanted}; quote a value that contains a comma"
+        )]);
+    }
+    let mut machine = Machine::default();
+    let mut spec = MachineSpec::default();
+    let mut problems = Vec::new();
+    for (at, (column, value)) in columns.iter().zip(record).enumerate() {
+        let place = at + 1;
+        match column {
+            Column::MachineId if value.is_empty() => problems.push(format!(
+                "column {place} machine_id: is empty; name the machine, so that importing again changes nothing"
+            )),
+            Column::MachineId => machine.machine_id = value.to_string(),
+            Column::SshEndpoint => spec.ssh_endpoint = value.to_string(),
+            Column::BmcEndpoint => spec.bmc_endpoint = value.to_string(),
+            Column::TargetClusterRef => spec.target_cluster_ref = value.to_string(),
+            Column::Provider => spec.provider = value.to_string(),
+            Column::Serial => spec.serial = value.to_string(),
+            Column::CustomerId => spec.customer_id = value.to_string(),
+            Column::MacAddresses => match macs(value) {
+                Ok(macs) => spec.mac_addresses = macs,
+                Err(problem) => problems.push(format!("column {place} mac_addresses: {problem}")),
+            },
+            Column::Label(_) if value.is_empty() => {}
+            Column::Label(key) => {
+                machine.labels.insert(key.clone(), value.to_string());
+            }
+        }
+    }
+    machine.spec = Some(spec);
+    if problems.is_empty() { Ok(machine) } else { Err(problems) }
+}
+
+fn macs(value: &str) -> Result<Vec<String>, String> {
+    let parts = value.split(';').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let digits = part.chars().filter(char::is_ascii_hexdigit).count();
+            let others = part.chars().filter(|c| !c.is_ascii_hexdigit()).all(|c| c == ':' || c == '-');
+            if digits == 12 && others {
+                Ok(part.to_string())
+            } else {
+                Err(format!("{part:?} is not a MAC address; write aa:bb:cc:dd:ee:ff, several separated by ';'"))
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Vec<Row>, Failure> {
+        rows(Path::new("fleet.csv"), text)
+    }
+
+    #[test]
+    fn a_file_with_all_columns() {
+        let text = "\u{feff}machine_id,ssh_endpoint,mac_addresses,labels.env,labels.rack\r\n\
+                    web-1, 10.0.0.1:22 ,aa:bb:cc:dd:ee:ff;02-00-00-00-00-01,prod,\r\n\
+                    \"web-2\",,,\"a,b\",r7\r\n";
+        let rows = parse(text).unwrap();
+        assert_eq!(rows.len(), 2);
+        let spec = rows[0].machine.spec.as_ref().unwrap();
+        assert_eq!(spec.ssh_endpoint, "10.0.0.1:22");
+        assert_eq!(spec.mac_addresses, ["aa:bb:cc:dd:ee:ff", "02-00-00-00-00-01"]);
+        assert_eq!(rows[0].machine.labels.len(), 1);
+        assert_eq!(rows[1].machine.labels["env"], "a,b");
+        assert_eq!(rows[1].place, "fleet.csv, line 3");
+    }
+
+    #[test]
+    fn every_mistake_is_named_at_once() {
+        let text = "machine_id,mac_addresses\nweb-1,aa:bb\n,\nweb-3\nweb-4,\n\n\nweb-5,x\n";
+        assert_eq!(
+            parse(text).unwrap_err().message,
+            "\
+fleet.csv, line 2, column 2 mac_addresses: \"aa:bb\" is not a MAC address; write aa:bb:cc:dd:ee:ff, several separated by ';'
+fleet.csv, line 3, column 1 machine_id: is empty; name the machine, so that importing again changes nothing
+fleet.csv, line 4, has 1 fields, but the header has 2; quote a value that contains a comma
+fleet.csv, line 8, column 2 mac_addresses: \"x\" is not a MAC address; write aa:bb:cc:dd:ee:ff, several separated by ';'
+nothing was registered"
+        );
+    }
+
+    #[test]
+    fn the_header_is_checked() {
+        let message = |text| parse(text).unwrap_err().message;
+        assert!(
+            message("machine_id,ip\n")
+                .starts_with("fleet.csv, line 1, column 2: there is no column \"ip\"; write")
+        );
+        assert!(
+            message("machine_id,serial,serial\n")
+                .contains("column 3: the column \"serial\" is there twice")
+        );
+        assert!(message("serial\nx\n").contains("the column machine_id is missing"));
+        assert!(message("").contains("the column machine_id is missing"));
+        assert!(message("machine_id,labels.\n").contains("there is no column \"labels.\""));
+    }
+
+    #[test]
+    fn many_mistakes_are_counted() {
+        let text = format!("machine_id\n{}", "\"\"\n".repeat(30));
+        let message = parse(&text).unwrap_err().message;
+        assert!(message.contains("and 10 more"), "{message}");
+    }
+}

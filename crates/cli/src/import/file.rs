@@ -1,0 +1,183 @@
+//! Files with machines in JSON or YAML, in the form the API itself has.
+//!
+//! A list of machines, or an object with such a list, so that the output of `farrier list -o json`
+//! can be read again. Status is the server's and is dropped. The parsers name line and column.
+
+use super::Row;
+use super::csv;
+use crate::exit::Failure;
+use crate::text::printable;
+use proto::v1::Machine;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::path::Path;
+
+/// A larger file is surely not a list of machines.
+const MAX_BYTES: u64 = 64 * 1024 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Syntax {
+    Csv,
+    Json,
+    Yaml,
+}
+
+impl Syntax {
+    /// By the end of the file's name.
+    pub fn of(path: &Path) -> Option<Self> {
+        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
+        match extension.as_str() {
+            "csv" => Some(Syntax::Csv),
+            "json" => Some(Syntax::Json),
+            "yaml" | "yml" => Some(Syntax::Yaml),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Machines {
+    machines: Vec<Machine>,
+}
+
+/// All machines of a file, or what is wrong with it.
+pub fn rows(path: &Path) -> Result<Vec<Row>, Failure> {
+    let Some(syntax) = Syntax::of(path) else {
+        let shown = path.display();
+        return Err(Failure::refused(format!(
+            "{shown}: type a number, or the name of a .csv, .yaml or .json file"
+        )));
+    };
+    let text = read(path)?;
+    match syntax {
+        Syntax::Csv => csv::rows(path, &text),
+        Syntax::Json | Syntax::Yaml => listed(path, &text, syntax),
+    }
+}
+
+pub fn read(path: &Path) -> Result<String, Failure> {
+    let wrong = |problem: String| Failure::refused(format!("{}: {problem}", path.display()));
+    let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
+    if size > MAX_BYTES {
+        return Err(wrong(format!("is {size} bytes long; use at most {MAX_BYTES}")));
+    }
+    std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
+}
+
+fn listed(path: &Path, text: &str, syntax: Syntax) -> Result<Vec<Row>, Failure> {
+    let machines: Vec<Machine> = match is_list(text) {
+        true => parse_as(path, text, syntax)?,
+        false => parse_as::<Machines>(path, text, syntax)?.machines,
+    };
+    let rows = machines.into_iter().enumerate().map(|(at, mut machine)| {
+        let place = format!("{}, machine {}", path.display(), at + 1);
+        if machine.machine_id.is_empty() {
+            let hint = "name it, so that importing again changes nothing";
+            return Err(Failure::refused(format!(
+                "{place}: machine_id is missing; {hint}\nnothing was registered"
+            )));
+        }
+        machine.status = None;
+        Ok(Row { place, machine })
+    });
+    rows.collect()
+}
+
+/// Decided by the first character that counts, so that errors keep their place.
+fn is_list(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.find(|line| !line.starts_with('#') && !line.starts_with("---"));
+    first.is_some_and(|line| line.starts_with('-') || line.starts_with('['))
+}
+
+/// The whole file as one value.
+pub fn parse_as<T: DeserializeOwned>(
+    path: &Path,
+    text: &str,
+    syntax: Syntax,
+) -> Result<T, Failure> {
+    let parsed = match syntax {
+        Syntax::Yaml => serde_saphyr::from_str(text).map_err(|error| error.to_string()),
+        Syntax::Json | Syntax::Csv => serde_json::from_str(text).map_err(|error| error.to_string()),
+    };
+    parsed.map_err(|problem| {
+        let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
+        let hint = "correct it and repeat the command; --help shows the form; nothing was sent";
+        Failure::refused(format!("{}: {}\n{hint}", path.display(), printable(problem)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(name: &str, text: &str) -> Result<Vec<Row>, Failure> {
+        let path = Path::new(name);
+        listed(path, text, Syntax::of(path).unwrap())
+    }
+
+    const JSON: &str = r#"[
+  {"machine_id": "a", "labels": {"env": "prod"}, "spec": {"ssh_endpoint": "10.0.0.1:22", "mac_addresses": ["aa:bb:cc:dd:ee:ff"]},
+   "status": {"phase": "READY"}},
+  {"machine_id": "b"}
+]"#;
+
+    const YAML: &str = "\
+# the fleet
+machines:
+  - machine_id: a
+    labels: {env: prod}
+    spec:
+      ssh_endpoint: 10.0.0.1:22
+      mac_addresses: ['aa:bb:cc:dd:ee:ff']
+  - machine_id: b
+";
+
+    #[test]
+    fn json_and_yaml_say_the_same() {
+        let json = parse("f.json", JSON).unwrap();
+        let yaml = parse("f.yml", YAML).unwrap();
+        assert_eq!(json.len(), 2);
+        assert_eq!(json[0].place, "f.json, machine 1");
+        assert_eq!(json[0].machine, yaml[0].machine);
+        assert_eq!(json[0].machine.status, None);
+        assert_eq!(json[1].machine, yaml[1].machine);
+        assert_eq!(parse("f.yaml", "- machine_id: x\n").unwrap()[0].machine.machine_id, "x");
+        assert_eq!(parse("f.json", r#"{"machines": []}"#).unwrap(), []);
+    }
+
+    #[test]
+    fn mistakes_have_a_place() {
+        for (name, text, parts) in [
+            ("f.json", "[\n  {\"machine_id\": 7}\n]", ["f.json: ", "line 2"]),
+            ("f.json", "[\n  {\"machine\": \"a\"}\n]", ["unknown field `machine`", "line 2"]),
+            ("f.json", "{\"machine\": []}", ["unknown field `machine`", "line 1"]),
+            ("f.yaml", "- machine_id: a\n  spec:\n    ssh: x\n", ["f.yaml: ", "line 3"]),
+            (
+                "f.yaml",
+                "- machine_id: a\n- labels: {a: b}\n",
+                ["f.yaml, machine 2", "machine_id is missing"],
+            ),
+            ("f.yaml", "machines: [\n", ["f.yaml: ", "nothing was sent"]),
+        ] {
+            let failure = parse(name, text).unwrap_err();
+            for part in parts {
+                assert!(failure.message.contains(part), "{part:?} not in {}", failure.message);
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_and_absent_files_are_refused() {
+        assert!(
+            rows(Path::new("fleet.xlsx")).unwrap_err().message.contains(".csv, .yaml or .json")
+        );
+        assert!(
+            rows(Path::new("/nowhere/fleet.csv"))
+                .unwrap_err()
+                .message
+                .starts_with("/nowhere/fleet.csv: ")
+        );
+    }
+}

@@ -1,0 +1,103 @@
+//! The operator's hand: one binary with the client commands and the server.
+//!
+//! Here a command line becomes a call, and a result becomes an exit code. Nothing is decided in this
+//! crate: the server decides, and the client asks, shows and waits.
+
+mod admin;
+mod args;
+mod client;
+mod exit;
+mod follow;
+mod history;
+mod import;
+mod logs;
+mod machine;
+mod operation;
+mod output;
+mod plan;
+mod run;
+mod serve;
+mod sim;
+mod table;
+mod text;
+mod time;
+mod watch;
+mod why;
+
+use args::{Cli, ClientCommand, Command, CompletionsArgs};
+use clap::{CommandFactory, Parser};
+use client::Client;
+use exit::{Exit, Failure};
+use operation::View;
+use output::Screen;
+use std::process::ExitCode;
+
+/// Operations have names of their own; nothing else begins like this.
+const OPERATION_PREFIX: &str = "op-";
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => {
+            let ended = runtime.block_on(dispatch(cli));
+            // A stream that is still open must not hold up the end.
+            runtime.shutdown_background();
+            ended
+        }
+        Err(error) => Err(Failure::bug(format!("cannot start: {error}"))),
+    };
+    ended.unwrap_or_else(|failure| failure.report()).into()
+}
+
+async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
+    let mut screen = Screen::stdout(cli.output);
+    match cli.command {
+        Command::Serve(args) => serve::run(args).await,
+        Command::Completions(args) => completions(&mut screen, &args),
+        Command::Client(command) => ask(&Client::new(&cli.server)?, &mut screen, command).await,
+    }
+}
+
+async fn ask(
+    client: &Client,
+    screen: &mut Screen,
+    command: ClientCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        ClientCommand::Import(args) => import::run(client, screen, &args).await,
+        ClientCommand::List(args) => machine::list(client, screen, &args).await,
+        ClientCommand::Get(args) if args.id.starts_with(OPERATION_PREFIX) => {
+            run::get(client, screen, &args.id).await
+        }
+        ClientCommand::Get(args) => machine::get(client, screen, &args.id).await,
+        ClientCommand::Reboot(args) => machine::reboot(client, screen, &args).await,
+        ClientCommand::Reimage(args) => machine::reimage(client, screen, &args).await,
+        ClientCommand::EnterMaintenance(args) => {
+            machine::enter_maintenance(client, screen, &args).await
+        }
+        ClientCommand::ExitMaintenance(args) => {
+            machine::exit_maintenance(client, screen, &args).await
+        }
+        ClientCommand::Ops(args) => operation::list(client, screen, &args).await,
+        ClientCommand::Watch(args) => watch::operations(client, screen, args).await,
+        ClientCommand::Logs(args) => logs::show(client, screen, args).await,
+        ClientCommand::Cancel(args) => run::cancel(client, screen, &args, View::Operation).await,
+        ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
+        ClientCommand::Runs(args) => run::list(client, screen, &args).await,
+        ClientCommand::Why(args) => why::why(client, screen, args.id).await,
+        ClientCommand::History(args) => history::list(client, screen, &args).await,
+        ClientCommand::Fault(args) => why::fault(client, screen, args.code).await,
+        ClientCommand::Machine(command) => machine::run(client, screen, command).await,
+        ClientCommand::Run(command) => run::run(client, screen, command).await,
+        ClientCommand::Plan(command) => plan::run(client, screen, command).await,
+        ClientCommand::Admin(command) => admin::run(client, screen, command).await,
+        ClientCommand::Sim(command) => sim::run(client, screen, command).await,
+    }
+}
+
+fn completions(screen: &mut Screen, args: &CompletionsArgs) -> Result<Exit, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "farrier", &mut script);
+    screen.raw(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Done)
+}

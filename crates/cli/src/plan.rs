@@ -1,0 +1,170 @@
+//! Plans: the steps of a run. A plan never changes once it exists.
+
+use crate::args::{CreateArgs, ListArgs, PlanCommand};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::import::file::{Syntax, parse_as, read};
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, pairs};
+use proto::v1::{
+    CreatePlanRequest, GetPlanRequest, ListPlansRequest, OnFailure, Plan, Step, VerifyInCluster,
+    step::Kind,
+};
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: PlanCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        PlanCommand::Get(args) => {
+            let plan = client
+                .call(client.plans().get_plan(GetPlanRequest { plan_id: args.plan_id }))
+                .await?;
+            screen.one(&plan, describe)?;
+            Ok(Exit::Done)
+        }
+        PlanCommand::List(args) => list(client, screen, &args).await,
+        PlanCommand::Create(args) => create(client, screen, &args).await,
+    }
+}
+
+pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
+    let plans = pages(args.limit, async |page_size, page_token| {
+        let request = ListPlansRequest { filter: args.filter.clone(), page_size, page_token };
+        let answer = client.call(client.plans().list_plans(request)).await?;
+        Ok((answer.plans, answer.next_page_token))
+    })
+    .await?;
+    screen.many(&plans, table, "no plans match")?;
+    Ok(Exit::Done)
+}
+
+async fn create(client: &Client, screen: &mut Screen, args: &CreateArgs) -> Result<Exit, Failure> {
+    let syntax = Syntax::of(&args.file).filter(|syntax| *syntax != Syntax::Csv);
+    let Some(syntax) = syntax else {
+        let file = args.file.display();
+        return Err(Failure::refused(format!(
+            "{file}: a plan is a .yaml or .json file; see `farrier plan create --help`"
+        )));
+    };
+    let text = read(&args.file)?;
+    let plan: Plan = parse_as(&args.file, &text, syntax)?;
+    let plan =
+        client.call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan) })).await?;
+    screen.one(&plan, |plan| format!("plan {} created\n\n{}", plan.plan_id, describe(plan)))?;
+    Ok(Exit::Done)
+}
+
+fn table(plans: &[Plan], wide: bool) -> Table {
+    let names = ["PLAN_ID", "DEFAULT_FOR", "STEPS", "BUILT_IN", "NAME"];
+    let more = ["ON_FAILURE", "STEP_NAMES"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for plan in plans {
+        let mut row: Vec<Cell> = vec![
+            (&plan.plan_id).into(),
+            (&plan.default_for).into(),
+            plan.steps.len().to_string().into(),
+            if plan.built_in { "✓" } else { "-" }.into(),
+            (&plan.display_name).into(),
+        ];
+        if wide {
+            let steps: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
+            row.extend([on_failure(plan).into(), steps.join(",").into()]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn on_failure(plan: &Plan) -> &'static str {
+    match plan.on_failure() {
+        OnFailure::Unspecified => "-",
+        OnFailure::EnterMaintenance => "ENTER_MAINTENANCE",
+    }
+}
+
+fn describe(plan: &Plan) -> String {
+    let mut facts = vec![
+        ("Plan:", plan.plan_id.clone()),
+        ("Name:", plan.display_name.clone()),
+        ("DefaultFor:", plan.default_for.clone()),
+        ("BuiltIn:", if plan.built_in { "yes" } else { "no" }.into()),
+        ("OnFailure:", on_failure(plan).into()),
+    ];
+    facts.retain(|(_, value)| !value.is_empty());
+    let mut table = Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "WHAT"]);
+    for step in &plan.steps {
+        let (kind, what) = kind(step);
+        let number = |value: Option<i32>, unit| {
+            value.map_or_else(String::new, |value| format!("{value}{unit}"))
+        };
+        table.row(vec![
+            (&step.name).into(),
+            kind.into(),
+            number(step.timeout_seconds, "s").into(),
+            number(step.max_retries, "").into(),
+            what.into(),
+        ]);
+    }
+    format!("{}\n{}", pairs(&facts), table.render(Paint { colour: false }))
+}
+
+/// The kind of a step and what is particular to it.
+fn kind(step: &Step) -> (&'static str, String) {
+    match step.kind.clone() {
+        Some(Kind::Ssh(ssh)) if ssh.destructive => {
+            ("ssh", format!("{} (destructive)", ssh.command))
+        }
+        Some(Kind::Ssh(ssh)) => ("ssh", ssh.command),
+        Some(Kind::Reboot(reboot)) => ("reboot", reboot.mode),
+        Some(Kind::Netboot(netboot)) => ("netboot", netboot.mode),
+        Some(Kind::Repave(repave)) => ("repave", repave.image),
+        Some(Kind::Join(join)) => ("join", join.cluster_ref),
+        Some(Kind::Verify(verify)) => ("verify", verification(&verify)),
+        Some(Kind::Net(net)) => ("net", net.document),
+        Some(Kind::Rma(rma)) => ("rma", rma.action),
+        None => ("-", String::new()),
+    }
+}
+
+fn verification(verify: &VerifyInCluster) -> String {
+    let advisory = if verify.advisory { "advisory" } else { "" };
+    let words = [verify.cluster_ref.as_str(), verify.expect.as_str(), advisory];
+    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn the_help_s_example_is_a_plan() {
+        let text = "\
+plan_id: repave-a
+display_name: Repave and join
+steps:
+  - {name: set-netboot, timeout_seconds: 60, max_retries: 2, netboot: {mode: PXE}}
+  - {name: repave, repave: {image: ubuntu-2204}}
+  - {name: join-cluster, join: {cluster_ref: cluster-a}}
+";
+        let plan: Plan = parse_as(Path::new("p.yaml"), text, Syntax::Yaml).unwrap();
+        assert_eq!(
+            describe(&plan),
+            "\
+Plan:       repave-a
+Name:       Repave and join
+BuiltIn:    no
+OnFailure:  -
+
+STEP          KIND     TIMEOUT  RETRIES  WHAT
+set-netboot   netboot  60s      2        PXE
+repave        repave   -        -        ubuntu-2204
+join-cluster  join     -        -        cluster-a
+"
+        );
+    }
+}

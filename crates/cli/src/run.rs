@@ -1,0 +1,353 @@
+//! Runs: operations as an operator sees them, with their steps, and the actions that repair them.
+
+use crate::args::{
+    ActionArgs, CancelArgs, ListArgs, RemakeArgs, RunCommand, RunWatchArgs, StartArgs,
+};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::follow::boxes::{error_lines, verdict};
+use crate::follow::log_end;
+use crate::follow::progress::Progress;
+use crate::machine::fetch;
+use crate::operation::{Errand, Goal, Origin, View, accompany, as_run, request_id, see_through};
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::time::Clock;
+use crate::{logs, watch};
+use proto::v1::{
+    AdoptObservedStateRequest, CancelOperationRequest, CancelRunRequest, GetRunRequest,
+    ListRunsRequest, MarkManualRequest, RerunRequest, RestartCleanRequest, ResumeRunRequest,
+    RetryStepRequest, Run, StartRunRequest, StepStatus, WorkflowState, step_status::State,
+};
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: RunCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        RunCommand::Start(args) => start(client, screen, args).await,
+        RunCommand::Get(args) => get(client, screen, &args.run_id).await,
+        RunCommand::List(args) => list(client, screen, &args).await,
+        RunCommand::Watch(args) => watch_one_or_all(client, screen, args).await,
+        RunCommand::Logs(args) => logs::show(client, screen, args).await,
+        RunCommand::Cancel(args) => cancel(client, screen, &args, View::Run).await,
+        RunCommand::RetryStep(args) => {
+            let ask = async |run_id, reason| {
+                client.call(client.runs().retry_step(RetryStepRequest { run_id, reason })).await
+            };
+            act(client, screen, &args, ask).await
+        }
+        RunCommand::Resume(args) => {
+            let ask = async |run_id, reason| {
+                client.call(client.runs().resume_run(ResumeRunRequest { run_id, reason })).await
+            };
+            act(client, screen, &args, ask).await
+        }
+        RunCommand::Adopt(args) => {
+            let ask = async |run_id, reason| {
+                let request = AdoptObservedStateRequest { run_id, reason };
+                client.call(client.runs().adopt_observed_state(request)).await
+            };
+            act(client, screen, &args, ask).await
+        }
+        RunCommand::Rerun(args) => {
+            let ask = async |run_id, request_id, reason| {
+                client.call(client.runs().rerun(RerunRequest { run_id, request_id, reason })).await
+            };
+            remake(client, screen, &args, ask).await
+        }
+        RunCommand::RestartClean(args) => {
+            let ask = async |run_id, request_id, reason| {
+                let request = RestartCleanRequest { run_id, request_id, reason };
+                client.call(client.runs().restart_clean(request)).await
+            };
+            remake(client, screen, &args, ask).await
+        }
+        RunCommand::MarkManual(args) => {
+            let request = MarkManualRequest { run_id: args.run_id, reason: args.reason };
+            let run = client.call(client.runs().mark_manual(request)).await?;
+            show(screen, &run)
+        }
+    }
+}
+
+async fn fetch_run(client: &Client, run_id: &str) -> Result<Run, Failure> {
+    client.call(client.runs().get_run(GetRunRequest { run_id: run_id.to_string() })).await
+}
+
+fn show(screen: &mut Screen, run: &Run) -> Result<Exit, Failure> {
+    screen.one(run, |run| describe(run, &Clock::system()))?;
+    Ok(Exit::Done)
+}
+
+pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<Exit, Failure> {
+    let run = fetch_run(client, run_id).await?;
+    show(screen, &run)
+}
+
+async fn start(client: &Client, screen: &mut Screen, args: StartArgs) -> Result<Exit, Failure> {
+    let StartArgs { machine_id, kind, plan_id, params, submit } = args;
+    let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
+    let request_id = request_id(screen, submit.request_id.as_ref())?;
+    let params = params.into_iter().collect();
+    let request = StartRunRequest {
+        request_id,
+        machine_id,
+        r#type: kind.wire_name().into(),
+        plan_id,
+        params,
+    };
+    let run = client.call(client.runs().start_run(request)).await?;
+    let errand =
+        Errand { run, view: View::Run, goal: Goal::Succeed, origin: Origin::Submitted, before };
+    see_through(client, screen, errand, &submit.wait).await
+}
+
+async fn watch_one_or_all(
+    client: &Client,
+    screen: &mut Screen,
+    args: RunWatchArgs,
+) -> Result<Exit, Failure> {
+    let Some(run_id) = args.run_id else {
+        return watch::runs(client, screen, args.filter).await;
+    };
+    let run = fetch_run(client, &run_id).await?;
+    let errand =
+        Errand { run, view: View::Run, goal: Goal::Succeed, origin: Origin::Watched, before: None };
+    accompany(client, screen, errand, args.timeout).await
+}
+
+/// The same for an operation and a run, but that each gives back its own.
+pub async fn cancel(
+    client: &Client,
+    screen: &mut Screen,
+    args: &CancelArgs,
+    view: View,
+) -> Result<Exit, Failure> {
+    let action = Action { run_id: &args.operation_id, reason: &args.reason, wait: &args.wait };
+    let ask = async |id: String, reason: String| match view {
+        View::Run => {
+            client.call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason })).await
+        }
+        View::Operation => {
+            let request = CancelOperationRequest { operation_id: id, reason };
+            client.call(client.machines().cancel_operation(request)).await.map(as_run)
+        }
+    };
+    act_on(client, screen, action, (view, Goal::Cancel), ask).await
+}
+
+async fn act(
+    client: &Client,
+    screen: &mut Screen,
+    args: &ActionArgs,
+    ask: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
+) -> Result<Exit, Failure> {
+    let action = Action { run_id: &args.run_id, reason: &args.reason, wait: &args.wait };
+    act_on(client, screen, action, (View::Run, Goal::Succeed), ask).await
+}
+
+/// What an operator does to a run that is there.
+struct Action<'a> {
+    run_id: &'a str,
+    reason: &'a str,
+    wait: &'a crate::args::WaitArgs,
+}
+
+/// Looks first where the run stands, so that only what is new is told afterwards.
+async fn act_on(
+    client: &Client,
+    screen: &mut Screen,
+    action: Action<'_>,
+    (view, goal): (View, Goal),
+    ask: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
+) -> Result<Exit, Failure> {
+    let mut before = None;
+    let mut origin = Origin::Acted { told: Progress::default(), log_offset: 0 };
+    if action.wait.waits() {
+        let run = fetch_run(client, action.run_id).await?;
+        before = Some(fetch(client, &run.machine_id).await?);
+        origin = Origin::Acted {
+            told: Progress::after(&run),
+            log_offset: log_end(client, action.run_id).await?,
+        };
+    }
+    let run = ask(action.run_id.to_string(), action.reason.to_string()).await?;
+    see_through(client, screen, Errand { run, view, goal, origin, before }, action.wait).await
+}
+
+/// A new run made from an old one.
+async fn remake(
+    client: &Client,
+    screen: &mut Screen,
+    args: &RemakeArgs,
+    ask: impl AsyncFnOnce(String, String, String) -> Result<Run, Failure>,
+) -> Result<Exit, Failure> {
+    let mut before = None;
+    if args.submit.wait.waits() {
+        let old = fetch_run(client, &args.run_id).await?;
+        before = Some(fetch(client, &old.machine_id).await?);
+    }
+    let request_id = request_id(screen, args.submit.request_id.as_ref())?;
+    let run = ask(args.run_id.clone(), request_id, args.reason.clone()).await?;
+    let errand =
+        Errand { run, view: View::Run, goal: Goal::Succeed, origin: Origin::Submitted, before };
+    see_through(client, screen, errand, &args.submit.wait).await
+}
+
+pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
+    let runs = pages(args.limit, async |page_size, page_token| {
+        let request = ListRunsRequest { filter: args.filter.clone(), page_size, page_token };
+        let answer = client.call(client.runs().list_runs(request)).await?;
+        Ok((answer.runs, answer.next_page_token))
+    })
+    .await?;
+    let clock = Clock::system();
+    screen.many(&runs, |runs, wide| table(runs, wide, &clock), "no runs match")?;
+    Ok(Exit::Done)
+}
+
+pub fn workflow_name(run: &Run) -> &'static str {
+    match run.workflow_state() {
+        WorkflowState::Unspecified => "-",
+        WorkflowState::Pending => "PENDING",
+        WorkflowState::Running => "RUNNING",
+        WorkflowState::Completed => "COMPLETED",
+        WorkflowState::FailedRetryable => "FAILED_RETRYABLE",
+        WorkflowState::FailedManualIntervention => "FAILED_MANUAL_INTERVENTION",
+        WorkflowState::Cancelled => "CANCELLED",
+        WorkflowState::Compensating => "COMPENSATING",
+        WorkflowState::Reconciled => "RECONCILED",
+    }
+}
+
+fn table(runs: &[Run], wide: bool, clock: &Clock) -> Table {
+    let names = ["RUN_ID", "MACHINE_ID", "TYPE", "PLAN", "WORKFLOW", "STEP", "CREATED", "DURATION"];
+    let more = ["PHASE", "REQUEST_ID", "INITIATOR", "PARENT", "ERROR"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for run in runs {
+        let (tone, _) = verdict(run.phase());
+        let mut row: Vec<Cell> = vec![
+            (&run.run_id).into(),
+            (&run.machine_id).into(),
+            (&run.r#type).into(),
+            (&run.plan_id).into(),
+            Cell::toned(workflow_name(run), tone),
+            (&run.current_step).into(),
+            clock.ago(run.created_at.as_ref()).into(),
+            clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref()).into(),
+        ];
+        if wide {
+            let error = run.error.as_ref().map_or("", |error| error.message.as_str());
+            row.extend([
+                run.phase().as_str_name().into(),
+                (&run.request_id).into(),
+                (&run.initiator).into(),
+                (&run.parent_run_id).into(),
+                error.into(),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// Everything about one run.
+pub fn describe(run: &Run, clock: &Clock) -> String {
+    let mut params: Vec<String> =
+        run.params.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    params.sort();
+    let mut facts = vec![
+        ("Operation:", run.run_id.clone()),
+        ("Machine:", run.machine_id.clone()),
+        ("Type:", run.r#type.clone()),
+        ("Plan:", run.plan_id.clone()),
+        ("Phase:", run.phase().as_str_name().into()),
+        ("Workflow:", workflow_name(run).into()),
+        ("Params:", params.join(", ")),
+        ("RequestId:", run.request_id.clone()),
+        ("Initiator:", run.initiator.clone()),
+        ("Parent:", run.parent_run_id.clone()),
+        ("Created:", clock.absolute(run.created_at.as_ref())),
+        ("Duration:", clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref())),
+    ];
+    facts.retain(|(_, value)| !value.is_empty());
+    let mut text = pairs(&facts);
+    for line in error_lines(run) {
+        text.push_str(&format!("{line}\n"));
+    }
+    if !run.steps.is_empty() {
+        text.push('\n');
+        text.push_str(&steps_table(&run.steps, clock).render(Paint { colour: false }));
+    }
+    text
+}
+
+fn steps_table(steps: &[StepStatus], clock: &Clock) -> Table {
+    let mut table = Table::new(&["STEP", "KIND", "STATE", "RETRIES", "DURATION", "MESSAGE"]);
+    for step in steps {
+        let kind = if step.undo { format!("undo {}", step.kind) } else { step.kind.clone() };
+        let state = match step.state() {
+            State::Unspecified => Cell::from("-"),
+            State::Waiting => Cell::toned("WAITING", Tone::Dim),
+            State::Running => Cell::toned("RUNNING", Tone::Busy),
+            State::Succeeded => Cell::toned("SUCCEEDED", Tone::Good),
+            State::Failed => Cell::toned("FAILED", Tone::Bad),
+        };
+        table.row(vec![
+            (&step.name).into(),
+            kind.into(),
+            state,
+            step.retry_count.to_string().into(),
+            clock.lasted(step.started_at.as_ref(), step.finished_at.as_ref()).into(),
+            (&step.message).into(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+    use proto::v1::run::Phase;
+
+    #[test]
+    fn a_run_in_full() {
+        let step = StepStatus {
+            name: "set-netboot".into(),
+            kind: "netboot".into(),
+            state: State::Running.into(),
+            retry_count: 1,
+            started_at: Some(Timestamp { seconds: 90, nanos: 0 }),
+            message: "no answer".into(),
+            ..Default::default()
+        };
+        let run = Run {
+            run_id: "op-1".into(),
+            machine_id: "machine-1".into(),
+            r#type: "REIMAGE".into(),
+            phase: Phase::Running.into(),
+            workflow_state: WorkflowState::Running.into(),
+            steps: vec![step],
+            ..Default::default()
+        };
+        assert_eq!(
+            describe(&run, &Clock::fixed(100)),
+            "\
+Operation:  op-1
+Machine:    machine-1
+Type:       REIMAGE
+Phase:      RUNNING
+Workflow:   RUNNING
+Created:    -
+Duration:   -
+
+STEP         KIND     STATE    RETRIES  DURATION  MESSAGE
+set-netboot  netboot  RUNNING  1        10s       no answer
+"
+        );
+    }
+}

@@ -1,0 +1,137 @@
+//! The simulated fleet: what goes wrong with it, and what it was asked to do.
+
+use crate::args::{
+    SimAction, SimClearArgs, SimCommand, SimEffectKind, SimFaultArgs, SimFaultCommand, SimVerb,
+};
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::{Cell, Table, Tone};
+use crate::text::one_line;
+use proto::v1::{
+    AddFaultRequest, ClearFaultsRequest, ListEffectsRequest, ListFaultsRequest, SimEffect, SimFault,
+};
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: SimCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        SimCommand::Fault(SimFaultCommand::Add(args)) => {
+            let request = AddFaultRequest { fault: Some(rule(args)) };
+            let fault = client.call(client.simulator().add_fault(request)).await?;
+            screen.one(&fault, |fault| format!("fault {} added\n", one_line(&fault.fault_id)))?;
+        }
+        SimCommand::Fault(SimFaultCommand::List) => {
+            let answer = client.call(client.simulator().list_faults(ListFaultsRequest {})).await?;
+            screen.many(
+                &answer.faults,
+                faults_table,
+                "no faults; the simulated hardware is well",
+            )?;
+        }
+        SimCommand::Fault(SimFaultCommand::Clear(SimClearArgs { fault_id, all: _ })) => {
+            let request = ClearFaultsRequest { fault_id: fault_id.unwrap_or_default() };
+            let answer = client.call(client.simulator().clear_faults(request)).await?;
+            screen.one(&answer, |answer| format!("{} cleared\n", answer.cleared))?;
+        }
+        SimCommand::Effects(args) => {
+            let request = ListEffectsRequest { key_prefix: args.prefix };
+            let answer = client.call(client.simulator().list_effects(request)).await?;
+            screen.many(&answer.effects, effects_table, "no effects were asked for")?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn rule(args: SimFaultArgs) -> SimFault {
+    let delay_ms =
+        args.delay.map_or(0, |delay| i32::try_from(delay.as_millis()).unwrap_or(i32::MAX));
+    SimFault {
+        machine: args.machine,
+        effect: args.effect.map_or("", effect_name).into(),
+        verb: args.verb.map_or("", verb_name).into(),
+        action: action_name(args.action).into(),
+        times: args.times,
+        delay_ms,
+        message: args.message,
+        ..Default::default()
+    }
+}
+
+fn effect_name(effect: SimEffectKind) -> &'static str {
+    match effect {
+        SimEffectKind::Ssh => "ssh",
+        SimEffectKind::Reboot => "reboot",
+        SimEffectKind::Netboot => "netboot",
+        SimEffectKind::Repave => "repave",
+        SimEffectKind::Join => "join",
+        SimEffectKind::Verify => "verify",
+        SimEffectKind::Net => "net",
+        SimEffectKind::Rma => "rma",
+        SimEffectKind::Probe => "probe",
+    }
+}
+
+fn verb_name(verb: SimVerb) -> &'static str {
+    match verb {
+        SimVerb::Perform => "perform",
+        SimVerb::Follow => "follow",
+        SimVerb::Inquire => "inquire",
+        SimVerb::Observe => "observe",
+        SimVerb::Stop => "stop",
+    }
+}
+
+fn action_name(action: SimAction) -> &'static str {
+    match action {
+        SimAction::Fail => "fail",
+        SimAction::Hang => "hang",
+        SimAction::Drop => "drop",
+        SimAction::Garbage => "garbage",
+        SimAction::Slow => "slow",
+    }
+}
+
+fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
+    let mut table = Table::new(&[
+        "FAULT_ID", "MACHINE", "EFFECT", "VERB", "ACTION", "TIMES", "STRUCK", "DELAY", "MESSAGE",
+    ]);
+    for fault in faults {
+        let or = |text: &str, empty: &str| {
+            if text.is_empty() { empty.to_string() } else { text.to_string() }
+        };
+        let times = if fault.times == 0 { "∞".to_string() } else { fault.times.to_string() };
+        let delay =
+            if fault.delay_ms == 0 { String::new() } else { format!("{}ms", fault.delay_ms) };
+        table.row(vec![
+            (&fault.fault_id).into(),
+            or(&fault.machine, "*").into(),
+            or(&fault.effect, "*").into(),
+            or(&fault.verb, "perform").into(),
+            (&fault.action).into(),
+            times.into(),
+            fault.struck.to_string().into(),
+            delay.into(),
+            (&fault.message).into(),
+        ]);
+    }
+    table
+}
+
+fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
+    let mut table = Table::new(&["KEY", "MACHINE", "EFFECT", "ASKED", "APPLIED"]);
+    for effect in effects {
+        // More than once is a broken promise.
+        let tone = if effect.applied > 1 { Tone::Bad } else { Tone::Plain };
+        table.row(vec![
+            (&effect.key).into(),
+            (&effect.machine).into(),
+            (&effect.effect).into(),
+            effect.asked.to_string().into(),
+            Cell::toned(effect.applied.to_string(), tone),
+        ]);
+    }
+    table
+}

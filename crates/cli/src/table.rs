@@ -1,0 +1,162 @@
+//! Tables: plain aligned columns, no borders, nothing that a script cannot cut.
+//!
+//! Widths are those of the screen, not of the bytes: `⛔` takes two columns. Colour is laid over the
+//! text after it was padded, so that it never shifts a column.
+
+use crate::text::one_line;
+use unicode_width::UnicodeWidthStr;
+
+/// What a piece of text means, for whoever sees colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tone {
+    Plain,
+    Good,
+    Bad,
+    Warn,
+    Busy,
+    Dim,
+}
+
+/// Whether colours are seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Paint {
+    pub colour: bool,
+}
+
+impl Paint {
+    pub fn apply(self, tone: Tone, text: &str) -> String {
+        let code = match tone {
+            Tone::Plain => return text.to_string(),
+            Tone::Good => "32",
+            Tone::Bad => "31",
+            Tone::Warn => "33",
+            Tone::Busy => "34",
+            Tone::Dim => "2",
+        };
+        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_string() }
+    }
+}
+
+pub struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    pub fn toned(text: impl AsRef<str>, tone: Tone) -> Self {
+        let text = match one_line(text.as_ref()).as_ref() {
+            "" => "-".to_string(),
+            text => text.replace('\t', " "),
+        };
+        Self { text, tone }
+    }
+}
+
+impl<T: AsRef<str>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::toned(text, Tone::Plain)
+    }
+}
+
+pub struct Table {
+    header: Vec<(&'static str, usize)>,
+    rows: Vec<Vec<Cell>>,
+}
+
+/// The space between two columns.
+const GAP: usize = 2;
+
+impl Table {
+    pub fn new(names: &[&'static str]) -> Self {
+        Self { header: names.iter().map(|name| (*name, name.width())).collect(), rows: Vec::new() }
+    }
+
+    /// Keeps a column at least this wide.
+    pub fn at_least(mut self, name: &str, width: usize) -> Self {
+        for (column, least) in &mut self.header {
+            if *column == name {
+                *least = width.max(*least);
+            }
+        }
+        self
+    }
+
+    pub fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    pub fn render(&self, paint: Paint) -> String {
+        let widths = self.widths();
+        let header: Vec<Cell> = self.header.iter().map(|(name, _)| Cell::from(*name)).collect();
+        let mut text = String::new();
+        for row in std::iter::once(&header).chain(&self.rows) {
+            push_row(&mut text, row, &widths, paint);
+        }
+        text
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> = self.header.iter().map(|(_, least)| *least).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = cell.text.width().max(*width);
+            }
+        }
+        widths
+    }
+}
+
+fn push_row(text: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
+    for (place, (cell, width)) in row.iter().zip(widths).enumerate() {
+        text.push_str(&paint.apply(cell.tone, &cell.text));
+        if place + 1 < row.len() {
+            let padding = width.saturating_sub(cell.text.width()) + GAP;
+            text.extend(std::iter::repeat_n(' ', padding));
+        }
+    }
+    text.push('\n');
+}
+
+/// `name  value` lines with the values aligned.
+pub fn pairs(pairs: &[(&str, String)]) -> String {
+    let width = pairs.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (name, value) in pairs {
+        let padding = " ".repeat(width - name.width() + GAP);
+        text.push_str(&format!("{name}{padding}{}\n", one_line(value)));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align_by_screen_width() {
+        let mut table = Table::new(&["ID", "STATE", "OP"]).at_least("ID", 5);
+        table.row(vec!["a".into(), Cell::toned("⛔BLOCKED", Tone::Bad), "-".into()]);
+        table.row(vec!["b".into(), "IDLE".into(), "".into()]);
+        table.row(vec!["c\u{1b}".into(), "日本".into(), "op-1".into()]);
+        assert_eq!(
+            table.render(Paint { colour: false }),
+            "ID     STATE      OP\n\
+             a      ⛔BLOCKED  -\n\
+             b      IDLE       -\n\
+             c\\x1b  日本       op-1\n"
+        );
+    }
+
+    #[test]
+    fn colour_does_not_move_a_column() {
+        let mut table = Table::new(&["A", "B"]);
+        table.row(vec![Cell::toned("x", Tone::Good), "y".into()]);
+        assert_eq!(table.render(Paint { colour: true }), "A  B\n\u{1b}[32mx\u{1b}[0m  y\n");
+    }
+
+    #[test]
+    fn pairs_align() {
+        let text = pairs(&[("id", "m-1".into()), ("phase", "READY".into())]);
+        assert_eq!(text, "id     m-1\nphase  READY\n");
+    }
+}

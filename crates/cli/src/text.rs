@@ -1,0 +1,78 @@
+//! Text from elsewhere, made safe to show.
+//!
+//! Log lines and messages come from devices that nobody trusts. A terminal obeys control characters,
+//! so they are escaped before they get there, and so are the marks that reorder text on screen.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+/// The text with all control characters escaped but newline and tab.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escape(text, |c| is_harmful(c) && c != '\n' && c != '\t')
+}
+
+/// The same for a text that must stay on one line.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    escape(text, |c| is_harmful(c) && c != '\t')
+}
+
+/// Control characters, and what turns the direction of the text around or hides it.
+fn is_harmful(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+fn escape(text: &str, harmful: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(&harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if harmful(c) {
+            push_escaped(&mut safe, c);
+        } else {
+            safe.push(c);
+        }
+    }
+    Cow::Owned(safe)
+}
+
+fn push_escaped(safe: &mut String, c: char) {
+    match c {
+        '\n' => safe.push_str("\\n"),
+        '\r' => safe.push_str("\\r"),
+        c if u32::from(c) < 0x100 => {
+            // Writing to a String cannot fail.
+            let _ = write!(safe, "\\x{:02x}", u32::from(c));
+        }
+        c => {
+            let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_never_reach_the_terminal() {
+        for (raw, shown) in [
+            ("plain ✓ text", "plain ✓ text"),
+            ("a\tb\nc", "a\tb\nc"),
+            ("\u{1b}[2Jgone", "\\x1b[2Jgone"),
+            ("back\u{8}space\r", "back\\x08space\\r"),
+            ("c1 \u{9b}31m", "c1 \\x9b31m"),
+            ("evil\u{202e}txt", "evil\\u{202e}txt"),
+            ("\u{0}\u{7f}", "\\x00\\x7f"),
+        ] {
+            assert_eq!(printable(raw), shown);
+        }
+    }
+
+    #[test]
+    fn one_line_stays_one_line() {
+        assert_eq!(one_line("a\r\nb"), "a\\r\\nb");
+        assert_eq!(one_line("a\tb"), "a\tb");
+    }
+}

@@ -1,0 +1,173 @@
+//! Times and durations, as people type and read them.
+//!
+//! The clock and the time zone are values here, so that what is printed can be tested; only
+//! `Clock::system` looks at the real ones.
+
+use jiff::tz::TimeZone;
+use proto::Timestamp;
+use std::time::Duration;
+
+/// What time it is, and where.
+pub struct Clock {
+    now: jiff::Timestamp,
+    zone: TimeZone,
+}
+
+impl Clock {
+    pub fn system() -> Self {
+        Self { now: jiff::Timestamp::now(), zone: TimeZone::system() }
+    }
+
+    #[cfg(test)]
+    pub fn fixed(seconds: i64) -> Self {
+        Self { now: jiff::Timestamp::from_second(seconds).unwrap(), zone: TimeZone::UTC }
+    }
+
+    /// `10:00:01`, for lines of a stream.
+    pub fn time_of_day(&self, at: Option<&Timestamp>) -> String {
+        self.zoned(at).map_or_else(|| "--:--:--".into(), |at| at.strftime("%H:%M:%S").to_string())
+    }
+
+    /// `2026-01-30 10:00:01 +00:00`, or a dash.
+    pub fn absolute(&self, at: Option<&Timestamp>) -> String {
+        self.zoned(at)
+            .map_or_else(|| "-".into(), |at| at.strftime("%Y-%m-%d %H:%M:%S %:z").to_string())
+    }
+
+    /// `4m 32s ago`, or a dash.
+    pub fn ago(&self, at: Option<&Timestamp>) -> String {
+        match at.and_then(instant) {
+            Some(at) => format!("{} ago", brief(between(at, self.now))),
+            None => "-".into(),
+        }
+    }
+
+    /// How long something took, or takes so far; a dash when it has not begun.
+    pub fn lasted(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
+        match from.and_then(instant) {
+            Some(from) => brief(between(from, to.and_then(instant).unwrap_or(self.now))),
+            None => "-".into(),
+        }
+    }
+
+    fn zoned(&self, at: Option<&Timestamp>) -> Option<jiff::Zoned> {
+        at.and_then(instant).map(|at| at.to_zoned(self.zone.clone()))
+    }
+}
+
+/// A timestamp of the wire, unless it is out of all range.
+fn instant(at: &Timestamp) -> Option<jiff::Timestamp> {
+    jiff::Timestamp::new(at.seconds, at.nanos).ok()
+}
+
+/// The time from one to the other; clocks that disagree give zero, not a negative time.
+fn between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
+}
+
+/// `4m 32s`: the two largest units.
+pub fn brief(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) if seconds == 0 => format!("{}ms", duration.subsec_millis()),
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {minutes}m"),
+        (_, _, _) => format!("{days}d {hours}h"),
+    }
+}
+
+/// The longest duration that may be typed.
+const MAX_TYPED: Duration = Duration::from_secs(30 * 86_400);
+
+/// `30s`, `5m`, `1h`, `1h30m`, `500ms`.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is not a duration; write 30s, 5m, 1h or 1h30m");
+    let mut total = Duration::ZERO;
+    let mut rest = text.trim();
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let (number, tail) = split_digits(rest);
+        let (unit, tail) = split_letters(tail);
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        let unit_ms = unit_ms(unit).ok_or_else(wrong)?;
+        let part = number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(wrong)?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        rest = tail;
+    }
+    match total {
+        Duration::ZERO => Err(format!("{text:?} is no time at all; write at least 1s")),
+        total if total > MAX_TYPED => Err(format!("{text:?} is too long; use at most 30d")),
+        total => Ok(total),
+    }
+}
+
+fn split_digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+fn split_letters(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_alphabetic()).unwrap_or(text.len()))
+}
+
+fn unit_ms(unit: &str) -> Option<u64> {
+    match unit {
+        "ms" => Some(1),
+        "s" => Some(1_000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        "d" => Some(86_400_000),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_as_typed() {
+        for (text, seconds) in
+            [("30s", 30), ("5m", 300), ("1h", 3_600), ("1h30m", 5_400), ("2d", 172_800)]
+        {
+            assert_eq!(parse_duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
+        for bad in
+            ["", "5", "m", "5x", "-5m", "5 m", "1.5h", "0s", "31d", "99999999999999999999s", "5µ"]
+        {
+            assert!(parse_duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations_as_read() {
+        for (ms, shown) in [
+            (0, "0ms"),
+            (340, "340ms"),
+            (12_900, "12s"),
+            (272_000, "4m 32s"),
+            (3_600_000, "1h 0m"),
+            (7_500_000, "2h 5m"),
+            (273_600_000, "3d 4h"),
+        ] {
+            assert_eq!(brief(Duration::from_millis(ms)), shown);
+        }
+    }
+
+    #[test]
+    fn times_relative_and_absolute() {
+        let clock = Clock::fixed(1_769_767_273);
+        let at = Timestamp { seconds: 1_769_767_201, nanos: 0 };
+        assert_eq!(clock.time_of_day(Some(&at)), "10:00:01");
+        assert_eq!(clock.absolute(Some(&at)), "2026-01-30 10:00:01 +00:00");
+        assert_eq!(clock.ago(Some(&at)), "1m 12s ago");
+        assert_eq!(clock.lasted(Some(&at), None), "1m 12s");
+        assert_eq!(clock.ago(None), "-");
+        let absurd = Timestamp { seconds: i64::MAX, nanos: 0 };
+        assert_eq!(clock.absolute(Some(&absurd)), "-");
+    }
+}

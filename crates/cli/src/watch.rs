@@ -1,0 +1,131 @@
+//! Watching: one line for each event, of one machine or of the whole fleet, until interrupted.
+
+use crate::args::WatchArgs;
+use crate::client::{Client, filter_by};
+use crate::exit::{Exit, Failure};
+use crate::follow::LOST;
+use crate::follow::boxes::verdict;
+use crate::follow::feed::{self, News, OperationEvents, Patience, RunEvents, Source};
+use crate::operation::{phase_name, type_name};
+use crate::output::Screen;
+use crate::run::workflow_name;
+use crate::table::{Paint, Tone};
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{OperationEvent, RunEvent, run::Phase};
+use serde::Serialize;
+
+/// The longest operation type, so that phases stand below each other.
+const TYPE_WIDTH: usize = "ENTER_MAINTENANCE".len();
+
+pub async fn operations(
+    client: &Client,
+    screen: &mut Screen,
+    args: WatchArgs,
+) -> Result<Exit, Failure> {
+    let filter = match &args.machine_id {
+        Some(machine_id) => filter_by("machine_id", machine_id, &args.filter)?,
+        None => args.filter,
+    };
+    let source = OperationEvents { client: client.clone(), filter, cursor: String::new() };
+    let (clock, paint) = (Clock::system(), screen.paint());
+    stream(client, screen, source, |event| operation_line(event, &clock, paint)).await
+}
+
+pub async fn runs(client: &Client, screen: &mut Screen, filter: String) -> Result<Exit, Failure> {
+    let source = RunEvents { client: client.clone(), filter, cursor: String::new() };
+    let (clock, paint) = (Clock::system(), screen.paint());
+    stream(client, screen, source, |event| run_line(event, &clock, paint)).await
+}
+
+async fn stream<S: Source>(
+    client: &Client,
+    screen: &mut Screen,
+    source: S,
+    words: impl Fn(&S::Item) -> String,
+) -> Result<Exit, Failure>
+where
+    S::Item: Serialize,
+{
+    let mut feed = feed::spawn(source, Patience::OnceHeard);
+    let mut lost = false;
+    while let Some(news) = feed.recv().await {
+        match news {
+            News::Item(event) => screen.event(&event, &words)?,
+            News::Back => lost = false,
+            News::Lost if lost => {}
+            News::Lost => {
+                lost = true;
+                screen.say_toned(Tone::Dim, LOST)?;
+            }
+            News::Failed(status) => return Err(client.failure(status)),
+            News::Ended => break,
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String {
+    let operation = event.snapshot.clone().unwrap_or_default();
+    let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
+    format!(
+        "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
+        clock.time_of_day(event.ts.as_ref()),
+        one_line(&operation.machine_id),
+        one_line(&operation.operation_id),
+        type_name(&operation),
+        paint.apply(tone, phase_name(&operation)),
+    )
+}
+
+fn run_line(event: &RunEvent, clock: &Clock, paint: Paint) -> String {
+    let run = event.snapshot.clone().unwrap_or_default();
+    let (tone, _) = verdict(run.phase());
+    let mut line = format!(
+        "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
+        clock.time_of_day(event.ts.as_ref()),
+        one_line(&run.machine_id),
+        one_line(&run.run_id),
+        one_line(&run.r#type),
+        paint.apply(tone, workflow_name(&run)),
+    );
+    for more in [&run.current_step, &event.message] {
+        if !more.is_empty() {
+            line.push_str(&format!("  {}", one_line(more)));
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+    use proto::v1::{Operation, OperationType, operation};
+
+    #[test]
+    fn lines_are_those_of_the_document() {
+        let line =
+            |seconds, machine: &str, id: &str, kind: OperationType, phase: operation::Phase| {
+                let snapshot = Operation {
+                    machine_id: machine.into(),
+                    operation_id: id.into(),
+                    r#type: kind.into(),
+                    phase: phase.into(),
+                    ..Default::default()
+                };
+                let ts = Some(Timestamp { seconds, nanos: 0 });
+                let event = OperationEvent { ts, snapshot: Some(snapshot), ..Default::default() };
+                operation_line(&event, &Clock::fixed(0), Paint { colour: false })
+            };
+        use operation::Phase::{Pending, Running};
+        assert_eq!(
+            line(36_001, "machine-1", "op-111", OperationType::EnterMaintenance, Pending),
+            "[10:00:01] machine-1  op-111  ENTER_MAINTENANCE  PENDING"
+        );
+        assert_eq!(
+            line(36_011, "machine-2", "op-222", OperationType::Reboot, Running),
+            "[10:00:11] machine-2  op-222  REBOOT             RUNNING"
+        );
+    }
+}

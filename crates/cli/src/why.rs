@@ -1,0 +1,118 @@
+//! Why something is not ready, and what to type now; and the pages about faults.
+
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::pairs;
+use crate::text::{one_line, printable};
+use crate::time::Clock;
+use proto::v1::{ExplainRequest, Explanation, FaultPage, GetFaultPageRequest};
+
+pub async fn why(client: &Client, screen: &mut Screen, id: String) -> Result<Exit, Failure> {
+    let explanation = client.call(client.explain().explain(ExplainRequest { id })).await?;
+    screen.one(&explanation, |explanation| words(explanation, &Clock::system()))?;
+    Ok(Exit::Done)
+}
+
+pub async fn fault(client: &Client, screen: &mut Screen, code: String) -> Result<Exit, Failure> {
+    let page = client.call(client.explain().get_fault_page(GetFaultPageRequest { code })).await?;
+    screen.one(&page, page_words)?;
+    Ok(Exit::Done)
+}
+
+fn page_words(page: &FaultPage) -> String {
+    let (code, class) = (one_line(&page.code), one_line(&page.class));
+    format!("{code} ({class})\n\n{}\n", printable(page.markdown.trim_end()))
+}
+
+fn words(why: &Explanation, clock: &Clock) -> String {
+    let mut text = format!("{}\n", one_line(&why.headline));
+    let facts = facts(why, clock);
+    if !facts.is_empty() {
+        text.push_str(&format!("\n{}", pairs(&facts)));
+    }
+    if !why.next_commands.is_empty() {
+        text.push_str("\nType next:\n");
+        for command in &why.next_commands {
+            text.push_str(&format!("  {}\n", one_line(command)));
+        }
+    }
+    text
+}
+
+/// The lines that have something to say.
+fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
+    let since = why.since.as_ref().map_or_else(String::new, |since| {
+        format!("{} ({})", clock.ago(Some(since)), clock.absolute(Some(since)))
+    });
+    let overdue = if why.overdue { "  (overdue)" } else { "" };
+    let normal = if why.normal.is_empty() {
+        overdue.trim().into()
+    } else {
+        format!("{}{overdue}", why.normal)
+    };
+    let fault = match why.fault.as_str() {
+        "" => String::new(),
+        code => format!("{code}  (farrier fault {code})"),
+    };
+    let mut facts = vec![
+        ("waiting for", why.waiting_for.clone()),
+        ("since", since),
+        ("normal", normal),
+        ("held by", why.held_by.clone()),
+        ("failed", why.failed.clone()),
+        ("fault", fault),
+        ("operation", why.run_id.clone()),
+        ("machine", why.machine_id.clone()),
+    ];
+    // Whoever asked about an object knows its name.
+    facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
+    facts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+
+    #[test]
+    fn an_explanation_reads_from_top_to_bottom() {
+        let why = Explanation {
+            id: "machine-3".into(),
+            headline: "machine-3 needs attention: its reimage failed at set-netboot.".into(),
+            waiting_for: "a person".into(),
+            since: Some(Timestamp { seconds: 36_001, nanos: 0 }),
+            normal: "minutes".into(),
+            overdue: true,
+            failed: "the BMC did not\u{1b} answer".into(),
+            fault: "bmc-unreachable".into(),
+            next_commands: vec!["farrier run retry-step op-1".into(), "farrier logs op-1".into()],
+            run_id: "op-1".into(),
+            machine_id: "machine-3".into(),
+            ..Default::default()
+        };
+        assert_eq!(
+            words(&why, &Clock::fixed(36_721)),
+            "\
+machine-3 needs attention: its reimage failed at set-netboot.
+
+waiting for  a person
+since        12m 0s ago (1970-01-01 10:00:01 +00:00)
+normal       minutes  (overdue)
+failed       the BMC did not\\x1b answer
+fault        bmc-unreachable  (farrier fault bmc-unreachable)
+operation    op-1
+
+Type next:
+  farrier run retry-step op-1
+  farrier logs op-1
+"
+        );
+    }
+
+    #[test]
+    fn a_healthy_machine_has_a_short_answer() {
+        let why = Explanation { headline: "machine-1 is ready.".into(), ..Default::default() };
+        assert_eq!(words(&why, &Clock::fixed(0)), "machine-1 is ready.\n");
+    }
+}

@@ -1,0 +1,422 @@
+//! A server that plays what a test tells it, and whose memory outlives its death.
+
+use proto::Timestamp;
+use proto::v1::machine_service_server::{MachineService, MachineServiceServer};
+use proto::v1::operation_service_server::{OperationService, OperationServiceServer};
+use proto::v1::run_service_server::{RunService, RunServiceServer};
+use proto::v1::*;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Code, Request, Response, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+const TICK: Duration = Duration::from_millis(5);
+
+/// What happens on the stage.
+pub enum Play {
+    /// The phase of the run, and the states of its two steps.
+    Steps(run::Phase, [step_status::State; 2]),
+    /// A piece of a step's log.
+    Log(&'static str, &'static str),
+}
+
+#[derive(Default)]
+struct World {
+    machines: BTreeMap<String, Machine>,
+    /// Every version of the one run.
+    versions: Vec<Run>,
+    log: Vec<LogChunk>,
+    initiator: String,
+}
+
+impl World {
+    fn run(&self) -> Option<&Run> {
+        self.versions.last()
+    }
+
+    fn is_over(&self) -> bool {
+        self.run().is_some_and(|run| run.phase() as i32 > run::Phase::Running as i32)
+    }
+
+    fn submit(&mut self, machine_id: &str, request_id: &str) {
+        if self.run().is_some_and(|run| run.request_id == request_id) {
+            return;
+        }
+        let run = Run {
+            run_id: "op-1".into(),
+            machine_id: machine_id.into(),
+            request_id: request_id.into(),
+            r#type: "REIMAGE".into(),
+            phase: run::Phase::Pending.into(),
+            version: 1,
+            ..Default::default()
+        };
+        self.versions.push(run);
+        self.set_machine(EffectiveState::Busy, "op-1", false);
+    }
+
+    fn set_machine(&mut self, effective: EffectiveState, active: &str, provisioned: bool) {
+        let provisioned =
+            Condition { r#type: "Provisioned".into(), status: provisioned, ..Default::default() };
+        let status = MachineStatus {
+            phase: machine_status::Phase::Maintenance.into(),
+            effective_state: effective.into(),
+            active_operation_id: active.into(),
+            conditions: vec![provisioned],
+            ..Default::default()
+        };
+        let machine =
+            Machine { machine_id: "machine-1".into(), status: Some(status), ..Default::default() };
+        self.machines.insert("machine-1".into(), machine);
+    }
+
+    fn play(&mut self, play: Play) {
+        match play {
+            Play::Log(step, text) => {
+                let offset =
+                    self.log.last().map_or(0, |chunk| chunk.offset + chunk.data.len() as i64);
+                let chunk =
+                    LogChunk { step: step.into(), data: text.into(), offset, ..Default::default() };
+                self.log.push(chunk);
+            }
+            Play::Steps(phase, states) => self.move_run(phase, states),
+        }
+    }
+
+    fn move_run(&mut self, phase: run::Phase, states: [step_status::State; 2]) {
+        let mut run = self.run().cloned().unwrap_or_default();
+        run.version += 1;
+        run.set_phase(phase);
+        run.started_at = Some(Timestamp { seconds: 1_000, nanos: 0 });
+        let names = [("set-netboot", "netboot"), ("repave", "repave")];
+        run.steps = names
+            .into_iter()
+            .zip(states)
+            .map(|((name, kind), state)| StepStatus {
+                name: name.into(),
+                kind: kind.into(),
+                state: state.into(),
+                message: if state == step_status::State::Failed {
+                    "no answer".into()
+                } else {
+                    String::new()
+                },
+                ..Default::default()
+            })
+            .collect();
+        if phase == run::Phase::Failed {
+            run.error = Some(ErrorStatus {
+                message: "no answer".into(),
+                details: [("fault".to_string(), "bmc-unreachable".to_string())].into(),
+                next_command: "farrier run retry-step op-1".into(),
+                ..Default::default()
+            });
+        }
+        if phase != run::Phase::Running {
+            run.finished_at = Some(Timestamp { seconds: 1_272, nanos: 0 });
+            self.set_machine(EffectiveState::Maintenance, "", phase == run::Phase::Succeeded);
+        }
+        self.versions.push(run);
+    }
+}
+
+#[derive(Clone, Default)]
+struct Shared(Arc<Mutex<World>>);
+
+impl Shared {
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap()
+    }
+}
+
+pub struct Stage {
+    shared: Shared,
+    address: SocketAddr,
+    runtime: Option<Runtime>,
+}
+
+impl Stage {
+    pub fn open() -> Self {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut stage = Self { shared: Shared::default(), address, runtime: None };
+        stage.shared.world().set_machine(EffectiveState::Maintenance, "", false);
+        stage.start();
+        stage
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn start(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let router = tonic::transport::Server::builder()
+            .add_service(MachineServiceServer::new(self.shared.clone()))
+            .add_service(OperationServiceServer::new(self.shared.clone()))
+            .add_service(RunServiceServer::new(self.shared.clone()));
+        runtime.spawn(router.serve(self.address));
+        self.runtime = Some(runtime);
+        let up = |_: &u32| std::net::TcpStream::connect(self.address).is_ok();
+        let wait = |_: u32| std::thread::sleep(TICK);
+        assert!((0..1_000).inspect(|at| wait(*at)).any(|at| up(&at)), "the server does not start");
+    }
+
+    /// Every connection breaks in the middle of whatever it was doing.
+    pub fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+    }
+
+    pub fn play(&self, play: Play) {
+        self.shared.world().play(play);
+        std::thread::sleep(TICK * 4);
+    }
+
+    pub fn submit(&self, request_id: &str) {
+        self.shared.world().submit("machine-1", request_id);
+    }
+
+    pub fn wait_for_submission(&self) {
+        for _ in 0..2_000 {
+            if self.shared.world().run().is_some() {
+                // The client looks at the machine once more before it follows.
+                std::thread::sleep(Duration::from_millis(300));
+                return;
+            }
+            std::thread::sleep(TICK);
+        }
+        panic!("nothing was submitted");
+    }
+
+    pub fn initiator(&self) -> String {
+        self.shared.world().initiator.clone()
+    }
+
+    pub fn machines(&self) -> usize {
+        self.shared.world().machines.len()
+    }
+}
+
+pub fn farrier(server: &str, args: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_farrier"))
+        .args(args)
+        .env("FARRIER_SERVER", server)
+        .env("USER", "ada")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// The exit code, stdout and stderr.
+pub fn finish(mut child: Child) -> (i32, String, String) {
+    let mut stdout = String::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_string(&mut stdout).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    let code = output.status.code().unwrap_or(-1);
+    (code, stdout, String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answer<T> = Result<Response<T>, Status>;
+
+/// A stream of what `next` finds, asked again and again until it says that there is no more.
+fn stream<T: Send + 'static>(
+    mut next: impl FnMut() -> (Vec<T>, bool) + Send + 'static,
+) -> Streamed<T> {
+    let (sender, receiver) = mpsc::channel(8);
+    tokio::spawn(async move {
+        loop {
+            let (items, over) = next();
+            for item in items {
+                if sender.send(item).await.is_err() {
+                    return;
+                }
+            }
+            if over {
+                return;
+            }
+            tokio::time::sleep(TICK).await;
+        }
+    });
+    Box::pin(ReceiverStream::new(receiver).map(Ok))
+}
+
+/// What async_trait makes of a method; it does not look into macros.
+macro_rules! absent {
+    ($($name:ident: $request:ty => $answer:ty;)*) => {$(
+        fn $name<'me, 'run>(
+            &'me self,
+            _: Request<$request>,
+        ) -> Pin<Box<dyn Future<Output = Answer<$answer>> + Send + 'run>>
+        where
+            'me: 'run,
+            Self: 'run,
+        {
+            Box::pin(async { Err(Status::unimplemented("not in this play")) })
+        }
+    )*};
+}
+
+#[tonic::async_trait]
+impl MachineService for Shared {
+    async fn register_machine(&self, request: Request<RegisterMachineRequest>) -> Answer<Machine> {
+        let machine = request.into_inner().machine.unwrap_or_default();
+        self.world().machines.insert(machine.machine_id.clone(), machine.clone());
+        Ok(Response::new(machine))
+    }
+
+    async fn get_machine(&self, request: Request<GetMachineRequest>) -> Answer<Machine> {
+        let id = request.into_inner().machine_id;
+        match self.world().machines.get(&id) {
+            Some(machine) => Ok(Response::new(machine.clone())),
+            None => {
+                let mut details =
+                    ErrorDetails::with_bad_request_violation("machine_id", "is unknown");
+                let next = [("next".to_string(), "farrier list".to_string())];
+                details.set_error_info("NOT_FOUND", "farrier", next);
+                let message = format!("there is no machine {id}");
+                Err(Status::with_error_details(Code::NotFound, message, details))
+            }
+        }
+    }
+
+    async fn list_machines(
+        &self,
+        request: Request<ListMachinesRequest>,
+    ) -> Answer<ListMachinesResponse> {
+        let request = request.into_inner();
+        let from: usize = request.page_token.parse().unwrap_or(0);
+        let world = self.world();
+        let machines: Vec<Machine> =
+            world.machines.values().skip(from).take(request.page_size as usize).cloned().collect();
+        let to = from + machines.len();
+        let next_page_token =
+            if to < world.machines.len() { to.to_string() } else { String::new() };
+        Ok(Response::new(ListMachinesResponse { machines, next_page_token }))
+    }
+
+    async fn reimage_machine(&self, request: Request<ReimageMachineRequest>) -> Answer<Operation> {
+        let initiator =
+            request.metadata().get("farrier-initiator").and_then(|name| name.to_str().ok());
+        let initiator = initiator.unwrap_or_default().to_string();
+        let request = request.into_inner();
+        let mut world = self.world();
+        world.initiator = initiator;
+        world.submit(&request.machine_id, &request.request_id);
+        let run = world.run().cloned().unwrap_or_default();
+        Ok(Response::new(Operation {
+            operation_id: run.run_id,
+            machine_id: run.machine_id,
+            request_id: run.request_id,
+            r#type: OperationType::Reimage.into(),
+            phase: run.phase,
+            ..Default::default()
+        }))
+    }
+
+    absent! {
+        update_machine: UpdateMachineRequest => Machine;
+        reboot_machine: RebootMachineRequest => Operation;
+        enter_maintenance: EnterMaintenanceRequest => Operation;
+        exit_maintenance: ExitMaintenanceRequest => Operation;
+        cancel_operation: CancelOperationRequest => Operation;
+    }
+}
+
+#[tonic::async_trait]
+impl OperationService for Shared {
+    type WatchOperationsStream = Streamed<OperationEvent>;
+    type StreamOperationLogsStream = Streamed<LogChunk>;
+
+    absent! {
+        get_operation: GetOperationRequest => Operation;
+        list_operations: ListOperationsRequest => ListOperationsResponse;
+        watch_operations: WatchOperationsRequest => Streamed<OperationEvent>;
+        stream_operation_logs: StreamOperationLogsRequest => Streamed<LogChunk>;
+    }
+}
+
+#[tonic::async_trait]
+impl RunService for Shared {
+    type WatchRunsStream = Streamed<RunEvent>;
+    type StreamRunLogsStream = Streamed<LogChunk>;
+
+    async fn get_run(&self, _: Request<GetRunRequest>) -> Answer<Run> {
+        self.world()
+            .run()
+            .cloned()
+            .map(Response::new)
+            .ok_or_else(|| Status::not_found("no such run"))
+    }
+
+    async fn watch_runs(&self, request: Request<WatchRunsRequest>) -> Answer<Streamed<RunEvent>> {
+        let mut at: usize = request.into_inner().cursor.parse().unwrap_or(0);
+        let shared = self.clone();
+        Ok(Response::new(stream(move || {
+            let world = shared.world();
+            let fresh = world.versions.iter().enumerate().skip(at).map(|(at, run)| RunEvent {
+                snapshot: Some(run.clone()),
+                cursor: (at + 1).to_string(),
+                ..Default::default()
+            });
+            let fresh: Vec<RunEvent> = fresh.collect();
+            at += fresh.len();
+            (fresh, false)
+        })))
+    }
+
+    async fn stream_run_logs(
+        &self,
+        request: Request<StreamRunLogsRequest>,
+    ) -> Answer<Streamed<LogChunk>> {
+        let StreamRunLogsRequest { offset: mut from, no_follow, .. } = request.into_inner();
+        let shared = self.clone();
+        Ok(Response::new(stream(move || {
+            let world = shared.world();
+            let mut fresh = Vec::new();
+            for chunk in &world.log {
+                let skip = usize::try_from(from - chunk.offset).unwrap_or(0);
+                if skip < chunk.data.len() {
+                    let data = chunk.data[skip..].to_vec();
+                    fresh.push(LogChunk {
+                        offset: chunk.offset + skip as i64,
+                        data,
+                        ..chunk.clone()
+                    });
+                    from = chunk.offset + chunk.data.len() as i64;
+                }
+            }
+            (fresh, no_follow || world.is_over())
+        })))
+    }
+
+    absent! {
+        start_run: StartRunRequest => Run;
+        list_runs: ListRunsRequest => ListRunsResponse;
+        cancel_run: CancelRunRequest => Run;
+        retry_step: RetryStepRequest => Run;
+        resume_run: ResumeRunRequest => Run;
+        rerun: RerunRequest => Run;
+        restart_clean: RestartCleanRequest => Run;
+        adopt_observed_state: AdoptObservedStateRequest => Run;
+        mark_manual: MarkManualRequest => Run;
+    }
+}

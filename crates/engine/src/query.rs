@@ -1,0 +1,199 @@
+//! Reading: what the doors show. Nothing here changes anything.
+
+use crate::Engine;
+use crate::submit::{no_machine, no_plan, no_run};
+use model::filter::{Filter, Item, Subject};
+use model::id::{MachineId, PlanId, RunId};
+use model::machine::Machine;
+use model::plan::{Plan, built_in};
+use model::refusal::Refusal;
+use model::run::Run;
+use model::why::{Explanation, explain_machine, explain_run, overdue};
+use store::{Event, LogLine, MachinePage, Result, RunPage, Tx, Work};
+
+/// How many active runs are looked at for the metric of overdue ones.
+const MAX_OVERDUE: i64 = 1_000;
+
+/// Reads a value in one consistent view.
+macro_rules! reading {
+    ($name:ident ( $($field:ident : $type:ty),* ) -> $out:ty, |$this:ident, $tx:ident| $body:expr) => {
+        struct $name { $($field: $type),* }
+        impl Work for $name {
+            type Out = $out;
+            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
+                let $this = self;
+                $body
+            }
+        }
+    };
+}
+
+reading!(Ping() -> i64, |_q, tx| tx.count_machines().await);
+reading!(GetMachine(id: MachineId) -> Option<Machine>, |q, tx| tx.machine(&q.id).await);
+reading!(GetRun(id: RunId) -> Option<Run>, |q, tx| tx.run(&q.id).await);
+reading!(GetPlan(id: PlanId) -> Option<Plan>, |q, tx| tx.plan(&q.id).await);
+reading!(ListMachines(filter: Filter, after: Option<String>, limit: i64) -> MachinePage,
+    |q, tx| tx.machines(&q.filter, q.after.as_deref(), q.limit).await);
+reading!(ListRuns(filter: Filter, before: Option<String>, limit: i64) -> RunPage,
+    |q, tx| tx.runs(&q.filter, q.before.as_deref(), q.limit).await);
+reading!(ListPlans(after: String, limit: i64) -> Vec<Plan>, |q, tx| tx.plans(&q.after, q.limit).await);
+reading!(History(id: String, after: i64, limit: i64) -> Vec<Event>,
+    |q, tx| tx.history(&q.id, q.after, q.limit).await);
+reading!(ReadLog(id: RunId, offset: i64, limit: i64) -> (Option<Run>, Vec<LogLine>),
+    // The run first: when it has ended, the log read after it is complete.
+    |q, tx| Ok((tx.run(&q.id).await?, tx.read_log(&q.id, q.offset, q.limit).await?)));
+reading!(Why(id: String) -> Option<(Option<Machine>, Option<Run>, Option<String>)>, |q, tx| q.find(tx).await);
+
+impl Why {
+    /// The machine and the run that an id leads to, and who holds the run.
+    async fn find(
+        &self,
+        tx: &mut Tx,
+    ) -> Result<Option<(Option<Machine>, Option<Run>, Option<String>)>> {
+        let run_id = RunId::trusted(self.id.as_str());
+        if let Some(run) = tx.run(&run_id).await? {
+            let holder = tx.holder(&run_id).await?;
+            return Ok(Some((None, Some(run), holder)));
+        }
+        let Some(machine) = tx.machine(&MachineId::trusted(self.id.as_str())).await? else {
+            return Ok(None);
+        };
+        let run = match &machine.active_run {
+            Some(id) => tx.run(id).await?,
+            None => tx.latest_run(&machine.id).await?,
+        };
+        let holder = match &run {
+            Some(run) => tx.holder(&run.spec.id).await?,
+            None => None,
+        };
+        Ok(Some((Some(machine), run, holder)))
+    }
+}
+
+/// An explanation, and what it is about.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    pub told: Explanation,
+    pub machine_id: Option<MachineId>,
+    pub run_id: Option<RunId>,
+    pub held_by: Option<String>,
+}
+
+#[derive(Debug, Clone)]
+pub struct PlanPage {
+    pub plans: Vec<Plan>,
+    pub next: Option<String>,
+}
+
+impl Engine {
+    /// Whether the database answers.
+    pub async fn healthy(&self) -> Result<()> {
+        self.store().scan(Ping {}).await.map(drop)
+    }
+
+    pub async fn machine(&self, id: &MachineId) -> Result<Machine> {
+        let found = self.store().read(GetMachine { id: id.clone() }).await?;
+        Ok(found.ok_or_else(|| no_machine(id))?)
+    }
+
+    pub async fn run(&self, id: &RunId) -> Result<Run> {
+        let found = self.store().read(GetRun { id: id.clone() }).await?;
+        Ok(found.ok_or_else(|| no_run(id))?)
+    }
+
+    pub async fn plan(&self, id: &PlanId) -> Result<Plan> {
+        if let Some(plan) = built_in().into_iter().find(|plan| plan.id == *id) {
+            return Ok(plan);
+        }
+        let found = self.store().read(GetPlan { id: id.clone() }).await?;
+        Ok(found.ok_or_else(|| no_plan(id))?)
+    }
+
+    pub async fn machines(
+        &self,
+        filter: Filter,
+        after: Option<String>,
+        limit: i64,
+    ) -> Result<MachinePage> {
+        self.store().scan(ListMachines { filter, after, limit }).await
+    }
+
+    pub async fn runs(
+        &self,
+        filter: Filter,
+        before: Option<String>,
+        limit: i64,
+    ) -> Result<RunPage> {
+        self.store().scan(ListRuns { filter, before, limit }).await
+    }
+
+    /// Built-in plans and those that were made, by id.
+    pub async fn plans(&self, filter: &Filter, after: &str, limit: i64) -> Result<PlanPage> {
+        let mut found: Vec<Plan> =
+            built_in().into_iter().filter(|plan| plan.id.as_str() > after).collect();
+        let mut at = after.to_string();
+        // The filter is applied here, so pages are read until there is enough.
+        loop {
+            let page = self.store().scan(ListPlans { after: at.clone(), limit: limit + 1 }).await?;
+            let full = page.len() as i64 > limit;
+            at = page.last().map(|plan| plan.id.to_string()).unwrap_or_default();
+            found.extend(page);
+            found.retain(|plan| filter.matches(Item::Plan(plan)));
+            if !full || found.len() as i64 > limit {
+                break;
+            }
+        }
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        let more = found.len() as i64 > limit;
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        let next = found.last().filter(|_| more).map(|plan| plan.id.to_string());
+        Ok(PlanPage { plans: found, next })
+    }
+
+    /// The history of a machine or a run, oldest first, after a version.
+    pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
+        let events = self.store().scan(History { id: id.into(), after, limit }).await?;
+        if events.is_empty() && after == 0 {
+            return Err(Refusal::not_found("machine or operation", id, "farrier list").into());
+        }
+        Ok(events)
+    }
+
+    pub(crate) async fn log_page(
+        &self,
+        id: &RunId,
+        offset: i64,
+        limit: i64,
+    ) -> Result<(Run, Vec<LogLine>)> {
+        let (run, lines) = self.store().scan(ReadLog { id: id.clone(), offset, limit }).await?;
+        Ok((run.ok_or_else(|| no_run(id))?, lines))
+    }
+
+    /// How many active runs wait longer than is normal.
+    pub async fn overdue(&self) -> Result<usize> {
+        let filter = Filter::parse("phase in (PENDING, RUNNING)", Subject::Run)?;
+        let page = self.runs(filter, None, MAX_OVERDUE).await?;
+        let now = self.now();
+        Ok(page.runs.iter().filter(|run| overdue(run, now)).count())
+    }
+
+    /// Why a machine or a run is as it is.
+    pub async fn explain(&self, id: &str) -> Result<Explained> {
+        let found = self.store().read(Why { id: id.into() }).await?;
+        let (machine, run, held_by) =
+            found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
+        let now = self.now();
+        let told = match (&machine, &run) {
+            (Some(machine), run) => explain_machine(machine, run.as_ref(), now),
+            (None, Some(run)) => explain_run(run, now),
+            (None, None) => Explanation::default(),
+        };
+        let machine_id = machine.map(|machine| machine.id);
+        Ok(Explained {
+            told,
+            machine_id: machine_id.or(run.as_ref().map(|run| run.spec.machine_id.clone())),
+            run_id: run.map(|run| run.spec.id),
+            held_by,
+        })
+    }
+}

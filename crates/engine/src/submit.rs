@@ -1,0 +1,509 @@
+//! The door for requests: each is gated and written in one transaction, or refused with nothing
+//! written. The gates are the model's; the transaction makes them hold under concurrency.
+
+use crate::Engine;
+use model::condition::{ConditionType, Evidence};
+use model::here;
+use model::id::{MachineId, PlanId, RunId};
+use model::machine::admit::admit;
+use model::machine::{Labels, Machine, MachineSpec};
+use model::plan::{Defaults, Params, Plan, RunType, checked_params, default_plan};
+use model::refusal::{Refusal, RefusalKind};
+use model::run::act::{Acted, Action, Again, Who, act, again};
+use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::time::Timestamp;
+use providers::Providers;
+use store::{Cause, Held, NewEvent, Result, StoreError, Tx, Work};
+
+/// How often a request is tried again when another one wrote first.
+const MAX_RACES: u32 = 20;
+
+/// A request to start a run.
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub machine_id: MachineId,
+    pub request_id: String,
+    pub run_type: RunType,
+    pub plan_id: Option<PlanId>,
+    pub params: Params,
+    pub initiator: String,
+}
+
+/// What a start came to.
+#[derive(Debug, Clone)]
+pub struct Started {
+    pub run: Run,
+    /// False when the request had been made before, and this is what it made.
+    pub new: bool,
+}
+
+impl Engine {
+    pub async fn start(&self, start: Start) -> Result<Started> {
+        let params = checked_params(start.run_type, start.params.clone(), self.defaults())?;
+        let work = || StartRun {
+            start: Start { params: params.clone(), ..start.clone() },
+            origin: Origin::Plan,
+            id: RunId::new(self.now(), rand::random()),
+            owner: self.eager_owner(),
+            defaults: self.defaults().clone(),
+            providers: self.providers().clone(),
+            now: self.now(),
+        };
+        self.begin(work).await
+    }
+
+    /// Rerun or restart clean: a new run out of an ended one.
+    pub async fn again(
+        &self,
+        parent: RunId,
+        how: Again,
+        request_id: String,
+        who: Who,
+    ) -> Result<Started> {
+        let parent = self.run(&parent).await?;
+        let work = || StartRun {
+            start: Start {
+                machine_id: parent.spec.machine_id.clone(),
+                request_id: request_id.clone(),
+                run_type: parent.spec.run_type,
+                plan_id: Some(parent.spec.plan_id.clone()),
+                params: parent.spec.params.clone(),
+                initiator: who.by.clone(),
+            },
+            origin: Origin::Again { parent: parent.spec.id.clone(), how },
+            id: RunId::new(self.now(), rand::random()),
+            owner: self.eager_owner(),
+            defaults: self.defaults().clone(),
+            providers: self.providers().clone(),
+            now: self.now(),
+        };
+        self.begin(work).await
+    }
+
+    async fn begin(&self, work: impl Fn() -> StartRun) -> Result<Started> {
+        let (started, owned) = self.racing(|| self.store().write(work())).await?;
+        if started.new {
+            metrics::counter!("farrier_runs_started_total", "type" => started.run.spec.run_type.as_str())
+                .increment(1);
+            if let Some(held) = owned {
+                self.take_up(held);
+            }
+        }
+        Ok(started)
+    }
+
+    /// Cancel, retry, resume, adopt, mark manual.
+    pub async fn act(&self, id: RunId, action: Action, who: Who) -> Result<Run> {
+        self.racing(|| {
+            self.store().write(Act { id: id.clone(), action, who: who.clone(), now: self.now() })
+        })
+        .await
+    }
+
+    /// Registers a machine, or updates the spec and labels of a known one.
+    pub async fn register(
+        &self,
+        id: Option<MachineId>,
+        spec: MachineSpec,
+        labels: Labels,
+        actor: String,
+    ) -> Result<Machine> {
+        let id = id.unwrap_or_else(|| MachineId::new(self.now(), rand::random()));
+        let spec = self.with_provider(spec)?;
+        self.put(Put { id, spec, labels, actor, create: true, now: self.now() }).await
+    }
+
+    /// Updates the spec and labels of a known machine.
+    pub async fn update(
+        &self,
+        id: MachineId,
+        spec: MachineSpec,
+        labels: Labels,
+        actor: String,
+    ) -> Result<Machine> {
+        let spec = self.with_provider(spec)?;
+        self.put(Put { id, spec, labels, actor, create: false, now: self.now() }).await
+    }
+
+    async fn put(&self, put: Put) -> Result<Machine> {
+        let machine = self.racing(|| self.store().write(put.clone())).await?;
+        self.look_at(&machine.id);
+        Ok(machine)
+    }
+
+    fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
+        let names = self.providers().names();
+        if spec.provider.is_empty()
+            && let Some(only) = names.first()
+        {
+            spec.provider = (*only).to_string();
+        }
+        if self.providers().get(&spec.provider).is_none() {
+            let problem = format!("{:?} is not a provider of this server", spec.provider);
+            let instead = format!("use one of: {}", names.join(", "));
+            return Err(Refusal::invalid("machine.spec.provider", problem, instead).into());
+        }
+        Ok(spec)
+    }
+
+    /// Sets or clears a flag that only an administrator may.
+    pub async fn flag(
+        &self,
+        id: MachineId,
+        condition: ConditionType,
+        status: bool,
+        who: Who,
+    ) -> Result<Machine> {
+        self.racing(|| {
+            let (id, who, now) = (id.clone(), who.clone(), self.now());
+            self.store().write(Flag { id, condition, status, who, now })
+        })
+        .await
+    }
+
+    /// Creates a plan. The same plan again is answered with the existing one.
+    pub async fn create_plan(&self, plan: Plan) -> Result<Plan> {
+        self.racing(|| self.store().write(CreatePlan { plan: plan.clone(), now: self.now() })).await
+    }
+
+    /// Tries again while somebody else writes first: the gates are asked anew each time.
+    async fn racing<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        for _ in 0..MAX_RACES {
+            match attempt().await {
+                Err(StoreError::Conflict) => {}
+                other => return other,
+            }
+        }
+        Err(StoreError::Unavailable("too many requests raced for one object; try again".into()))
+    }
+}
+
+pub(crate) fn no_machine(id: &MachineId) -> Refusal {
+    Refusal::not_found("machine", id, "farrier list")
+}
+
+pub(crate) fn no_run(id: &RunId) -> Refusal {
+    Refusal::not_found("operation", id, "farrier ops")
+}
+
+pub(crate) fn no_plan(id: &PlanId) -> Refusal {
+    Refusal::not_found("plan", id, "farrier plans")
+}
+
+fn event(cause: Cause, actor: &str, message: String, line: &str, at: Timestamp) -> NewEvent {
+    NewEvent { cause, actor: actor.into(), message, decided_by: line.into(), at }
+}
+
+struct StartRun {
+    start: Start,
+    origin: Origin,
+    id: RunId,
+    owner: Option<String>,
+    defaults: Defaults,
+    providers: Providers,
+    now: Timestamp,
+}
+
+/// Where the steps of a new run come from.
+enum Origin {
+    Plan,
+    Again { parent: RunId, how: Again },
+}
+
+impl Work for StartRun {
+    type Out = (Started, Option<Held>);
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let start = &self.start;
+        let found = tx.machine_locked(&start.machine_id).await?;
+        let mut machine = found.ok_or_else(|| no_machine(&start.machine_id))?;
+        if let Some(run) = tx.run_of_request(&start.machine_id, &start.request_id).await? {
+            self.check_replay(&run)?;
+            return Ok((Started { run, new: false }, None));
+        }
+        let run = self.new_run(tx, &machine).await?;
+        admit(&machine, start.run_type)?;
+        self.check_capabilities(&machine, &run)?;
+
+        let message = format!("{} accepted", start.run_type.as_str());
+        let event = event(Cause::Request, &start.initiator, message, here!(), self.now);
+        tx.insert_run(&run, self.owner.as_deref(), &event).await?;
+        apply_to_machine(&mut machine, &run, &[], self.now);
+        let message = format!("held by {}", run.spec.id);
+        tx.update_machine(&mut machine, &NewEvent { message, ..event }).await?;
+        let held = self.owner.clone().map(|owner| Held {
+            run: run.clone(),
+            epoch: 1,
+            wakes: 1,
+            owner: Some(owner),
+        });
+        Ok((Started { run, new: true }, held))
+    }
+}
+
+impl StartRun {
+    async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
+        let start = &self.start;
+        let (plan_id, steps, on_failure, parent, progress) = match &self.origin {
+            Origin::Plan => {
+                let plan = find_plan(tx, start).await?;
+                let steps = plan.resolve(machine, &start.params, &self.defaults)?;
+                let progress = Progress::fresh(&steps);
+                (plan.id, steps, plan.on_failure, None, progress)
+            }
+            Origin::Again { parent, how } => {
+                let run = tx.run(parent).await?.ok_or_else(|| no_run(parent))?;
+                let progress = again(&run, *how)?;
+                let RunSpec { plan_id, steps, on_failure, .. } = run.spec;
+                (plan_id, steps, on_failure, Some(parent.clone()), progress)
+            }
+        };
+        let spec = RunSpec {
+            id: self.id.clone(),
+            machine_id: start.machine_id.clone(),
+            request_id: start.request_id.clone(),
+            run_type: start.run_type,
+            plan_id,
+            steps,
+            params: start.params.clone(),
+            initiator: start.initiator.clone(),
+            parent,
+            on_failure,
+            engine: ENGINE_VERSION,
+            created_at: self.now,
+        };
+        Ok(Run { spec, progress, version: 1 })
+    }
+
+    /// The same request again is answered with what it made; another one under its name is refused.
+    fn check_replay(&self, run: &Run) -> Result<()> {
+        let start = &self.start;
+        let spec = &run.spec;
+        let plan = start.plan_id.clone().unwrap_or_else(|| default_plan(start.run_type).id);
+        let parent = match &self.origin {
+            Origin::Plan => None,
+            Origin::Again { parent, .. } => Some(parent),
+        };
+        let same = spec.run_type == start.run_type
+            && spec.params == start.params
+            && spec.plan_id == plan
+            && spec.parent.as_ref() == parent;
+        if same {
+            return Ok(());
+        }
+        let said = format!(
+            "request_id {:?} was used on {} for {} {}, with other parameters",
+            start.request_id,
+            start.machine_id,
+            spec.run_type.as_str(),
+            spec.id
+        );
+        let refusal = Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+            .next(format!("farrier run get {}   # or repeat with a new --request-id", spec.id));
+        Err(refusal.into())
+    }
+
+    fn check_capabilities(&self, machine: &Machine, run: &Run) -> Result<()> {
+        let name = &machine.spec.provider;
+        let Some(provider) = self.providers.get(name) else {
+            let said = format!("the provider {name:?} of {} is not served here", machine.id);
+            return Err(Refusal::precondition("PROVIDER_MISSING", said)
+                .next(format!("farrier machine update {} --provider sim", machine.id))
+                .into());
+        };
+        for step in &run.spec.steps {
+            let needed = step.effect.needs();
+            if !provider.capabilities().contains(&needed) {
+                let said = format!(
+                    "step {} needs {needed:?}, which the provider {name} of {} does not have",
+                    step.name, machine.id
+                );
+                return Err(Refusal::precondition("CAPABILITY_MISSING", said)
+                    .next("farrier plans")
+                    .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
+    let Some(id) = &start.plan_id else {
+        return Ok(default_plan(start.run_type));
+    };
+    if let Some(plan) = model::plan::built_in().into_iter().find(|plan| plan.id == *id) {
+        return Ok(plan);
+    }
+    Ok(tx.plan(id).await?.ok_or_else(|| no_plan(id))?)
+}
+
+struct Act {
+    id: RunId,
+    action: Action,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Work for Act {
+    type Out = Run;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Run> {
+        let held = tx.held(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
+        let mut run = held.run;
+        match act(&run, self.action, &self.who, self.now)? {
+            Acted::Already => {
+                if !run.ended() {
+                    tx.wake(&self.id, self.now).await?;
+                }
+                Ok(run)
+            }
+            Acted::Told(progress, note) | Acted::Changed(progress, note) => {
+                run.progress = progress;
+                self.write(tx, run, note).await
+            }
+            Acted::Reopened(progress, note) => {
+                let id = run.spec.machine_id.clone();
+                let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
+                admit(&machine, run.spec.run_type)?;
+                self.check_latest(tx, &run).await?;
+                run.progress = progress;
+                apply_to_machine(&mut machine, &run, &[], self.now);
+                let message = format!("held by {} again", run.spec.id);
+                let event = event(Cause::Request, &self.who.by, message, note.line, self.now);
+                tx.update_machine(&mut machine, &event).await?;
+                self.write(tx, run, note).await
+            }
+        }
+    }
+}
+
+impl Act {
+    async fn write(&self, tx: &mut Tx, mut run: Run, note: model::run::Note) -> Result<Run> {
+        run.version = tx.tell(&run, self.now).await?.version;
+        let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
+        tx.tell_run(&run, &event).await?;
+        Ok(run)
+    }
+
+    /// A run whose machine has since been worked on by another must not go on as if nothing happened.
+    async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
+        let latest = tx.latest_run(&run.spec.machine_id).await?;
+        match latest {
+            Some(latest) if latest.spec.id != run.spec.id => {
+                let said = format!(
+                    "{} has been followed by {} on {}: its steps may no longer fit",
+                    run.spec.id, latest.spec.id, run.spec.machine_id
+                );
+                Err(Refusal::precondition("RUN_SUPERSEDED", said)
+                    .next(format!("farrier run rerun {}", run.spec.id))
+                    .into())
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Put {
+    id: MachineId,
+    spec: MachineSpec,
+    labels: Labels,
+    actor: String,
+    create: bool,
+    now: Timestamp,
+}
+
+impl Work for Put {
+    type Out = Machine;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Machine> {
+        let event = |message: &str, line| {
+            event(Cause::Request, &self.actor, message.into(), line, self.now)
+        };
+        match tx.machine_locked(&self.id).await? {
+            Some(mut machine) => {
+                if machine.spec != self.spec || machine.labels != self.labels {
+                    machine.spec = self.spec.clone();
+                    machine.labels = self.labels.clone();
+                    let event = event("spec or labels changed", here!());
+                    tx.update_machine(&mut machine, &event).await?;
+                }
+                Ok(machine)
+            }
+            None if self.create => {
+                let (id, spec) = (self.id.clone(), self.spec.clone());
+                let machine = Machine::new(id, spec, self.labels.clone(), self.now);
+                tx.insert_machine(&machine, &event("registered", here!())).await?;
+                Ok(machine)
+            }
+            None => Err(no_machine(&self.id).into()),
+        }
+    }
+}
+
+struct Flag {
+    id: MachineId,
+    condition: ConditionType,
+    status: bool,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Work for Flag {
+    type Out = Machine;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Machine> {
+        let found = tx.machine_locked(&self.id).await?;
+        let mut machine = found.ok_or_else(|| no_machine(&self.id))?;
+        if machine.is(self.condition) == self.status && !self.status {
+            let said = format!("{} is not flagged {}", self.id, self.condition.as_str());
+            return Err(Refusal::precondition("NOT_FLAGGED", said)
+                .next(format!("farrier get {}", self.id))
+                .into());
+        }
+        let seen = Evidence::new(self.condition, self.status, self.who.reason.clone());
+        if machine.learn(&[seen], self.now) {
+            let what = if self.status { "set" } else { "cleared" };
+            let message = format!("{} {what}: {}", self.condition.as_str(), self.who.reason);
+            let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
+            tx.update_machine(&mut machine, &event).await?;
+        }
+        Ok(machine)
+    }
+}
+
+struct CreatePlan {
+    plan: Plan,
+    now: Timestamp,
+}
+
+impl Work for CreatePlan {
+    type Out = Plan;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Plan> {
+        let built_in = model::plan::built_in().into_iter().find(|plan| plan.id == self.plan.id);
+        let existing = match built_in {
+            Some(plan) => Some(plan),
+            None => tx.plan(&self.plan.id).await?,
+        };
+        match existing {
+            None => {
+                tx.insert_plan(&self.plan, self.now).await?;
+                Ok(self.plan.clone())
+            }
+            Some(existing) if existing.same_work(&self.plan) => Ok(existing),
+            Some(existing) => {
+                let said = format!(
+                    "plan {} exists and does something else; plans never change",
+                    existing.id
+                );
+                Err(Refusal::new(RefusalKind::Exists, "PLAN_EXISTS", said)
+                    .next(format!("farrier plan get {}   # then choose a new plan_id", existing.id))
+                    .into())
+            }
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! The kernel: one claimed run, worked on until it rests.
+//!
+//! Decide, commit, and only then act; keep the answer until it is committed. A commit that is refused
+//! because somebody told the run something is decided again on what is stored now, with the answer
+//! still in hand; one that is refused because the claim is gone ends the turn, and nothing is written.
+
+use crate::Engine;
+use crate::journal::{LogBook, logged};
+use futures_util::FutureExt;
+use model::effect::{Order, Verb};
+use model::fault::{Code, Fault};
+use model::machine::Machine;
+use model::run::{Decision, Given, Run, Then, apply_to_machine, decide};
+use model::time::Timestamp;
+use providers::{Journal, Target};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Cause, Held, Hold, NewEvent, NewLog, Result, Settle, StoreError, Tx, Work};
+use tokio::sync::Notify;
+use tokio::time::{Instant, interval_at, timeout};
+
+/// How often the log of work under way is written.
+const FLUSH: Duration = Duration::from_millis(200);
+/// How long to wait before asking a database that does not answer again.
+const DATABASE_RETRY: Duration = Duration::from_millis(250);
+const DATABASE_RETRY_MOST: Duration = Duration::from_secs(5);
+
+/// Why a turn ended without a decision to rest.
+enum Ended {
+    /// The claim is gone: another worker has the run.
+    Lost,
+    /// The process is stopping; the claim goes back.
+    HandedBack,
+}
+
+/// One run in hand.
+pub(crate) struct Turn {
+    engine: Engine,
+    held: Held,
+    woken: Arc<Notify>,
+    book: LogBook,
+    target: Option<Target>,
+}
+
+impl Turn {
+    pub fn new(engine: Engine, held: Held, woken: Arc<Notify>) -> Self {
+        let fresh = held.run.version == 1;
+        let book = LogBook::new(held.run.spec.id.clone(), fresh);
+        Self { engine, held, woken, book, target: None }
+    }
+
+    /// Works until the run rests, is taken away, or the process stops.
+    pub async fn run(mut self) {
+        let id = self.held.run.spec.id.clone();
+        match self.work().await {
+            Ok(()) => {}
+            Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
+            Err(Ended::HandedBack) => {
+                self.book.flush(self.engine.store()).await;
+                tracing::info!(run = %id, "handed back");
+            }
+        }
+    }
+
+    async fn work(&mut self) -> std::result::Result<(), Ended> {
+        let mut given: Option<Given> = None;
+        loop {
+            let now = self.engine.now();
+            let policy = self.engine.policy();
+            let decision = decide(&self.held.run, self.held.epoch, given.as_ref(), policy, now);
+            if !self.commit(&decision, now).await? {
+                // Somebody wrote to the run: decide again, unless the answer was settled after all.
+                if given.is_some() && self.held.run.open_order().is_none() {
+                    given = None;
+                }
+                continue;
+            }
+            match decision.then {
+                Then::Ask(order, limit) => given = Some(self.ask(order, limit).await?),
+                Then::Until(_) | Then::Rest => return Ok(()),
+            }
+        }
+    }
+
+    /// Writes a decision. False when the stored run had moved; it has then been read again.
+    async fn commit(
+        &mut self,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> std::result::Result<bool, Ended> {
+        let hold = match decision.then {
+            Then::Ask(..) => Hold::Keep,
+            Then::Until(at) => Hold::Release(Some(at)),
+            Then::Rest => Hold::Release(None),
+        };
+        let mut wait = DATABASE_RETRY;
+        loop {
+            match self.try_commit(decision, hold, now).await {
+                Ok(version) => {
+                    self.count(&decision.run);
+                    self.held.run = Run { version, ..decision.run.clone() };
+                    return Ok(true);
+                }
+                Err(StoreError::Conflict) => {
+                    self.reload().await?;
+                    return Ok(false);
+                }
+                Err(error) => {
+                    tracing::warn!(run = %self.held.run.spec.id, %error, "a commit must wait");
+                    self.pause(wait).await?;
+                    wait = (wait * 2).min(DATABASE_RETRY_MOST);
+                }
+            }
+        }
+    }
+
+    async fn try_commit(&mut self, decision: &Decision, hold: Hold, now: Timestamp) -> Result<i64> {
+        let (run, epoch, wakes) = (&decision.run, self.held.epoch, self.held.wakes);
+        if decision.notes.is_empty() && run.progress == self.held.run.progress {
+            let due = match hold {
+                Hold::Release(due) => due,
+                Hold::Keep => Some(now),
+            };
+            let id = run.spec.id.clone();
+            let work = Release { id, epoch, wakes, due, now };
+            return self.engine.store().write(work).await.map(|()| run.version);
+        }
+        let lines = self.book.waiting().to_vec();
+        let count = lines.len();
+        let commit = Commit { decision: decision.clone(), epoch, wakes, hold, lines, now };
+        let version = self.engine.store().write(commit).await?;
+        self.book.written(count);
+        Ok(version)
+    }
+
+    /// Reads the run again after somebody wrote to it.
+    async fn reload(&mut self) -> std::result::Result<(), Ended> {
+        let id = self.held.run.spec.id.clone();
+        loop {
+            match self.engine.store().read(Load { id: id.clone() }).await {
+                Ok(Some(held)) if held.epoch == self.held.epoch && held.owner.is_some() => {
+                    self.held = held;
+                    return Ok(());
+                }
+                Ok(_) => return Err(Ended::Lost),
+                Err(error) => {
+                    tracing::warn!(run = %id, %error, "a read must wait");
+                    self.pause(DATABASE_RETRY).await?;
+                }
+            }
+        }
+    }
+
+    /// Waits for the database, unless the process stops.
+    async fn pause(&self, wait: Duration) -> std::result::Result<(), Ended> {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => Ok(()),
+            () = self.engine.stopped() => Err(Ended::HandedBack),
+        }
+    }
+
+    /// Gives an order that has been committed, and waits for what comes of it.
+    async fn ask(
+        &mut self,
+        mut order: Order,
+        limit: Duration,
+    ) -> std::result::Result<Given, Ended> {
+        let verb = order.verb;
+        let target = match self.target().await? {
+            Ok(target) => target,
+            Err(fault) => return Ok(Given::Answered(verb, Err(fault))),
+        };
+        let Some(provider) = self.engine.providers().get(&target.spec.provider).cloned() else {
+            let said = format!("this server has no provider {:?}", target.spec.provider);
+            return Ok(Given::Answered(verb, Err(Fault::new(Code::ProviderMissing, said))));
+        };
+        let (step, attempt) = self.step();
+        self.prepare_log(&mut order, &step, attempt).await?;
+
+        let (journal, mut lines) = Journal::new();
+        let started = Instant::now();
+        let asked = AssertUnwindSafe(provider.ask(&target, &order, &journal)).catch_unwind();
+        let mut asked = std::pin::pin!(timeout(limit, asked));
+        let mut flush = interval_at(started + FLUSH, FLUSH);
+        let mut stop_at: Option<Instant> = None;
+        let answered = loop {
+            tokio::select! {
+                biased;
+                result = &mut asked => break result,
+                Some(line) = lines.recv() => {
+                    self.book.add(&step, attempt, &line, self.engine.now());
+                    if self.book.is_full() {
+                        self.book.flush(self.engine.store()).await;
+                    }
+                }
+                _ = flush.tick() => self.book.flush(self.engine.store()).await,
+                () = self.woken.notified() => {
+                    self.reload().await?;
+                    if self.held.run.progress.halting() && interruptible(verb) {
+                        return Ok(Given::Interrupted);
+                    }
+                }
+                () = self.engine.stopped(), if stop_at.is_none() => {
+                    stop_at = Some(Instant::now() + self.engine.grace());
+                }
+                () = sleep_until(stop_at), if stop_at.is_some() => return Err(Ended::HandedBack),
+            }
+        };
+        while let Ok(line) = lines.try_recv() {
+            self.book.add(&step, attempt, &line, self.engine.now());
+        }
+        metrics::histogram!(
+            "farrier_order_seconds", "verb" => verb.as_str(), "effect" => order.effect.word()
+        )
+        .record(started.elapsed().as_secs_f64());
+        let result = match answered {
+            Ok(Ok(result)) => result,
+            Ok(Err(_)) => {
+                let said = format!("the provider panicked at step {step}");
+                Err(Fault::new(Code::WorkerPanicked, said))
+            }
+            Err(_) => {
+                let said = format!("no answer within {}", model::time::spoken(limit));
+                Err(Fault::new(Code::StepTimeout, said))
+            }
+        };
+        Ok(Given::Answered(verb, result))
+    }
+
+    /// The name of the step in hand and the number of its attempt.
+    fn step(&self) -> (String, u32) {
+        let run = &self.held.run;
+        let state = run.progress.current();
+        state.map_or((String::new(), 0), |state| (run.step_name(state), state.attempt))
+    }
+
+    async fn prepare_log(
+        &mut self,
+        order: &mut Order,
+        step: &str,
+        attempt: u32,
+    ) -> std::result::Result<(), Ended> {
+        let store = self.engine.store().clone();
+        while let Err(error) = self.book.find_end(&store).await {
+            tracing::warn!(%error, "the log must wait");
+            self.pause(DATABASE_RETRY).await?;
+        }
+        if order.verb == Verb::Follow {
+            self.book.flush(&store).await;
+            let id = self.held.run.spec.id.clone();
+            // Not knowing costs a few repeated lines, never the work.
+            order.logged = logged(&store, &id, step, attempt).await.unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    /// The machine the run is about, read once a turn.
+    async fn target(&mut self) -> std::result::Result<std::result::Result<Target, Fault>, Ended> {
+        if let Some(target) = &self.target {
+            return Ok(Ok(target.clone()));
+        }
+        let id = self.held.run.spec.machine_id.clone();
+        loop {
+            match self.engine.machine(&id).await {
+                Ok(Machine { id, spec, .. }) => {
+                    let target = Target { machine_id: id, spec };
+                    self.target = Some(target.clone());
+                    return Ok(Ok(target));
+                }
+                Err(StoreError::Refused(refusal)) => {
+                    return Ok(Err(Fault::new(Code::MachineGone, refusal.said)));
+                }
+                Err(error) => {
+                    tracing::warn!(machine = %id, %error, "a read must wait");
+                    self.pause(DATABASE_RETRY).await?;
+                }
+            }
+        }
+    }
+
+    fn count(&self, after: &Run) {
+        if after.ended() && !self.held.run.ended() {
+            metrics::counter!(
+                "farrier_runs_finished_total",
+                "type" => after.spec.run_type.as_str(),
+                "phase" => after.phase().as_str()
+            )
+            .increment(1);
+        }
+        let first = self.held.run.progress.started_at.is_none();
+        if let (true, Some(started)) = (first, after.progress.started_at) {
+            metrics::histogram!("farrier_reaction_seconds")
+                .record(started.since(after.spec.created_at).as_secs_f64());
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Looking is quick and is not cut short; work is.
+const fn interruptible(verb: Verb) -> bool {
+    match verb {
+        Verb::Perform | Verb::Follow => true,
+        Verb::Inquire | Verb::Observe | Verb::Stop => false,
+    }
+}
+
+/// The one write of a worker: state, history, event, queue, and what it means for the machine.
+struct Commit {
+    decision: Decision,
+    epoch: i64,
+    wakes: i64,
+    hold: Hold,
+    lines: Vec<NewLog>,
+    now: Timestamp,
+}
+
+impl Work for Commit {
+    type Out = i64;
+
+    async fn run(&self, tx: &mut Tx) -> Result<i64> {
+        let Decision { run, notes, evidence, .. } = &self.decision;
+        let said: Vec<&str> = notes.iter().map(|note| note.said.as_str()).collect();
+        let line: Vec<&str> = notes.iter().map(|note| note.line).collect();
+        let event = NewEvent {
+            cause: Cause::Engine,
+            actor: "engine".into(),
+            message: said.join("; "),
+            decided_by: line.join(", "),
+            at: self.now,
+        };
+        // The machine's row comes first wherever both are locked, so that nobody waits in a ring.
+        let machine = if run.ended() || !evidence.is_empty() {
+            tx.machine_locked(&run.spec.machine_id).await?
+        } else {
+            None
+        };
+        let settle = Settle {
+            run: run.clone(),
+            epoch: self.epoch,
+            wakes: self.wakes,
+            hold: self.hold,
+            now: self.now,
+        };
+        let version = tx.settle(&settle).await?.version;
+        let run = Run { version, ..run.clone() };
+        tx.tell_run(&run, &event).await?;
+        if let Some(mut machine) = machine {
+            let before = machine.clone();
+            apply_to_machine(&mut machine, &run, evidence, self.now);
+            if machine != before {
+                tx.update_machine(&mut machine, &event).await?;
+            }
+        }
+        tx.append_log(&run.spec.id, &self.lines).await?;
+        Ok(version)
+    }
+}
+
+struct Release {
+    id: model::id::RunId,
+    epoch: i64,
+    wakes: i64,
+    due: Option<Timestamp>,
+    now: Timestamp,
+}
+
+impl Work for Release {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.release(&self.id, self.epoch, self.wakes, self.due, self.now).await
+    }
+}
+
+pub(crate) struct Load {
+    pub id: model::id::RunId,
+}
+
+impl Work for Load {
+    type Out = Option<Held>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
+        tx.held(&self.id).await
+    }
+}

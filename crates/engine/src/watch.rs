@@ -1,0 +1,407 @@
+//! Watching: events in order and logs as they come, for as many watchers as there are.
+//!
+//! One reader per process follows the events and keeps the latest in a ring. A watcher has a cursor of
+//! its own: near the end it reads the ring, further back it reads the database. So nobody waits for a
+//! slow watcher, and a slow watcher misses nothing.
+
+use crate::Engine;
+use model::filter::{Filter, Item};
+use model::id::{MachineId, RunId};
+use model::machine::Machine;
+use model::refusal::Refusal;
+use model::run::Run;
+use model::time::Timestamp;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use store::{Cursor, Event, LogLine, Result, RunPage, Store, Tx, Work};
+use tokio::sync::{Notify, watch};
+
+/// How many events the ring holds.
+const RING: usize = 16_384;
+/// How many events are read at once.
+const BATCH: i64 = 500;
+/// How long to trust that a signal would have come.
+const POLL: Duration = Duration::from_secs(1);
+const SNAPSHOT_PAGE: i64 = 200;
+const LOG_PAGE: i64 = 256;
+
+/// What all watchers of a process share.
+pub struct Hub {
+    store: Store,
+    ring: Mutex<Ring>,
+    /// The place up to which the ring is filled.
+    newest: watch::Sender<Cursor>,
+    watchers: AtomicUsize,
+    came: Notify,
+    logs: Mutex<HashMap<RunId, Weak<Notify>>>,
+}
+
+#[derive(Default)]
+struct Ring {
+    /// The ring holds everything after this place.
+    base: Option<Cursor>,
+    events: VecDeque<Arc<Event>>,
+}
+
+impl Hub {
+    pub(crate) fn new(store: Store) -> Self {
+        Self {
+            store,
+            ring: Mutex::default(),
+            newest: watch::Sender::new(Cursor::default()),
+            watchers: AtomicUsize::new(0),
+            came: Notify::new(),
+            logs: Mutex::default(),
+        }
+    }
+
+    pub fn watchers(&self) -> usize {
+        self.watchers.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn events_came(&self) {
+        self.came.notify_one();
+    }
+
+    pub(crate) fn log_came(&self, id: &RunId) {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        match logs.get(id).and_then(Weak::upgrade) {
+            Some(came) => came.notify_waiters(),
+            None => drop(logs.remove(id)),
+        }
+    }
+
+    /// Signals were missed: everybody looks.
+    pub(crate) fn all_came(&self) {
+        self.came.notify_one();
+        let logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        logs.values().filter_map(Weak::upgrade).for_each(|came| came.notify_waiters());
+    }
+
+    /// Where somebody who follows a log waits.
+    fn log_bell(&self, id: &RunId) -> Arc<Notify> {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bell) = logs.get(id).and_then(Weak::upgrade) {
+            return bell;
+        }
+        let bell = Arc::new(Notify::new());
+        logs.insert(id.clone(), Arc::downgrade(&bell));
+        bell
+    }
+
+    fn ring(&self) -> std::sync::MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings the ring up to date. With nobody watching it is emptied instead.
+    async fn fill(&self) -> Result<()> {
+        if self.watchers() == 0 {
+            *self.ring() = Ring::default();
+            return Ok(());
+        }
+        let base = self.ring().base;
+        let mut at = match base {
+            Some(_) => *self.newest.borrow(),
+            None => {
+                let horizon = self.store.read(Horizon).await?;
+                let mut ring = self.ring();
+                *ring = Ring { base: Some(horizon), events: VecDeque::new() };
+                drop(ring);
+                self.newest.send_replace(horizon);
+                horizon
+            }
+        };
+        loop {
+            let events = self.store.scan(After { cursor: at, limit: BATCH }).await?;
+            let Some(last) = events.last() else { return Ok(()) };
+            at = last.cursor;
+            let full = events.len() as i64 == BATCH;
+            let mut ring = self.ring();
+            ring.events.extend(events.into_iter().map(Arc::new));
+            while ring.events.len() > RING {
+                ring.base = ring.events.pop_front().map(|event| event.cursor);
+            }
+            drop(ring);
+            self.newest.send_replace(at);
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The events after a cursor from the ring; none when the ring does not reach back that far.
+    fn from_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
+        let ring = self.ring();
+        if ring.base.is_none_or(|base| cursor < base) {
+            return None;
+        }
+        let first = ring.events.partition_point(|event| event.cursor <= cursor);
+        Some(ring.events.range(first..).take(BATCH as usize).cloned().collect())
+    }
+}
+
+impl Engine {
+    /// Follows the events for all watchers.
+    pub(crate) async fn run_tail(self) {
+        loop {
+            tokio::select! {
+                () = self.stopped() => return,
+                () = self.hub().came.notified() => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
+            if let Err(error) = self.hub().fill().await {
+                tracing::warn!(%error, "cannot read the events; trying again");
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }
+    }
+
+    /// Opens a watch: with a snapshot of what matches, or after a cursor.
+    pub async fn watch(&self, filter: Filter, place: Option<Place>) -> Result<Watch> {
+        let place = match place {
+            Some(place) => place,
+            None => Place::Snapshot { at: self.store().read(Horizon).await?, before: None },
+        };
+        self.hub().watchers.fetch_add(1, Ordering::Relaxed);
+        self.hub().events_came();
+        Ok(Watch { engine: self.clone(), filter, place })
+    }
+
+    /// Follows the log of a run from an offset.
+    pub async fn follow_log(&self, id: &RunId, offset: i64, follow: bool) -> Result<LogStream> {
+        self.run(id).await?;
+        let bell = self.hub().log_bell(id);
+        Ok(LogStream { engine: self.clone(), id: id.clone(), offset, follow, bell })
+    }
+}
+
+/// Where a watch stands: still giving the snapshot, or in the order of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Snapshot { at: Cursor, before: Option<RunId> },
+    After(Cursor),
+}
+
+impl Place {
+    /// The word that a client carries.
+    pub fn to_word(&self) -> String {
+        match self {
+            Self::After(cursor) => cursor.to_string(),
+            Self::Snapshot { at, before: Some(run) } => format!("{at}~{run}"),
+            Self::Snapshot { at, before: None } => format!("{at}~"),
+        }
+    }
+
+    pub fn parse(word: &str) -> std::result::Result<Self, Refusal> {
+        let wrong = || {
+            let shown: String = word.chars().take(64).collect();
+            Refusal::invalid(
+                "cursor",
+                format!("{shown:?} was not given out by this server"),
+                "use the cursor of the last event you saw, or none to begin with a snapshot",
+            )
+        };
+        match word.split_once('~') {
+            None => Cursor::parse(word).map(Self::After).ok_or_else(wrong),
+            Some((at, run)) => {
+                let at = Cursor::parse(at).ok_or_else(wrong)?;
+                let before = match run {
+                    "" => None,
+                    run => Some(RunId::parse(run).map_err(|_| wrong())?),
+                };
+                Ok(Self::Snapshot { at, before })
+            }
+        }
+    }
+}
+
+/// One thing a watcher is shown.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub ts: Timestamp,
+    pub run: Run,
+    pub message: String,
+    /// Where to resume after this.
+    pub place: Place,
+    pub initial: bool,
+}
+
+pub struct Watch {
+    engine: Engine,
+    filter: Filter,
+    place: Place,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.engine.hub().watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    /// What comes next, in order. Waits until there is something; empty when the process stops.
+    pub async fn next(&mut self) -> Result<Vec<Seen>> {
+        loop {
+            let seen = match self.place.clone() {
+                Place::Snapshot { at, before } => self.snapshot(at, before).await?,
+                Place::After(cursor) => self.after(cursor).await?,
+            };
+            if !seen.is_empty() || self.engine.is_stopping() {
+                return Ok(seen);
+            }
+        }
+    }
+
+    async fn snapshot(&mut self, at: Cursor, before: Option<RunId>) -> Result<Vec<Seen>> {
+        let filter = self.filter.clone();
+        let work = AsOf { filter, before: before.map(|run| run.to_string()), at };
+        let page = self.engine.store().scan(work).await?;
+        let mut seen = Vec::with_capacity(page.runs.len());
+        for run in page.runs {
+            let id = run.spec.id.clone();
+            if self.matches(&run).await? {
+                seen.push(Seen {
+                    ts: run.progress.finished_at.unwrap_or(run.spec.created_at),
+                    message: String::new(),
+                    place: Place::Snapshot { at, before: Some(id) },
+                    run,
+                    initial: true,
+                });
+            }
+        }
+        self.place = match page.next {
+            Some(next) => Place::Snapshot { at, before: Some(RunId::trusted(next)) },
+            None => Place::After(at),
+        };
+        if let (Place::After(_), Some(last)) = (&self.place, seen.last_mut()) {
+            last.place = self.place.clone();
+        }
+        Ok(seen)
+    }
+
+    async fn after(&mut self, cursor: Cursor) -> Result<Vec<Seen>> {
+        let mut newest = self.engine.hub().newest.subscribe();
+        let events = match self.engine.hub().from_ring(cursor) {
+            Some(events) => events,
+            None => {
+                let work = After { cursor, limit: BATCH };
+                let events = self.engine.store().scan(work).await?;
+                events.into_iter().map(Arc::new).collect()
+            }
+        };
+        let Some(last) = events.last() else {
+            tokio::select! {
+                changed = newest.changed() => drop(changed),
+                () = tokio::time::sleep(POLL) => {}
+                () = self.engine.stopped() => {}
+            }
+            return Ok(Vec::new());
+        };
+        self.place = Place::After(last.cursor);
+        let mut seen = Vec::new();
+        for event in &events {
+            let Some(run) = &event.run else { continue };
+            if self.matches(run).await? {
+                seen.push(Seen {
+                    ts: event.ts,
+                    run: run.clone(),
+                    message: event.message.clone(),
+                    place: Place::After(event.cursor),
+                    initial: false,
+                });
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn matches(&self, run: &Run) -> Result<bool> {
+        if !self.filter.needs_machine() {
+            return Ok(self.filter.matches(Item::Run(run, None)));
+        }
+        let machine: Option<Machine> = self.machine(&run.spec.machine_id).await?;
+        Ok(self.filter.matches(Item::Run(run, machine.as_ref())))
+    }
+
+    async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
+        match self.engine.machine(id).await {
+            Ok(machine) => Ok(Some(machine)),
+            Err(store::StoreError::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+pub struct LogStream {
+    engine: Engine,
+    id: RunId,
+    offset: i64,
+    follow: bool,
+    bell: Arc<Notify>,
+}
+
+impl LogStream {
+    /// True unless the stream ended only because the process stops.
+    pub fn complete(&self) -> bool {
+        !self.engine.is_stopping() || !self.follow
+    }
+
+    /// The next pieces of the log; empty when it has ended or the process stops.
+    pub async fn next(&mut self) -> Result<Vec<LogLine>> {
+        loop {
+            let bell = Arc::clone(&self.bell);
+            let rung = bell.notified();
+            let (run, lines) = self.engine.log_page(&self.id, self.offset, LOG_PAGE).await?;
+            if let Some(last) = lines.last() {
+                self.offset = last.start + last.data.len() as i64;
+                return Ok(lines);
+            }
+            if run.ended() || !self.follow || self.engine.is_stopping() {
+                return Ok(lines);
+            }
+            tokio::select! {
+                () = rung => {}
+                () = tokio::time::sleep(POLL) => {}
+                () = self.engine.stopped() => {}
+            }
+        }
+    }
+}
+
+struct Horizon;
+
+impl Work for Horizon {
+    type Out = Cursor;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
+        tx.horizon().await
+    }
+}
+
+struct After {
+    cursor: Cursor,
+    limit: i64,
+}
+
+impl Work for After {
+    type Out = Vec<Event>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Event>> {
+        tx.events_after(self.cursor, self.limit).await
+    }
+}
+
+struct AsOf {
+    filter: Filter,
+    before: Option<String>,
+    at: Cursor,
+}
+
+impl Work for AsOf {
+    type Out = RunPage;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RunPage> {
+        tx.runs_as_of(&self.filter, self.before.as_deref(), SNAPSHOT_PAGE, self.at).await
+    }
+}

@@ -1,0 +1,425 @@
+//! Claiming and leases: who works on what, and what happens when somebody dies.
+//!
+//! A replica claims under its incarnation and renews that one row. Work starts by a signal; the clock
+//! is the safety net. Everything held by a replica that stopped renewing goes back to the queue, and a
+//! starting replica takes back what its own earlier incarnation held.
+
+use crate::clock::Clock;
+use crate::observe::Observer;
+use crate::turn::{Load, Turn};
+use crate::watch::Hub;
+use model::id::{MachineId, RunId};
+use model::plan::Defaults;
+use model::run::Policy;
+use model::time::Timestamp;
+use providers::Providers;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError, Tx, Work};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, watch};
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What this replica is called, over restarts.
+    pub replica: String,
+    /// How many runs it works on at once.
+    pub max_in_flight: usize,
+    /// Up to this many, an accepted run is born in the hands of the replica that accepted it.
+    pub eager_in_flight: usize,
+    pub lease: Duration,
+    pub renew: Duration,
+    /// How long to trust that a signal would have come.
+    pub poll: Duration,
+    /// How long work under way may go on after a request to stop the process.
+    pub grace: Duration,
+    pub policy: Policy,
+    pub defaults: Defaults,
+    pub probe_interval: Duration,
+    pub probe_timeout: Duration,
+    pub probes_at_once: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            replica: "farrier".into(),
+            max_in_flight: 8_192,
+            eager_in_flight: 512,
+            lease: Duration::from_secs(6),
+            renew: Duration::from_secs(2),
+            poll: Duration::from_secs(2),
+            grace: Duration::from_secs(3),
+            policy: Policy::default(),
+            defaults: Defaults::default(),
+            probe_interval: Duration::from_secs(60),
+            probe_timeout: Duration::from_secs(5),
+            probes_at_once: 64,
+        }
+    }
+}
+
+/// How many runs one claim takes at most.
+const MAX_CLAIM: usize = 128;
+/// How long a run whose record cannot be read, or whose turn panicked, is left alone.
+const POISON_REST: Duration = Duration::from_secs(30);
+/// Every so many renewals, what the database says we hold is compared with what we do hold.
+const STRAYS_EVERY: u32 = 5;
+
+#[derive(Clone)]
+pub struct Engine(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    providers: Providers,
+    settings: Settings,
+    clock: Clock,
+    replica: Replica,
+    /// The runs in hand, and how to wake each.
+    in_hand: Mutex<HashMap<RunId, Arc<Notify>>>,
+    work: Notify,
+    stopping: watch::Sender<bool>,
+    hub: Hub,
+    observer: Observer,
+}
+
+impl Engine {
+    /// Announces this replica and starts working. Returns when it is ready for requests.
+    pub async fn start_up(
+        store: Store,
+        providers: Providers,
+        settings: Settings,
+        clock: Clock,
+    ) -> Result<Self> {
+        let incarnation = format!("{}#{:016x}", settings.replica, rand::random::<u64>());
+        let replica = Replica { name: settings.replica.clone(), incarnation };
+        let engine = Self(Arc::new(Inner {
+            hub: Hub::new(store.clone()),
+            store,
+            providers,
+            settings,
+            clock,
+            replica,
+            in_hand: Mutex::default(),
+            work: Notify::new(),
+            stopping: watch::Sender::new(false),
+            observer: Observer::default(),
+        }));
+        let freed = engine.enlist().await?;
+        if freed > 0 {
+            tracing::info!(runs = freed, "took back the runs of the last start");
+        }
+        tokio::spawn(engine.clone().run_dispatcher());
+        tokio::spawn(engine.clone().run_claims());
+        tokio::spawn(engine.clone().run_lease());
+        tokio::spawn(engine.clone().run_probes());
+        tokio::spawn(engine.clone().run_tail());
+        Ok(engine)
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub fn providers(&self) -> &Providers {
+        &self.0.providers
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.0.settings
+    }
+
+    pub fn hub(&self) -> &Hub {
+        &self.0.hub
+    }
+
+    pub(crate) fn observer(&self) -> &Observer {
+        &self.0.observer
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.0.clock)()
+    }
+
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.0.settings.defaults
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.0.settings.policy
+    }
+
+    pub(crate) fn grace(&self) -> Duration {
+        self.0.settings.grace
+    }
+
+    /// Has a new or changed machine looked at soon.
+    pub(crate) fn look_at(&self, id: &MachineId) {
+        self.0.observer.poke(id);
+    }
+
+    /// How many runs are in hand.
+    pub fn in_flight(&self) -> usize {
+        self.hands().len()
+    }
+
+    fn hands(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Arc<Notify>>> {
+        self.0.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Resolves when the process is to stop.
+    pub(crate) async fn stopped(&self) {
+        let mut stopping = self.0.stopping.subscribe();
+        // The sender lives as long as the engine; should it be gone, that is a stop too.
+        let _ = stopping.wait_for(|stop| *stop).await;
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        *self.0.stopping.borrow()
+    }
+
+    /// Under which name a new run is born in our hands; none when they are full.
+    pub(crate) fn eager_owner(&self) -> Option<String> {
+        let room = self.in_flight() < self.0.settings.eager_in_flight;
+        (room && !self.is_stopping()).then(|| self.0.replica.incarnation.clone())
+    }
+
+    /// Works on a claimed run in the background.
+    pub(crate) fn take_up(&self, held: Held) {
+        let id = held.run.spec.id.clone();
+        let epoch = held.epoch;
+        let woken = Arc::new(Notify::new());
+        self.hands().insert(id.clone(), Arc::clone(&woken));
+        let turn = tokio::spawn(Turn::new(self.clone(), held, woken).run());
+        let engine = self.clone();
+        tokio::spawn(async move {
+            let ended = turn.await;
+            engine.hands().remove(&id);
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                tracing::error!(run = %id, "the worker of a run panicked; it rests and is tried again");
+                metrics::counter!("farrier_turn_panics_total").increment(1);
+                engine.put_back(id, epoch).await;
+            }
+        });
+    }
+
+    async fn put_back(&self, id: RunId, epoch: i64) {
+        let due = self.now() + POISON_REST;
+        if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
+            tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
+        }
+    }
+
+    async fn enlist(&self) -> Result<u64> {
+        let now = self.now();
+        let expires = now + self.0.settings.lease;
+        self.store().write(Enlist { replica: self.0.replica.clone(), now, expires }).await
+    }
+
+    /// Turns signals into wake-ups.
+    async fn run_dispatcher(self) {
+        let mut signals = self.store().bus().listen();
+        loop {
+            match signals.recv().await {
+                Ok(Signal::Work) => self.0.work.notify_one(),
+                Ok(Signal::Wake(id)) => self.wake_in_hand(&id),
+                Ok(Signal::Event) => self.hub().events_came(),
+                Ok(Signal::Log(id)) => self.hub().log_came(&id),
+                Err(RecvError::Lagged(_)) => {
+                    self.0.work.notify_one();
+                    self.hub().all_came();
+                    self.hands().values().for_each(|woken| woken.notify_one());
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    fn wake_in_hand(&self, id: &RunId) {
+        if let Some(woken) = self.hands().get(id) {
+            woken.notify_one();
+        }
+    }
+
+    /// Claims what is due, as long as there is room.
+    async fn run_claims(self) {
+        loop {
+            let wait = self.claim_round().await;
+            tokio::select! {
+                () = self.stopped() => return,
+                () = self.0.work.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Claims until nothing is due; how long to wait for what falls due next.
+    async fn claim_round(&self) -> Duration {
+        let poll = self.0.settings.poll;
+        loop {
+            let room = self.0.settings.max_in_flight.saturating_sub(self.in_flight());
+            let limit = room.min(MAX_CLAIM);
+            if limit == 0 || self.is_stopping() {
+                return poll;
+            }
+            let owner = self.0.replica.incarnation.clone();
+            let claim = Claim { owner, now: self.now(), limit: limit as i64 };
+            match self.store().write(claim).await {
+                Ok(claimed) => {
+                    let count = claimed.len();
+                    for one in claimed {
+                        self.take_claimed(one).await;
+                    }
+                    if count < limit {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot claim work");
+                    return poll;
+                }
+            }
+        }
+        match self.store().read(NextDue).await {
+            Ok(Some(due)) => due.since(self.now()).min(poll),
+            Ok(None) | Err(_) => poll,
+        }
+    }
+
+    async fn take_claimed(&self, claimed: Claimed) {
+        match self.store().read(Load { id: claimed.id.clone() }).await {
+            Ok(Some(held)) if held.epoch == claimed.epoch => self.take_up(held),
+            Ok(_) => {}
+            Err(error) => {
+                // One bad row must not take the worker or its neighbours with it.
+                tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
+                metrics::counter!("farrier_unreadable_records_total").increment(1);
+                self.put_back(claimed.id, claimed.epoch).await;
+            }
+        }
+    }
+
+    /// Renews the lease, frees what the dead held, and finds what signals missed.
+    async fn run_lease(self) {
+        let mut strays: HashSet<RunId> = HashSet::new();
+        let mut round = 0;
+        loop {
+            tokio::select! {
+                () = self.stopped() => return,
+                () = tokio::time::sleep(self.0.settings.renew) => {}
+            }
+            round += 1;
+            if let Err(error) = self.renew().await {
+                tracing::warn!(%error, "cannot renew the lease");
+                continue;
+            }
+            match self.store().write(Reap { now: self.now() }).await {
+                Ok(dead) if dead.is_empty() => {}
+                Ok(dead) => {
+                    tracing::warn!(replicas = ?dead, "gave up for dead; their runs go on here")
+                }
+                Err(error) => tracing::warn!(%error, "cannot look for dead replicas"),
+            }
+            let owner = self.0.replica.incarnation.clone();
+            if let Ok(woken) = self.store().read(Woken { owner }).await {
+                woken.iter().for_each(|id| self.wake_in_hand(id));
+            }
+            if round % STRAYS_EVERY == 0 {
+                strays = self.put_back_strays(strays).await;
+            }
+        }
+    }
+
+    async fn renew(&self) -> Result<()> {
+        let expires = self.now() + self.0.settings.lease;
+        match self.store().write(Renew { replica: self.0.replica.clone(), expires }).await {
+            Err(StoreError::Conflict) => {
+                tracing::error!(
+                    replica = %self.0.replica.name,
+                    "this replica was given up for dead, or another one uses its name; starting afresh"
+                );
+                self.enlist().await.map(drop)
+            }
+            other => other,
+        }
+    }
+
+    /// A claim whose commit was reported lost may have held all the same. What the database says we
+    /// hold and we do not is seen twice, then put back.
+    async fn put_back_strays(&self, seen_before: HashSet<RunId>) -> HashSet<RunId> {
+        let owner = self.0.replica.incarnation.clone();
+        let Ok(held) = self.store().read(HeldBy { owner }).await else {
+            return seen_before;
+        };
+        let strays: Vec<(RunId, i64)> = {
+            let hands = self.hands();
+            held.into_iter().filter(|(id, _)| !hands.contains_key(id)).collect()
+        };
+        for (id, epoch) in strays.iter().filter(|(id, _)| seen_before.contains(id)) {
+            tracing::warn!(run = %id, "a claim was found that nobody works on");
+            let work = PutBack { id: id.clone(), epoch: *epoch, due: self.now() };
+            if let Err(error) = self.store().write(work).await {
+                tracing::warn!(run = %id, %error, "cannot put it back");
+            }
+        }
+        strays.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Stops claiming, lets short effects finish, hands the rest back.
+    pub async fn shut_down(&self) {
+        self.0.stopping.send_replace(true);
+        let patience = self.0.settings.grace * 2;
+        let drained = async {
+            while self.in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(patience, drained).await.is_err() {
+            tracing::warn!(runs = self.in_flight(), "not every run could be let go of in time");
+        }
+        let work = Resign { replica: self.0.replica.clone(), now: self.now() };
+        match self.store().write(work).await {
+            Ok(handed_back) => tracing::info!(runs = handed_back, "handed back"),
+            Err(error) => tracing::warn!(%error, "cannot hand back; the lease will run out"),
+        }
+    }
+}
+
+/// A transaction of one call.
+macro_rules! work {
+    ($name:ident { $($field:ident : $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr) => {
+        struct $name { $($field: $type),* }
+        impl Work for $name {
+            type Out = $out;
+            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
+                let $this = self;
+                $body.await
+            }
+        }
+    };
+}
+
+work!(Enlist { replica: Replica, now: Timestamp, expires: Timestamp } -> u64,
+    |work, tx| tx.enlist(&work.replica, work.now, work.expires));
+work!(Renew { replica: Replica, expires: Timestamp } -> (), |work, tx| tx.renew(&work.replica, work.expires));
+work!(Reap { now: Timestamp } -> Vec<String>, |work, tx| tx.reap(work.now));
+work!(Resign { replica: Replica, now: Timestamp } -> u64, |work, tx| tx.resign(&work.replica, work.now));
+work!(Claim { owner: String, now: Timestamp, limit: i64 } -> Vec<Claimed>,
+    |work, tx| tx.claim_due(&work.owner, work.now, work.limit));
+work!(PutBack { id: RunId, epoch: i64, due: Timestamp } -> (),
+    |work, tx| tx.put_back(&work.id, work.epoch, work.due));
+work!(Woken { owner: String } -> Vec<RunId>, |work, tx| tx.woken(&work.owner));
+work!(HeldBy { owner: String } -> Vec<(RunId, i64)>, |work, tx| tx.held_by(&work.owner));
+
+struct NextDue;
+
+impl Work for NextDue {
+    type Out = Option<Timestamp>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
+        tx.next_due().await
+    }
+}

@@ -1,0 +1,237 @@
+//! Effects: everything Farrier may ask of the world, as one closed set.
+//!
+//! An [`Effect`] says what is wanted of a machine. An [`Order`] says how it is asked: perform it
+//! under a key, follow what a key started, inquire what became of a key, observe whether the goal
+//! already holds, stop it, or probe the machine. A provider answers orders and nothing else, so a
+//! simulator, a recorder and a fault injector are one small type each.
+
+use crate::condition::Evidence;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What is wanted of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Effect {
+    Ssh {
+        command: String,
+        destructive: bool,
+    },
+    Reboot {
+        mode: RebootMode,
+    },
+    Netboot {
+        mode: NetbootMode,
+    },
+    Repave {
+        image: String,
+    },
+    Join {
+        cluster_ref: String,
+    },
+    /// Leaves the cluster again; only ever an undo.
+    Leave {
+        cluster_ref: String,
+    },
+    Verify {
+        cluster_ref: String,
+        expect: Expect,
+        advisory: bool,
+    },
+    Net {
+        document: String,
+    },
+    Rma {
+        action: RmaAction,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RebootMode {
+    Bmc,
+    InBand,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum NetbootMode {
+    Pxe,
+    Disk,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Expect {
+    Ready,
+    Drained,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum RmaAction {
+    Record,
+    PowerOff,
+    Mark,
+}
+
+/// A thing that a provider can do at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Capability {
+    Inspect,
+    PowerControl,
+    Netboot,
+    Imaging,
+    RemoteExec,
+    ClusterJoin,
+}
+
+impl Effect {
+    /// The word for it in plans, logs and fault rules.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Ssh { .. } => "ssh",
+            Self::Reboot { .. } => "reboot",
+            Self::Netboot { .. } => "netboot",
+            Self::Repave { .. } => "repave",
+            Self::Join { .. } => "join",
+            Self::Leave { .. } => "leave",
+            Self::Verify { .. } => "verify",
+            Self::Net { .. } => "net",
+            Self::Rma { .. } => "rma",
+        }
+    }
+
+    /// Every word there is, for those who select effects by name.
+    pub const WORDS: [&'static str; 9] =
+        ["ssh", "reboot", "netboot", "repave", "join", "leave", "verify", "net", "rma"];
+
+    pub const fn needs(&self) -> Capability {
+        match self {
+            Self::Ssh { .. } | Self::Net { .. } => Capability::RemoteExec,
+            Self::Reboot { .. } => Capability::PowerControl,
+            Self::Netboot { .. } => Capability::Netboot,
+            Self::Repave { .. } => Capability::Imaging,
+            Self::Join { .. } | Self::Leave { .. } | Self::Verify { .. } => Capability::ClusterJoin,
+            Self::Rma { action } => match action {
+                RmaAction::Record => Capability::Inspect,
+                RmaAction::PowerOff | RmaAction::Mark => Capability::PowerControl,
+            },
+        }
+    }
+
+    /// True when doing it a second time does harm, so that a lost answer must stop for a person.
+    pub const fn destructive(&self) -> bool {
+        match self {
+            Self::Ssh { destructive, .. } => *destructive,
+            Self::Reboot { .. } | Self::Repave { .. } | Self::Net { .. } => true,
+            Self::Rma { action } => matches!(action, RmaAction::PowerOff),
+            Self::Netboot { .. } | Self::Join { .. } | Self::Leave { .. } | Self::Verify { .. } => {
+                false
+            }
+        }
+    }
+
+    /// What takes it back, where anything does.
+    pub fn undo(&self) -> Option<Self> {
+        match self {
+            Self::Netboot { mode: NetbootMode::Pxe } => {
+                Some(Self::Netboot { mode: NetbootMode::Disk })
+            }
+            Self::Join { cluster_ref } => Some(Self::Leave { cluster_ref: cluster_ref.clone() }),
+            Self::Netboot { mode: NetbootMode::Disk }
+            | Self::Ssh { .. }
+            | Self::Reboot { .. }
+            | Self::Repave { .. }
+            | Self::Leave { .. }
+            | Self::Verify { .. }
+            | Self::Net { .. }
+            | Self::Rma { .. } => None,
+        }
+    }
+}
+
+/// The name of one attempt at one step of one run. The world remembers effects by it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Key(String);
+
+impl Key {
+    pub fn new(run: &crate::id::RunId, step: &str, attempt: u32) -> Self {
+        Self(format!("{run}/{step}/{attempt}"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// How an effect is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verb {
+    /// Start it under the key and see it through. Answers `Done`.
+    Perform,
+    /// See through what the key started; never start it. Answers `Done`.
+    Follow,
+    /// Say what became of the key. Answers `Done`, `UnderWay`, `NeverStarted` or `Unknown`.
+    Inquire,
+    /// Look whether the goal holds, changing nothing. Answers `Done` or `Differs`.
+    Observe,
+    /// Stop what the key started. Answers `Stopped`, or `Done` when it was too late.
+    Stop,
+}
+
+impl Verb {
+    pub const ALL: [Verb; 5] =
+        [Self::Perform, Self::Follow, Self::Inquire, Self::Observe, Self::Stop];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Perform => "perform",
+            Self::Follow => "follow",
+            Self::Inquire => "inquire",
+            Self::Observe => "observe",
+            Self::Stop => "stop",
+        }
+    }
+}
+
+/// One order to a provider.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    pub key: Key,
+    pub verb: Verb,
+    pub effect: Effect,
+    /// How many bytes of this attempt's log are stored already; `Follow` goes on from there.
+    pub logged: u64,
+}
+
+/// What a provider answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The goal holds: the device said so when it was read back.
+    Done(Outcome),
+    UnderWay,
+    NeverStarted,
+    /// It cannot be found out. The text says what was seen.
+    Unknown(String),
+    /// The goal does not hold. The text says what was seen instead.
+    Differs(String),
+    Stopped,
+}
+
+/// A goal reached.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Outcome {
+    /// One sentence for the step's message.
+    pub said: String,
+    /// What this proves about the machine.
+    pub evidence: Vec<Evidence>,
+}

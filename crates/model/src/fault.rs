@@ -1,0 +1,149 @@
+//! Faults: what went wrong while work was being done.
+//!
+//! Every fault has a code with a page under `docs/faults`, a class that decides whether it is tried
+//! again, a sentence from whoever noticed it, and, where it matters most, whether the effect may
+//! have happened all the same. A fault that means "maybe" has one legal follow-up: look.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What may be done about a fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Trying again may help.
+    Retryable,
+    /// A person must look before anything else happens.
+    NeedsIntervention,
+    /// The request itself is wrong; the same again will fail again.
+    Rejected,
+    /// Farrier or a provider broke its own rules.
+    Bug,
+}
+
+impl Class {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Retryable => "retryable",
+            Self::NeedsIntervention => "needs-intervention",
+            Self::Rejected => "rejected",
+            Self::Bug => "bug",
+        }
+    }
+}
+
+macro_rules! codes {
+    ($($variant:ident = $name:literal, $class:ident, $happened:ident;)*) => {
+        /// Every fault code there is.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum Code { $($variant,)* }
+
+        impl Code {
+            pub const ALL: &'static [Code] = &[$(Code::$variant,)*];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            pub const fn class(self) -> Class {
+                match self { $(Self::$variant => Class::$class,)* }
+            }
+
+            /// Whether the effect may have happened although the fault was reported.
+            pub const fn happened(self) -> Happened {
+                match self { $(Self::$variant => Happened::$happened,)* }
+            }
+
+            /// What the code means and what to do, as Markdown.
+            pub const fn page(self) -> &'static str {
+                match self {
+                    $(Self::$variant => include_str!(concat!("../../../docs/faults/", $name, ".md")),)*
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    BmcUnreachable = "bmc-unreachable", Retryable, No;
+    HostUnreachable = "host-unreachable", Retryable, No;
+    ClusterUnreachable = "cluster-unreachable", Retryable, No;
+    EffectFailed = "effect-failed", Retryable, No;
+    ReadBackDiffers = "read-back-differs", Retryable, No;
+    CommandFailed = "command-failed", Retryable, No;
+    NotInCluster = "not-in-cluster", Retryable, No;
+    AnswerLost = "answer-lost", Retryable, Maybe;
+    AnswerGarbled = "answer-garbled", Retryable, Maybe;
+    StepTimeout = "step-timeout", Retryable, Maybe;
+    OutcomeUnknown = "outcome-unknown", NeedsIntervention, Maybe;
+    NotAdoptable = "not-adoptable", NeedsIntervention, No;
+    FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
+    UndoFailed = "undo-failed", NeedsIntervention, No;
+    CapabilityMissing = "capability-missing", Rejected, No;
+    MachineGone = "machine-gone", Rejected, No;
+    ForeignEngine = "foreign-engine", NeedsIntervention, No;
+    ProviderMissing = "provider-missing", NeedsIntervention, No;
+    WorkerPanicked = "worker-panicked", Bug, Maybe;
+    ProtocolBroken = "protocol-broken", Bug, Maybe;
+    RecordUnreadable = "record-unreadable", Bug, No;
+}
+
+impl Code {
+    /// True when somebody could not be reached, so that nothing was learned about work under way.
+    pub const fn unseen(self) -> bool {
+        matches!(self, Self::BmcUnreachable | Self::HostUnreachable | Self::ClusterUnreachable)
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|code| code.as_str() == name)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Happened {
+    No,
+    Maybe,
+}
+
+/// One thing that went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    pub code: Code,
+    /// What was said, by the device or by us, in one sentence.
+    pub said: String,
+}
+
+impl Fault {
+    pub fn new(code: Code, said: impl Into<String>) -> Self {
+        Self { code, said: said.into() }
+    }
+
+    pub const fn class(&self) -> Class {
+        self.code.class()
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.said, self.code.as_str())
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_a_page_that_says_what_to_do() {
+        for code in Code::ALL {
+            let page = code.page();
+            let title = format!("# {}", code.as_str());
+            assert!(page.starts_with(&title), "{} must begin with {title:?}", code.as_str());
+            assert!(page.contains("## What to do"), "{} says nothing to do", code.as_str());
+            assert_eq!(Code::parse(code.as_str()), Some(*code));
+        }
+    }
+}

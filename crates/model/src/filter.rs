@@ -1,0 +1,176 @@
+//! Filters: `phase=READY AND labels.env in (prod, stage) AND condition.Reachable!=true`.
+//!
+//! One small language for every list and watch. A filter is parsed once, at the door; an error points
+//! at the character. The store turns the parsed terms into SQL, a watch asks [`Filter::matches`]; both
+//! read the same terms, and a test holds them against each other.
+
+mod parse;
+
+use crate::condition::ConditionType;
+use crate::machine::Machine;
+use crate::plan::Plan;
+use crate::refusal::Refusal;
+use crate::run::Run;
+
+/// The longest filter that is read.
+pub const MAX_FILTER: usize = 4_096;
+/// The most terms a filter may have.
+pub const MAX_TERMS: usize = 32;
+/// The most values in one `in (…)`.
+pub const MAX_VALUES: usize = 100;
+
+/// What is being listed or watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    Machine,
+    Run,
+    Plan,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Field {
+    MachineId,
+    /// The phase of the machine, where machines are listed.
+    Phase,
+    /// The phase of the run, where runs are listed.
+    RunPhase,
+    EffectiveState,
+    LifecycleState,
+    Provider,
+    Label(String),
+    Condition(ConditionType),
+    Type,
+    RunId,
+    PlanId,
+    RequestId,
+    WorkflowState,
+}
+
+/// One comparison. `negated` turns "is one of" into "is none of".
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Term {
+    pub field: Field,
+    pub negated: bool,
+    pub values: Vec<String>,
+}
+
+/// All terms must hold; none at all lets everything through.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Filter {
+    pub terms: Vec<Term>,
+}
+
+/// What a filter is held against.
+#[derive(Debug, Clone, Copy)]
+pub enum Item<'a> {
+    Machine(&'a Machine),
+    /// A run, with its machine where the filter asks about it.
+    Run(&'a Run, Option<&'a Machine>),
+    Plan(&'a Plan),
+}
+
+impl Filter {
+    pub fn parse(text: &str, subject: Subject) -> Result<Self, Refusal> {
+        parse::parse(text, subject)
+    }
+
+    pub fn matches(&self, item: Item<'_>) -> bool {
+        self.terms.iter().all(|term| term.holds(item))
+    }
+
+    /// True when a run cannot be judged without its machine.
+    pub fn needs_machine(&self) -> bool {
+        self.terms.iter().any(|term| term.field.is_of_machine())
+    }
+}
+
+impl Term {
+    fn holds(&self, item: Item<'_>) -> bool {
+        let value = self.field.read(item);
+        let found = value.is_some_and(|value| self.values.iter().any(|one| *one == value));
+        found != self.negated
+    }
+}
+
+impl Field {
+    /// True for what only the machine behind a run can answer.
+    pub const fn is_of_machine(&self) -> bool {
+        match self {
+            Self::Phase
+            | Self::EffectiveState
+            | Self::LifecycleState
+            | Self::Provider
+            | Self::Label(_)
+            | Self::Condition(_) => true,
+            Self::MachineId
+            | Self::RunPhase
+            | Self::Type
+            | Self::RunId
+            | Self::PlanId
+            | Self::RequestId
+            | Self::WorkflowState => false,
+        }
+    }
+
+    fn read(&self, item: Item<'_>) -> Option<String> {
+        match item {
+            Item::Machine(machine) => self.of_machine(machine),
+            Item::Run(run, machine) => self.of_run(run).or_else(|| self.of_machine(machine?)),
+            Item::Plan(plan) => self.of_plan(plan),
+        }
+    }
+
+    fn of_machine(&self, machine: &Machine) -> Option<String> {
+        match self {
+            Self::MachineId => Some(machine.id.to_string()),
+            Self::Phase => Some(machine.phase.as_str().into()),
+            Self::EffectiveState => Some(machine.effective_state().as_str().into()),
+            Self::LifecycleState => Some(machine.lifecycle_state().as_str().into()),
+            Self::Provider => Some(machine.spec.provider.clone()),
+            Self::Label(key) => machine.labels.get(key).cloned(),
+            Self::Condition(condition) => Some(machine.is(*condition).to_string()),
+            Self::RunPhase
+            | Self::Type
+            | Self::RunId
+            | Self::PlanId
+            | Self::RequestId
+            | Self::WorkflowState => None,
+        }
+    }
+
+    fn of_run(&self, run: &Run) -> Option<String> {
+        match self {
+            Self::MachineId => Some(run.spec.machine_id.to_string()),
+            Self::RunPhase => Some(run.phase().as_str().into()),
+            Self::Type => Some(run.spec.run_type.as_str().into()),
+            Self::RunId => Some(run.spec.id.to_string()),
+            Self::PlanId => Some(run.spec.plan_id.to_string()),
+            Self::RequestId => Some(run.spec.request_id.clone()),
+            Self::WorkflowState => Some(run.progress.workflow.as_str().into()),
+            Self::Phase
+            | Self::EffectiveState
+            | Self::LifecycleState
+            | Self::Provider
+            | Self::Label(_)
+            | Self::Condition(_) => None,
+        }
+    }
+
+    fn of_plan(&self, plan: &Plan) -> Option<String> {
+        match self {
+            Self::PlanId => Some(plan.id.to_string()),
+            Self::Type => plan.default_for.map(|kind| kind.as_str().into()),
+            Self::MachineId
+            | Self::Phase
+            | Self::RunPhase
+            | Self::EffectiveState
+            | Self::LifecycleState
+            | Self::Provider
+            | Self::Label(_)
+            | Self::Condition(_)
+            | Self::RunId
+            | Self::RequestId
+            | Self::WorkflowState => None,
+        }
+    }
+}

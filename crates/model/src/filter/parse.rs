@@ -1,0 +1,366 @@
+//! From text to terms. Every complaint carries the line and a caret under the character.
+
+use super::{Field, Filter, MAX_FILTER, MAX_TERMS, MAX_VALUES, Subject, Term};
+use crate::condition::ConditionType;
+use crate::machine::Phase;
+use crate::machine::view::{EffectiveState, LifecycleState};
+use crate::plan::RunType;
+use crate::refusal::Refusal;
+use crate::run::{RunPhase, Workflow};
+
+/// How much of a long filter an error shows on either side of the caret.
+const SHOWN: usize = 40;
+
+pub(super) fn parse(text: &str, subject: Subject) -> Result<Filter, Refusal> {
+    if text.len() > MAX_FILTER {
+        let problem = format!("is {} bytes long", text.len());
+        return Err(Refusal::invalid("filter", problem, format!("use at most {MAX_FILTER} bytes")));
+    }
+    let mut parser = Parser { text, at: 0, subject };
+    parser.skip_space();
+    let mut terms = Vec::new();
+    if parser.rest().is_empty() {
+        return Ok(Filter { terms });
+    }
+    loop {
+        if terms.len() == MAX_TERMS {
+            return Err(parser.wrong(parser.at, format!("has more than {MAX_TERMS} terms")));
+        }
+        terms.push(parser.term()?);
+        parser.skip_space();
+        if parser.rest().is_empty() {
+            return Ok(Filter { terms });
+        }
+        let start = parser.at;
+        if !parser.word().eq_ignore_ascii_case("AND") {
+            return Err(parser.wrong(start, "expected AND or the end".into()));
+        }
+        parser.skip_space();
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+    subject: Subject,
+}
+
+impl<'a> Parser<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    fn skip_space(&mut self) {
+        let rest = self.rest();
+        self.at += rest.len() - rest.trim_start().len();
+    }
+
+    /// The bare word here, which may be empty.
+    fn word(&mut self) -> &'a str {
+        let legal = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':');
+        let rest = self.rest();
+        let end = rest.find(|c| !legal(c)).unwrap_or(rest.len());
+        self.at += end;
+        &rest[..end]
+    }
+
+    fn eat(&mut self, token: &str) -> bool {
+        let found = self.rest().starts_with(token);
+        if found {
+            self.at += token.len();
+        }
+        found
+    }
+
+    fn term(&mut self) -> Result<Term, Refusal> {
+        let start = self.at;
+        let name = self.word();
+        let field = self.field(name, start)?;
+        self.skip_space();
+        let negated = if self.eat("!=") {
+            true
+        } else if self.eat("=") {
+            false
+        } else {
+            return self.membership(field);
+        };
+        self.skip_space();
+        let values = vec![self.value(&field)?];
+        Ok(Term { field, negated, values })
+    }
+
+    /// `in (…)` or `not in (…)`.
+    fn membership(&mut self, field: Field) -> Result<Term, Refusal> {
+        let start = self.at;
+        let mut word = self.word();
+        let negated = word.eq_ignore_ascii_case("not");
+        if negated {
+            self.skip_space();
+            word = self.word();
+        }
+        if !word.eq_ignore_ascii_case("in") {
+            return Err(self.wrong(start, "expected =, != or in (…)".into()));
+        }
+        self.skip_space();
+        if !self.eat("(") {
+            return Err(self.wrong(self.at, "expected ( after in".into()));
+        }
+        let mut values = Vec::new();
+        loop {
+            self.skip_space();
+            if values.len() == MAX_VALUES {
+                return Err(self.wrong(self.at, format!("more than {MAX_VALUES} values")));
+            }
+            values.push(self.value(&field)?);
+            self.skip_space();
+            if self.eat(")") {
+                return Ok(Term { field, negated, values });
+            }
+            if !self.eat(",") {
+                return Err(self.wrong(self.at, "expected , or )".into()));
+            }
+        }
+    }
+
+    /// A bare word or a quoted text, brought into the form that is compared.
+    fn value(&mut self, field: &Field) -> Result<String, Refusal> {
+        let start = self.at;
+        let value = if self.eat("\"") { self.quoted(start)? } else { self.word().to_string() };
+        if value.is_empty() && self.at == start {
+            return Err(self.wrong(start, "expected a value".into()));
+        }
+        match canonical(field, &value) {
+            Ok(value) => Ok(value),
+            Err(words) => {
+                Err(self.wrong(start, format!("{value:?} is none of {}", words.join(", "))))
+            }
+        }
+    }
+
+    fn quoted(&mut self, start: usize) -> Result<String, Refusal> {
+        let mut value = String::new();
+        let mut escaped = false;
+        for (offset, c) in self.rest().char_indices() {
+            match (escaped, c) {
+                (false, '"') => {
+                    self.at += offset + 1;
+                    return Ok(value);
+                }
+                (false, '\\') => escaped = true,
+                (_, c) => {
+                    value.push(c);
+                    escaped = false;
+                }
+            }
+        }
+        Err(self.wrong(start, "the quote is never closed".into()))
+    }
+
+    fn field(&self, name: &str, start: usize) -> Result<Field, Refusal> {
+        let known = match (self.subject, name) {
+            (Subject::Machine | Subject::Run, "machine_id") => Some(Field::MachineId),
+            (Subject::Machine, "phase") => Some(Field::Phase),
+            (Subject::Run, "phase") => Some(Field::RunPhase),
+            (Subject::Run, "machine_phase") => Some(Field::Phase),
+            (Subject::Machine | Subject::Run, "effective_state") => Some(Field::EffectiveState),
+            (Subject::Machine | Subject::Run, "lifecycle_state") => Some(Field::LifecycleState),
+            (Subject::Machine | Subject::Run, "provider") => Some(Field::Provider),
+            (Subject::Run | Subject::Plan, "type") => Some(Field::Type),
+            (Subject::Run, "run_id" | "operation_id") => Some(Field::RunId),
+            (Subject::Run | Subject::Plan, "plan_id") => Some(Field::PlanId),
+            (Subject::Run, "request_id") => Some(Field::RequestId),
+            (Subject::Run, "workflow_state") => Some(Field::WorkflowState),
+            (Subject::Machine | Subject::Run, name) => self.dotted(name, start)?,
+            (Subject::Plan, _) => None,
+        };
+        known.ok_or_else(|| {
+            let shown: String = name.chars().take(SHOWN).collect();
+            let fields = fields(self.subject).join(", ");
+            self.wrong(start, format!("{shown:?} is not a field; the fields are {fields}"))
+        })
+    }
+
+    fn dotted(&self, name: &str, start: usize) -> Result<Option<Field>, Refusal> {
+        match name.split_once('.') {
+            Some(("labels", key)) if !key.is_empty() => Ok(Some(Field::Label(key.to_string()))),
+            Some(("condition", name)) => match ConditionType::parse(name) {
+                Some(condition) => Ok(Some(Field::Condition(condition))),
+                None => {
+                    let words: Vec<_> =
+                        ConditionType::ALL.iter().map(|condition| condition.as_str()).collect();
+                    let at = start + "condition.".len();
+                    let said = format!("{name:?} is none of {}", words.join(", "));
+                    Err(self.wrong(at, said))
+                }
+            },
+            Some(_) | None => Ok(None),
+        }
+    }
+
+    fn wrong(&self, at: usize, said: String) -> Refusal {
+        let before: Vec<char> = self.text[..at].chars().collect();
+        let from = before.len().saturating_sub(SHOWN);
+        let lead: String = before[from..].iter().map(|&c| visible(c)).collect();
+        let tail: String = self.text[at..].chars().take(SHOWN).map(visible).collect();
+        let caret = " ".repeat(before.len() - from);
+        let place = before.len() + 1;
+        let problem = format!("is wrong at character {place}: {said}\n  {lead}{tail}\n  {caret}^");
+        Refusal {
+            field: Some("filter".into()),
+            ..Refusal::new(
+                crate::refusal::RefusalKind::Invalid,
+                "FILTER_INVALID",
+                format!("filter {problem}"),
+            )
+        }
+    }
+}
+
+fn visible(c: char) -> char {
+    if c.is_control() { ' ' } else { c }
+}
+
+fn fields(subject: Subject) -> &'static [&'static str] {
+    match subject {
+        Subject::Machine => &[
+            "machine_id",
+            "phase",
+            "effective_state",
+            "lifecycle_state",
+            "provider",
+            "labels.KEY",
+            "condition.TYPE",
+        ],
+        Subject::Run => &[
+            "run_id",
+            "operation_id",
+            "machine_id",
+            "type",
+            "phase",
+            "workflow_state",
+            "plan_id",
+            "request_id",
+            "machine_phase",
+            "effective_state",
+            "lifecycle_state",
+            "provider",
+            "labels.KEY",
+            "condition.TYPE",
+        ],
+        Subject::Plan => &["plan_id", "type"],
+    }
+}
+
+/// The value as it is compared, or the words that would have been right.
+fn canonical(field: &Field, value: &str) -> Result<String, Vec<&'static str>> {
+    let among = |words: Vec<&'static str>| {
+        let found = words.iter().find(|word| word.eq_ignore_ascii_case(value));
+        found.map(|word| word.to_string()).ok_or(words)
+    };
+    match field {
+        Field::Phase => among(Phase::ALL.iter().map(|phase| phase.as_str()).collect()),
+        Field::RunPhase => among(RunPhase::ALL.iter().map(|phase| phase.as_str()).collect()),
+        Field::EffectiveState => {
+            among(EffectiveState::ALL.iter().map(|state| state.as_str()).collect())
+        }
+        Field::LifecycleState => {
+            among(LifecycleState::ALL.iter().map(|state| state.as_str()).collect())
+        }
+        Field::WorkflowState => among(Workflow::ALL.iter().map(|state| state.as_str()).collect()),
+        Field::Condition(_) => among(vec!["true", "false"]),
+        Field::Type => match RunType::parse(&value.to_ascii_uppercase()) {
+            Some(kind) => Ok(kind.as_str().into()),
+            None => Err(RunType::ALL.iter().map(|kind| kind.as_str()).collect()),
+        },
+        Field::MachineId
+        | Field::Provider
+        | Field::Label(_)
+        | Field::RunId
+        | Field::PlanId
+        | Field::RequestId => Ok(value.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_are_read() {
+        let text =
+            r#"phase=ready AND labels.env in (prod, "a \"b\"") and condition.Reachable != true"#;
+        let filter = parse(text, Subject::Machine).unwrap();
+        let value = |text: &str| text.to_string();
+        assert_eq!(
+            filter.terms,
+            [
+                Term { field: Field::Phase, negated: false, values: vec![value("READY")] },
+                Term {
+                    field: Field::Label("env".into()),
+                    negated: false,
+                    values: vec![value("prod"), value("a \"b\"")]
+                },
+                Term {
+                    field: Field::Condition(ConditionType::Reachable),
+                    negated: true,
+                    values: vec![value("true")]
+                },
+            ]
+        );
+        assert_eq!(parse("  ", Subject::Run).unwrap(), Filter::default());
+        assert_eq!(parse("type=REPAVE", Subject::Run).unwrap().terms[0].values, ["REIMAGE"]);
+    }
+
+    #[test]
+    fn errors_point_at_the_character() {
+        let table = [
+            ("colour=red", 1),
+            ("phase=READY AND colour=red", 17),
+            ("phase=GREEN", 7),
+            ("phase", 6),
+            ("phase=", 7),
+            ("phase==READY", 7),
+            ("phase in READY", 10),
+            ("phase in (READY", 16),
+            ("phase in (READY MAINTENANCE)", 17),
+            ("phase=READY OR phase=MAINTENANCE", 13),
+            ("phase=READY AND", 16),
+            ("condition.Happy=true", 11),
+            ("condition.Reachable=maybe", 21),
+            ("labels.=x", 1),
+            ("labels.env=\"prod", 12),
+            ("labels.ä=ü AND phase=☃", 22),
+        ];
+        for (text, place) in table {
+            let refusal = parse(text, Subject::Machine).unwrap_err();
+            let expected = format!("at character {place}:");
+            assert!(refusal.said.contains(&expected), "{text}: {refusal}");
+            assert_eq!(refusal.field.as_deref(), Some("filter"));
+        }
+    }
+
+    #[test]
+    fn the_caret_stands_under_the_character() {
+        let refusal = parse("phase=READY AND colour=red", Subject::Machine).unwrap_err();
+        let lines: Vec<&str> = refusal.said.lines().collect();
+        assert_eq!(lines[1], "  phase=READY AND colour=red");
+        assert_eq!(lines[2].find('^'), Some(2 + 16));
+    }
+
+    #[test]
+    fn a_million_characters_are_refused_in_a_line() {
+        let refusal = parse(&"x".repeat(1_000_000), Subject::Run).unwrap_err();
+        assert!(refusal.said.len() < 100, "{refusal}");
+        let many = vec!["machine_id=a"; MAX_TERMS + 1].join(" AND ");
+        assert!(parse(&many, Subject::Run).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC{0,60}") {
+            let _ = parse(&text, Subject::Machine);
+            let _ = parse(&format!("phase={text}"), Subject::Run);
+            let _ = parse(&format!("labels.x in ({text}"), Subject::Machine);
+        }
+    }
+}

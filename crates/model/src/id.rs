@@ -1,0 +1,172 @@
+//! Ids: one generic type, one line for each kind.
+//!
+//! An id is `<prefix>-<10 characters of time><10 of chance>`, so ids sort by creation. Operators may
+//! name their machines themselves; everything else is named by Farrier and parsed strictly.
+
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A kind of object that has ids.
+pub trait Kind {
+    /// What a person calls it.
+    const NOUN: &'static str;
+    /// The field that carries it on the wire.
+    const FIELD: &'static str;
+    const PREFIX: &'static str;
+    /// True when operators may choose the whole id.
+    const NAMED: bool;
+}
+
+macro_rules! kinds {
+    ($($marker:ident, $alias:ident, $noun:literal, $field:literal, $prefix:literal, $named:literal;)*) => {$(
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $marker;
+        impl Kind for $marker {
+            const NOUN: &'static str = $noun;
+            const FIELD: &'static str = $field;
+            const PREFIX: &'static str = $prefix;
+            const NAMED: bool = $named;
+        }
+        pub type $alias = Id<$marker>;
+    )*};
+}
+
+kinds! {
+    MachineKind, MachineId, "machine", "machine_id", "m", true;
+    RunKind, RunId, "run", "run_id", "op", false;
+    PlanKind, PlanId, "plan", "plan_id", "plan", true;
+}
+
+/// The longest id that is accepted.
+pub const MAX_ID_LEN: usize = 63;
+const TIME_LEN: usize = 10;
+const CHANCE_LEN: usize = 10;
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Id<K> {
+    text: String,
+    #[serde(skip)]
+    kind: PhantomData<fn() -> K>,
+}
+
+impl<K: Kind> Id<K> {
+    /// A new id. `chance` comes from outside: the model has no randomness of its own.
+    pub fn new(now: Timestamp, chance: u64) -> Self {
+        let mut text = String::with_capacity(K::PREFIX.len() + 1 + TIME_LEN + CHANCE_LEN);
+        text.push_str(K::PREFIX);
+        text.push('-');
+        push_base32(&mut text, now.as_millis().max(0) as u64, TIME_LEN);
+        push_base32(&mut text, chance, CHANCE_LEN);
+        Self::trusted(text)
+    }
+
+    /// An id as a person or a client wrote it.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        Self::parse_field(text, K::FIELD)
+    }
+
+    /// The same for a field of another name, `operation_id` for a run.
+    pub fn parse_field(text: &str, field: &str) -> Result<Self, Refusal> {
+        if text.is_empty() {
+            return Err(Refusal::missing(field));
+        }
+        match problem::<K>(text) {
+            None => Ok(Self::trusted(text.to_string())),
+            Some(problem) => Err(Refusal::invalid(field, problem, Self::example())),
+        }
+    }
+
+    /// An id that Farrier itself wrote down earlier.
+    pub fn trusted(text: impl Into<String>) -> Self {
+        Self { text: text.into(), kind: PhantomData }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    fn example() -> String {
+        if K::NAMED {
+            format!(
+                "use 1 to {MAX_ID_LEN} letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            )
+        } else {
+            format!("{}s are named {}-… ; list them with `farrier ops`", K::NOUN, K::PREFIX)
+        }
+    }
+}
+
+fn problem<K: Kind>(text: &str) -> Option<String> {
+    if text.len() > MAX_ID_LEN {
+        return Some(format!("is {} bytes long", text.len()));
+    }
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if let Some(bad) = text.chars().find(|&c| !legal(c)) {
+        return Some(format!("contains {bad:?}"));
+    }
+    if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+        return Some("does not begin with a letter or digit".into());
+    }
+    let rest = text.strip_prefix(K::PREFIX).and_then(|rest| rest.strip_prefix('-'));
+    if !K::NAMED && rest.is_none_or(str::is_empty) {
+        return Some(format!("{text:?} is not a {} id", K::NOUN));
+    }
+    None
+}
+
+fn push_base32(text: &mut String, value: u64, digits: usize) {
+    for place in (0..digits).rev() {
+        let digit = (value >> (5 * place)) & 31;
+        text.push(ALPHABET[digit as usize] as char);
+    }
+}
+
+impl<K> fmt::Display for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl<K> fmt::Debug for Id<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_sort_by_creation() {
+        let early = RunId::new(Timestamp::from_millis(1_700_000_000_000), u64::MAX);
+        let late = RunId::new(Timestamp::from_millis(1_700_000_000_001), 0);
+        assert!(early < late);
+        assert_eq!(early.as_str().len(), "op-".len() + 20);
+        assert_eq!(RunId::parse(early.as_str()).unwrap(), early);
+    }
+
+    #[test]
+    fn machines_may_be_named_by_their_owners() {
+        for good in ["machine-1", "m-123", "A", "rack7.slot_3", "0"] {
+            assert!(MachineId::parse(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(64);
+        for bad in ["", "-x", "a b", "a\u{7}", "ä", "a/b", long.as_str()] {
+            assert!(MachineId::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn runs_are_named_by_farrier_only() {
+        for bad in ["machine-1", "op-", "op", "run-1"] {
+            let refusal = RunId::parse(bad).unwrap_err();
+            assert!(refusal.to_string().contains("run_id"), "{refusal}");
+        }
+    }
+}

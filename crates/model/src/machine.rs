@@ -1,0 +1,121 @@
+//! Machines: the hardware, for ever.
+//!
+//! A machine has what its owner says of it (spec, labels), what its operator intends (phase), and
+//! what was seen (conditions). Everything else a person is shown is computed from these, in `view`.
+//! Whether an operation may start on it is decided in `admit`.
+
+pub mod admit;
+pub mod view;
+
+use crate::condition::{ConditionType, Conditions, Evidence};
+use crate::id::{MachineId, RunId};
+use crate::refusal::Refusal;
+use crate::text;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+pub type Labels = BTreeMap<String, String>;
+
+/// What the operator intends. Only entering and leaving maintenance change it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Phase {
+    FactoryReady,
+    Ready,
+    Maintenance,
+}
+
+impl Phase {
+    pub const ALL: [Phase; 3] = [Self::FactoryReady, Self::Ready, Self::Maintenance];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FactoryReady => "FACTORY_READY",
+            Self::Ready => "READY",
+            Self::Maintenance => "MAINTENANCE",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.as_str() == name)
+    }
+}
+
+/// What the owner says of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MachineSpec {
+    pub ssh_endpoint: String,
+    pub bmc_endpoint: String,
+    pub target_cluster_ref: String,
+    pub mac_addresses: Vec<String>,
+    pub provider: String,
+    pub serial: String,
+    pub customer_id: String,
+}
+
+/// The most MAC addresses one machine may have.
+pub const MAX_MACS: usize = 64;
+
+impl MachineSpec {
+    /// Checks every field and brings MAC addresses into one form.
+    pub fn checked(mut self) -> Result<Self, Refusal> {
+        text::endpoint("machine.spec.ssh_endpoint", &self.ssh_endpoint)?;
+        text::endpoint("machine.spec.bmc_endpoint", &self.bmc_endpoint)?;
+        text::short("machine.spec.target_cluster_ref", &self.target_cluster_ref)?;
+        text::short("machine.spec.provider", &self.provider)?;
+        text::short("machine.spec.serial", &self.serial)?;
+        text::short("machine.spec.customer_id", &self.customer_id)?;
+        if self.mac_addresses.len() > MAX_MACS {
+            return Err(Refusal::invalid(
+                "machine.spec.mac_addresses",
+                format!("has {} entries", self.mac_addresses.len()),
+                format!("give at most {MAX_MACS}"),
+            ));
+        }
+        for (index, mac) in self.mac_addresses.iter_mut().enumerate() {
+            *mac = text::mac(&format!("machine.spec.mac_addresses[{index}]"), mac)?;
+        }
+        Ok(self)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    pub id: MachineId,
+    pub labels: Labels,
+    pub spec: MachineSpec,
+    pub phase: Phase,
+    pub conditions: Conditions,
+    pub active_run: Option<RunId>,
+    pub version: i64,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+}
+
+impl Machine {
+    pub fn new(id: MachineId, spec: MachineSpec, labels: Labels, now: Timestamp) -> Self {
+        Self {
+            id,
+            labels,
+            spec,
+            phase: Phase::FactoryReady,
+            conditions: Conditions::default(),
+            active_run: None,
+            version: 1,
+            created_at: now,
+            updated_at: now,
+        }
+    }
+
+    pub fn is(&self, condition: ConditionType) -> bool {
+        self.conditions.is_true(condition)
+    }
+
+    /// Takes in what was seen. True when anything changed.
+    pub fn learn(&mut self, seen: &[Evidence], now: Timestamp) -> bool {
+        // No short cut: every piece of evidence is taken in.
+        seen.iter().fold(false, |changed, one| self.conditions.learn(one, now) | changed)
+    }
+}

@@ -1,0 +1,284 @@
+//! Plans: short lists of typed steps, and the built-in catalogue.
+//!
+//! A plan never changes once it exists. When a run starts, [`Plan::resolve`] fills in what the plan
+//! left open (image, cluster, time limits) and the run keeps that resolved copy for ever.
+
+mod catalogue;
+mod resolve;
+
+pub use catalogue::{built_in, default_plan};
+pub use resolve::{Defaults, IMAGE_REF, NETWORK, Params, RunStep, checked_params};
+
+use crate::effect::Effect;
+use crate::id::PlanId;
+use crate::refusal::Refusal;
+use crate::text;
+use serde::{Deserialize, Serialize};
+
+/// The kinds of operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum RunType {
+    Reboot,
+    Reimage,
+    EnterMaintenance,
+    ExitMaintenance,
+    Upgrade,
+    NetReconfig,
+    Rma,
+}
+
+impl RunType {
+    pub const ALL: [RunType; 7] = [
+        Self::Reboot,
+        Self::Reimage,
+        Self::EnterMaintenance,
+        Self::ExitMaintenance,
+        Self::Upgrade,
+        Self::NetReconfig,
+        Self::Rma,
+    ];
+
+    /// The customer's word, as in OperationType.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Reboot => "REBOOT",
+            Self::Reimage => "REIMAGE",
+            Self::EnterMaintenance => "ENTER_MAINTENANCE",
+            Self::ExitMaintenance => "EXIT_MAINTENANCE",
+            Self::Upgrade => "UPGRADE",
+            Self::NetReconfig => "NET_RECONFIG",
+            Self::Rma => "RMA",
+        }
+    }
+
+    /// The operator's word, as in Run.type: the documents call a reimage a repave there.
+    pub const fn run_word(self) -> &'static str {
+        match self {
+            Self::Reimage => "REPAVE",
+            other => other.as_str(),
+        }
+    }
+
+    /// Either word.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word || kind.run_word() == word)
+    }
+
+    pub fn parse_field(field: &str, word: &str) -> Result<Self, Refusal> {
+        if word.is_empty() {
+            return Err(Refusal::missing(field));
+        }
+        Self::parse(word).ok_or_else(|| {
+            let words: Vec<_> = Self::ALL.iter().map(|kind| kind.run_word()).collect();
+            let shown: String = word.chars().take(text::MAX_SHORT).collect();
+            Refusal::invalid(
+                field,
+                format!("{shown:?} is not a run type"),
+                format!("use one of {}", words.join(", ")),
+            )
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum OnFailure {
+    /// The phase stays as the operator set it.
+    #[default]
+    KeepPhase,
+    /// The older behaviour: a failed or canceled run moves the machine to MAINTENANCE.
+    EnterMaintenance,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub id: PlanId,
+    pub display_name: String,
+    pub steps: Vec<Step>,
+    pub default_for: Option<RunType>,
+    pub built_in: bool,
+    pub on_failure: OnFailure,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub name: String,
+    pub timeout_seconds: Option<u32>,
+    pub max_retries: Option<u32>,
+    pub effect: Effect,
+}
+
+pub const MAX_STEPS: usize = 64;
+pub const MAX_RETRIES: u32 = 100;
+pub const MAX_TIMEOUT_SECONDS: u32 = 7 * 24 * 3_600;
+/// The longest command or network document.
+pub const MAX_DOCUMENT: usize = 64 * 1_024;
+/// Undo steps take the name of what they undo behind this, so plans may not.
+pub const UNDO_PREFIX: &str = "undo-";
+
+impl Plan {
+    /// Refuses a plan that could not be run, naming the field.
+    pub fn checked(self) -> Result<Self, Refusal> {
+        text::short("plan.display_name", &self.display_name)?;
+        if self.steps.is_empty() {
+            return Err(Refusal::invalid("plan.steps", "is empty", "give at least one step"));
+        }
+        if self.steps.len() > MAX_STEPS {
+            let problem = format!("has {} entries", self.steps.len());
+            return Err(Refusal::invalid(
+                "plan.steps",
+                problem,
+                format!("use at most {MAX_STEPS}"),
+            ));
+        }
+        for (index, step) in self.steps.iter().enumerate() {
+            let field = format!("plan.steps[{index}]");
+            step.check(&field)?;
+            if let Some(first) = self.steps[..index].iter().position(|one| one.name == step.name) {
+                return Err(Refusal::invalid(
+                    &format!("{field}.name"),
+                    format!("{:?} is also the name of steps[{first}]", step.name),
+                    "give every step a name of its own",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    /// True when both would do the same, whoever made them.
+    pub fn same_work(&self, other: &Self) -> bool {
+        self.steps == other.steps
+            && self.on_failure == other.on_failure
+            && self.display_name == other.display_name
+    }
+}
+
+impl Step {
+    fn check(&self, field: &str) -> Result<(), Refusal> {
+        check_name(&format!("{field}.name"), &self.name)?;
+        let limit = |name: &str, value: Option<u32>, least: u32, most: u32| match value {
+            Some(value) if value < least || value > most => Err(Refusal::invalid(
+                &format!("{field}.{name}"),
+                format!("is {value}"),
+                format!("use {least} to {most}, or leave it out for the server's default"),
+            )),
+            Some(_) | None => Ok(()),
+        };
+        limit("timeout_seconds", self.timeout_seconds, 1, MAX_TIMEOUT_SECONDS)?;
+        limit("max_retries", self.max_retries, 0, MAX_RETRIES)?;
+        self.check_effect(field)
+    }
+
+    fn check_effect(&self, field: &str) -> Result<(), Refusal> {
+        match &self.effect {
+            Effect::Ssh { command, .. } => {
+                let field = format!("{field}.ssh.command");
+                if command.trim().is_empty() {
+                    return Err(Refusal::missing(&field));
+                }
+                check_document(&field, command)
+            }
+            Effect::Net { document } => check_document(&format!("{field}.net.document"), document),
+            Effect::Repave { image } => text::short(&format!("{field}.repave.image"), image),
+            Effect::Join { cluster_ref }
+            | Effect::Leave { cluster_ref }
+            | Effect::Verify { cluster_ref, .. } => {
+                let word = self.effect.word();
+                text::short(&format!("{field}.{word}.cluster_ref"), cluster_ref)
+            }
+            Effect::Reboot { .. } | Effect::Netboot { .. } | Effect::Rma { .. } => Ok(()),
+        }
+    }
+}
+
+fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
+    if name.is_empty() {
+        return Err(Refusal::missing(field));
+    }
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.len() > 63 || !name.chars().all(legal) {
+        let shown: String = name.chars().take(63).collect();
+        let instead = "use 1 to 63 letters, digits, '-', '_' or '.'";
+        return Err(Refusal::invalid(field, format!("is {shown:?}"), instead));
+    }
+    if name.starts_with(UNDO_PREFIX) {
+        let instead = "names that begin with `undo-` belong to the steps that take others back";
+        return Err(Refusal::invalid(field, format!("is {name:?}"), instead));
+    }
+    Ok(())
+}
+
+/// A multi-line text: line breaks and tabs are fine, other control characters are not.
+fn check_document(field: &str, text: &str) -> Result<(), Refusal> {
+    if text.len() > MAX_DOCUMENT {
+        let problem = format!("is {} bytes long", text.len());
+        return Err(Refusal::invalid(field, problem, format!("use at most {MAX_DOCUMENT} bytes")));
+    }
+    match text.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\r' | '\t')) {
+        None => Ok(()),
+        Some(bad) => {
+            let problem = format!("contains the control character {bad:?}");
+            Err(Refusal::invalid(field, problem, "use printable characters and line breaks"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::effect::RebootMode;
+
+    fn step(name: &str) -> Step {
+        Step {
+            name: name.into(),
+            timeout_seconds: None,
+            max_retries: None,
+            effect: Effect::Reboot { mode: RebootMode::Bmc },
+        }
+    }
+
+    fn plan(steps: Vec<Step>) -> Plan {
+        Plan {
+            id: PlanId::trusted("plan-x"),
+            display_name: "X".into(),
+            steps,
+            default_for: None,
+            built_in: false,
+            on_failure: OnFailure::KeepPhase,
+        }
+    }
+
+    #[test]
+    fn bad_plans_are_refused_with_the_field() {
+        let ssh = |command: &str| Step {
+            effect: Effect::Ssh { command: command.into(), destructive: false },
+            ..step("a")
+        };
+        let table: Vec<(Vec<Step>, &str)> = vec![
+            (vec![], "plan.steps"),
+            ((0..65).map(|i| step(&format!("s{i}"))).collect(), "plan.steps"),
+            (vec![step("a"), step("b"), step("a")], "plan.steps[2].name"),
+            (vec![step("")], "plan.steps[0].name"),
+            (vec![step("a b")], "plan.steps[0].name"),
+            (vec![step("undo-a")], "plan.steps[0].name"),
+            (vec![Step { timeout_seconds: Some(0), ..step("a") }], "plan.steps[0].timeout_seconds"),
+            (vec![Step { max_retries: Some(101), ..step("a") }], "plan.steps[0].max_retries"),
+            (vec![ssh(" ")], "plan.steps[0].ssh.command"),
+            (vec![ssh("a\u{7}")], "plan.steps[0].ssh.command"),
+        ];
+        for (steps, field) in table {
+            let refusal = plan(steps).checked().unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some(field));
+        }
+        assert!(plan(vec![step("a"), step("b")]).checked().is_ok());
+    }
+
+    #[test]
+    fn types_go_by_both_words() {
+        assert_eq!(RunType::parse("REPAVE"), Some(RunType::Reimage));
+        assert_eq!(RunType::parse("REIMAGE"), Some(RunType::Reimage));
+        assert_eq!(RunType::parse("reboot"), None);
+        assert!(RunType::parse_field("type", "").unwrap_err().said.contains("required"));
+    }
+}

@@ -1,0 +1,76 @@
+//! Refusals: why a request was turned away at the door.
+//!
+//! A refusal names the field or the obstacle and says what to type instead. Nothing was written.
+//! The kinds are those that clients can tell apart; `server` maps each to one gRPC code.
+
+use std::fmt;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// A field is missing or malformed.
+    Invalid,
+    NotFound,
+    /// The request is sound, but not now.
+    Precondition,
+    /// The same name already stands for something else.
+    Exists,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    /// A stable word for programs, `MACHINE_BUSY`.
+    pub reason: &'static str,
+    pub said: String,
+    /// The field at fault, for `Invalid`.
+    pub field: Option<String>,
+    /// The command to type next.
+    pub next: Option<String>,
+}
+
+impl Refusal {
+    pub fn new(kind: RefusalKind, reason: &'static str, said: impl Into<String>) -> Self {
+        Self { kind, reason, said: said.into(), field: None, next: None }
+    }
+
+    pub fn missing(field: &str) -> Self {
+        Self {
+            field: Some(field.to_string()),
+            ..Self::new(RefusalKind::Invalid, "FIELD_MISSING", format!("{field} is required"))
+        }
+    }
+
+    /// `field` + `problem`, then what to do instead.
+    pub fn invalid(field: &str, problem: impl fmt::Display, instead: impl fmt::Display) -> Self {
+        Self {
+            field: Some(field.to_string()),
+            ..Self::new(
+                RefusalKind::Invalid,
+                "FIELD_INVALID",
+                format!("{field} {problem}; {instead}"),
+            )
+        }
+    }
+
+    pub fn not_found(noun: &str, id: impl fmt::Display, next: &str) -> Self {
+        Self::new(RefusalKind::NotFound, "NOT_FOUND", format!("no {noun} {id} is known")).next(next)
+    }
+
+    pub fn precondition(reason: &'static str, said: impl Into<String>) -> Self {
+        Self::new(RefusalKind::Precondition, reason, said)
+    }
+
+    #[must_use]
+    pub fn next(mut self, command: impl Into<String>) -> Self {
+        self.next = Some(command.into());
+        self
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl std::error::Error for Refusal {}

@@ -1,0 +1,225 @@
+//! What an operator may do with a run: the actions of the workflow model, from every state in which
+//! they make sense, idempotent there and refused with a reason elsewhere.
+
+use super::next::undo_steps;
+use super::{Halt, HaltKind, Note, Progress, Run, RunPhase, StepPhase, StepState, Workflow};
+use crate::effect::Verb;
+use crate::here;
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+
+/// An action on the run itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    Cancel,
+    RetryStep,
+    Resume,
+    Adopt,
+    MarkManual,
+}
+
+/// An action that makes a new run out of an ended one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// From the top, adopting what already holds.
+    Rerun,
+    /// From the top, after undoing what was done.
+    RestartClean,
+}
+
+/// What an action comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Acted {
+    /// It is so already; a wake-up does no harm.
+    Already,
+    /// The run, still active, was told.
+    Told(Progress, Note),
+    /// The ended run changed, and stays ended.
+    Changed(Progress, Note),
+    /// The ended run goes on: it needs its machine again.
+    Reopened(Progress, Note),
+}
+
+/// Who asked, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Who {
+    pub by: String,
+    pub reason: String,
+}
+
+impl Who {
+    fn because(&self, what: &str) -> String {
+        let by = &self.by;
+        match self.reason.as_str() {
+            "" => format!("{what} by {by}"),
+            reason => format!("{what} by {by}: {reason}"),
+        }
+    }
+}
+
+impl Action {
+    pub const ALL: [Action; 5] =
+        [Self::Cancel, Self::RetryStep, Self::Resume, Self::Adopt, Self::MarkManual];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::RetryStep => "retry-step",
+            Self::Resume => "resume",
+            Self::Adopt => "adopt",
+            Self::MarkManual => "mark-manual",
+        }
+    }
+}
+
+pub fn act(run: &Run, action: Action, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
+    match action {
+        Action::Cancel => cancel(run, who),
+        Action::MarkManual => mark_manual(run, who, now),
+        Action::RetryStep => go_on(run, action, who),
+        Action::Resume => go_on(run, action, who),
+        Action::Adopt => go_on(run, action, who),
+    }
+}
+
+fn cancel(run: &Run, who: &Who) -> Result<Acted, Refusal> {
+    match &run.progress.halt {
+        _ if run.ended() => Err(finished(run, Action::Cancel)),
+        Some(halt) if halt.kind == HaltKind::Cancel => Ok(Acted::Already),
+        Some(_) | None => Ok(halt(run, HaltKind::Cancel, who)),
+    }
+}
+
+fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
+    match run.progress.workflow {
+        Workflow::Pending | Workflow::Running | Workflow::Compensating => {
+            match &run.progress.halt {
+                Some(halt) if halt.kind == HaltKind::Freeze => Ok(Acted::Already),
+                Some(_) | None => Ok(halt(run, HaltKind::Freeze, who)),
+            }
+        }
+        Workflow::FailedManualIntervention => Ok(Acted::Already),
+        Workflow::FailedRetryable => {
+            let mut progress = run.progress.clone();
+            progress.workflow = Workflow::FailedManualIntervention;
+            progress.finished_at = progress.finished_at.or(Some(now));
+            Ok(Acted::Changed(progress, Note::new(who.because("frozen"), here!())))
+        }
+        Workflow::Completed | Workflow::Cancelled | Workflow::Reconciled => {
+            Err(finished(run, Action::MarkManual))
+        }
+    }
+}
+
+fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
+    let mut progress = run.progress.clone();
+    let (by, reason) = (who.by.clone(), who.reason.clone());
+    progress.halt = Some(Halt { kind, by, reason, undoing: false });
+    let what = match kind {
+        HaltKind::Cancel => "cancel requested",
+        HaltKind::Freeze => "freeze requested",
+    };
+    Acted::Told(progress, Note::new(who.because(what), here!()))
+}
+
+/// Retry, resume and adopt: the failed run goes on at the step where it stands.
+fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
+    match run.progress.workflow {
+        Workflow::FailedRetryable | Workflow::FailedManualIntervention => {
+            Ok(reopen(run, action, who))
+        }
+        Workflow::Pending | Workflow::Running | Workflow::Compensating => match action {
+            Action::RetryStep | Action::Resume => Ok(Acted::Already),
+            Action::Cancel | Action::Adopt | Action::MarkManual => Err(Refusal::precondition(
+                "RUN_ACTIVE",
+                format!("{} is still at work: only a failed step can be adopted", run.spec.id),
+            )
+            .next(format!("farrier why {}", run.spec.id))),
+        },
+        Workflow::Completed | Workflow::Cancelled | Workflow::Reconciled => {
+            Err(finished(run, action))
+        }
+    }
+}
+
+fn reopen(run: &Run, action: Action, who: &Who) -> Acted {
+    let mut progress = run.progress.clone();
+    let retries =
+        progress.current().and_then(|step| run.plan_step(step)).map_or(0, |plan| plan.max_retries);
+    let undoing = progress.halt.as_ref().is_some_and(|halt| halt.undoing);
+    // A cancel that was already undoing stays a cancel; any other wish to stop is withdrawn.
+    if !undoing {
+        progress.halt = None;
+    }
+    progress.failure = None;
+    progress.finished_at = None;
+    progress.scan = None;
+    if let Some(step) = progress.current_mut() {
+        let begun = step.attempt > 0;
+        step.state = if begun { StepPhase::Running } else { StepPhase::Waiting };
+        step.finished_at = None;
+        step.asked = None;
+        step.not_before = None;
+        step.looks = 0;
+        step.budget = step.attempt + 1 + retries;
+        step.pursuit = match action {
+            Action::Adopt => Verb::Observe,
+            // What the last attempt did must be found out before anything else is done.
+            Action::Resume if begun && step.open => Verb::Inquire,
+            Action::Resume | Action::RetryStep | Action::Cancel | Action::MarkManual => {
+                Verb::Perform
+            }
+        };
+        if step.pursuit == Verb::Perform {
+            step.open = false;
+            step.doubt = None;
+        }
+    }
+    progress.workflow = match progress.started_at {
+        None => Workflow::Pending,
+        Some(_) => super::next::moving(&progress),
+    };
+    Acted::Reopened(progress, Note::new(who.because(action.as_str()), here!()))
+}
+
+fn finished(run: &Run, action: Action) -> Refusal {
+    let said = format!(
+        "{} already ended {}: there is nothing to {}",
+        run.spec.id,
+        run.phase().as_str(),
+        action.as_str()
+    );
+    let next = match run.phase() {
+        RunPhase::Failed => format!("farrier run retry-step {}", run.spec.id),
+        RunPhase::Canceled | RunPhase::Succeeded => {
+            format!("farrier run rerun {}", run.spec.id)
+        }
+        RunPhase::Pending | RunPhase::Running => format!("farrier why {}", run.spec.id),
+    };
+    Refusal::precondition("ALREADY_FINISHED", said).next(next)
+}
+
+/// The progress with which a new run takes up where an ended one left off.
+pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
+    if !run.ended() {
+        let said = format!("{} is still at work: cancel it before starting over", run.spec.id);
+        return Err(Refusal::precondition("RUN_ACTIVE", said)
+            .next(format!("farrier cancel {}", run.spec.id)));
+    }
+    let mut progress = Progress::fresh(&run.spec.steps);
+    match how {
+        Again::Rerun => {
+            let done = |step: &&StepState| !step.undo && step.state == StepPhase::Succeeded;
+            progress.scan = run.progress.steps.iter().filter(done).map(|step| step.of).max();
+            if let Some(step) = progress.scan.and_then(|index| progress.steps.get_mut(index)) {
+                step.pursuit = Verb::Observe;
+            }
+        }
+        Again::RestartClean => {
+            let mut steps = undo_steps(run, &run.progress);
+            steps.append(&mut progress.steps);
+            progress.steps = steps;
+        }
+    }
+    Ok(progress)
+}

@@ -1,0 +1,81 @@
+//! What a run does to its machine: conditions, phase, and letting it go.
+
+use super::{HaltKind, Run, RunPhase};
+use crate::condition::{ConditionType, Evidence};
+use crate::machine::{Machine, Phase};
+use crate::plan::{OnFailure, RunType};
+use crate::time::Timestamp;
+
+/// Writes what a commit of this run means for its machine. Called in the transaction of that commit,
+/// with the evidence of the answer that led to it.
+pub fn apply_to_machine(machine: &mut Machine, run: &Run, evidence: &[Evidence], now: Timestamp) {
+    machine.learn(evidence, now);
+    if run.ended() {
+        if machine.active_run.as_ref() == Some(&run.spec.id) {
+            machine.active_run = None;
+        }
+        machine.learn(&verdict(machine, run), now);
+        if let Some(phase) = new_phase(run) {
+            machine.phase = phase;
+        }
+    } else {
+        machine.active_run = Some(run.spec.id.clone());
+        if machine.is(ConditionType::OperationCanceled) {
+            let reason = format!("Started:{}", run.spec.id);
+            machine.learn(&[Evidence::new(ConditionType::OperationCanceled, false, reason)], now);
+        }
+    }
+}
+
+/// What the end of a run says about the machine.
+fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
+    use ConditionType::{Drained, NeedsIntervention, OperationCanceled};
+    let id = &run.spec.id;
+    let mut said = Vec::new();
+    match run.phase() {
+        RunPhase::Succeeded => {
+            if machine.is(NeedsIntervention) {
+                said.push(Evidence::new(NeedsIntervention, false, format!("Succeeded:{id}")));
+            }
+            if run.spec.run_type == RunType::ExitMaintenance {
+                said.push(Evidence::new(Drained, false, "InService"));
+            }
+        }
+        RunPhase::Failed => said.push(Evidence::new(NeedsIntervention, true, trouble(run))),
+        RunPhase::Canceled => {
+            said.push(Evidence::new(OperationCanceled, true, format!("Canceled:{id}")));
+            if run.progress.failure.is_some() {
+                said.push(Evidence::new(NeedsIntervention, true, trouble(run)));
+            }
+        }
+        RunPhase::Pending | RunPhase::Running => {}
+    }
+    said
+}
+
+/// The fault's code and the run, short enough for a table.
+fn trouble(run: &Run) -> String {
+    let code =
+        run.progress.failure.as_ref().map_or("failed", |failure| failure.fault.code.as_str());
+    format!("{code}:{}", run.spec.id)
+}
+
+fn new_phase(run: &Run) -> Option<Phase> {
+    let frozen = run.progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze);
+    match (run.phase(), run.spec.run_type) {
+        (RunPhase::Succeeded, RunType::EnterMaintenance) => Some(Phase::Maintenance),
+        (RunPhase::Succeeded, RunType::ExitMaintenance) => Some(Phase::Ready),
+        (RunPhase::Failed | RunPhase::Canceled, _) if !frozen => match run.spec.on_failure {
+            OnFailure::EnterMaintenance => Some(Phase::Maintenance),
+            OnFailure::KeepPhase => None,
+        },
+        (
+            RunPhase::Succeeded
+            | RunPhase::Failed
+            | RunPhase::Canceled
+            | RunPhase::Pending
+            | RunPhase::Running,
+            _,
+        ) => None,
+    }
+}

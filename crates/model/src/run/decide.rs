@@ -1,0 +1,77 @@
+//! A whole turn of deciding: from what is stored and what the world answered to the next thing that
+//! must be committed. Folding the moves together here is what makes a step cost one commit: the end of
+//! one step and the intent of the next are one decision.
+
+use super::next::Asking;
+use super::{Next, Note, Policy, Run, interrupt, judge, next};
+use crate::condition::Evidence;
+use crate::effect::{Answer, Order, Verb};
+use crate::fault::Fault;
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// What came of the order in hand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Given {
+    Answered(Verb, Result<Answer, Fault>),
+    /// It was left alone because the run is to stop.
+    Interrupted,
+}
+
+/// What to commit, and what to do once it is committed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The run as it is to be written, still at the version it was read at.
+    pub run: Run,
+    pub notes: Vec<Note>,
+    pub evidence: Vec<Evidence>,
+    pub then: Then,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Then {
+    Ask(Order, Duration),
+    Until(Timestamp),
+    Rest,
+}
+
+/// More moves than this without asking the world would be a loop in the rules.
+const MAX_MOVES: usize = 1_000;
+
+pub fn decide(
+    stored: &Run,
+    epoch: i64,
+    given: Option<&Given>,
+    policy: Policy,
+    now: Timestamp,
+) -> Decision {
+    let mut run = stored.clone();
+    let mut notes = Vec::new();
+    let mut evidence = Vec::new();
+    if let Some(given) = given {
+        let verdict = match given {
+            Given::Answered(verb, result) => judge(&run, *verb, result.clone(), policy, now),
+            Given::Interrupted => interrupt(&run),
+        };
+        run.progress = verdict.progress;
+        notes.push(verdict.note);
+        evidence = verdict.evidence;
+    }
+    for _ in 0..MAX_MOVES {
+        match next(&run, epoch, now) {
+            Next::Become(step) => {
+                run.progress = step.progress;
+                notes.push(step.note);
+            }
+            Next::Do(asking) => {
+                let Asking { order, progress, timeout, note } = *asking;
+                run.progress = progress;
+                notes.extend(note);
+                return Decision { run, notes, evidence, then: Then::Ask(order, timeout) };
+            }
+            Next::Until(at) => return Decision { run, notes, evidence, then: Then::Until(at) },
+            Next::Rest => return Decision { run, notes, evidence, then: Then::Rest },
+        }
+    }
+    Decision { run, notes, evidence, then: Then::Rest }
+}

@@ -1,0 +1,240 @@
+//! What clients may write into text fields, checked once, at the door.
+//!
+//! Every function names the field, what is wrong with it, and what to type instead.
+
+use crate::machine::Labels;
+use crate::refusal::Refusal;
+
+/// The longest short text: names, serials, references.
+pub const MAX_SHORT: usize = 128;
+/// The longest free text: reasons, label values.
+pub const MAX_LONG: usize = 1_024;
+pub const MAX_LABELS: usize = 64;
+pub const MAX_LABEL_KEY: usize = 63;
+pub const MAX_LABEL_VALUE: usize = 255;
+pub const MAX_ENDPOINT: usize = 255;
+pub const MAX_REQUEST_ID: usize = 128;
+
+fn within(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
+    let length = value.len();
+    if length > most {
+        let problem = format!("is {length} bytes long");
+        return Err(Refusal::invalid(field, problem, format!("use at most {most} bytes")));
+    }
+    Ok(())
+}
+
+fn printable(field: &str, value: &str) -> Result<(), Refusal> {
+    match value.chars().find(|c| c.is_control()) {
+        None => Ok(()),
+        Some(bad) => {
+            let problem = format!("contains the control character {bad:?}");
+            Err(Refusal::invalid(field, problem, "use printable characters only"))
+        }
+    }
+}
+
+/// A short text that may be empty.
+pub fn short(field: &str, value: &str) -> Result<(), Refusal> {
+    within(field, value, MAX_SHORT)?;
+    printable(field, value)
+}
+
+/// A reason for the record. Required, as the next person must know why.
+pub fn reason(field: &str, value: &str) -> Result<String, Refusal> {
+    let value = value.trim();
+    if value.is_empty() {
+        return Err(Refusal::missing(field));
+    }
+    optional_reason(field, value)
+}
+
+/// A reason that may be left out.
+pub fn optional_reason(field: &str, value: &str) -> Result<String, Refusal> {
+    within(field, value, MAX_LONG)?;
+    printable(field, value)?;
+    Ok(value.trim().to_string())
+}
+
+pub fn request_id(value: &str) -> Result<String, Refusal> {
+    const FIELD: &str = "request_id";
+    if value.is_empty() {
+        return Err(Refusal::missing(FIELD));
+    }
+    within(FIELD, value, MAX_REQUEST_ID)?;
+    printable(FIELD, value)?;
+    if value.trim() != value {
+        return Err(Refusal::invalid(FIELD, "begins or ends with a space", "remove it"));
+    }
+    Ok(value.to_string())
+}
+
+pub fn labels(field: &str, labels: &Labels) -> Result<(), Refusal> {
+    if labels.len() > MAX_LABELS {
+        let problem = format!("has {} entries", labels.len());
+        return Err(Refusal::invalid(field, problem, format!("use at most {MAX_LABELS}")));
+    }
+    for (key, value) in labels {
+        label_key(field, key)?;
+        let field = format!("{field}[{key}]");
+        within(&field, value, MAX_LABEL_VALUE)?;
+        printable(&field, value)?;
+    }
+    Ok(())
+}
+
+fn label_key(field: &str, key: &str) -> Result<(), Refusal> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+    if key.is_empty() || key.len() > MAX_LABEL_KEY || !key.chars().all(legal) {
+        let shown: String = key.chars().take(MAX_LABEL_KEY).collect();
+        return Err(Refusal::invalid(
+            field,
+            format!("has the key {shown:?}"),
+            format!("a key is 1 to {MAX_LABEL_KEY} letters, digits, '.', '_', '-' or '/'"),
+        ));
+    }
+    Ok(())
+}
+
+/// `host`, `host:port`, `[v6]:port` or `scheme://host…`; may be empty.
+pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() {
+        return Ok(());
+    }
+    within(field, value, MAX_ENDPOINT)?;
+    printable(field, value)?;
+    match endpoint_problem(value) {
+        None => Ok(()),
+        Some(problem) => Err(Refusal::invalid(
+            field,
+            format!("{value:?} {problem}"),
+            "write host, host:port, [v6]:port or https://host",
+        )),
+    }
+}
+
+fn endpoint_problem(value: &str) -> Option<&'static str> {
+    let rest = match value.split_once("://") {
+        Some((scheme, _)) if !scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
+            return Some("has a malformed scheme");
+        }
+        Some((_, rest)) => rest.split('/').next().unwrap_or(rest),
+        None => value,
+    };
+    if rest.contains('@') {
+        return Some("contains credentials");
+    }
+    let (host, port) = match rest.strip_prefix('[') {
+        Some(v6) => match v6.split_once(']') {
+            Some((host, "")) => (host, None),
+            Some((host, port)) => match port.strip_prefix(':') {
+                Some(port) => (host, Some(port)),
+                None => return Some("has text behind the bracket"),
+            },
+            None => return Some("has no closing bracket"),
+        },
+        None => match rest.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (rest, None),
+        },
+    };
+    let bracketed = rest.starts_with('[');
+    let legal = |c: char| {
+        c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') || (bracketed && c == ':')
+    };
+    if host.is_empty() || !host.chars().all(legal) {
+        return Some("has a malformed host");
+    }
+    if port.is_some_and(|port| port.parse::<u16>().map_or(true, |number| number == 0)) {
+        return Some("has a malformed port");
+    }
+    None
+}
+
+/// A MAC address, brought into the form `aa:bb:cc:dd:ee:ff`.
+pub fn mac(field: &str, value: &str) -> Result<String, Refusal> {
+    let digits: String = value.chars().filter(|c| !matches!(c, ':' | '-')).collect();
+    let separated = value.len() == 17 || value.len() == 12;
+    if digits.len() != 12 || !separated || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
+        let shown: String = value.chars().take(32).collect();
+        return Err(Refusal::invalid(
+            field,
+            format!("{shown:?} is not a MAC address"),
+            "write six pairs of hex digits, aa:bb:cc:dd:ee:ff",
+        ));
+    }
+    let lower = digits.to_ascii_lowercase();
+    let pairs: Vec<&str> = (0..6).map(|i| &lower[2 * i..2 * i + 2]).collect();
+    Ok(pairs.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints() {
+        for good in [
+            "",
+            "10.20.30.40:22",
+            "10.20.30.41",
+            "bmc-7.example.net",
+            "[fd00::1]:22",
+            "[fd00::1]",
+            "https://10.0.0.1/redfish/v1",
+            "sim://rack-1",
+        ] {
+            assert!(endpoint("f", good).is_ok(), "{good}");
+        }
+        let long = "h".repeat(256);
+        for bad in [
+            "host:",
+            "host:0",
+            "host:65536",
+            "host:ssh",
+            ":22",
+            "a b",
+            "fd00::1",
+            "[fd00::1",
+            "[::1]x",
+            "user:secret@host",
+            "http://",
+            "h\u{0}st",
+            long.as_str(),
+        ] {
+            let refusal = endpoint("machine.spec.ssh_endpoint", bad).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some("machine.spec.ssh_endpoint"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn macs_take_one_form() {
+        for good in ["AA:BB:CC:DD:EE:FF", "aa-bb-cc-dd-ee-ff", "aabbccddeeff"] {
+            assert_eq!(mac("f", good).unwrap(), "aa:bb:cc:dd:ee:ff");
+        }
+        for bad in ["", "aa:bb:cc:dd:ee", "aa:bb:cc:dd:ee:fg", "aabb:ccdd:eeff", "::::::::::::"] {
+            assert!(mac("f", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn labels_have_bounds() {
+        let one = |key: &str, value: &str| Labels::from([(key.to_string(), value.to_string())]);
+        assert!(labels("labels", &one("env", "prod")).is_ok());
+        assert!(labels("labels", &one("", "x")).is_err());
+        assert!(labels("labels", &one("a b", "x")).is_err());
+        assert!(labels("labels", &one("env", "a\nb")).is_err());
+        assert!(labels("labels", &one("env", &"x".repeat(256))).is_err());
+        let many: Labels = (0..65).map(|i| (format!("k{i}"), String::new())).collect();
+        assert!(labels("labels", &many).is_err());
+    }
+
+    #[test]
+    fn reasons_are_required_and_printable() {
+        assert_eq!(reason("reason", " disk \n").unwrap(), "disk");
+        assert!(reason("reason", "  ").is_err());
+        assert!(reason("reason", "a\u{1b}[2Jb").is_err());
+        assert!(request_id("").is_err());
+        assert!(request_id(" x").is_err());
+    }
+}

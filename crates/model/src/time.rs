@@ -1,0 +1,83 @@
+//! Time as a value. The model never reads a clock; whoever calls it says what time it is.
+
+use serde::{Deserialize, Serialize};
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// Microseconds since 1970, UTC.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Timestamp(i64);
+
+impl Timestamp {
+    pub const fn from_micros(micros: i64) -> Self {
+        Self(micros)
+    }
+
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis.saturating_mul(1_000))
+    }
+
+    pub const fn as_micros(self) -> i64 {
+        self.0
+    }
+
+    pub const fn as_millis(self) -> i64 {
+        self.0 / 1_000
+    }
+
+    /// How long ago `earlier` was; zero when the clock stepped back.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0).max(0) as u64)
+    }
+}
+
+impl Add<Duration> for Timestamp {
+    type Output = Self;
+
+    fn add(self, wait: Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl Sub<Duration> for Timestamp {
+    type Output = Self;
+
+    fn sub(self, wait: Duration) -> Self {
+        Self(self.0.saturating_sub(i64::try_from(wait.as_micros()).unwrap_or(i64::MAX)))
+    }
+}
+
+/// A duration as people say it: `4m 32s`, `350ms`, `2h 5m`.
+pub fn spoken(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3_600 => format!("{}m {}s", seconds / 60, seconds % 60),
+        _ => format!("{}h {}m", seconds / 3_600, seconds % 3_600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_steps_back_gives_zero() {
+        let now = Timestamp::from_millis(10);
+        assert_eq!(now.since(Timestamp::from_millis(20)), Duration::ZERO);
+        assert_eq!(now.since(Timestamp::from_millis(4)), Duration::from_millis(6));
+    }
+
+    #[test]
+    fn durations_are_spoken() {
+        for (millis, said) in
+            [(0, "0ms"), (350, "350ms"), (59_999, "59s"), (272_000, "4m 32s"), (7_500_000, "2h 5m")]
+        {
+            assert_eq!(spoken(Duration::from_millis(millis)), said);
+        }
+    }
+}

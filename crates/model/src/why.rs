@@ -1,0 +1,301 @@
+//! Why something is as it is, since when, what is normal, and what to type now.
+//!
+//! Every state a machine or a run can be in has an answer here; the matches are closed, so a state
+//! without one does not compile.
+
+use crate::condition::ConditionType;
+use crate::effect::Verb;
+use crate::fault::Code;
+use crate::machine::Machine;
+use crate::machine::view::EffectiveState;
+use crate::run::{Run, RunPhase, StepState, Workflow};
+use crate::time::{Timestamp, spoken};
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Explanation {
+    pub headline: String,
+    pub waiting_for: String,
+    pub since: Option<Timestamp>,
+    pub normal: String,
+    pub overdue: bool,
+    pub failed: String,
+    pub fault: Option<Code>,
+    pub next_commands: Vec<String>,
+}
+
+/// What a wait is for and how long it normally lasts.
+struct Wait {
+    what: String,
+    since: Timestamp,
+    patience: Duration,
+}
+
+/// How long a run normally waits before a worker takes it.
+const PENDING_PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
+    let id = &machine.id;
+    match machine.effective_state() {
+        EffectiveState::Blocked => blocked(machine),
+        EffectiveState::Attention => attention(machine, run, now),
+        EffectiveState::Busy => match run {
+            Some(run) => Explanation {
+                headline: format!("{id} is busy: {}", headline(run)),
+                ..explain_run(run, now)
+            },
+            None => plain(format!("{id} is busy, and its operation cannot be read"), vec![]),
+        },
+        EffectiveState::Maintenance => plain(
+            format!("{id} is in maintenance, as its operator intends; nothing is waiting"),
+            vec![
+                format!("farrier exit-maintenance {id}"),
+                format!("farrier reimage {id} --image ubuntu-2204"),
+            ],
+        ),
+        EffectiveState::New => plain(
+            format!("{id} is new: registered, and never provisioned"),
+            vec![
+                format!("farrier enter-maintenance {id}"),
+                format!("farrier reimage {id} --image ubuntu-2204"),
+            ],
+        ),
+        EffectiveState::Idle => idle(machine),
+    }
+}
+
+fn plain(headline: String, next_commands: Vec<String>) -> Explanation {
+    Explanation { headline, next_commands, ..Explanation::default() }
+}
+
+fn idle(machine: &Machine) -> Explanation {
+    let id = &machine.id;
+    let lost = [ConditionType::Reachable, ConditionType::BmcReachable]
+        .into_iter()
+        .filter_map(|condition| Some((condition, machine.conditions.get(condition)?)))
+        .find(|(_, known)| !known.status);
+    match lost {
+        None => plain(
+            format!("{id} is ready for work: phase READY, nothing active, nothing wrong"),
+            vec![format!("farrier get {id}")],
+        ),
+        Some((condition, known)) => Explanation {
+            headline: format!(
+                "{id} is ready, but {} is false: {}",
+                condition.as_str(),
+                known.reason
+            ),
+            since: Some(known.last_transition),
+            failed: known.reason.clone(),
+            next_commands: vec![format!("farrier reboot {id}"), format!("farrier history {id}")],
+            ..Explanation::default()
+        },
+    }
+}
+
+fn blocked(machine: &Machine) -> Explanation {
+    let id = &machine.id;
+    let (flag, undo) = if machine.is(ConditionType::Retired) {
+        (ConditionType::Retired, "clear-retired")
+    } else {
+        (ConditionType::Rma, "clear-rma")
+    };
+    let known = machine.conditions.get(flag);
+    let reason = known.map_or("", |known| known.reason.as_str());
+    Explanation {
+        headline: format!("{id} is blocked: flagged {} ({reason})", flag.as_str()),
+        waiting_for: "an administrator to clear the flag".into(),
+        since: known.map(|known| known.last_transition),
+        normal: "it stays so until somebody decides".into(),
+        next_commands: vec![format!("farrier admin {undo} {id} --reason …")],
+        ..Explanation::default()
+    }
+}
+
+fn attention(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
+    let id = &machine.id;
+    let known = machine.conditions.get(ConditionType::NeedsIntervention);
+    let clear = format!("farrier admin clear-needs-intervention {id} --reason …");
+    match run {
+        Some(run) if !run.ended() => {
+            let told = explain_run(run, now);
+            let headline = format!("{id} needs attention, and is busy: {}", headline(run));
+            Explanation { headline, ..told }
+        }
+        Some(run) => {
+            let mut told = explain_run(run, now);
+            told.headline = format!("{id} needs attention: {}", headline(run));
+            told.next_commands.push(clear);
+            told
+        }
+        None => Explanation {
+            headline: format!(
+                "{id} needs attention: {}",
+                known.map_or("", |known| known.reason.as_str())
+            ),
+            since: known.map(|known| known.last_transition),
+            next_commands: vec![format!("farrier history {id}"), clear],
+            ..Explanation::default()
+        },
+    }
+}
+
+pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
+    let id = &run.spec.id;
+    let wait = waiting(run);
+    let failure = run.progress.failure.as_ref();
+    let mut told = Explanation {
+        headline: headline(run),
+        failed: failure.map(|failure| failure.fault.said.clone()).unwrap_or_default(),
+        fault: failure.map(|failure| failure.fault.code),
+        since: run.progress.finished_at.or(Some(run.spec.created_at)),
+        next_commands: next_commands(run),
+        ..Explanation::default()
+    };
+    if let Some(wait) = wait {
+        told.waiting_for = wait.what;
+        told.since = Some(wait.since);
+        told.normal = format!("up to {}", spoken(wait.patience));
+        told.overdue = now.since(wait.since) > wait.patience;
+    }
+    if told.overdue {
+        told.next_commands.insert(0, format!("farrier run resume {id}"));
+    }
+    if told.failed.is_empty()
+        && let Some(step) = run.progress.current().filter(|step| step.attempt > 1)
+    {
+        told.failed = format!("an earlier attempt: {}", step.message);
+    }
+    told
+}
+
+fn headline(run: &Run) -> String {
+    let id = &run.spec.id;
+    let what = format!("{} {id}", run.spec.run_type.as_str());
+    let step = run.current_step();
+    match run.progress.workflow {
+        Workflow::Pending => format!("{what} is accepted and not yet started"),
+        Workflow::Running if run.progress.halting() => format!("{what} is stopping step {step}"),
+        Workflow::Running => format!("{what} is at step {step}"),
+        Workflow::Compensating => format!("{what} is undoing what it did, at step {step}"),
+        Workflow::Completed => format!("{what} succeeded"),
+        Workflow::Reconciled => format!("{what} succeeded after the observed state was adopted"),
+        Workflow::Cancelled => format!("{what} was canceled"),
+        Workflow::FailedRetryable => format!("{what} failed at step {step}; trying again is safe"),
+        Workflow::FailedManualIntervention => {
+            format!("{what} stopped at step {step} and waits for a person")
+        }
+    }
+}
+
+fn waiting(run: &Run) -> Option<Wait> {
+    match run.progress.workflow {
+        Workflow::Pending => Some(Wait {
+            what: "a worker to take it".into(),
+            since: run.spec.created_at,
+            patience: PENDING_PATIENCE,
+        }),
+        Workflow::Running | Workflow::Compensating => {
+            run.progress.current().map(|step| step_wait(run, step))
+        }
+        Workflow::Completed
+        | Workflow::FailedRetryable
+        | Workflow::FailedManualIntervention
+        | Workflow::Cancelled
+        | Workflow::Reconciled => None,
+    }
+}
+
+fn step_wait(run: &Run, step: &StepState) -> Wait {
+    let name = run.step_name(step);
+    let timeout = run.plan_step(step).map_or(Duration::ZERO, |plan| plan.timeout());
+    let begun = step.started_at.unwrap_or(run.spec.created_at);
+    if let (Some(at), None) = (step.not_before, &step.asked) {
+        let since = step.attempt_since;
+        return Wait {
+            what: format!("the next attempt at step {name} (attempt {} failed)", step.attempt),
+            since,
+            patience: at.since(since) + PENDING_PATIENCE,
+        };
+    }
+    let Some(asked) = &step.asked else {
+        return Wait { what: format!("step {name} to start"), since: begun, patience: timeout };
+    };
+    let (what, since, patience) = match asked.verb {
+        Verb::Perform => {
+            (format!("the machine to finish step {name}"), step.attempt_since, timeout)
+        }
+        Verb::Follow => {
+            (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
+        }
+        Verb::Inquire => (format!("word of what became of step {name}"), asked.at, LOOK_PATIENCE),
+        Verb::Observe => {
+            (format!("a look at whether step {name} already holds"), asked.at, LOOK_PATIENCE)
+        }
+        Verb::Stop => (format!("the machine to stop step {name}"), asked.at, LOOK_PATIENCE),
+    };
+    Wait { what, since, patience }
+}
+
+fn next_commands(run: &Run) -> Vec<String> {
+    let id = &run.spec.id;
+    let machine = &run.spec.machine_id;
+    match run.phase() {
+        RunPhase::Pending | RunPhase::Running => {
+            vec![format!("farrier logs -f {id}"), format!("farrier cancel {id}")]
+        }
+        RunPhase::Succeeded => vec![format!("farrier get {machine}")],
+        RunPhase::Canceled => {
+            vec![format!("farrier run rerun {id}"), format!("farrier get {machine}")]
+        }
+        RunPhase::Failed => failed_commands(run),
+    }
+}
+
+/// What fits the fault, most useful first.
+fn failed_commands(run: &Run) -> Vec<String> {
+    let id = &run.spec.id;
+    let retry = format!("farrier run retry-step {id}");
+    let resume = format!("farrier run resume {id}");
+    let adopt = format!("farrier run adopt {id}");
+    let rerun = format!("farrier run rerun {id}");
+    let logs = format!("farrier logs {id}");
+    let Some(failure) = &run.progress.failure else {
+        return vec![resume, logs];
+    };
+    match failure.fault.code {
+        Code::BmcUnreachable
+        | Code::HostUnreachable
+        | Code::ClusterUnreachable
+        | Code::EffectFailed
+        | Code::ReadBackDiffers
+        | Code::CommandFailed
+        | Code::NotInCluster
+        | Code::StepTimeout => vec![logs, retry, rerun],
+        Code::AnswerLost | Code::AnswerGarbled => vec![resume, logs],
+        Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
+            vec![logs, resume, adopt, retry]
+        }
+        Code::FrozenByOperator => vec![resume, rerun],
+        Code::NotAdoptable => vec![retry, rerun],
+        Code::UndoFailed => vec![logs, rerun],
+        Code::CapabilityMissing | Code::ProviderMissing | Code::MachineGone => {
+            vec![format!("farrier get {}", run.spec.machine_id), rerun]
+        }
+        Code::ForeignEngine | Code::RecordUnreadable => vec![rerun, logs],
+    }
+}
+
+/// The same for a finished or a failed run's error, as one command.
+pub fn next_command(run: &Run) -> Option<String> {
+    match run.phase() {
+        RunPhase::Failed => failed_commands(run).into_iter().find(|one| !one.contains(" logs ")),
+        RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded | RunPhase::Canceled => None,
+    }
+}
+
+/// True when an active run has waited longer than is normal, for the metric of stuck objects.
+pub fn overdue(run: &Run, now: Timestamp) -> bool {
+    waiting(run).is_some_and(|wait| now.since(wait.since) > wait.patience)
+}

@@ -1,0 +1,36 @@
+//! Compiles the protos without protoc: protox parses, tonic generates, pbjson adds the JSON form.
+
+use prost::Message;
+use std::path::PathBuf;
+
+const FILES: [&str; 7] = [
+    "farrier/v1/admin.proto",
+    "farrier/v1/explain.proto",
+    "farrier/v1/machines.proto",
+    "farrier/v1/operations.proto",
+    "farrier/v1/plans.proto",
+    "farrier/v1/runs.proto",
+    "farrier/v1/simulator.proto",
+];
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    println!("cargo:rerun-if-changed=proto");
+    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let descriptors = protox::Compiler::new(["proto"])?
+        .include_source_info(true)
+        .include_imports(true)
+        .open_files(FILES)?
+        .file_descriptor_set();
+    let bytes = descriptors.encode_to_vec();
+    std::fs::write(out.join("farrier.bin"), &bytes)?;
+
+    tonic_prost_build::configure()
+        .compile_well_known_types(true)
+        .extern_path(".google.protobuf", "::pbjson_types")
+        .compile_fds(descriptors)?;
+    pbjson_build::Builder::new()
+        .register_descriptors(&bytes)?
+        .preserve_proto_field_names()
+        .build(&[".farrier.v1"])?;
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! What is said on the wire: `farrier.v1`, its generated code, and the descriptor set that
+//! reflection serves. No logic lives here; `server` turns these types into the model's.
+
+/// The package `farrier.v1`, with gRPC clients and servers and the JSON form of each message.
+#[allow(clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("farrier.v1");
+    include!(concat!(env!("OUT_DIR"), "/farrier.v1.serde.rs"));
+}
+
+/// Timestamps as they travel.
+pub use pbjson_types::Timestamp;
+
+/// The compiled descriptors of every proto file, with their comments.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/farrier.bin"));

@@ -1,0 +1,11 @@
+//! Who can be asked.
+//!
+//! A [`Provider`] turns orders into talk with real or simulated hardware, and what came back into an
+//! answer or a fault. It never sees the store, never retries and never decides: it reports. Dropping
+//! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
+//! its key, and a later `Inquire` finds out what became of it.
+
+pub mod port;
+pub mod sim;
+
+pub use port::{Journal, Line, Provider, Providers, Stream, Target};

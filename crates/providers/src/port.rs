@@ -1,0 +1,91 @@
+//! The port: what the engine sees of the world.
+
+use async_trait::async_trait;
+use model::condition::Evidence;
+use model::effect::{Answer, Capability, Order};
+use model::fault::Fault;
+use model::id::MachineId;
+use model::machine::MachineSpec;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// The machine an order is about.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub machine_id: MachineId,
+    pub spec: MachineSpec,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// A piece of log as it came from the hardware.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    pub stream: Stream,
+    pub data: Vec<u8>,
+}
+
+/// Where a provider writes the log of an order. It waits when the reader is behind, so that a
+/// gigabyte of output costs time and not memory.
+#[derive(Debug, Clone)]
+pub struct Journal(mpsc::Sender<Line>);
+
+impl Journal {
+    /// How many lines may wait to be stored.
+    pub const CAPACITY: usize = 256;
+
+    pub fn new() -> (Self, mpsc::Receiver<Line>) {
+        let (sender, receiver) = mpsc::channel(Self::CAPACITY);
+        (Self(sender), receiver)
+    }
+
+    /// Writes one line. A log that nobody reads any more is no reason to fail.
+    pub async fn line(&self, text: impl AsRef<str>) {
+        let mut data = text.as_ref().as_bytes().to_vec();
+        data.push(b'\n');
+        self.write(Stream::Stdout, data).await;
+    }
+
+    pub async fn write(&self, stream: Stream, data: Vec<u8>) {
+        let _ = self.0.send(Line { stream, data }).await;
+    }
+}
+
+#[async_trait]
+pub trait Provider: Send + Sync {
+    fn name(&self) -> &'static str;
+
+    fn capabilities(&self) -> &'static [Capability];
+
+    /// Carries out one order. See [`model::effect::Verb`] for what each verb may answer.
+    async fn ask(&self, target: &Target, order: &Order, journal: &Journal)
+    -> Result<Answer, Fault>;
+
+    /// Looks how the machine is, changing nothing.
+    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
+}
+
+/// The providers this process has, by name.
+#[derive(Clone, Default)]
+pub struct Providers(BTreeMap<&'static str, Arc<dyn Provider>>);
+
+impl Providers {
+    #[must_use]
+    pub fn with(mut self, provider: Arc<dyn Provider>) -> Self {
+        self.0.insert(provider.name(), provider);
+        self
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {
+        self.0.get(name)
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.0.keys().copied().collect()
+    }
+}

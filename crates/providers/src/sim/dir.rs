@@ -1,0 +1,191 @@
+//! The simulated fleet in a directory.
+//!
+//! ```text
+//! machines/<id>.json   the hardware of one machine, replaced by renaming
+//! locks/<id>.lock      who changes it holds this, for microseconds
+//! effects.jsonl        the ledger, one line for each order and each act, only appended to
+//! faults.json          the fault rules, under locks/.faults.lock
+//! ```
+//!
+//! A process may be killed between any two lines here: a file is either as before or as after.
+
+use super::fault::Rules;
+use super::hardware::Hardware;
+use super::ledger::Entry;
+use model::fault::{Code, Fault};
+use model::id::MachineId;
+use model::time::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+const MACHINES: &str = "machines";
+const LOCKS: &str = "locks";
+const LEDGER: &str = "effects.jsonl";
+/// How every line of the ledger begins, and nothing within a line.
+const ENTRY_START: &str = "{\"what\":";
+const RULES: &str = "faults.json";
+const RULES_LOCK: &str = ".faults";
+
+pub fn prepare(root: &Path) -> io::Result<()> {
+    fs::create_dir_all(root.join(MACHINES))?;
+    fs::create_dir_all(root.join(LOCKS))
+}
+
+pub fn change_machine<T>(
+    root: &Path,
+    machine: &MachineId,
+    now: Timestamp,
+    change: impl FnOnce(&mut Hardware, &mut Vec<Entry>) -> T,
+) -> Result<T, Fault> {
+    let name = file_name(machine);
+    let _alone = exclude(root, &name)?;
+    let path = root.join(MACHINES).join(format!("{name}.json"));
+    let (before, hardware) = read::<Hardware>(&path)?;
+    let mut hardware = hardware.unwrap_or_else(|| Hardware::factory(now));
+    let mut ledger = Vec::new();
+    let result = change(&mut hardware, &mut ledger);
+    // First the ledger, then the act: see there why a crash in between tells no lie.
+    record(root, &ledger)?;
+    write(&path, before.as_deref(), &hardware)?;
+    Ok(result)
+}
+
+pub fn rules(root: &Path) -> Result<Rules, Fault> {
+    let (_, rules) = read::<Rules>(&root.join(RULES))?;
+    Ok(rules.unwrap_or_default())
+}
+
+pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Result<T, Fault> {
+    // No machine's file begins with a dot, so this lock is nobody else's.
+    let _alone = exclude(root, RULES_LOCK)?;
+    let path = root.join(RULES);
+    let (before, rules) = read::<Rules>(&path)?;
+    let mut rules = rules.unwrap_or_default();
+    let result = change(&mut rules);
+    write(&path, before.as_deref(), &rules)?;
+    Ok(result)
+}
+
+/// Appends to the ledger, one write for each line, so that lines of several processes do not mix.
+pub fn record(root: &Path, entries: &[Entry]) -> Result<(), Fault> {
+    if entries.is_empty() {
+        return Ok(());
+    }
+    let path = root.join(LEDGER);
+    let told = |error: io::Error| unreachable(&path, &error);
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).map_err(told)?;
+    for entry in entries {
+        let mut line = serde_json::to_vec(entry).map_err(|error| told(error.into()))?;
+        line.push(b'\n');
+        file.write_all(&line).map_err(told)?;
+    }
+    Ok(())
+}
+
+pub fn ledger(root: &Path) -> Result<Vec<Entry>, Fault> {
+    let path = root.join(LEDGER);
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(unreachable(&path, &error)),
+    };
+    Ok(text.lines().filter_map(entry).collect())
+}
+
+/// One line. When a disk was full in the middle of a line, the next one stands behind the stump; what
+/// the stump announced was not done, so only the whole part counts.
+fn entry(line: &str) -> Option<Entry> {
+    let whole = &line[line.rfind(ENTRY_START)?..];
+    serde_json::from_str(whole).ok()
+}
+
+/// Holds the lock until it is dropped, or until the process dies.
+fn exclude(root: &Path, name: &str) -> Result<File, Fault> {
+    let path = root.join(LOCKS).join(format!("{name}.lock"));
+    let told = |error: io::Error| unreachable(&path, &error);
+    let file =
+        OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(told)?;
+    file.lock().map_err(told)?;
+    Ok(file)
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>), Fault> {
+    match fs::read(path) {
+        Ok(bytes) => {
+            let text = String::from_utf8(bytes).map_err(|error| garbled(path, &error))?;
+            let value = parse(path, &text)?;
+            Ok((Some(text), Some(value)))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok((None, None)),
+        Err(error) => Err(unreachable(path, &error)),
+    }
+}
+
+/// Replaces the file, unless it says the same already. The caller holds the lock.
+fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(), Fault> {
+    let told = |error: io::Error| unreachable(path, &error);
+    let after = serde_json::to_string(value).map_err(|error| told(error.into()))?;
+    if before == Some(after.as_str()) {
+        return Ok(());
+    }
+    let temporary = PathBuf::from(format!("{}.tmp", path.display()));
+    fs::write(&temporary, after).map_err(told)?;
+    fs::rename(&temporary, path).map_err(told)
+}
+
+fn parse<'text, T: Deserialize<'text>>(path: &Path, text: &'text str) -> Result<T, Fault> {
+    serde_json::from_str(text).map_err(|error| garbled(path, &error))
+}
+
+fn garbled(path: &Path, error: &dyn std::error::Error) -> Fault {
+    Fault::new(Code::AnswerGarbled, format!("{} cannot be read: {error}", path.display()))
+}
+
+fn unreachable(path: &Path, error: &io::Error) -> Fault {
+    Fault::new(Code::BmcUnreachable, format!("{}: {error}", path.display()))
+}
+
+/// The id, with whatever could mean something to a file system written as hex.
+fn file_name(machine: &MachineId) -> String {
+    let mut name = String::new();
+    for (at, byte) in machine.as_str().bytes().enumerate() {
+        let plain =
+            byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_') || (byte == b'.' && at > 0);
+        if plain {
+            name.push(byte as char);
+        } else {
+            name.push_str(&format!("%{byte:02x}"));
+        }
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stump_hides_no_line() {
+        let line = r#"{"what":"applied","key":"op-1/a/1","machine":"m-1","effect":"ssh","act":1}"#;
+        let whole = entry(line).unwrap();
+        assert_eq!(serde_json::to_string(&whole).unwrap(), line);
+        assert_eq!(entry(&format!("{}{line}", &line[..30])), Some(whole));
+        assert_eq!(entry(&line[..30]), None);
+        assert_eq!(entry(""), None);
+    }
+
+    #[test]
+    fn no_machine_leaves_its_directory() {
+        for (id, name) in [
+            ("rack7.slot_3", "rack7.slot_3"),
+            ("../../etc/passwd", "%2e.%2f..%2fetc%2fpasswd"),
+            (".faults", "%2efaults"),
+            ("a%b", "a%25b"),
+        ] {
+            assert_eq!(file_name(&MachineId::trusted(id)), name);
+        }
+    }
+}

@@ -1,0 +1,351 @@
+//! Faults as data: which orders go wrong, how, and how often.
+//!
+//! A rule selects orders by machine, effect and verb, and says what the hardware does in place of a
+//! proper answer. Rules are tried in the order in which they were made; the first that fits and is
+//! not used up strikes. A rule for every effect leaves probes alone: only `probe` selects those, so
+//! that the background never uses up what was meant for an operation.
+
+use model::effect::{Effect, Verb};
+use model::refusal::Refusal;
+use model::text;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The most rules there may be.
+pub const MAX_RULES: usize = 256;
+/// The longest an answer is held back.
+pub const MAX_DELAY_MS: u32 = 3_600_000;
+/// The word that selects probes.
+pub const PROBE: &str = "probe";
+
+/// What the hardware does in place of a proper answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Says that it failed. The effect has not happened.
+    Fail,
+    /// Never answers. The effect has not happened.
+    Hang,
+    /// Does it, and the answer is lost.
+    Drop,
+    /// Does it, and the answer cannot be read.
+    Garbage,
+    /// Does it, and holds the answer back.
+    Slow,
+}
+
+impl Action {
+    pub const ALL: [Action; 5] = [Self::Fail, Self::Hang, Self::Drop, Self::Garbage, Self::Slow];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Hang => "hang",
+            Self::Drop => "drop",
+            Self::Garbage => "garbage",
+            Self::Slow => "slow",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FaultRule {
+    /// Made by the simulator when empty. A rule with a known id takes that rule's place.
+    #[serde(default)]
+    pub id: String,
+    /// A machine's id; `*` stands for any run of characters. Empty: every machine.
+    #[serde(default)]
+    pub machine: String,
+    /// The word of an effect, or `probe`. Empty: every effect.
+    #[serde(default)]
+    pub effect: String,
+    #[serde(default = "perform")]
+    pub verb: Verb,
+    pub action: Action,
+    /// How often the rule strikes. Zero: without end.
+    #[serde(default)]
+    pub times: u32,
+    /// For `slow`: how long the answer is held back.
+    #[serde(default)]
+    pub delay_ms: u32,
+    /// What the hardware says; there is a sentence for each action when empty.
+    #[serde(default)]
+    pub message: String,
+    /// How often it has struck.
+    #[serde(default)]
+    pub struck: u32,
+}
+
+const fn perform() -> Verb {
+    Verb::Perform
+}
+
+impl FaultRule {
+    /// A rule without end against every machine and every effect.
+    pub fn new(action: Action) -> Self {
+        Self {
+            id: String::new(),
+            machine: String::new(),
+            effect: String::new(),
+            verb: Verb::Perform,
+            action,
+            times: 0,
+            delay_ms: 0,
+            message: String::new(),
+            struck: 0,
+        }
+    }
+
+    /// A rule as a client words it; an empty verb is `perform`.
+    pub fn from_words(verb: &str, action: &str) -> Result<Self, Refusal> {
+        if action.is_empty() {
+            return Err(Refusal::missing("fault.action"));
+        }
+        let actions = Action::ALL.map(Action::as_str);
+        let known = Action::ALL.into_iter().find(|one| one.as_str() == action);
+        let action = known.ok_or_else(|| bad_word("fault.action", action, &actions))?;
+        let verbs = Verb::ALL.map(Verb::as_str);
+        let known = Verb::ALL.into_iter().find(|one| one.as_str() == verb);
+        let verb = match known {
+            Some(verb) => verb,
+            None if verb.is_empty() => Verb::Perform,
+            None => return Err(bad_word("fault.verb", verb, &verbs)),
+        };
+        Ok(Self { verb, ..Self::new(action) })
+    }
+
+    /// Refuses a rule that could never strike or means nothing.
+    pub fn check(&self) -> Result<(), Refusal> {
+        text::short("fault.fault_id", &self.id)?;
+        text::short("fault.machine", &self.machine)?;
+        text::optional_reason("fault.message", &self.message)?;
+        let probes = self.effect == PROBE;
+        if !self.effect.is_empty() && !probes && !Effect::WORDS.contains(&self.effect.as_str()) {
+            let words: Vec<&str> = Effect::WORDS.into_iter().chain([PROBE]).collect();
+            return Err(bad_word("fault.effect", &self.effect, &words));
+        }
+        if probes && self.verb != Verb::Perform {
+            let problem = format!("is {:?}, but a probe has no verb", self.verb.as_str());
+            return Err(Refusal::invalid("fault.verb", problem, "leave it out"));
+        }
+        let delay = self.delay_ms;
+        match self.action {
+            Action::Slow if delay == 0 || delay > MAX_DELAY_MS => Err(Refusal::invalid(
+                "fault.delay_ms",
+                format!("is {delay}"),
+                format!("use 1 to {MAX_DELAY_MS} with the action slow"),
+            )),
+            Action::Fail | Action::Hang | Action::Drop | Action::Garbage if delay != 0 => {
+                let problem = format!("is {delay}, but {} does not wait", self.action.as_str());
+                Err(Refusal::invalid("fault.delay_ms", problem, "leave it out, or use slow"))
+            }
+            Action::Slow | Action::Fail | Action::Hang | Action::Drop | Action::Garbage => Ok(()),
+        }
+    }
+
+    pub fn delay(&self) -> Duration {
+        Duration::from_millis(u64::from(self.delay_ms))
+    }
+
+    /// What the hardware says.
+    pub fn words(&self) -> String {
+        let default = match self.action {
+            Action::Fail => "the simulated hardware failed",
+            Action::Hang => "the simulated hardware hangs",
+            Action::Drop => "the connection was lost before the answer came",
+            Action::Garbage => "the answer was not readable: \u{fffd}\u{fffd}{\"res",
+            Action::Slow => "the simulated hardware is slow",
+        };
+        if self.message.is_empty() { default.into() } else { self.message.clone() }
+    }
+
+    fn fits(&self, machine: &str, selected: &Selected) -> bool {
+        let by_order = match selected {
+            Selected::Probe => self.effect == PROBE,
+            Selected::Order { effect, verb } => {
+                (self.effect.is_empty() || self.effect == *effect) && self.verb == *verb
+            }
+        };
+        let left = self.times == 0 || self.struck < self.times;
+        by_order && left && (self.machine.is_empty() || glob(&self.machine, machine))
+    }
+
+    /// True when both would do the same.
+    fn same_rule(&self, other: &Self) -> bool {
+        *self == Self { struck: self.struck, ..other.clone() }
+    }
+}
+
+fn bad_word(field: &str, word: &str, legal: &[&str]) -> Refusal {
+    let shown: String = word.chars().take(text::MAX_SHORT).collect();
+    let instead = format!("use one of {}", legal.join(", "));
+    Refusal::invalid(field, format!("{shown:?} is not known"), instead)
+}
+
+/// What a rule may strike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Selected {
+    Probe,
+    Order { effect: &'static str, verb: Verb },
+}
+
+/// Every rule there is.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Rules {
+    made: u64,
+    pub rules: Vec<FaultRule>,
+}
+
+impl Rules {
+    /// Takes in a checked rule. The same rule under the same id goes on where it stood, so that a
+    /// rule in a configuration file is not new at each start.
+    pub fn add(&mut self, mut rule: FaultRule) -> Result<FaultRule, Refusal> {
+        rule.struck = 0;
+        if let Some(known) = self.rules.iter_mut().find(|known| known.id == rule.id) {
+            if !known.same_rule(&rule) {
+                *known = rule;
+            }
+            return Ok(known.clone());
+        }
+        if self.rules.len() >= MAX_RULES {
+            let said = format!("there are {MAX_RULES} fault rules already; clear some first");
+            return Err(Refusal::precondition("TOO_MANY_FAULTS", said));
+        }
+        while rule.id.is_empty() || self.rules.iter().any(|known| known.id == rule.id) {
+            self.made += 1;
+            rule.id = format!("fault-{}", self.made);
+        }
+        self.rules.push(rule.clone());
+        Ok(rule)
+    }
+
+    /// Removes one rule, or all of them, and says how many.
+    pub fn clear(&mut self, id: Option<&str>) -> usize {
+        let before = self.rules.len();
+        self.rules.retain(|rule| id.is_some_and(|id| rule.id != id));
+        before - self.rules.len()
+    }
+
+    pub fn any_fits(&self, machine: &str, selected: &Selected) -> bool {
+        self.rules.iter().any(|rule| rule.fits(machine, selected))
+    }
+
+    /// The rule that strikes, counted.
+    pub fn strike(&mut self, machine: &str, selected: &Selected) -> Option<FaultRule> {
+        let rule = self.rules.iter_mut().find(|rule| rule.fits(machine, selected))?;
+        rule.struck = rule.struck.saturating_add(1);
+        Some(rule.clone())
+    }
+}
+
+/// Matches with `*` for any run of characters.
+fn glob(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPAVE: Selected = Selected::Order { effect: "repave", verb: Verb::Perform };
+
+    #[test]
+    fn globs() {
+        for (pattern, text, fits) in [
+            ("m-1", "m-1", true),
+            ("m-1", "m-12", false),
+            ("*", "", true),
+            ("*", "m-1", true),
+            ("m-*", "m-1", true),
+            ("m-*", "x-1", false),
+            ("*-1", "m-1", true),
+            ("r*.s*", "rack7.slot_3", true),
+            ("a*a", "a", false),
+            ("a*b*c", "axxbyyc", true),
+            ("a*b*c", "axxcyyb", false),
+            ("**", "m", true),
+        ] {
+            assert_eq!(glob(pattern, text), fits, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn bad_rules_are_refused_with_the_field_and_the_words() {
+        let fail = FaultRule::new(Action::Fail);
+        let slow = FaultRule::new(Action::Slow);
+        for (rule, field, word) in [
+            (FaultRule { effect: "boil".into(), ..fail.clone() }, "fault.effect", "repave"),
+            (FaultRule { machine: "a\nb".into(), ..fail.clone() }, "fault.machine", "printable"),
+            (FaultRule { message: "\u{7}".into(), ..fail.clone() }, "fault.message", "printable"),
+            (FaultRule { delay_ms: 5, ..fail.clone() }, "fault.delay_ms", "slow"),
+            (slow, "fault.delay_ms", "3600000"),
+            (
+                FaultRule { effect: PROBE.into(), verb: Verb::Stop, ..fail },
+                "fault.verb",
+                "leave it out",
+            ),
+        ] {
+            let refusal = rule.check().unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some(field));
+            assert!(refusal.said.contains(word), "{refusal}");
+        }
+        for (verb, action, field) in [
+            ("", "", "fault.action"),
+            ("", "explode", "fault.action"),
+            ("begin", "fail", "fault.verb"),
+        ] {
+            let refusal = FaultRule::from_words(verb, action).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some(field));
+        }
+        assert_eq!(FaultRule::from_words("stop", "hang").unwrap().verb, Verb::Stop);
+        assert_eq!(FaultRule::from_words("", "drop").unwrap().verb, Verb::Perform);
+    }
+
+    #[test]
+    fn a_rule_strikes_as_often_as_it_says() {
+        let mut rules = Rules::default();
+        let twice = FaultRule { times: 2, ..FaultRule::new(Action::Fail) };
+        let first = rules.add(twice).unwrap();
+        rules.add(FaultRule::new(Action::Drop)).unwrap();
+        let actions: Vec<Action> =
+            (0..4).filter_map(|_| rules.strike("m-1", &REPAVE)).map(|rule| rule.action).collect();
+        assert_eq!(actions, [Action::Fail, Action::Fail, Action::Drop, Action::Drop]);
+        assert!(rules.strike("m-1", &Selected::Probe).is_none());
+        assert_eq!(rules.clear(Some(&first.id)), 1);
+        assert_eq!(rules.clear(Some("fault-99")), 0);
+        assert_eq!(rules.clear(None), 1);
+        let third = rules.add(FaultRule::new(Action::Hang)).unwrap();
+        assert_eq!(third.id, "fault-3");
+    }
+
+    #[test]
+    fn a_rule_with_an_id_is_added_once() {
+        let mut rules = Rules::default();
+        let named = FaultRule { id: "config-1".into(), times: 1, ..FaultRule::new(Action::Fail) };
+        rules.add(named.clone()).unwrap();
+        assert!(rules.strike("m-1", &REPAVE).is_some());
+        assert_eq!(rules.add(named.clone()).unwrap().struck, 1);
+        let changed = FaultRule { times: 5, ..named };
+        assert_eq!(rules.add(changed).unwrap().struck, 0);
+        assert_eq!(rules.rules.len(), 1);
+    }
+
+    #[test]
+    fn rules_read_from_configuration() {
+        let rule: FaultRule = serde_json::from_str(r#"{"machine":"m-*","action":"slow"}"#).unwrap();
+        assert_eq!((rule.verb, rule.action), (Verb::Perform, Action::Slow));
+        assert!(serde_json::from_str::<FaultRule>(r#"{"action":"slow","colour":1}"#).is_err());
+        assert!(serde_json::from_str::<FaultRule>(r#"{"machine":"m-1"}"#).is_err());
+    }
+}

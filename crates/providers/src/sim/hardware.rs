@@ -1,0 +1,406 @@
+//! The hardware of one machine: its state, what acts on it, and what is seen when one looks.
+//!
+//! Everything here is a function of the state and the time; where the state is kept is the business
+//! of `memory`. Jobs that are due act before anybody sees the hardware ([`Hardware::settle`]).
+
+use super::job::{Ending, Job};
+use super::ledger::Entry;
+use model::condition::{ConditionType, Evidence};
+use model::effect::{Answer, Effect, Expect, Key, NetbootMode, Outcome, RebootMode, RmaAction};
+use model::fault::{Code, Fault};
+use model::id::MachineId;
+use model::time::{Timestamp, spoken};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// How many jobs that have ended a machine remembers.
+pub const KEPT_JOBS: usize = 64;
+/// The image of a machine nobody has imaged yet.
+pub const FACTORY_IMAGE: &str = "factory";
+/// What is on the disk when the writing of an image was broken off.
+pub const PARTIAL_IMAGE: &str = "partial";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Power {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hardware {
+    pub power: Power,
+    /// Counts boots.
+    pub boot_id: u64,
+    pub booted_at: Timestamp,
+    pub netboot: NetbootMode,
+    pub image: String,
+    pub cluster: Option<String>,
+    pub cordoned: bool,
+    pub network: String,
+    /// True once it was marked for return to the vendor.
+    pub marked: bool,
+    /// Counts what has acted on it, so that the ledger can tell one act from another.
+    pub acts: u64,
+    pub jobs: BTreeMap<Key, Job>,
+}
+
+impl Hardware {
+    /// A machine as it comes out of its box.
+    pub fn factory(now: Timestamp) -> Self {
+        Self {
+            power: Power::On,
+            boot_id: 1,
+            booted_at: now,
+            netboot: NetbootMode::Disk,
+            image: FACTORY_IMAGE.into(),
+            cluster: None,
+            cordoned: false,
+            network: String::new(),
+            marked: false,
+            acts: 0,
+            jobs: BTreeMap::new(),
+        }
+    }
+
+    /// Begins the effect under the key, unless the key is known already.
+    pub fn begin(&mut self, key: &Key, effect: &Effect, takes_ms: u64, now: Timestamp) {
+        if self.jobs.contains_key(key) {
+            return;
+        }
+        let job = match self.refusal(effect) {
+            Some(fault) => Job::ended(effect.clone(), now, Ending::Refused { fault }),
+            None => Job::begun(effect.clone(), now, takes_ms),
+        };
+        self.remember(key, job);
+    }
+
+    /// Lets every job that is due by now act, in the order in which they finish.
+    pub fn settle(&mut self, machine: &MachineId, now: Timestamp, ledger: &mut Vec<Entry>) {
+        let is_due = |job: &Job| job.ending.is_none() && job.due() <= now;
+        let mut due: Vec<(Timestamp, Key)> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| is_due(job))
+            .map(|(key, job)| (job.due(), key.clone()))
+            .collect();
+        due.sort();
+        for (at, key) in due {
+            let Some(mut job) = self.jobs.remove(&key) else { continue };
+            self.act(&job.effect, at);
+            self.acts += 1;
+            job.applied = true;
+            job.ending = Some(Ending::of(self.read_back(&job)));
+            ledger.push(Entry::applied(machine, &key, &job.effect, self.acts));
+            self.jobs.insert(key, job);
+        }
+    }
+
+    /// Stops what the key started, or bars it from starting later.
+    pub fn stop(&mut self, key: &Key, effect: &Effect, now: Timestamp) -> Answer {
+        let Some(job) = self.jobs.get_mut(key) else {
+            self.remember(key, Job::ended(effect.clone(), now, Ending::Barred));
+            return Answer::Stopped;
+        };
+        match job.result() {
+            Some(Ok(outcome)) => Answer::Done(outcome),
+            Some(Err(_)) => Answer::Stopped,
+            None => {
+                self.break_off(key, Ending::Stopped { at: now });
+                Answer::Stopped
+            }
+        }
+    }
+
+    /// Ends a job that is under way without its goal. What it did so far stays.
+    pub fn break_off(&mut self, key: &Key, ending: Ending) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        if job.ending.is_some() {
+            return;
+        }
+        job.ending = Some(ending);
+        if matches!(job.effect, Effect::Repave { .. }) {
+            self.image = PARTIAL_IMAGE.into();
+            self.cluster = None;
+        }
+    }
+
+    /// What became of the key.
+    pub fn inquire(&self, key: &Key) -> Answer {
+        let Some(job) = self.jobs.get(key) else { return Answer::NeverStarted };
+        match &job.ending {
+            None => Answer::UnderWay,
+            Some(Ending::Done { said, evidence }) => {
+                Answer::Done(Outcome { said: said.clone(), evidence: evidence.clone() })
+            }
+            // It can be followed to its end, and that end says why.
+            Some(Ending::Failed { .. } | Ending::Refused { .. }) => Answer::UnderWay,
+            Some(Ending::Stopped { at }) => {
+                let after = spoken(at.since(job.started_at));
+                Answer::Unknown(format!("{} was stopped after {after}", job.effect.word()))
+            }
+            Some(Ending::Barred) => Answer::NeverStarted,
+        }
+    }
+
+    fn remember(&mut self, key: &Key, job: Job) {
+        self.jobs.insert(key.clone(), job);
+        let mut ended: Vec<(Timestamp, Key)> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.ending.is_some())
+            .map(|(key, job)| (job.started_at, key.clone()))
+            .collect();
+        if ended.len() <= KEPT_JOBS {
+            return;
+        }
+        ended.sort();
+        for (_, old) in &ended[..ended.len() - KEPT_JOBS] {
+            if old != key {
+                self.jobs.remove(old);
+            }
+        }
+    }
+
+    /// Why the hardware will not even begin.
+    fn refusal(&self, effect: &Effect) -> Option<Fault> {
+        match effect {
+            Effect::Repave { .. } => match self.netboot {
+                NetbootMode::Pxe => None,
+                NetbootMode::Disk => {
+                    Some(Fault::new(Code::EffectFailed, "machine booted from disk, not PXE"))
+                }
+            },
+            Effect::Ssh { .. }
+            | Effect::Net { .. }
+            | Effect::Join { .. }
+            | Effect::Reboot { mode: RebootMode::InBand } => self.silence(),
+            Effect::Reboot { mode: RebootMode::Bmc }
+            | Effect::Netboot { .. }
+            | Effect::Leave { .. }
+            | Effect::Verify { .. }
+            | Effect::Rma { .. } => None,
+        }
+    }
+
+    /// Why its operating system does not answer.
+    fn silence(&self) -> Option<Fault> {
+        let said = match self.power {
+            Power::Off => "no route to host: the machine is powered off",
+            Power::On if self.image == PARTIAL_IMAGE => {
+                "connection refused: the image on disk is only partly written"
+            }
+            Power::On => return None,
+        };
+        Some(Fault::new(Code::HostUnreachable, said))
+    }
+
+    fn act(&mut self, effect: &Effect, at: Timestamp) {
+        match effect {
+            Effect::Ssh { command, .. } => self.run(command),
+            Effect::Reboot { .. } => self.boot(at),
+            Effect::Netboot { mode } => self.netboot = *mode,
+            Effect::Repave { image } => {
+                self.image = image.clone();
+                self.cluster = None;
+                self.cordoned = false;
+                // PXE is for one boot: the next one finds the new image on disk.
+                self.netboot = NetbootMode::Disk;
+                self.boot(at);
+            }
+            Effect::Join { cluster_ref } => {
+                self.cluster = Some(cluster_ref.clone());
+                self.cordoned = false;
+            }
+            Effect::Leave { cluster_ref } => {
+                if self.member_of(cluster_ref) {
+                    self.cluster = None;
+                }
+            }
+            Effect::Verify { .. } => {}
+            Effect::Net { document } => self.network = document.clone(),
+            Effect::Rma { action } => match action {
+                RmaAction::PowerOff => self.power = Power::Off,
+                RmaAction::Mark => self.marked = true,
+                RmaAction::Record => {}
+            },
+        }
+    }
+
+    /// The few commands that change something the simulation can see.
+    fn run(&mut self, command: &str) {
+        if command.contains("kubectl uncordon") {
+            self.cordoned = false;
+        } else if command.contains("kubectl cordon") || command.contains("kubectl drain") {
+            self.cordoned = true;
+        }
+    }
+
+    fn boot(&mut self, at: Timestamp) {
+        self.power = Power::On;
+        self.boot_id += 1;
+        self.booted_at = at;
+    }
+
+    /// An empty reference means any cluster.
+    fn member_of(&self, cluster_ref: &str) -> bool {
+        self.cluster.as_ref().is_some_and(|own| cluster_ref.is_empty() || own == cluster_ref)
+    }
+
+    /// Looks whether what was done is what was wanted.
+    fn read_back(&self, job: &Job) -> Result<Outcome, Fault> {
+        let differs = |code| move |seen: String| Fault::new(code, seen);
+        match &job.effect {
+            Effect::Ssh { .. } => Ok(outcome("Exit status 0", None)),
+            Effect::Reboot { .. } if self.booted_at >= job.started_at => {
+                let booted = Evidence::new(ConditionType::Reachable, true, "Booted");
+                Ok(outcome(format!("Booted (boot {})", self.boot_id), Some(booted)))
+            }
+            Effect::Reboot { .. } => {
+                let seen = format!("boot {} is older than the request", self.boot_id);
+                Err(Fault::new(Code::ReadBackDiffers, seen))
+            }
+            Effect::Rma { action: RmaAction::Record } => {
+                let (image, boot) = (&self.image, self.boot_id);
+                Ok(outcome(format!("Recorded: image {image}, boot {boot}"), None))
+            }
+            // Advice is given whatever is seen.
+            Effect::Verify { cluster_ref, expect, advisory: true } => {
+                Ok(self.look_in_cluster(cluster_ref, *expect).1)
+            }
+            Effect::Verify { expect: Expect::Ready, .. } => {
+                self.look(&job.effect).map_err(differs(Code::NotInCluster))
+            }
+            Effect::Verify { expect: Expect::Drained, .. }
+            | Effect::Netboot { .. }
+            | Effect::Repave { .. }
+            | Effect::Join { .. }
+            | Effect::Leave { .. }
+            | Effect::Net { .. }
+            | Effect::Rma { .. } => self.look(&job.effect).map_err(differs(Code::ReadBackDiffers)),
+        }
+    }
+
+    /// Whether the goal of an effect holds now, or what is seen instead.
+    pub fn look(&self, effect: &Effect) -> Result<Outcome, String> {
+        match effect {
+            Effect::Ssh { .. } => Err("what a command did cannot be observed".into()),
+            Effect::Reboot { .. } => Err("a reboot asked for earlier cannot be observed".into()),
+            Effect::Netboot { mode } => {
+                let said = format!("Next boot from {}", boot_source(self.netboot));
+                if self.netboot == *mode { Ok(outcome(said, None)) } else { Err(said) }
+            }
+            Effect::Repave { image } if self.image == *image => {
+                let reason = format!("Image:{image}");
+                let seen = Evidence::new(ConditionType::Provisioned, true, reason);
+                Ok(outcome(format!("Image {image} is on disk"), Some(seen)))
+            }
+            Effect::Repave { .. } => Err(format!("image {} is on disk", self.image)),
+            Effect::Join { cluster_ref } if self.member_of(cluster_ref) => Ok(self.membership()),
+            Effect::Join { .. } => Err(self.membership().said),
+            Effect::Leave { cluster_ref } if self.member_of(cluster_ref) => {
+                Err(self.membership().said)
+            }
+            Effect::Leave { .. } => Ok(self.membership()),
+            Effect::Verify { cluster_ref, expect, .. } => {
+                let (holds, seen) = self.look_in_cluster(cluster_ref, *expect);
+                if holds { Ok(seen) } else { Err(seen.said) }
+            }
+            Effect::Net { document } if self.network == *document => {
+                Ok(outcome("The network is configured as wanted", None))
+            }
+            Effect::Net { .. } => Err("the network is configured otherwise".into()),
+            Effect::Rma { action } => self.look_rma(*action),
+        }
+    }
+
+    fn look_rma(&self, action: RmaAction) -> Result<Outcome, String> {
+        match (action, self.power) {
+            (RmaAction::Record, _) => Err("a record taken earlier cannot be observed".into()),
+            (RmaAction::PowerOff, Power::Off) => {
+                let seen = Evidence::new(ConditionType::Reachable, false, "PoweredOff");
+                Ok(outcome("The machine is powered off", Some(seen)))
+            }
+            (RmaAction::PowerOff, Power::On) => Err("the machine is powered on".into()),
+            (RmaAction::Mark, _) if !self.marked => Err("the machine is not marked".into()),
+            (RmaAction::Mark, _) => {
+                let seen = Evidence::new(ConditionType::Rma, true, "RmaRun");
+                Ok(outcome("Marked for return to the vendor", Some(seen)))
+            }
+        }
+    }
+
+    fn look_in_cluster(&self, cluster_ref: &str, expect: Expect) -> (bool, Outcome) {
+        match expect {
+            Expect::Ready => self.look_ready(cluster_ref),
+            Expect::Drained => self.look_drained(cluster_ref),
+        }
+    }
+
+    fn look_ready(&self, cluster_ref: &str) -> (bool, Outcome) {
+        if !self.member_of(cluster_ref) {
+            let mut seen = self.membership();
+            // In some other cluster is not in the one that was asked about.
+            seen.evidence = vec![not_joined()];
+            return (false, seen);
+        }
+        match self.power {
+            Power::On => (true, self.membership()),
+            Power::Off => {
+                let seen = Evidence::new(ConditionType::InCustomerCluster, false, "NotReady");
+                let said = "the node is known to the cluster but not Ready: it is powered off";
+                (false, outcome(said, Some(seen)))
+            }
+        }
+    }
+
+    fn look_drained(&self, cluster_ref: &str) -> (bool, Outcome) {
+        let (holds, reason, said) = if !self.member_of(cluster_ref) {
+            (true, "NotInCluster", "the machine is in no cluster, so nothing is left to drain")
+        } else if self.cordoned {
+            (true, "Cordoned", "the node is cordoned and drained")
+        } else {
+            let said =
+                "the node still takes work; draining is its owner's to do: `kubectl drain <node>`";
+            (false, "NotDrained", said)
+        };
+        let seen = Evidence::new(ConditionType::Drained, holds, reason);
+        (holds, outcome(said, Some(seen)))
+    }
+
+    fn membership(&self) -> Outcome {
+        match &self.cluster {
+            Some(cluster) => {
+                let reason = format!("Joined:{cluster}");
+                let seen = Evidence::new(ConditionType::InCustomerCluster, true, reason);
+                outcome(format!("The machine is in cluster {cluster}"), Some(seen))
+            }
+            None => outcome("The machine is in no cluster", Some(not_joined())),
+        }
+    }
+
+    /// How the machine is, for those who only look.
+    pub fn probe(&self) -> Vec<Evidence> {
+        let reachable = match self.power {
+            Power::On => Evidence::new(ConditionType::Reachable, true, "PingOK"),
+            Power::Off => Evidence::new(ConditionType::Reachable, false, "PoweredOff"),
+        };
+        let bmc = Evidence::new(ConditionType::BmcReachable, true, "RedfishOK");
+        [vec![reachable, bmc], self.membership().evidence].concat()
+    }
+}
+
+fn not_joined() -> Evidence {
+    Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined")
+}
+
+fn outcome(said: impl Into<String>, seen: Option<Evidence>) -> Outcome {
+    Outcome { said: said.into(), evidence: seen.into_iter().collect() }
+}
+
+pub const fn boot_source(mode: NetbootMode) -> &'static str {
+    match mode {
+        NetbootMode::Pxe => "PXE",
+        NetbootMode::Disk => "disk",
+    }
+}

@@ -1,0 +1,212 @@
+//! Jobs: what the simulated hardware was told to do, and how far it is.
+//!
+//! A job never ticks. How far it is follows from when it began and what time it is now, so the
+//! hardware goes on while nobody looks, and a controller that comes back finds it further along.
+
+use model::condition::Evidence;
+use model::effect::{Effect, Outcome, RmaAction};
+use model::fault::{Code, Fault};
+use model::time::{Timestamp, spoken};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How long simulated work takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speed {
+    /// No time at all.
+    Zero,
+    /// Tens to hundreds of milliseconds.
+    Fast,
+    /// Seconds, so that a person can watch; a whole reimage takes half a minute.
+    #[default]
+    Human,
+}
+
+impl Speed {
+    pub const ALL: [Speed; 3] = [Self::Zero, Self::Fast, Self::Human];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Zero => "zero",
+            Self::Fast => "fast",
+            Self::Human => "human",
+        }
+    }
+
+    /// How long this effect takes on this machine: always the same, but not the same on each.
+    pub fn takes_ms(self, machine: &str, effect: &Effect) -> u64 {
+        let human = human_ms(effect);
+        let varied = human * (90 + fnv(machine) % 21) / 100;
+        match self {
+            Self::Zero => 0,
+            Self::Fast => varied / 50,
+            Self::Human => varied,
+        }
+    }
+}
+
+impl fmt::Display for Speed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Speed {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|speed| speed.as_str() == word)
+            .ok_or_else(|| format!("{word:?} is not a speed; use zero, fast or human"))
+    }
+}
+
+const fn human_ms(effect: &Effect) -> u64 {
+    match effect {
+        Effect::Ssh { .. } => 2_000,
+        Effect::Reboot { .. } => 6_000,
+        Effect::Netboot { .. } => 1_500,
+        Effect::Repave { .. } => 15_000,
+        Effect::Join { .. } => 4_000,
+        Effect::Leave { .. } => 2_000,
+        Effect::Verify { .. } => 1_500,
+        Effect::Net { .. } => 3_000,
+        Effect::Rma { action } => match action {
+            RmaAction::Record => 1_000,
+            RmaAction::PowerOff => 3_000,
+            RmaAction::Mark => 1_000,
+        },
+    }
+}
+
+/// A hash that is the same in every process and every release.
+fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// One thing the hardware was told to do, remembered under its key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    pub effect: Effect,
+    pub started_at: Timestamp,
+    pub takes_ms: u64,
+    /// True once it has acted on the hardware. It never does so twice.
+    pub applied: bool,
+    /// Absent while it is under way.
+    pub ending: Option<Ending>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Ending {
+    /// It acted, and the goal held when it was read back.
+    Done { said: String, evidence: Vec<Evidence> },
+    /// It ran, and the goal did not hold afterwards.
+    Failed { fault: Fault },
+    /// The hardware would not begin.
+    Refused { fault: Fault },
+    /// Somebody stopped it in the middle.
+    Stopped { at: Timestamp },
+    /// Somebody stopped it before it began; it must not begin any more.
+    Barred,
+}
+
+impl Ending {
+    pub fn of(result: Result<Outcome, Fault>) -> Self {
+        match result {
+            Ok(Outcome { said, evidence }) => Self::Done { said, evidence },
+            Err(fault) => Self::Failed { fault },
+        }
+    }
+}
+
+impl Job {
+    pub fn begun(effect: Effect, started_at: Timestamp, takes_ms: u64) -> Self {
+        Self { effect, started_at, takes_ms, applied: false, ending: None }
+    }
+
+    pub fn ended(effect: Effect, at: Timestamp, ending: Ending) -> Self {
+        Self { ending: Some(ending), ..Self::begun(effect, at, 0) }
+    }
+
+    /// When it finishes, if it is left alone.
+    pub fn due(&self) -> Timestamp {
+        self.started_at + Duration::from_millis(self.takes_ms)
+    }
+
+    /// For how long it has been at work. A stopped job gets no older.
+    pub fn elapsed_ms(&self, now: Timestamp) -> u64 {
+        let until = match &self.ending {
+            Some(Ending::Stopped { at }) => *at,
+            Some(
+                Ending::Done { .. }
+                | Ending::Failed { .. }
+                | Ending::Refused { .. }
+                | Ending::Barred,
+            ) => return self.takes_ms,
+            None => now,
+        };
+        u64::try_from(until.since(self.started_at).as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// What whoever sees it through is told; nothing while it is under way.
+    pub fn result(&self) -> Option<Result<Outcome, Fault>> {
+        let stopped = |when: String| {
+            Err(Fault::new(Code::EffectFailed, format!("stopped on request {when}")))
+        };
+        self.ending.as_ref().map(|ending| match ending {
+            Ending::Done { said, evidence } => {
+                Ok(Outcome { said: said.clone(), evidence: evidence.clone() })
+            }
+            Ending::Failed { fault } | Ending::Refused { fault } => Err(fault.clone()),
+            Ending::Stopped { at } => {
+                stopped(format!("after {}", spoken(at.since(self.started_at))))
+            }
+            Ending::Barred => stopped("before it began".into()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn machines_differ_a_little_and_always_alike() {
+        let repave = Effect::Repave { image: "a".into() };
+        let takes: Vec<u64> =
+            (0..50).map(|i| Speed::Human.takes_ms(&format!("m-{i}"), &repave)).collect();
+        assert!(takes.iter().all(|ms| (13_500..=16_500).contains(ms)), "{takes:?}");
+        assert!(takes.iter().any(|ms| *ms != takes[0]));
+        assert_eq!(takes[7], Speed::Human.takes_ms("m-7", &repave));
+        assert!((200..=400).contains(&Speed::Fast.takes_ms("m-1", &repave)));
+        assert_eq!(Speed::Zero.takes_ms("m-1", &repave), 0);
+    }
+
+    #[test]
+    fn speeds_go_by_their_words() {
+        for speed in Speed::ALL {
+            assert_eq!(speed.as_str().parse(), Ok(speed));
+        }
+        assert!("warp".parse::<Speed>().unwrap_err().contains("zero, fast or human"));
+    }
+
+    #[test]
+    fn a_stopped_job_gets_no_older() {
+        let at = Timestamp::from_millis;
+        let effect = Effect::Repave { image: "a".into() };
+        let mut job = Job::begun(effect, at(1_000), 10_000);
+        assert_eq!(job.elapsed_ms(at(4_000)), 3_000);
+        assert!(job.result().is_none());
+        job.ending = Some(Ending::Stopped { at: at(4_000) });
+        assert_eq!(job.elapsed_ms(at(9_000)), 3_000);
+        let fault = job.result().unwrap().unwrap_err();
+        assert_eq!(fault.said, "stopped on request after 3s");
+    }
+}

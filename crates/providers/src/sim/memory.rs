@@ -1,0 +1,143 @@
+//! Where the simulated hardware keeps its state: in this process, or in a directory.
+//!
+//! A directory outlives the controller and may be shared by several of them on one host. Every
+//! access is one short read, change and write under the machine's own lock.
+
+use super::dir;
+use super::fault::{FaultRule, Rules, Selected};
+use super::hardware::Hardware;
+use super::ledger::{EffectCount, Entry, Tally};
+use model::fault::Fault;
+use model::id::MachineId;
+use model::time::Timestamp;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Into how many parts the machines in RAM are divided, so that few wait for each other.
+const SHARDS: usize = 64;
+
+/// The memory of a simulated fleet. A clone is the same memory.
+#[derive(Debug, Clone)]
+pub enum Memory {
+    Ram(Arc<Ram>),
+    Dir(PathBuf),
+}
+
+/// A fleet that goes with the process.
+#[derive(Debug)]
+pub struct Ram {
+    machines: Vec<Mutex<HashMap<MachineId, Hardware>>>,
+    rules: Mutex<Rules>,
+    tally: Mutex<Tally>,
+}
+
+impl Memory {
+    pub fn ram() -> Self {
+        Self::Ram(Arc::new(Ram {
+            machines: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            rules: Mutex::default(),
+            tally: Mutex::default(),
+        }))
+    }
+
+    /// A fleet in a directory, which is made when it is missing.
+    pub fn dir(root: impl Into<PathBuf>) -> io::Result<Self> {
+        let root = root.into();
+        dir::prepare(&root)?;
+        Ok(Self::Dir(root))
+    }
+
+    /// Reads, changes and writes one machine, alone. The change notes in the ledger what acted.
+    pub(super) fn change<T>(
+        &self,
+        machine: &MachineId,
+        now: Timestamp,
+        change: impl FnOnce(&mut Hardware, &mut Vec<Entry>) -> T,
+    ) -> Result<T, Fault> {
+        match self {
+            Self::Ram(ram) => {
+                let mut shard = lock(ram.shard(machine));
+                let hardware =
+                    shard.entry(machine.clone()).or_insert_with(|| Hardware::factory(now));
+                let mut ledger = Vec::new();
+                let result = change(hardware, &mut ledger);
+                ram.record(&ledger);
+                Ok(result)
+            }
+            Self::Dir(root) => dir::change_machine(root, machine, now, change),
+        }
+    }
+
+    pub(super) fn record(&self, entries: &[Entry]) -> Result<(), Fault> {
+        match self {
+            Self::Ram(ram) => {
+                ram.record(entries);
+                Ok(())
+            }
+            Self::Dir(root) => dir::record(root, entries),
+        }
+    }
+
+    pub(super) fn counts(&self, prefix: &str) -> Result<Vec<EffectCount>, Fault> {
+        match self {
+            Self::Ram(ram) => Ok(lock(&ram.tally).counts(prefix)),
+            Self::Dir(root) => Ok(Tally::of(dir::ledger(root)?).counts(prefix)),
+        }
+    }
+
+    pub(super) fn rules(&self) -> Result<Rules, Fault> {
+        match self {
+            Self::Ram(ram) => Ok(lock(&ram.rules).clone()),
+            Self::Dir(root) => dir::rules(root),
+        }
+    }
+
+    pub(super) fn change_rules<T>(&self, change: impl FnOnce(&mut Rules) -> T) -> Result<T, Fault> {
+        match self {
+            Self::Ram(ram) => Ok(change(&mut lock(&ram.rules))),
+            Self::Dir(root) => dir::change_rules(root, change),
+        }
+    }
+
+    /// The fault rule that strikes an order or a probe, counted.
+    pub(super) fn strike(
+        &self,
+        machine: &MachineId,
+        selected: Selected,
+    ) -> Result<Option<FaultRule>, Fault> {
+        let machine = machine.as_str();
+        if let Self::Dir(root) = self
+            && !dir::rules(root)?.any_fits(machine, &selected)
+        {
+            // The common case takes no lock.
+            return Ok(None);
+        }
+        self.change_rules(|rules| rules.strike(machine, &selected))
+    }
+}
+
+impl Ram {
+    fn shard(&self, machine: &MachineId) -> &Mutex<HashMap<MachineId, Hardware>> {
+        let mut hasher = DefaultHasher::new();
+        machine.as_str().hash(&mut hasher);
+        &self.machines[hasher.finish() as usize % SHARDS]
+    }
+
+    fn record(&self, entries: &[Entry]) {
+        if entries.is_empty() {
+            return;
+        }
+        let mut tally = lock(&self.tally);
+        for entry in entries {
+            tally.add(entry);
+        }
+    }
+}
+
+/// A panic elsewhere leaves no half-made change behind a lock, so the lock is taken all the same.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

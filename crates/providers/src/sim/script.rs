@@ -1,0 +1,179 @@
+//! What simulated hardware says while it works.
+//!
+//! The log of a job is a function of the job and the time: what has been said by now is always the
+//! beginning of what will have been said later. So whoever follows a job can go on from any byte.
+
+use super::hardware::boot_source;
+use super::job::{Ending, Job};
+use crate::port::Stream;
+use model::effect::{Effect, NetbootMode, RebootMode, RmaAction};
+use model::fault::Fault;
+use model::id::MachineId;
+use model::time::Timestamp;
+use std::time::Duration;
+
+/// The longest piece of a command that is echoed.
+const MAX_ECHO: usize = 200;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    pub stream: Stream,
+    /// With its line end.
+    pub text: String,
+}
+
+impl Said {
+    fn out(text: &str) -> Self {
+        Self { stream: Stream::Stdout, text: format!("{text}\n") }
+    }
+
+    fn err(text: &str) -> Self {
+        Self { stream: Stream::Stderr, text: format!("{text}\n") }
+    }
+}
+
+/// All that has been said by now.
+pub fn heard(machine: &MachineId, job: &Job, now: Timestamp) -> Vec<Said> {
+    let last_words = match &job.ending {
+        None => None,
+        Some(Ending::Done { said, .. }) => Some(Said::out(said)),
+        Some(Ending::Failed { fault }) => Some(Said::err(&fault.said)),
+        Some(Ending::Refused { fault: Fault { said, .. } }) => return vec![Said::err(said)],
+        Some(Ending::Stopped { .. }) => Some(Said::err("Stopped on request")),
+        Some(Ending::Barred) => return vec![Said::err("Stopped on request before it began")],
+    };
+    let elapsed_ms = job.elapsed_ms(now);
+    let spoken = lines(machine, &job.effect)
+        .into_iter()
+        .filter(|(percent, _)| at_ms(job, *percent) <= elapsed_ms)
+        .map(|(_, said)| said);
+    spoken.chain(last_words).collect()
+}
+
+/// When there will be more to hear, or the job is due.
+pub fn next_word(machine: &MachineId, job: &Job, now: Timestamp) -> Timestamp {
+    let elapsed_ms = job.elapsed_ms(now);
+    lines(machine, &job.effect)
+        .iter()
+        .map(|(percent, _)| at_ms(job, *percent))
+        .find(|at_ms| *at_ms > elapsed_ms)
+        .map_or(job.due(), |at_ms| job.started_at + Duration::from_millis(at_ms))
+}
+
+fn at_ms(job: &Job, percent: u64) -> u64 {
+    job.takes_ms.saturating_mul(percent) / 100
+}
+
+/// What is said at which percentage of the work, in this order.
+fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
+    let out = |percent: u64, text: &str| (percent, Said::out(text));
+    match effect {
+        Effect::Ssh { command, .. } => vec![
+            out(0, &format!("$ {}", echo(command))),
+            (20, Said::err("simulated host: the command is not really run")),
+            out(60, &format!("{machine}: ok")),
+        ],
+        Effect::Reboot { mode } => {
+            let how = match mode {
+                RebootMode::Bmc => "Sending power cycle",
+                RebootMode::InBand => "Running systemctl reboot",
+            };
+            vec![out(0, how), out(10, "Waiting for the machine to come back")]
+        }
+        Effect::Netboot { mode } => match mode {
+            NetbootMode::Pxe => {
+                vec![out(0, &format!("Configuring PXE for {machine}")), out(50, "DHCP updated")]
+            }
+            NetbootMode::Disk => {
+                let source = boot_source(*mode);
+                vec![out(0, &format!("Setting {machine} to boot from {source}"))]
+            }
+        },
+        Effect::Repave { image } => {
+            let first = [out(0, "Booting from PXE"), out(5, &format!("Writing image {image}"))];
+            let progress = (1..=10).map(|tenth| tenth * 10);
+            let progress = progress.map(|done| out(done, &format!("Progress: {done}%")));
+            first.into_iter().chain(progress).collect()
+        }
+        Effect::Join { cluster_ref } => vec![
+            out(0, &format!("Joining cluster {cluster_ref}")),
+            out(30, "Running kubeadm join"),
+            out(80, "Waiting for the node to become Ready"),
+        ],
+        Effect::Leave { cluster_ref } => vec![
+            out(0, &format!("Leaving cluster {cluster_ref}")),
+            out(50, "Running kubeadm reset"),
+        ],
+        Effect::Verify { cluster_ref, .. } if cluster_ref.is_empty() => {
+            vec![out(0, &format!("Looking for {machine} in any cluster"))]
+        }
+        Effect::Verify { cluster_ref, .. } => {
+            vec![out(0, &format!("Looking for {machine} in cluster {cluster_ref}"))]
+        }
+        Effect::Net { document } => vec![
+            out(0, &format!("Writing the network configuration ({} bytes)", document.len())),
+            out(50, "Applying it"),
+        ],
+        Effect::Rma { action } => vec![out(
+            0,
+            match action {
+                RmaAction::Record => "Reading the inventory",
+                RmaAction::PowerOff => "Sending power off",
+                RmaAction::Mark => "Marking the machine for return",
+            },
+        )],
+    }
+}
+
+/// The first line of a command, if it is not too long.
+fn echo(command: &str) -> String {
+    let line = command.trim().lines().next().unwrap_or_default();
+    let shown: String = line.chars().take(MAX_ECHO).collect();
+    if shown.len() < command.trim().len() { format!("{shown} …") } else { shown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::effect::Outcome;
+
+    fn text(job: &Job, ms: i64) -> String {
+        let machine = MachineId::trusted("m-1");
+        let said = heard(&machine, job, Timestamp::from_millis(ms));
+        said.into_iter().map(|one| one.text).collect()
+    }
+
+    #[test]
+    fn what_was_said_is_the_beginning_of_what_will_be_said() {
+        let effect = Effect::Repave { image: "ubuntu-2204".into() };
+        let mut job = Job::begun(effect, Timestamp::from_millis(0), 1_000);
+        let mut before = String::new();
+        for ms in (0..1_000).step_by(37) {
+            let now = text(&job, ms);
+            assert!(now.starts_with(&before), "{before:?} then {now:?}");
+            before = now;
+        }
+        assert!(before.ends_with("Progress: 90%\n"), "{before}");
+        let done = Outcome { said: "written".into(), evidence: vec![] };
+        job.ending = Some(Ending::of(Ok(done)));
+        assert_eq!(text(&job, 2_000), before + "Progress: 100%\nwritten\n");
+    }
+
+    #[test]
+    fn the_next_word_is_always_later() {
+        let effect = Effect::Repave { image: "a".into() };
+        let job = Job::begun(effect, Timestamp::from_millis(0), 1_000);
+        let machine = MachineId::trusted("m-1");
+        for (now, next) in [(0, 50), (50, 100), (99, 100), (901, 1_000)] {
+            let at = next_word(&machine, &job, Timestamp::from_millis(now));
+            assert_eq!(at, Timestamp::from_millis(next), "at {now}");
+        }
+    }
+
+    #[test]
+    fn commands_are_echoed_in_one_line() {
+        assert_eq!(echo("true"), "true");
+        assert_eq!(echo("set -e\nrm x"), "set -e …");
+        assert!(echo(&"x".repeat(1_000)).len() < 210);
+    }
+}

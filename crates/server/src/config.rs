@@ -1,0 +1,291 @@
+//! The configuration: one TOML file, every field documented here, unknown keys refused.
+//!
+//! The command line overrides the file. `farrier serve --print-config` shows what came of both.
+
+use engine::Settings;
+use model::plan::Defaults;
+use model::retry::Backoff;
+use model::run::Policy;
+use providers::sim::{FaultRule, Speed};
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The address that serves gRPC and HTTP.
+    pub listen: SocketAddr,
+    /// Where SQLite and the simulated fleet keep their files.
+    pub data_dir: PathBuf,
+    /// A PostgreSQL URL, `postgres://user@host:5432/name`. Empty: SQLite in `data_dir`.
+    pub database_url: String,
+    /// How many PostgreSQL connections this replica may open.
+    pub database_connections: usize,
+    /// What this replica is called, over restarts. Empty: the host's name and the port.
+    pub replica_name: String,
+    /// Files with plans to load at start, as JSON or TOML.
+    pub plan_files: Vec<PathBuf>,
+    pub log: Log,
+    pub engine: EngineConfig,
+    pub defaults: StepDefaults,
+    pub probes: Probes,
+    pub sim: Sim,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Log {
+    /// `text` or `json`.
+    pub format: LogFormat,
+    /// What is logged: `info`, or directives such as `info,engine=debug`.
+    pub level: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EngineConfig {
+    /// How many runs this replica works on at once.
+    pub max_in_flight: usize,
+    /// Up to this many, a run is worked on by the replica that accepted it.
+    pub eager_in_flight: usize,
+    /// After this long without a sign of life a replica's work goes to the others.
+    pub lease_ms: u64,
+    /// How often a replica gives a sign of life.
+    pub renew_ms: u64,
+    /// How often to look for work although no signal came.
+    pub poll_ms: u64,
+    /// How long work under way may go on after SIGTERM before it is handed back.
+    pub grace_ms: u64,
+    /// The wait before the second attempt at a step; it doubles from there.
+    pub backoff_first_ms: u64,
+    /// The longest wait between two attempts.
+    pub backoff_most_ms: u64,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StepDefaults {
+    /// For steps that set no timeout_seconds.
+    pub timeout_seconds: u32,
+    /// For steps that set no max_retries.
+    pub max_retries: u32,
+    /// The image of a reimage that names none.
+    pub image_ref: String,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Probes {
+    /// Every machine is looked at once in this time.
+    pub interval_ms: u64,
+    /// How long one look may take.
+    pub timeout_ms: u64,
+    /// How many looks may be under way at once.
+    pub at_once: usize,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Sim {
+    /// How many simulated machines to register at start.
+    pub machines: usize,
+    /// `zero`, `fast` or `human`.
+    pub speed: Speed,
+    /// Where the simulated hardware keeps its memory. Empty: `sim` in `data_dir`. Replicas that share
+    /// one simulated fleet name one directory here.
+    pub dir: PathBuf,
+    /// Rules by which the simulated hardware misbehaves.
+    pub faults: Vec<FaultRule>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 7411)),
+            data_dir: "farrier-data".into(),
+            database_url: String::new(),
+            database_connections: 16,
+            replica_name: String::new(),
+            plan_files: Vec::new(),
+            log: Log::default(),
+            engine: EngineConfig::default(),
+            defaults: StepDefaults::default(),
+            probes: Probes::default(),
+            sim: Sim::default(),
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: "info".into() }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            max_in_flight: settings.max_in_flight,
+            eager_in_flight: settings.eager_in_flight,
+            lease_ms: millis(settings.lease),
+            renew_ms: millis(settings.renew),
+            poll_ms: millis(settings.poll),
+            grace_ms: millis(settings.grace),
+            backoff_first_ms: millis(settings.policy.backoff.first),
+            backoff_most_ms: millis(settings.policy.backoff.most),
+        }
+    }
+}
+
+impl Default for StepDefaults {
+    fn default() -> Self {
+        let Defaults { timeout_seconds, max_retries, image_ref } = Defaults::default();
+        Self { timeout_seconds, max_retries, image_ref }
+    }
+}
+
+impl Default for Probes {
+    fn default() -> Self {
+        let settings = Settings::default();
+        Self {
+            interval_ms: millis(settings.probe_interval),
+            timeout_ms: millis(settings.probe_timeout),
+            at_once: settings.probes_at_once,
+        }
+    }
+}
+
+impl Default for Sim {
+    fn default() -> Self {
+        Self { machines: 0, speed: Speed::Human, dir: PathBuf::new(), faults: Vec::new() }
+    }
+}
+
+impl Config {
+    /// Reads a file. The error names the file, the line and what is known instead.
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            format!("cannot read the configuration {}: {error}", path.display())
+        })?;
+        let config: Self = toml::from_str(&text)
+            .map_err(|error| format!("the configuration {} is wrong: {error}", path.display()))?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Values that would stop the engine from working are refused at start.
+    pub fn check(&self) -> Result<(), String> {
+        let engine = &self.engine;
+        let positive = [
+            ("engine.max_in_flight", engine.max_in_flight as u64),
+            ("engine.lease_ms", engine.lease_ms),
+            ("engine.renew_ms", engine.renew_ms),
+            ("engine.poll_ms", engine.poll_ms),
+            ("defaults.timeout_seconds", u64::from(self.defaults.timeout_seconds)),
+            ("probes.interval_ms", self.probes.interval_ms),
+            ("probes.timeout_ms", self.probes.timeout_ms),
+            ("probes.at_once", self.probes.at_once as u64),
+            ("database_connections", self.database_connections as u64),
+        ];
+        if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("{field} is 0; use at least 1"));
+        }
+        if engine.renew_ms.saturating_mul(2) > engine.lease_ms {
+            return Err(format!(
+                "engine.renew_ms is {} and engine.lease_ms is {}; a lease must outlast two renewals",
+                engine.renew_ms, engine.lease_ms
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        let ms = Duration::from_millis;
+        Settings {
+            replica: self.replica(),
+            max_in_flight: self.engine.max_in_flight,
+            eager_in_flight: self.engine.eager_in_flight,
+            lease: ms(self.engine.lease_ms),
+            renew: ms(self.engine.renew_ms),
+            poll: ms(self.engine.poll_ms),
+            grace: ms(self.engine.grace_ms),
+            policy: Policy {
+                backoff: Backoff {
+                    first: ms(self.engine.backoff_first_ms),
+                    most: ms(self.engine.backoff_most_ms),
+                },
+            },
+            defaults: Defaults {
+                timeout_seconds: self.defaults.timeout_seconds,
+                max_retries: self.defaults.max_retries,
+                image_ref: self.defaults.image_ref.clone(),
+            },
+            probe_interval: ms(self.probes.interval_ms),
+            probe_timeout: ms(self.probes.timeout_ms),
+            probes_at_once: self.probes.at_once,
+        }
+    }
+
+    fn replica(&self) -> String {
+        if !self.replica_name.is_empty() {
+            return self.replica_name.clone();
+        }
+        let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
+        let host = host.trim();
+        let host = if host.is_empty() { "farrier" } else { host };
+        format!("{host}:{}", self.listen.port())
+    }
+
+    pub(crate) fn sim_dir(&self) -> PathBuf {
+        if self.sim.dir.as_os_str().is_empty() {
+            self.data_dir.join("sim")
+        } else {
+            self.sim.dir.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../docs/farrier.example.toml");
+
+    #[test]
+    fn the_example_names_every_field_and_gives_the_defaults() {
+        let read: Config = toml::from_str(EXAMPLE).unwrap();
+        let default = toml::to_string(&Config::default()).unwrap();
+        assert_eq!(toml::to_string(&read).unwrap(), default);
+        let fields = default.lines().filter_map(|line| line.split_once(" = "));
+        for (field, _) in fields {
+            assert!(EXAMPLE.contains(&format!("{field} = ")), "{field} is not in the example");
+        }
+    }
+
+    #[test]
+    fn unknown_keys_and_bad_values_are_refused_with_their_name() {
+        let wrong = toml::from_str::<Config>("lisen = \"127.0.0.1:1\"").unwrap_err().to_string();
+        assert!(wrong.contains("lisen") && wrong.contains("listen"), "{wrong}");
+        let wrong = toml::from_str::<Config>("[engine]\nlease = 1").unwrap_err().to_string();
+        assert!(wrong.contains("lease"), "{wrong}");
+        let config = Config {
+            engine: EngineConfig { renew_ms: 5_000, ..EngineConfig::default() },
+            ..Config::default()
+        };
+        assert!(config.check().unwrap_err().contains("renew_ms"));
+    }
+}

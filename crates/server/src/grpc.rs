@@ -1,0 +1,78 @@
+//! The gRPC services: parse, ask the engine, answer. One file for each service.
+
+mod admin;
+mod convert;
+mod explain;
+mod machines;
+mod operations;
+mod page;
+mod plans;
+mod runs;
+mod simulator;
+mod status;
+mod stream;
+
+pub(crate) use convert::plan_from;
+
+use engine::Engine;
+use proto::v1;
+use providers::sim::Sim;
+use tonic::service::Routes;
+
+/// What every service works with.
+#[derive(Clone)]
+pub(crate) struct Doors {
+    pub engine: Engine,
+    pub sim: Sim,
+}
+
+/// All services, with reflection and health.
+pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::server::Error> {
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let (health, health_service) = tonic_health::server::health_reporter();
+    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    tokio::spawn(run_health(doors.engine.clone(), health));
+
+    let mut routes = Routes::builder();
+    routes
+        .add_service(v1::machine_service_server::MachineServiceServer::new(doors.clone()))
+        .add_service(v1::operation_service_server::OperationServiceServer::new(doors.clone()))
+        .add_service(v1::plan_service_server::PlanServiceServer::new(doors.clone()))
+        .add_service(v1::run_service_server::RunServiceServer::new(doors.clone()))
+        .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
+        .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
+        .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok(routes.routes())
+}
+
+/// The services whose health is told by name.
+const SERVICES: [&str; 7] = [
+    "farrier.v1.MachineService",
+    "farrier.v1.OperationService",
+    "farrier.v1.PlanService",
+    "farrier.v1.RunService",
+    "farrier.v1.AdminService",
+    "farrier.v1.ExplainService",
+    "farrier.v1.SimulatorService",
+];
+
+/// Serving means that the database answers.
+async fn run_health(engine: Engine, health: tonic_health::server::HealthReporter) {
+    loop {
+        let status = match engine.healthy().await {
+            Ok(()) => tonic_health::ServingStatus::Serving,
+            Err(_) => tonic_health::ServingStatus::NotServing,
+        };
+        for service in SERVICES.iter().chain([&""]) {
+            health.set_service_status(service, status).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    }
+}

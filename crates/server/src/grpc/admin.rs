@@ -1,0 +1,66 @@
+//! AdminService: flags that only an administrator sets, each with a reason.
+
+use super::Doors;
+use super::convert::{initiator, machine};
+use super::status::{failed, refused};
+use model::condition::ConditionType;
+use model::id::MachineId;
+use model::run::act::Who;
+use model::text;
+use proto::v1;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer = Result<Response<v1::Machine>, Status>;
+
+impl Doors {
+    async fn flag(
+        &self,
+        metadata: &MetadataMap,
+        (machine_id, reason): (&str, &str),
+        condition: ConditionType,
+        status: bool,
+    ) -> Answer {
+        let id = MachineId::parse(machine_id).map_err(refused)?;
+        let reason = text::reason("reason", reason).map_err(refused)?;
+        let who = Who { by: initiator(metadata), reason };
+        let done = self.engine.flag(id, condition, status, who).await.map_err(failed)?;
+        Ok(Response::new(machine(done)))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::admin_service_server::AdminService for Doors {
+    async fn set_rma(&self, request: Request<v1::SetRmaRequest>) -> Answer {
+        let asked = request.get_ref();
+        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        self.flag(request.metadata(), what, ConditionType::Rma, true).await
+    }
+
+    async fn clear_rma(&self, request: Request<v1::ClearRmaRequest>) -> Answer {
+        let asked = request.get_ref();
+        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        self.flag(request.metadata(), what, ConditionType::Rma, false).await
+    }
+
+    async fn set_retired(&self, request: Request<v1::SetRetiredRequest>) -> Answer {
+        let asked = request.get_ref();
+        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        self.flag(request.metadata(), what, ConditionType::Retired, true).await
+    }
+
+    async fn clear_retired(&self, request: Request<v1::ClearRetiredRequest>) -> Answer {
+        let asked = request.get_ref();
+        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        self.flag(request.metadata(), what, ConditionType::Retired, false).await
+    }
+
+    async fn clear_needs_intervention(
+        &self,
+        request: Request<v1::ClearNeedsInterventionRequest>,
+    ) -> Answer {
+        let asked = request.get_ref();
+        let what = (asked.machine_id.as_str(), asked.reason.as_str());
+        self.flag(request.metadata(), what, ConditionType::NeedsIntervention, false).await
+    }
+}

@@ -1,0 +1,453 @@
+//! Between the wire and the model. Everything that comes in is parsed here once, and refused with the
+//! field's name; everything that goes out is made here.
+
+use engine::watch::Seen;
+use model::effect::{Effect, Expect, NetbootMode, RebootMode, RmaAction};
+use model::fault::Class;
+use model::id::{MachineId, PlanId, RunId};
+use model::machine::view::{EffectiveState, LifecycleState};
+use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::plan::{OnFailure, Plan, RunStep, RunType, Step};
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::run::{Run, RunPhase, StepPhase, StepState, Workflow};
+use model::time::Timestamp;
+use model::{text, why};
+use proto::v1;
+use std::collections::HashMap;
+use store::LogLine;
+use tonic::metadata::MetadataMap;
+
+/// The metadata in which a client says who is asking.
+const INITIATOR: &str = "farrier-initiator";
+
+/// Who asks, by their own account: there is no authentication yet.
+pub(super) fn initiator(metadata: &MetadataMap) -> String {
+    let said = metadata.get(INITIATOR).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    match text::short(INITIATOR, said) {
+        Ok(()) if !said.is_empty() => said.to_string(),
+        Ok(()) | Err(_) => "anonymous".into(),
+    }
+}
+
+pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Who, Refusal> {
+    Ok(Who { by: initiator(metadata), reason: text::optional_reason("reason", reason)? })
+}
+
+pub(super) fn time(at: Timestamp) -> proto::Timestamp {
+    let micros = at.as_micros();
+    proto::Timestamp {
+        seconds: micros.div_euclid(1_000_000),
+        nanos: (micros.rem_euclid(1_000_000) * 1_000) as i32,
+    }
+}
+
+/// A machine as a client describes it: id, spec and labels. Status is the server's and is ignored.
+pub(super) fn machine_from(
+    machine: Option<v1::Machine>,
+) -> Result<(Option<MachineId>, MachineSpec, Labels), Refusal> {
+    let machine = machine.ok_or_else(|| Refusal::missing("machine"))?;
+    let id = match machine.machine_id.as_str() {
+        "" => None,
+        id => Some(MachineId::parse_field(id, "machine.machine_id")?),
+    };
+    let labels: Labels = machine.labels.into_iter().collect();
+    text::labels("machine.labels", &labels)?;
+    let spec = machine.spec.unwrap_or_default();
+    let spec = MachineSpec {
+        ssh_endpoint: spec.ssh_endpoint,
+        bmc_endpoint: spec.bmc_endpoint,
+        target_cluster_ref: spec.target_cluster_ref,
+        mac_addresses: spec.mac_addresses,
+        provider: spec.provider,
+        serial: spec.serial,
+        customer_id: spec.customer_id,
+    };
+    Ok((id, spec.checked()?, labels))
+}
+
+pub(super) fn machine(machine: Machine) -> v1::Machine {
+    use v1::machine_status::Phase as P;
+    let effective_state = match machine.effective_state() {
+        EffectiveState::New => v1::EffectiveState::New,
+        EffectiveState::Idle => v1::EffectiveState::Idle,
+        EffectiveState::Busy => v1::EffectiveState::Busy,
+        EffectiveState::Maintenance => v1::EffectiveState::Maintenance,
+        EffectiveState::Attention => v1::EffectiveState::Attention,
+        EffectiveState::Blocked => v1::EffectiveState::Blocked,
+    };
+    let lifecycle_state = match machine.lifecycle_state() {
+        LifecycleState::FactoryReady => v1::LifecycleState::FactoryReady,
+        LifecycleState::Ready => v1::LifecycleState::Ready,
+        LifecycleState::Provisioning => v1::LifecycleState::Provisioning,
+        LifecycleState::InService => v1::LifecycleState::InService,
+        LifecycleState::Maintenance => v1::LifecycleState::Maintenance,
+        LifecycleState::Rma => v1::LifecycleState::Rma,
+        LifecycleState::Retired => v1::LifecycleState::Retired,
+    };
+    let phase = match machine.phase {
+        Phase::FactoryReady => P::FactoryReady,
+        Phase::Ready => P::Ready,
+        Phase::Maintenance => P::Maintenance,
+    };
+    let conditions = machine.conditions.iter().map(|(condition, known)| v1::Condition {
+        r#type: condition.as_str().into(),
+        status: known.status,
+        reason: known.reason.clone(),
+        last_transition: Some(time(known.last_transition)),
+    });
+    let active = machine.active_run.as_ref().map(ToString::to_string).unwrap_or_default();
+    let status = v1::MachineStatus {
+        phase: phase.into(),
+        conditions: conditions.collect(),
+        active_run_id: active.clone(),
+        effective_state: effective_state.into(),
+        lifecycle_state: lifecycle_state.into(),
+        active_operation_id: active,
+        version: machine.version,
+        created_at: Some(time(machine.created_at)),
+        updated_at: Some(time(machine.updated_at)),
+    };
+    v1::Machine {
+        machine_id: machine.id.to_string(),
+        labels: machine.labels.into_iter().collect(),
+        spec: Some(v1::MachineSpec {
+            ssh_endpoint: machine.spec.ssh_endpoint,
+            bmc_endpoint: machine.spec.bmc_endpoint,
+            target_cluster_ref: machine.spec.target_cluster_ref,
+            mac_addresses: machine.spec.mac_addresses,
+            provider: machine.spec.provider,
+            serial: machine.spec.serial,
+            customer_id: machine.spec.customer_id,
+        }),
+        status: Some(status),
+    }
+}
+
+pub(super) fn operation(run: &Run) -> v1::Operation {
+    use v1::OperationType as T;
+    use v1::operation::Phase as P;
+    let kind = match run.spec.run_type {
+        RunType::Reboot => T::Reboot,
+        RunType::Reimage => T::Reimage,
+        RunType::EnterMaintenance => T::EnterMaintenance,
+        RunType::ExitMaintenance => T::ExitMaintenance,
+        RunType::Upgrade => T::Upgrade,
+        RunType::NetReconfig => T::NetReconfig,
+        RunType::Rma => T::Rma,
+    };
+    let phase = match run.phase() {
+        RunPhase::Pending => P::Pending,
+        RunPhase::Running => P::Running,
+        RunPhase::Succeeded => P::Succeeded,
+        RunPhase::Failed => P::Failed,
+        RunPhase::Canceled => P::Canceled,
+    };
+    v1::Operation {
+        operation_id: run.spec.id.to_string(),
+        machine_id: run.spec.machine_id.to_string(),
+        request_id: run.spec.request_id.clone(),
+        r#type: kind.into(),
+        phase: phase.into(),
+        params: run.spec.params.clone().into_iter().collect(),
+        error: error(run),
+        created_at: Some(time(run.spec.created_at)),
+        started_at: run.progress.started_at.map(time),
+        finished_at: run.progress.finished_at.map(time),
+        current_step: run.current_step(),
+        initiator: run.spec.initiator.clone(),
+        version: run.version,
+    }
+}
+
+pub(super) fn run(run: &Run) -> v1::Run {
+    use v1::WorkflowState as W;
+    use v1::run::Phase as P;
+    let phase = match run.phase() {
+        RunPhase::Pending => P::Pending,
+        RunPhase::Running => P::Running,
+        RunPhase::Succeeded => P::Succeeded,
+        RunPhase::Failed => P::Failed,
+        RunPhase::Canceled => P::Canceled,
+    };
+    let workflow = match run.progress.workflow {
+        Workflow::Pending => W::Pending,
+        Workflow::Running => W::Running,
+        Workflow::Completed => W::Completed,
+        Workflow::FailedRetryable => W::FailedRetryable,
+        Workflow::FailedManualIntervention => W::FailedManualIntervention,
+        Workflow::Cancelled => W::Cancelled,
+        Workflow::Compensating => W::Compensating,
+        Workflow::Reconciled => W::Reconciled,
+    };
+    v1::Run {
+        run_id: run.spec.id.to_string(),
+        machine_id: run.spec.machine_id.to_string(),
+        request_id: run.spec.request_id.clone(),
+        r#type: run.spec.run_type.run_word().into(),
+        plan_id: run.spec.plan_id.to_string(),
+        phase: phase.into(),
+        steps: run.progress.steps.iter().map(|state| step_status(run, state)).collect(),
+        current_step: run.current_step(),
+        created_at: Some(time(run.spec.created_at)),
+        started_at: run.progress.started_at.map(time),
+        finished_at: run.progress.finished_at.map(time),
+        error: error(run),
+        workflow_state: workflow.into(),
+        params: run.spec.params.clone().into_iter().collect(),
+        initiator: run.spec.initiator.clone(),
+        parent_run_id: run.spec.parent.as_ref().map(ToString::to_string).unwrap_or_default(),
+        version: run.version,
+        plan_steps: run.spec.steps.iter().map(run_step).collect(),
+        engine_version: run.spec.engine as i32,
+    }
+}
+
+fn step_status(run: &Run, state: &StepState) -> v1::StepStatus {
+    use v1::step_status::State as S;
+    let phase = match state.state {
+        StepPhase::Waiting => S::Waiting,
+        StepPhase::Running => S::Running,
+        StepPhase::Succeeded => S::Succeeded,
+        StepPhase::Failed => S::Failed,
+    };
+    v1::StepStatus {
+        name: run.step_name(state),
+        state: phase.into(),
+        retry_count: state.attempt.saturating_sub(1) as i32,
+        started_at: state.started_at.map(time),
+        finished_at: state.finished_at.map(time),
+        message: state.message.clone(),
+        kind: run.effect(state).map(|effect| effect.word().to_string()).unwrap_or_default(),
+        undo: state.undo,
+    }
+}
+
+/// The error of a failed run, as the documents have it.
+fn error(run: &Run) -> Option<v1::ErrorStatus> {
+    let failure = run.progress.failure.as_ref()?;
+    let class = failure.fault.class();
+    let code = match class {
+        Class::Retryable => "EXECUTION_FAILED",
+        Class::NeedsIntervention | Class::Rejected | Class::Bug => "INTERVENTION_REQUIRED",
+    };
+    let retries = failure.attempts.saturating_sub(1);
+    let after = match retries {
+        0 => String::new(),
+        1 => " after 1 retry".into(),
+        many => format!(" after {many} retries"),
+    };
+    Some(v1::ErrorStatus {
+        code: code.into(),
+        message: format!("{}{after}", failure.fault.said),
+        retryable: class == Class::Retryable,
+        details: HashMap::from([
+            ("fault".to_string(), failure.fault.code.as_str().to_string()),
+            ("class".to_string(), class.as_str().to_string()),
+            ("step".to_string(), failure.step.clone()),
+            ("attempts".to_string(), failure.attempts.to_string()),
+        ]),
+        next_command: why::next_command(run).unwrap_or_default(),
+    })
+}
+
+pub(super) fn operation_event(seen: Seen) -> v1::OperationEvent {
+    v1::OperationEvent {
+        ts: Some(time(seen.ts)),
+        snapshot: Some(operation(&seen.run)),
+        message: seen.message,
+        cursor: seen.place.to_word(),
+        initial: seen.initial,
+    }
+}
+
+pub(super) fn run_event(seen: Seen) -> v1::RunEvent {
+    v1::RunEvent {
+        ts: Some(time(seen.ts)),
+        snapshot: Some(run(&seen.run)),
+        message: seen.message,
+        cursor: seen.place.to_word(),
+        initial: seen.initial,
+    }
+}
+
+pub(super) fn log_chunk(run: &RunId, line: LogLine) -> v1::LogChunk {
+    v1::LogChunk {
+        ts: Some(time(line.ts)),
+        run_id: run.to_string(),
+        stream: line.stream,
+        data: line.data,
+        step: line.step,
+        offset: line.start,
+    }
+}
+
+pub(super) fn plan(plan: &Plan) -> v1::Plan {
+    let steps = plan.steps.iter().map(|step| v1::Step {
+        name: step.name.clone(),
+        timeout_seconds: step.timeout_seconds.map(|seconds| seconds as i32),
+        max_retries: step.max_retries.map(|retries| retries as i32),
+        kind: kind(&step.effect),
+    });
+    v1::Plan {
+        plan_id: plan.id.to_string(),
+        display_name: plan.display_name.clone(),
+        steps: steps.collect(),
+        default_for: plan.default_for.map(|kind| kind.run_word().to_string()).unwrap_or_default(),
+        built_in: plan.built_in,
+        on_failure: match plan.on_failure {
+            OnFailure::KeepPhase => v1::OnFailure::Unspecified.into(),
+            OnFailure::EnterMaintenance => v1::OnFailure::EnterMaintenance.into(),
+        },
+    }
+}
+
+fn run_step(step: &RunStep) -> v1::Step {
+    v1::Step {
+        name: step.name.clone(),
+        timeout_seconds: Some(step.timeout_seconds as i32),
+        max_retries: Some(step.max_retries as i32),
+        kind: kind(&step.effect),
+    }
+}
+
+fn kind(effect: &Effect) -> Option<v1::step::Kind> {
+    use v1::step::Kind as K;
+    Some(match effect.clone() {
+        Effect::Ssh { command, destructive } => K::Ssh(v1::SshCommand { command, destructive }),
+        Effect::Reboot { mode } => {
+            let mode = match mode {
+                RebootMode::Bmc => "bmc",
+                RebootMode::InBand => "in_band",
+            };
+            K::Reboot(v1::Reboot { mode: mode.into() })
+        }
+        Effect::Netboot { mode } => {
+            let mode = match mode {
+                NetbootMode::Pxe => "PXE",
+                NetbootMode::Disk => "DISK",
+            };
+            K::Netboot(v1::SetNetboot { mode: mode.into() })
+        }
+        Effect::Repave { image } => K::Repave(v1::RepaveImage { image }),
+        Effect::Join { cluster_ref } => K::Join(v1::KubeadmJoin { cluster_ref }),
+        Effect::Verify { cluster_ref, expect, advisory } => {
+            let expect = match expect {
+                Expect::Ready => "READY",
+                Expect::Drained => "DRAINED",
+            };
+            K::Verify(v1::VerifyInCluster { cluster_ref, expect: expect.into(), advisory })
+        }
+        Effect::Net { document } => K::Net(v1::NetReconfig { document }),
+        Effect::Rma { action } => {
+            let action = match action {
+                RmaAction::Record => "RECORD",
+                RmaAction::PowerOff => "POWER_OFF",
+                RmaAction::Mark => "MARK",
+            };
+            K::Rma(v1::RmaAction { action: action.into() })
+        }
+        // Only ever an undo; plans cannot name it.
+        Effect::Leave { .. } => return None,
+    })
+}
+
+/// A plan as a client or a file describes it.
+pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
+    let id = PlanId::parse_field(&plan.plan_id, "plan.plan_id")?;
+    let steps = plan.steps.into_iter().enumerate();
+    let steps = steps.map(|(index, step)| step_from(&format!("plan.steps[{index}]"), step));
+    let on_failure = match v1::OnFailure::try_from(plan.on_failure) {
+        Ok(v1::OnFailure::Unspecified) => OnFailure::KeepPhase,
+        Ok(v1::OnFailure::EnterMaintenance) => OnFailure::EnterMaintenance,
+        Err(_) => {
+            let instead = "leave it out, or use ON_FAILURE_ENTER_MAINTENANCE";
+            let problem = format!("is {}", plan.on_failure);
+            return Err(Refusal::invalid("plan.on_failure", problem, instead));
+        }
+    };
+    let plan = Plan {
+        id,
+        display_name: plan.display_name,
+        steps: steps.collect::<Result<_, _>>()?,
+        default_for: None,
+        built_in: false,
+        on_failure,
+    };
+    plan.checked()
+}
+
+fn step_from(field: &str, step: v1::Step) -> Result<Step, Refusal> {
+    let whole = |name: &str, value: Option<i32>| match value {
+        None => Ok(None),
+        Some(value) => u32::try_from(value).map(Some).map_err(|_| {
+            let instead = "use a positive number, or leave it out for the server's default";
+            Refusal::invalid(&format!("{field}.{name}"), format!("is {value}"), instead)
+        }),
+    };
+    Ok(Step {
+        timeout_seconds: whole("timeout_seconds", step.timeout_seconds)?,
+        max_retries: whole("max_retries", step.max_retries)?,
+        effect: effect_from(field, step.kind)?,
+        name: step.name,
+    })
+}
+
+fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refusal> {
+    use v1::step::Kind as K;
+    let Some(kind) = kind else {
+        let instead = "give it one of ssh, reboot, netboot, repave, join, verify, net, rma";
+        return Err(Refusal::invalid(&format!("{field}.kind"), "is missing or unknown", instead));
+    };
+    Ok(match kind {
+        K::Ssh(ssh) => Effect::Ssh { command: ssh.command, destructive: ssh.destructive },
+        K::Reboot(reboot) => Effect::Reboot {
+            mode: among(
+                &format!("{field}.reboot.mode"),
+                &reboot.mode,
+                &[("bmc", RebootMode::Bmc), ("in_band", RebootMode::InBand)],
+            )?,
+        },
+        K::Netboot(netboot) => Effect::Netboot {
+            mode: among(
+                &format!("{field}.netboot.mode"),
+                &netboot.mode,
+                &[("PXE", NetbootMode::Pxe), ("DISK", NetbootMode::Disk)],
+            )?,
+        },
+        K::Repave(repave) => Effect::Repave { image: repave.image },
+        K::Join(join) => Effect::Join { cluster_ref: join.cluster_ref },
+        K::Verify(verify) => Effect::Verify {
+            expect: among(
+                &format!("{field}.verify.expect"),
+                &verify.expect,
+                &[("READY", Expect::Ready), ("DRAINED", Expect::Drained)],
+            )?,
+            cluster_ref: verify.cluster_ref,
+            advisory: verify.advisory,
+        },
+        K::Net(net) => Effect::Net { document: net.document },
+        K::Rma(rma) => {
+            let field = format!("{field}.rma.action");
+            if rma.action.is_empty() {
+                return Err(Refusal::missing(&field));
+            }
+            let words = [
+                ("RECORD", RmaAction::Record),
+                ("POWER_OFF", RmaAction::PowerOff),
+                ("MARK", RmaAction::Mark),
+            ];
+            Effect::Rma { action: among(&field, &rma.action, &words)? }
+        }
+    })
+}
+
+/// The value behind a word; the first one behind none.
+fn among<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+    let found = words.iter().find(|(name, _)| word.is_empty() || *name == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+        let shown: String = word.chars().take(64).collect();
+        Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", names.join(" or ")))
+    })
+}

@@ -1,0 +1,86 @@
+//! ExplainService: why something is as it is, and how it came to be so.
+
+use super::Doors;
+use super::convert::time;
+use super::page::{List, Page};
+use super::status::{failed, refused};
+use model::fault::Code;
+use model::id::MachineId;
+use model::refusal::Refusal;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+#[tonic::async_trait]
+impl v1::explain_service_server::ExplainService for Doors {
+    async fn explain(
+        &self,
+        request: Request<v1::ExplainRequest>,
+    ) -> Result<Response<v1::Explanation>, Status> {
+        let id = MachineId::parse_field(&request.get_ref().id, "id").map_err(refused)?;
+        let found = self.engine.explain(id.as_str()).await.map_err(failed)?;
+        let told = found.told;
+        Ok(Response::new(v1::Explanation {
+            id: id.to_string(),
+            headline: told.headline,
+            waiting_for: told.waiting_for,
+            since: told.since.map(time),
+            normal: told.normal,
+            overdue: told.overdue,
+            held_by: found.held_by.unwrap_or_default(),
+            failed: told.failed,
+            fault: told.fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
+            next_commands: told.next_commands,
+            run_id: found.run_id.map(|id| id.to_string()).unwrap_or_default(),
+            machine_id: found.machine_id.map(|id| id.to_string()).unwrap_or_default(),
+        }))
+    }
+
+    async fn list_history(
+        &self,
+        request: Request<v1::ListHistoryRequest>,
+    ) -> Result<Response<v1::ListHistoryResponse>, Status> {
+        let asked = request.into_inner();
+        let id = MachineId::parse_field(&asked.id, "id").map_err(refused)?;
+        let page = Page::new(List::History, id.as_str(), asked.page_size, &asked.page_token)
+            .map_err(refused)?;
+        let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);
+        let mut events =
+            self.engine.history(id.as_str(), after, page.size + 1).await.map_err(failed)?;
+        let more = events.len() as i64 > page.size;
+        events.truncate(usize::try_from(page.size).unwrap_or(usize::MAX));
+        let last = events.last().filter(|_| more).map(|event| event.version.to_string());
+        let entries = events.into_iter().map(|event| v1::HistoryEntry {
+            ts: Some(time(event.ts)),
+            object_id: event.object_id,
+            version: event.version,
+            state: event.word,
+            cause: event.cause,
+            actor: event.actor,
+            message: event.message,
+            decided_by: event.decided_by,
+        });
+        Ok(Response::new(v1::ListHistoryResponse {
+            entries: entries.collect(),
+            next_page_token: last.map(|last| page.token(&last)).unwrap_or_default(),
+        }))
+    }
+
+    async fn get_fault_page(
+        &self,
+        request: Request<v1::GetFaultPageRequest>,
+    ) -> Result<Response<v1::FaultPage>, Status> {
+        let asked = request.into_inner().code;
+        let Some(code) = Code::parse(&asked) else {
+            let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+            let shown: String = asked.chars().take(64).collect();
+            let problem = format!("{shown:?} is not a fault code");
+            let instead = format!("the codes are {}", codes.join(", "));
+            return Err(refused(Refusal::invalid("code", problem, instead)));
+        };
+        Ok(Response::new(v1::FaultPage {
+            code: code.as_str().into(),
+            class: code.class().as_str().into(),
+            markdown: code.page().into(),
+        }))
+    }
+}

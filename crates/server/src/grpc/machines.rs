@@ -1,0 +1,138 @@
+//! MachineService.
+
+use super::Doors;
+use super::convert::{initiator, machine, machine_from, operation, who};
+use super::page::{List, Page};
+use super::status::{failed, refused};
+use engine::submit::Start;
+use model::filter::{Filter, Subject};
+use model::id::{MachineId, RunId};
+use model::plan::{IMAGE_REF, Params, RunType};
+use model::refusal::Refusal;
+use model::run::act::Action;
+use model::text;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+impl Doors {
+    /// Reboot, reimage, enter and exit maintenance: the same start with another type.
+    async fn operate(
+        &self,
+        run_type: RunType,
+        machine_id: &str,
+        request_id: &str,
+        params: Params,
+        initiator: String,
+    ) -> Answer<v1::Operation> {
+        let start = Start {
+            machine_id: MachineId::parse(machine_id).map_err(refused)?,
+            request_id: text::request_id(request_id).map_err(refused)?,
+            run_type,
+            plan_id: None,
+            params,
+            initiator,
+        };
+        let started = self.engine.start(start).await.map_err(failed)?;
+        Ok(Response::new(operation(&started.run)))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::machine_service_server::MachineService for Doors {
+    async fn register_machine(
+        &self,
+        request: Request<v1::RegisterMachineRequest>,
+    ) -> Answer<v1::Machine> {
+        let actor = initiator(request.metadata());
+        let (id, spec, labels) = machine_from(request.into_inner().machine).map_err(refused)?;
+        let done = self.engine.register(id, spec, labels, actor).await.map_err(failed)?;
+        Ok(Response::new(machine(done)))
+    }
+
+    async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
+        let found = self.engine.machine(&id).await.map_err(failed)?;
+        Ok(Response::new(machine(found)))
+    }
+
+    async fn list_machines(
+        &self,
+        request: Request<v1::ListMachinesRequest>,
+    ) -> Answer<v1::ListMachinesResponse> {
+        let asked = request.into_inner();
+        let filter = Filter::parse(&asked.filter, Subject::Machine).map_err(refused)?;
+        let page = Page::new(List::Machines, &asked.filter, asked.page_size, &asked.page_token)
+            .map_err(refused)?;
+        let found =
+            self.engine.machines(filter, page.from.clone(), page.size).await.map_err(failed)?;
+        Ok(Response::new(v1::ListMachinesResponse {
+            machines: found.machines.into_iter().map(machine).collect(),
+            next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+        }))
+    }
+
+    async fn update_machine(
+        &self,
+        request: Request<v1::UpdateMachineRequest>,
+    ) -> Answer<v1::Machine> {
+        let actor = initiator(request.metadata());
+        let (id, spec, labels) = machine_from(request.into_inner().machine).map_err(refused)?;
+        let id = id.ok_or_else(|| refused(Refusal::missing("machine.machine_id")))?;
+        let done = self.engine.update(id, spec, labels, actor).await.map_err(failed)?;
+        Ok(Response::new(machine(done)))
+    }
+
+    async fn reboot_machine(
+        &self,
+        request: Request<v1::RebootMachineRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let none = Params::new();
+        self.operate(RunType::Reboot, &asked.machine_id, &asked.request_id, none, by).await
+    }
+
+    async fn reimage_machine(
+        &self,
+        request: Request<v1::ReimageMachineRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let params = Params::from([(IMAGE_REF.to_string(), asked.image_ref)]);
+        self.operate(RunType::Reimage, &asked.machine_id, &asked.request_id, params, by).await
+    }
+
+    async fn enter_maintenance(
+        &self,
+        request: Request<v1::EnterMaintenanceRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let none = Params::new();
+        self.operate(RunType::EnterMaintenance, &asked.machine_id, &asked.request_id, none, by)
+            .await
+    }
+
+    async fn exit_maintenance(
+        &self,
+        request: Request<v1::ExitMaintenanceRequest>,
+    ) -> Answer<v1::Operation> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let none = Params::new();
+        self.operate(RunType::ExitMaintenance, &asked.machine_id, &asked.request_id, none, by).await
+    }
+
+    async fn cancel_operation(
+        &self,
+        request: Request<v1::CancelOperationRequest>,
+    ) -> Answer<v1::Operation> {
+        let asked = request.get_ref();
+        let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refused)?;
+        let who = who(request.metadata(), &asked.reason).map_err(refused)?;
+        let done = self.engine.act(id, Action::Cancel, who).await.map_err(failed)?;
+        Ok(Response::new(operation(&done)))
+    }
+}

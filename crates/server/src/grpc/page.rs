@@ -1,0 +1,111 @@
+//! Pages: sizes, and tokens that fit one list and one filter only.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use model::refusal::Refusal;
+use model::retry::hash;
+
+pub(super) const DEFAULT_SIZE: i64 = 100;
+pub(super) const MAX_SIZE: i64 = 1_000;
+
+/// Which list a token belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum List {
+    Machines,
+    Operations,
+    Runs,
+    Plans,
+    History,
+}
+
+impl List {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Machines => "machines",
+            Self::Operations => "operations",
+            Self::Runs => "runs",
+            Self::Plans => "plans",
+            Self::History => "history",
+        }
+    }
+}
+
+/// A request for a page, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Page {
+    list: List,
+    filter: String,
+    pub size: i64,
+    /// Where the page before this one ended.
+    pub from: Option<String>,
+}
+
+impl Page {
+    /// `filter` is whatever else selects the list: the token fits no other.
+    pub fn new(list: List, filter: &str, size: i32, token: &str) -> Result<Self, Refusal> {
+        let size = match i64::from(size) {
+            0 => DEFAULT_SIZE,
+            size if size < 0 => {
+                let instead = format!("use 1 to {MAX_SIZE}, or 0 for {DEFAULT_SIZE}");
+                return Err(Refusal::invalid("page_size", format!("is {size}"), instead));
+            }
+            size => size.min(MAX_SIZE),
+        };
+        let mut page = Self { list, filter: filter.to_string(), size, from: None };
+        if !token.is_empty() {
+            page.from = Some(page.open(token)?);
+        }
+        Ok(page)
+    }
+
+    /// The token of the page that begins after `last`.
+    pub fn token(&self, last: &str) -> String {
+        URL_SAFE_NO_PAD.encode(format!("{} {last}", self.stamp()))
+    }
+
+    fn stamp(&self) -> String {
+        format!("{}:{:016x}", self.list.word(), hash(&self.filter, 1))
+    }
+
+    fn open(&self, token: &str) -> Result<String, Refusal> {
+        let wrong = |problem: &str| {
+            let instead = "use next_page_token of the page before, with the same filter";
+            Refusal::invalid("page_token", problem, instead)
+        };
+        if token.len() > 512 {
+            return Err(wrong("is too long to be a token of this server"));
+        }
+        let text = URL_SAFE_NO_PAD.decode(token).ok().and_then(|raw| String::from_utf8(raw).ok());
+        let text = text.ok_or_else(|| wrong("was not given out by this server"))?;
+        let (stamp, last) =
+            text.split_once(' ').ok_or_else(|| wrong("was not given out by this server"))?;
+        if stamp != self.stamp() {
+            return Err(wrong("belongs to another list or another filter"));
+        }
+        Ok(last.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_fit_their_own_list_and_filter_only() {
+        let page = Page::new(List::Machines, "phase=READY", 0, "").unwrap();
+        assert_eq!((page.size, &page.from), (DEFAULT_SIZE, &None));
+        let token = page.token("m-7");
+        let next = Page::new(List::Machines, "phase=READY", 5_000, &token).unwrap();
+        assert_eq!((next.size, next.from.as_deref()), (MAX_SIZE, Some("m-7")));
+        for (list, filter, token) in [
+            (List::Runs, "phase=READY", token.as_str()),
+            (List::Machines, "", token.as_str()),
+            (List::Machines, "phase=READY", "garbage!"),
+            (List::Machines, "phase=READY", "Z2FyYmFnZQ"),
+        ] {
+            let refusal = Page::new(list, filter, 0, token).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some("page_token"));
+        }
+        assert!(Page::new(List::Plans, "", -1, "").is_err());
+    }
+}

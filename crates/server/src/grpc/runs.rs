@@ -1,0 +1,135 @@
+//! RunService: runs as operators see them, and what operators may do with them.
+
+use super::Doors;
+use super::convert::{initiator, log_chunk, run, run_event, who};
+use super::page::List;
+use super::status::{failed, refused};
+use super::stream::{self, Streaming};
+use engine::submit::Start;
+use model::id::{MachineId, PlanId, RunId};
+use model::plan::RunType;
+use model::run::act::{Action, Again, Who};
+use model::text;
+use proto::v1;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer = Result<Response<v1::Run>, Status>;
+
+impl Doors {
+    async fn act(&self, metadata: &MetadataMap, id: &str, reason: &str, action: Action) -> Answer {
+        let id = RunId::parse(id).map_err(refused)?;
+        let who = who(metadata, reason).map_err(refused)?;
+        let done = self.engine.act(id, action, who).await.map_err(failed)?;
+        Ok(Response::new(run(&done)))
+    }
+
+    async fn again(&self, id: &str, request_id: &str, who: Who, how: Again) -> Answer {
+        let id = RunId::parse(id).map_err(refused)?;
+        let request_id = text::request_id(request_id).map_err(refused)?;
+        let started = self.engine.again(id, how, request_id, who).await.map_err(failed)?;
+        Ok(Response::new(run(&started.run)))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::run_service_server::RunService for Doors {
+    type WatchRunsStream = Streaming<v1::RunEvent>;
+    type StreamRunLogsStream = Streaming<v1::LogChunk>;
+
+    async fn start_run(&self, request: Request<v1::StartRunRequest>) -> Answer {
+        let initiator = initiator(request.metadata());
+        let asked = request.into_inner();
+        let plan_id = match asked.plan_id.as_str() {
+            "" => None,
+            id => Some(PlanId::parse(id).map_err(refused)?),
+        };
+        let start = Start {
+            machine_id: MachineId::parse(&asked.machine_id).map_err(refused)?,
+            request_id: text::request_id(&asked.request_id).map_err(refused)?,
+            run_type: RunType::parse_field("type", &asked.r#type).map_err(refused)?,
+            plan_id,
+            params: asked.params.into_iter().collect(),
+            initiator,
+        };
+        let started = self.engine.start(start).await.map_err(failed)?;
+        Ok(Response::new(run(&started.run)))
+    }
+
+    async fn get_run(&self, request: Request<v1::GetRunRequest>) -> Answer {
+        let id = RunId::parse(&request.get_ref().run_id).map_err(refused)?;
+        let found = self.engine.run(&id).await.map_err(failed)?;
+        Ok(Response::new(run(&found)))
+    }
+
+    async fn list_runs(
+        &self,
+        request: Request<v1::ListRunsRequest>,
+    ) -> Result<Response<v1::ListRunsResponse>, Status> {
+        let asked = request.into_inner();
+        let (found, next_page_token) =
+            self.run_page(List::Runs, &asked.filter, asked.page_size, &asked.page_token).await?;
+        let runs = found.runs.iter().map(run).collect();
+        Ok(Response::new(v1::ListRunsResponse { runs, next_page_token }))
+    }
+
+    async fn cancel_run(&self, request: Request<v1::CancelRunRequest>) -> Answer {
+        let asked = request.get_ref();
+        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::Cancel).await
+    }
+
+    async fn watch_runs(
+        &self,
+        request: Request<v1::WatchRunsRequest>,
+    ) -> Result<Response<Self::WatchRunsStream>, Status> {
+        let asked = request.into_inner();
+        let watch = self.open_watch(&asked.filter, &asked.cursor).await?;
+        Ok(Response::new(stream::watch(watch, run_event)))
+    }
+
+    async fn stream_run_logs(
+        &self,
+        request: Request<v1::StreamRunLogsRequest>,
+    ) -> Result<Response<Self::StreamRunLogsStream>, Status> {
+        let asked = request.into_inner();
+        let id = RunId::parse(&asked.run_id).map_err(refused)?;
+        let log = self.open_log(&id, asked.offset, asked.no_follow).await?;
+        Ok(Response::new(stream::logs(log, move |line| log_chunk(&id, line))))
+    }
+
+    async fn retry_step(&self, request: Request<v1::RetryStepRequest>) -> Answer {
+        let asked = request.get_ref();
+        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::RetryStep).await
+    }
+
+    async fn resume_run(&self, request: Request<v1::ResumeRunRequest>) -> Answer {
+        let asked = request.get_ref();
+        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::Resume).await
+    }
+
+    async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer {
+        let asked = request.get_ref();
+        let who = who(request.metadata(), &asked.reason).map_err(refused)?;
+        self.again(&asked.run_id, &asked.request_id, who, Again::Rerun).await
+    }
+
+    async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer {
+        let asked = request.get_ref();
+        let who = who(request.metadata(), &asked.reason).map_err(refused)?;
+        self.again(&asked.run_id, &asked.request_id, who, Again::RestartClean).await
+    }
+
+    async fn adopt_observed_state(
+        &self,
+        request: Request<v1::AdoptObservedStateRequest>,
+    ) -> Answer {
+        let asked = request.get_ref();
+        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::Adopt).await
+    }
+
+    async fn mark_manual(&self, request: Request<v1::MarkManualRequest>) -> Answer {
+        let asked = request.get_ref();
+        text::reason("reason", &asked.reason).map_err(refused)?;
+        self.act(request.metadata(), &asked.run_id, &asked.reason, Action::MarkManual).await
+    }
+}

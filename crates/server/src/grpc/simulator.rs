@@ -1,0 +1,98 @@
+//! SimulatorService: faults as data, and the count of every effect asked for.
+
+use super::Doors;
+use super::status::refused;
+use model::refusal::Refusal;
+use proto::v1;
+use providers::sim::FaultRule;
+use tonic::{Request, Response, Status};
+
+#[tonic::async_trait]
+impl v1::simulator_service_server::SimulatorService for Doors {
+    async fn add_fault(
+        &self,
+        request: Request<v1::AddFaultRequest>,
+    ) -> Result<Response<v1::SimFault>, Status> {
+        let asked = request.into_inner().fault;
+        let asked = asked.ok_or_else(|| refused(Refusal::missing("fault")))?;
+        let rule = rule_from(asked).map_err(refused)?;
+        let added = self.sim.add_fault(rule).map_err(refused)?;
+        Ok(Response::new(fault(added)))
+    }
+
+    async fn list_faults(
+        &self,
+        _: Request<v1::ListFaultsRequest>,
+    ) -> Result<Response<v1::ListFaultsResponse>, Status> {
+        let rules = self.sim.list_faults().map_err(refused)?;
+        let faults = rules.into_iter().map(fault).collect();
+        Ok(Response::new(v1::ListFaultsResponse { faults }))
+    }
+
+    async fn clear_faults(
+        &self,
+        request: Request<v1::ClearFaultsRequest>,
+    ) -> Result<Response<v1::ClearFaultsResponse>, Status> {
+        let id = request.into_inner().fault_id;
+        let which = (!id.is_empty()).then_some(id.as_str());
+        let cleared = self.sim.clear_faults(which).map_err(refused)?;
+        if cleared == 0
+            && let Some(id) = which
+        {
+            return Err(refused(Refusal::not_found("fault rule", id, "farrier sim fault list")));
+        }
+        Ok(Response::new(v1::ClearFaultsResponse { cleared: whole(cleared) }))
+    }
+
+    async fn list_effects(
+        &self,
+        request: Request<v1::ListEffectsRequest>,
+    ) -> Result<Response<v1::ListEffectsResponse>, Status> {
+        let counts = self.sim.effects(&request.get_ref().key_prefix).map_err(refused)?;
+        let effects = counts.into_iter().map(|count| v1::SimEffect {
+            key: count.key,
+            machine: count.machine,
+            effect: count.effect,
+            asked: whole(count.asked),
+            applied: whole(count.applied),
+        });
+        Ok(Response::new(v1::ListEffectsResponse { effects: effects.collect() }))
+    }
+}
+
+fn whole(count: impl TryInto<i32>) -> i32 {
+    count.try_into().unwrap_or(i32::MAX)
+}
+
+fn count(field: &str, value: i32) -> Result<u32, Refusal> {
+    u32::try_from(value)
+        .map_err(|_| Refusal::invalid(field, format!("is {value}"), "use 0 or a positive number"))
+}
+
+/// A rule as a client describes it. Its id is the simulator's to give.
+fn rule_from(asked: v1::SimFault) -> Result<FaultRule, Refusal> {
+    let rule = FaultRule::from_words(&asked.verb, &asked.action)?;
+    Ok(FaultRule {
+        id: String::new(),
+        machine: asked.machine,
+        effect: asked.effect,
+        times: count("fault.times", asked.times)?,
+        delay_ms: count("fault.delay_ms", asked.delay_ms)?,
+        message: asked.message,
+        ..rule
+    })
+}
+
+fn fault(rule: FaultRule) -> v1::SimFault {
+    v1::SimFault {
+        fault_id: rule.id,
+        machine: rule.machine,
+        effect: rule.effect,
+        verb: rule.verb.as_str().into(),
+        action: rule.action.as_str().into(),
+        times: whole(rule.times),
+        delay_ms: whole(rule.delay_ms),
+        message: rule.message,
+        struck: whole(rule.struck),
+    }
+}

@@ -1,0 +1,43 @@
+//! Watches and logs as gRPC streams. A client that reads slowly makes its own stream wait, and nothing
+//! else.
+
+use super::status::failed;
+use engine::watch::{LogStream, Seen, Watch};
+use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
+use std::pin::Pin;
+use store::LogLine;
+use tonic::Status;
+
+pub(super) type Streaming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+fn stopping(resume: &str) -> Status {
+    Status::unavailable(format!("the server is stopping; connect again and resume {resume}"))
+}
+
+pub(super) fn watch<T: Send + 'static>(
+    watch: Watch,
+    convert: impl Fn(Seen) -> T + Send + 'static,
+) -> Streaming<T> {
+    let batches = stream::try_unfold(watch, |mut watch| async move {
+        let seen = watch.next().await.map_err(failed)?;
+        if seen.is_empty() {
+            return Err(stopping("after your last cursor"));
+        }
+        Ok(Some((stream::iter(seen).map(Ok::<_, Status>), watch)))
+    });
+    Box::pin(batches.try_flatten().map_ok(convert))
+}
+
+pub(super) fn logs<T: Send + 'static>(
+    log: LogStream,
+    convert: impl Fn(LogLine) -> T + Send + 'static,
+) -> Streaming<T> {
+    let batches = stream::try_unfold(log, |mut log| async move {
+        let lines = log.next().await.map_err(failed)?;
+        if lines.is_empty() {
+            return if log.complete() { Ok(None) } else { Err(stopping("from your last offset")) };
+        }
+        Ok(Some((stream::iter(lines).map(Ok::<_, Status>), log)))
+    });
+    Box::pin(batches.try_flatten().map_ok(convert))
+}

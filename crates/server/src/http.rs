@@ -1,0 +1,67 @@
+//! What the port serves beside gRPC: metrics and health for machines, a first page for people.
+
+use crate::telemetry;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use engine::Engine;
+use metrics_exporter_prometheus::PrometheusHandle;
+use std::time::Instant;
+use tonic::service::Routes;
+
+#[derive(Clone)]
+struct Shared {
+    engine: Engine,
+    metrics: Option<PrometheusHandle>,
+}
+
+/// gRPC and HTTP on one router.
+pub(crate) fn router(
+    engine: Engine,
+    grpc: Routes,
+    metrics: Option<PrometheusHandle>,
+    console: Router,
+) -> Router {
+    let shared = Shared { engine, metrics };
+    let pages = Router::new()
+        .route("/metrics", get(show_metrics))
+        .route("/healthz", get(show_health))
+        .with_state(shared);
+    grpc.into_axum_router().merge(pages).merge(console).layer(middleware::from_fn(count))
+}
+
+async fn show_metrics(State(shared): State<Shared>) -> Response {
+    let Some(metrics) = shared.metrics else {
+        return StatusCode::NOT_FOUND.into_response();
+    };
+    telemetry::refresh(&shared.engine).await;
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics.render()).into_response()
+}
+
+async fn show_health(State(shared): State<Shared>) -> Response {
+    match shared.engine.healthy().await {
+        Ok(()) => "ok\n".into_response(),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")).into_response(),
+    }
+}
+
+/// Counts requests. Paths are bounded: what no route knows is counted as one.
+async fn count(request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let path = request.uri().path();
+    let known = path.starts_with("/farrier.v1.") || path.starts_with("/grpc.");
+    let path = if known { path.to_string() } else { "http".to_string() };
+    let response = next.run(request).await;
+    // A unary call that failed says so in its headers; the status of others is in their trailers.
+    let said = response.headers().get("grpc-status").and_then(|status| status.to_str().ok());
+    let path = if said == Some("12") { "unknown".into() } else { path };
+    let status = said.unwrap_or("0").to_string();
+    metrics::counter!("farrier_requests_total", "path" => path.clone(), "status" => status)
+        .increment(1);
+    metrics::histogram!("farrier_request_seconds", "path" => path)
+        .record(started.elapsed().as_secs_f64());
+    response
+}

@@ -1,0 +1,224 @@
+//! From a configuration to a running server, and back down again without losing anything.
+
+use crate::config::Config;
+use crate::grpc::{self, Doors};
+use crate::{demo, http, telemetry};
+use axum::serve::ListenerExt;
+use engine::{Engine, clock};
+use providers::Providers;
+use providers::sim::Sim;
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Options, Store, StoreError};
+use tokio::net::TcpListener;
+
+/// Why a server could not start or go on. Each says what to do.
+#[derive(Debug)]
+pub enum ServeError {
+    /// The configuration or the surroundings are wrong.
+    Refused(String),
+    /// The database does not answer.
+    Unavailable(String),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(said) | Self::Unavailable(said) => f.write_str(said),
+        }
+    }
+}
+
+impl From<StoreError> for ServeError {
+    fn from(error: StoreError) -> Self {
+        Self::Unavailable(error.to_string())
+    }
+}
+
+/// How long connections may take to end after the engine has let go of its work.
+const LINGER: Duration = Duration::from_secs(3);
+
+/// Serves until SIGTERM or Ctrl-C. `ready` is called once requests are answered.
+pub async fn serve(
+    config: Config,
+    demo: bool,
+    ready: impl FnOnce(&Config),
+) -> Result<(), ServeError> {
+    config.check().map_err(ServeError::Refused)?;
+    telemetry::start_logging(&config.log).map_err(ServeError::Refused)?;
+    let metrics = telemetry::start_metrics();
+    let _lock = prepare_data_dir(&config)?;
+    let listener = TcpListener::bind(config.listen).await.map_err(|error| {
+        let said = format!("cannot listen on {}: {error}; choose another --listen", config.listen);
+        ServeError::Refused(said)
+    })?;
+    let listening = listener.local_addr().unwrap_or(config.listen);
+    let config = Config { listen: listening, ..config };
+    if !listening.ip().is_loopback() {
+        tracing::warn!(%listening, "there is no authentication yet: whoever reaches this port may act");
+    }
+
+    let sim = open_sim(&config)?;
+    let store = Store::open(&options(&config)).await?;
+    let providers = Providers::default().with(Arc::new(sim.clone()));
+    let engine = Engine::start_up(store, providers, config.settings(), clock::system()).await?;
+    load_plans(&engine, &config).await?;
+    if demo {
+        demo::register_demo(&engine).await?;
+    }
+    demo::register_fleet(&engine, config.sim.machines).await?;
+
+    let doors = Doors { engine: engine.clone(), sim };
+    let grpc = grpc::routes(doors)
+        .await
+        .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
+    let router = http::router(engine.clone(), grpc, metrics, axum::Router::new());
+    ready(&config);
+    tracing::info!(%listening, replica = %engine.settings().replica, "serving");
+    run(listener, router, engine).await
+}
+
+/// Serves until asked to stop; then the engine hands its work back, and the connections end.
+async fn run(
+    listener: TcpListener,
+    router: axum::Router,
+    engine: Engine,
+) -> Result<(), ServeError> {
+    let stopping = Arc::new(tokio::sync::Notify::new());
+    let stopped = Arc::clone(&stopping);
+    let listener = listener.tap_io(|stream| {
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection keeps its delay");
+        }
+    });
+    let serving = tokio::spawn(async move {
+        let graceful = async move { stopped.notified().await };
+        axum::serve(listener, router).with_graceful_shutdown(graceful).await
+    });
+    asked_to_stop().await;
+    tracing::info!("stopping: no run is lost, what is under way goes on after the next start");
+    stopping.notify_one();
+    engine.shut_down().await;
+    match tokio::time::timeout(LINGER, serving).await {
+        Ok(Ok(Err(error))) => tracing::warn!(%error, "the server ended badly"),
+        Ok(_) => {}
+        Err(_) => tracing::debug!("some connections did not end in time"),
+    }
+    Ok(())
+}
+
+/// SIGTERM, or Ctrl-C.
+async fn asked_to_stop() {
+    let interrupted = tokio::signal::ctrl_c();
+    match tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()) {
+        Ok(mut terminated) => tokio::select! {
+            _ = interrupted => {}
+            _ = terminated.recv() => {}
+        },
+        Err(error) => {
+            tracing::warn!(%error, "SIGTERM cannot be heard");
+            let _ = interrupted.await;
+        }
+    }
+}
+
+fn options(config: &Config) -> Options {
+    if config.database_url.is_empty() {
+        Options::Sqlite { path: config.data_dir.join("farrier.db") }
+    } else {
+        let url = config.database_url.clone();
+        Options::Postgres { url, connections: config.database_connections }
+    }
+}
+
+/// Makes the data directory and, for SQLite, sees to it that no other server uses it.
+fn prepare_data_dir(config: &Config) -> Result<Option<File>, ServeError> {
+    let dir = &config.data_dir;
+    let refused = |what: &str, error: std::io::Error| {
+        ServeError::Refused(format!("{what} {}: {error}; choose another --data-dir", dir.display()))
+    };
+    std::fs::create_dir_all(dir).map_err(|error| refused("cannot make", error))?;
+    if !config.database_url.is_empty() {
+        return Ok(None);
+    }
+    lock(dir).map(Some).map_err(|error| match error {
+        LockError::Held(holder) => ServeError::Refused(format!(
+            "another farrier serve{holder} uses {}; stop it, or choose another --data-dir",
+            dir.display()
+        )),
+        LockError::Io(error) => refused("cannot write to", error),
+    })
+}
+
+enum LockError {
+    Held(String),
+    Io(std::io::Error),
+}
+
+fn lock(dir: &Path) -> Result<File, LockError> {
+    let path = dir.join("lock");
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    let mut file = options.open(&path).map_err(LockError::Io)?;
+    match file.try_lock() {
+        Ok(()) => {
+            // The pid is for the person who finds the lock; failing to write it does no harm.
+            let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+            Ok(file)
+        }
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let pid = std::fs::read_to_string(&path).unwrap_or_default();
+            let pid = pid.trim();
+            Err(LockError::Held(if pid.is_empty() {
+                String::new()
+            } else {
+                format!(" (pid {pid})")
+            }))
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(LockError::Io(error)),
+    }
+}
+
+fn open_sim(config: &Config) -> Result<Sim, ServeError> {
+    let dir = config.sim_dir();
+    let sim = Sim::in_dir(&dir, config.sim.speed).map_err(|error| {
+        ServeError::Refused(format!("the simulated fleet cannot use {}: {error}", dir.display()))
+    })?;
+    for (index, rule) in config.sim.faults.iter().enumerate() {
+        let mut rule = rule.clone();
+        if rule.id.is_empty() {
+            // A fixed id keeps a restart from adding the same rule again.
+            rule.id = format!("config-{index}");
+        }
+        sim.add_fault(rule)
+            .map_err(|refusal| ServeError::Refused(format!("sim.faults[{index}]: {refusal}")))?;
+    }
+    Ok(sim)
+}
+
+/// Loads plans from files. A plan that exists already must be the same: plans never change.
+async fn load_plans(engine: &Engine, config: &Config) -> Result<(), ServeError> {
+    for path in &config.plan_files {
+        let wrong = |said: String| {
+            ServeError::Refused(format!("the plan file {} is wrong: {said}", path.display()))
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+        let toml = path.extension().is_some_and(|extension| extension == "toml");
+        let plan: proto::v1::Plan = if toml {
+            toml::from_str(&text).map_err(|error| wrong(error.to_string()))?
+        } else {
+            serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?
+        };
+        let plan = grpc::plan_from(plan).map_err(|refusal| wrong(refusal.said))?;
+        match engine.create_plan(plan).await {
+            Ok(_) => {}
+            Err(StoreError::Refused(refusal)) => return Err(wrong(refusal.said)),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! What operators of Farrier itself see: structured logs and Prometheus metrics.
+
+use crate::config::{Log, LogFormat};
+use engine::Engine;
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use store::{Result, Tx, Work};
+use tracing_subscriber::EnvFilter;
+
+/// Buckets for everything that is measured in seconds: from a commit to a reimage.
+const SECONDS: [f64; 14] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0, 300.0, 1800.0];
+
+/// Starts logging to stderr. A second call in one process is ignored.
+pub(crate) fn start_logging(log: &Log) -> std::result::Result<(), String> {
+    let filter = EnvFilter::try_new(&log.level)
+        .map_err(|error| format!("log.level {:?} is wrong: {error}", log.level))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = match log.format {
+        LogFormat::Text => builder.with_target(false).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+    // Tests start several servers in one process; the first one's logging serves them all.
+    drop(started);
+    Ok(())
+}
+
+/// Starts counting. None when this process counts already, which only happens in tests.
+pub(crate) fn start_metrics() -> Option<PrometheusHandle> {
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)
+        .ok()?;
+    let handle = builder.install_recorder().ok()?;
+    describe();
+    Some(handle)
+}
+
+fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_counter!("farrier_runs_started_total", "Runs accepted, by type.");
+    describe_counter!("farrier_runs_finished_total", "Runs ended, by type and phase.");
+    describe_counter!("farrier_probes_total", "Machines looked at.");
+    describe_counter!(
+        "farrier_turn_panics_total",
+        "Workers that panicked; each run rests a while."
+    );
+    describe_counter!("farrier_unreadable_records_total", "Claimed runs that cannot be read.");
+    describe_counter!("farrier_requests_total", "Requests, by path and gRPC status.");
+    describe_gauge!("farrier_runs_in_hand", "Runs this replica is working on.");
+    describe_gauge!("farrier_runs_active", "Runs that have not ended, by phase.");
+    describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
+    describe_gauge!("farrier_machines", "Machines in the inventory.");
+    describe_gauge!("farrier_watchers", "Open watches.");
+    describe_histogram!("farrier_order_seconds", "Time per order to a provider.");
+    describe_histogram!("farrier_reaction_seconds", "From accepted to started.");
+    describe_histogram!("farrier_request_seconds", "Time per request, by path.");
+}
+
+/// Brings the gauges that are read and not counted up to date. The numbers may be missing when the
+/// database does not answer; the rest of the page is served all the same.
+pub(crate) async fn refresh(engine: &Engine) {
+    metrics::gauge!("farrier_runs_in_hand").set(engine.in_flight() as f64);
+    metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
+    let Ok(counts) = engine.store().scan(Counts).await else { return };
+    metrics::gauge!("farrier_machines").set(counts.machines as f64);
+    for phase in ["PENDING", "RUNNING"] {
+        let found = counts.phases.iter().find(|(name, _)| name == phase);
+        let count = found.map_or(0, |(_, count)| *count);
+        metrics::gauge!("farrier_runs_active", "phase" => phase).set(count as f64);
+    }
+    if let Ok(overdue) = engine.overdue().await {
+        metrics::gauge!("farrier_runs_overdue").set(overdue as f64);
+    }
+}
+
+struct Counts;
+
+struct Counted {
+    machines: i64,
+    phases: Vec<(String, i64)>,
+}
+
+impl Work for Counts {
+    type Out = Counted;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Counted> {
+        Ok(Counted { machines: tx.count_machines().await?, phases: tx.phase_counts().await? })
+    }
+}

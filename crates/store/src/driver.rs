@@ -1,0 +1,186 @@
+//! The two databases behind one door.
+
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
+
+use crate::signal::{Bus, Signal};
+use crate::value::{Row, Value};
+use crate::{Result, StoreError};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where the state is kept.
+#[derive(Debug, Clone)]
+pub enum Options {
+    Sqlite { path: PathBuf },
+    Postgres { url: String, connections: usize },
+}
+
+/// A transaction as a value. It may be run more than once before it is committed, so it takes `&self`
+/// and touches nothing but the transaction it is given.
+pub trait Work: Send + Sync + 'static {
+    type Out: Send + 'static;
+
+    fn run(&self, tx: &mut Tx) -> impl Future<Output = Result<Self::Out>> + Send;
+}
+
+#[derive(Clone)]
+pub struct Store {
+    driver: Driver,
+    bus: Bus,
+}
+
+#[derive(Clone)]
+enum Driver {
+    Sqlite(Arc<sqlite::Sqlite>),
+    Postgres(Arc<postgres::Postgres>),
+}
+
+impl Store {
+    /// Opens the database, brings its schema up to date, and starts listening to other replicas.
+    pub async fn open(options: &Options) -> Result<Self> {
+        let bus = Bus::default();
+        let driver = match options {
+            Options::Sqlite { path } => Driver::Sqlite(sqlite::Sqlite::open(path, bus.clone())?),
+            Options::Postgres { url, connections } => {
+                Driver::Postgres(postgres::Postgres::open(url, *connections, bus.clone()).await?)
+            }
+        };
+        Ok(Self { driver, bus })
+    }
+
+    /// Runs the work in one durable transaction: all of it, or nothing.
+    pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
+        match &self.driver {
+            Driver::Sqlite(db) => db.write(work).await,
+            Driver::Postgres(db) => db.write(work).await,
+        }
+    }
+
+    /// Runs short work that only reads, on one consistent view.
+    pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
+        match &self.driver {
+            Driver::Sqlite(db) => db.read(work),
+            Driver::Postgres(db) => db.read(work).await,
+        }
+    }
+
+    /// The same for work that may take milliseconds: it does not hold up other tasks.
+    pub async fn scan<W: Work>(&self, work: W) -> Result<W::Out> {
+        match &self.driver {
+            Driver::Sqlite(db) => db.scan(work).await,
+            Driver::Postgres(db) => db.read(work).await,
+        }
+    }
+
+    pub fn bus(&self) -> &Bus {
+        &self.bus
+    }
+}
+
+/// An open transaction. Its methods are spread over the files of this crate, by noun.
+pub struct Tx {
+    conn: Conn,
+    signals: Vec<Signal>,
+}
+
+enum Conn {
+    Sqlite(rusqlite::Connection),
+    Postgres(deadpool_postgres::Object),
+}
+
+/// What differs between the two, in words of SQL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+impl Tx {
+    fn new(conn: Conn) -> Self {
+        Self { conn, signals: Vec::new() }
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        match &self.conn {
+            Conn::Sqlite(_) => Dialect::Sqlite,
+            Conn::Postgres(_) => Dialect::Postgres,
+        }
+    }
+
+    /// Said after the commit, to whoever waits.
+    pub(crate) fn signal(&mut self, signal: Signal) {
+        if !self.signals.contains(&signal) {
+            self.signals.push(signal);
+        }
+    }
+
+    pub(crate) async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>> {
+        match &mut self.conn {
+            Conn::Sqlite(conn) => sqlite::query(conn, sql, values),
+            Conn::Postgres(conn) => postgres::query(conn, sql, values).await,
+        }
+    }
+
+    pub(crate) async fn query_one(&mut self, sql: &str, values: &[Value]) -> Result<Option<Row>> {
+        Ok(self.query(sql, values).await?.into_iter().next())
+    }
+
+    pub(crate) async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
+        match &mut self.conn {
+            Conn::Sqlite(conn) => sqlite::execute(conn, sql, values),
+            Conn::Postgres(conn) => postgres::execute(conn, sql, values).await,
+        }
+    }
+
+    /// Several statements in one round trip; the number of rows each touched.
+    pub(crate) async fn execute_all(&mut self, batch: Vec<Statement>) -> Result<Vec<u64>> {
+        match &mut self.conn {
+            Conn::Sqlite(conn) => {
+                batch.iter().map(|one| sqlite::execute(conn, &one.sql, &one.values)).collect()
+            }
+            Conn::Postgres(conn) => postgres::execute_all(conn, &batch).await,
+        }
+    }
+}
+
+/// A statement with its parameters.
+pub(crate) struct Statement {
+    pub sql: String,
+    pub values: Vec<Value>,
+}
+
+impl Dialect {
+    /// Fills the words in braces that migrations and a few statements leave open.
+    pub fn fill(self, sql: &str) -> String {
+        let words: &[(&str, &str)] = match self {
+            Self::Sqlite => sqlite::WORDS,
+            Self::Postgres => postgres::WORDS,
+        };
+        words.iter().fold(sql.to_string(), |sql, (word, meaning)| sql.replace(word, meaning))
+    }
+
+    /// The text of one key of a JSON object kept as text.
+    pub fn json_text(self, column: &str, key: &str) -> String {
+        match self {
+            Self::Sqlite => format!("({column} ->> {key})"),
+            Self::Postgres => format!("({column}::jsonb ->> {key})"),
+        }
+    }
+}
+
+/// The schema, step by step. A step never changes once it has been released.
+const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_init.sql")];
+
+/// The steps that a database at `version` still needs.
+fn migrations(version: i64, dialect: Dialect) -> Result<Vec<(i64, String)>> {
+    let known = MIGRATIONS.len() as i64;
+    if version > known {
+        return Err(StoreError::Unavailable(format!(
+            "the database has schema version {version}, this farrier knows up to {known}; \
+             start the newer farrier that made it"
+        )));
+    }
+    let steps = MIGRATIONS.iter().enumerate().map(|(index, sql)| (index as i64 + 1, *sql));
+    Ok(steps.filter(|(step, _)| *step > version).map(|(n, sql)| (n, dialect.fill(sql))).collect())
+}

@@ -1,0 +1,258 @@
+//! SQLite: one writer thread that groups the commits of concurrent requests, and a few readers.
+//!
+//! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes what
+//! is waiting, runs each piece in a savepoint of its own, commits once, and only then answers them all.
+
+use super::{Conn, Dialect, Tx, Work, migrations};
+use crate::signal::Bus;
+use crate::value::{Row, Value};
+use crate::{Result, StoreError};
+use rusqlite::Connection;
+use rusqlite::types::ValueRef;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use tokio::sync::oneshot;
+
+/// What the words in braces mean here.
+pub(super) const WORDS: &[(&str, &str)] = &[
+    ("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
+    ("{txid}", "BIGINT NOT NULL DEFAULT 0"),
+    ("{bytes}", "BLOB"),
+    ("{events_order}", ""),
+    // One writer at a time: what is committed is in order, and rows need no locks.
+    ("{after_cursor}", "e.seq > $2 AND e.tx >= $1"),
+    ("{lock}", ""),
+    ("{skip_locked}", ""),
+    ("{horizon}", "SELECT 0, COALESCE(MAX(seq), 0) FROM events"),
+];
+
+/// How many requests may share one commit.
+const MAX_GROUP: usize = 256;
+const STATEMENTS_CACHED: usize = 128;
+const BUSY_MS: u64 = 5_000;
+
+/// A piece of work on its way through the writer.
+trait Job: Send {
+    fn run(&mut self, tx: &mut Tx);
+    /// Answers the request once it is known whether the commit held.
+    fn finish(self: Box<Self>, committed: Result<()>);
+}
+
+struct Pending<W: Work> {
+    work: W,
+    result: Option<Result<W::Out>>,
+    answer: oneshot::Sender<Result<W::Out>>,
+}
+
+impl<W: Work> Job for Pending<W> {
+    fn run(&mut self, tx: &mut Tx) {
+        self.result = Some(in_savepoint(tx, &self.work));
+    }
+
+    fn finish(self: Box<Self>, committed: Result<()>) {
+        let Self { result, answer, .. } = *self;
+        let unrun = || Err(StoreError::Unavailable("the work was not begun".into()));
+        // A requester that went away does not undo what was committed.
+        let _ = answer.send(committed.and_then(|()| result.unwrap_or_else(unrun)));
+    }
+}
+
+pub(crate) struct Sqlite {
+    writer: Sender<Box<dyn Job>>,
+    readers: Mutex<Vec<Connection>>,
+    path: std::path::PathBuf,
+}
+
+impl Sqlite {
+    pub fn open(path: &Path, bus: Bus) -> Result<Arc<Self>> {
+        let mut conn = connect(path)?;
+        migrate(&mut conn)?;
+        let (writer, jobs) = channel();
+        std::thread::Builder::new()
+            .name("sqlite-writer".into())
+            .spawn(move || run_writer(conn, &jobs, &bus))
+            .map_err(|error| StoreError::Unavailable(format!("no writer thread: {error}")))?;
+        Ok(Arc::new(Self { writer, readers: Mutex::default(), path: path.to_path_buf() }))
+    }
+
+    pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
+        let (answer, answered) = oneshot::channel();
+        let job = Box::new(Pending { work, result: None, answer });
+        let gone = || StoreError::Unavailable("the database writer has stopped".into());
+        self.writer.send(job).map_err(|_| gone())?;
+        answered.await.map_err(|_| gone())?
+    }
+
+    pub fn read<W: Work>(&self, work: W) -> Result<W::Out> {
+        let conn = match self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+            Some(conn) => conn,
+            None => connect(&self.path)?,
+        };
+        let mut tx = Tx::new(Conn::Sqlite(conn));
+        let result = begin(&tx, "BEGIN").and_then(|()| now(work.run(&mut tx)));
+        let ended = begin(&tx, "COMMIT");
+        if let (Conn::Sqlite(conn), Ok(())) = (tx.conn, ended) {
+            self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+        }
+        result
+    }
+
+    pub async fn scan<W: Work>(self: &Arc<Self>, work: W) -> Result<W::Out> {
+        let this = Arc::clone(self);
+        tokio::task::spawn_blocking(move || this.read(work))
+            .await
+            .map_err(|error| StoreError::Corrupt(format!("a reader panicked: {error}")))?
+    }
+}
+
+/// Takes what waits, commits it together, answers. Ends when nobody can ask any more.
+fn run_writer(conn: Connection, jobs: &Receiver<Box<dyn Job>>, bus: &Bus) {
+    let mut tx = Tx::new(Conn::Sqlite(conn));
+    while let Ok(first) = jobs.recv() {
+        let mut group = vec![first];
+        let committed = commit_group(&mut tx, &mut group, jobs);
+        let signals = std::mem::take(&mut tx.signals);
+        match &committed {
+            Ok(()) => bus.publish(signals),
+            Err(error) => {
+                tracing::error!(%error, requests = group.len(), "a commit failed");
+                // A failed COMMIT may leave the transaction open.
+                let _ = begin(&tx, "ROLLBACK");
+            }
+        }
+        for job in group {
+            job.finish(committed.clone());
+        }
+    }
+}
+
+/// Runs the first job and whatever has come in meanwhile in one transaction.
+fn commit_group(
+    tx: &mut Tx,
+    group: &mut Vec<Box<dyn Job>>,
+    jobs: &Receiver<Box<dyn Job>>,
+) -> Result<()> {
+    begin(tx, "BEGIN IMMEDIATE")?;
+    let mut done = 0;
+    while let Some(job) = group.get_mut(done) {
+        job.run(tx);
+        done += 1;
+        if done < MAX_GROUP {
+            group.extend(jobs.try_recv());
+        }
+    }
+    begin(tx, "COMMIT")
+}
+
+/// Runs one piece of work so that its failure leaves the others of its group untouched.
+fn in_savepoint<W: Work>(tx: &mut Tx, work: &W) -> Result<W::Out> {
+    let said_before = tx.signals.len();
+    let result = begin(tx, "SAVEPOINT work").and_then(|()| {
+        let run = std::panic::AssertUnwindSafe(|| now(work.run(tx)));
+        std::panic::catch_unwind(run)
+            .unwrap_or_else(|_| Err(StoreError::Corrupt("a transaction panicked".into())))
+    });
+    match result {
+        Ok(out) => begin(tx, "RELEASE work").map(|()| out),
+        Err(error) => {
+            tx.signals.truncate(said_before);
+            let undone = begin(tx, "ROLLBACK TO work").and_then(|()| begin(tx, "RELEASE work"));
+            Err(undone.err().unwrap_or(error))
+        }
+    }
+}
+
+fn begin(tx: &Tx, statement: &str) -> Result<()> {
+    match &tx.conn {
+        Conn::Sqlite(conn) => {
+            let mut statement = conn.prepare_cached(statement).map_err(trouble)?;
+            statement.execute([]).map(drop).map_err(trouble)
+        }
+        Conn::Postgres(_) => Err(StoreError::Corrupt("not a SQLite connection".into())),
+    }
+}
+
+/// SQLite answers at once, so a future over it is ready at its first poll.
+fn now<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(StoreError::Corrupt("a transaction waited for something else".into())),
+    }
+}
+
+fn connect(path: &Path) -> Result<Connection> {
+    let conn = Connection::open(path).map_err(trouble)?;
+    conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    for (name, value) in [
+        ("journal_mode", "WAL"),
+        ("synchronous", "FULL"),
+        ("foreign_keys", "ON"),
+        ("temp_store", "MEMORY"),
+        ("wal_autocheckpoint", "4000"),
+        ("journal_size_limit", "67108864"),
+    ] {
+        conn.pragma_update(None, name, value).map_err(trouble)?;
+    }
+    Ok(conn)
+}
+
+fn migrate(conn: &mut Connection) -> Result<()> {
+    let version =
+        conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(trouble)?;
+    for (step, sql) in migrations(version, Dialect::Sqlite)? {
+        let tx = conn.transaction().map_err(trouble)?;
+        tx.execute_batch(&sql).map_err(trouble)?;
+        tx.pragma_update(None, "user_version", step).map_err(trouble)?;
+        tx.commit().map_err(trouble)?;
+    }
+    Ok(())
+}
+
+/// `$1` is a name to SQLite and a number to PostgreSQL; `?1` is the number here.
+fn numbered(sql: &str) -> String {
+    sql.replace('$', "?")
+}
+
+pub(super) fn query(conn: &Connection, sql: &str, values: &[Value]) -> Result<Vec<Row>> {
+    let mut statement = conn.prepare_cached(&numbered(sql)).map_err(trouble)?;
+    let width = statement.column_count();
+    let mut rows = statement.query(rusqlite::params_from_iter(values)).map_err(trouble)?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().map_err(trouble)? {
+        let cells = (0..width).map(|index| row.get_ref(index).map_err(trouble).and_then(value));
+        found.push(Row(cells.collect::<Result<_>>()?));
+    }
+    Ok(found)
+}
+
+pub(super) fn execute(conn: &Connection, sql: &str, values: &[Value]) -> Result<u64> {
+    let mut statement = conn.prepare_cached(&numbered(sql)).map_err(trouble)?;
+    let touched = statement.execute(rusqlite::params_from_iter(values)).map_err(trouble)?;
+    Ok(touched as u64)
+}
+
+fn value(cell: ValueRef<'_>) -> Result<Value> {
+    Ok(match cell {
+        ValueRef::Null => Value::Null,
+        ValueRef::Integer(value) => Value::Int(value),
+        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
+        ValueRef::Real(_) => return Err(StoreError::Corrupt("a floating-point column".into())),
+    })
+}
+
+fn trouble(error: rusqlite::Error) -> StoreError {
+    use rusqlite::ErrorCode::{ConstraintViolation, DiskFull, ReadOnly};
+    match error.sqlite_error_code() {
+        Some(ConstraintViolation) => StoreError::Conflict,
+        Some(DiskFull) => StoreError::Unavailable("the disk is full; free some space".into()),
+        Some(ReadOnly) => {
+            StoreError::Unavailable("the database is read-only; make its directory writable".into())
+        }
+        Some(_) | None => StoreError::Unavailable(error.to_string()),
+    }
+}

@@ -1,0 +1,41 @@
+//! What can go wrong between us and the database.
+
+use model::refusal::Refusal;
+use std::fmt;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreError {
+    /// The database cannot be written or read now. Nothing is known to have been written.
+    Unavailable(String),
+    /// A version or an epoch moved: somebody else wrote first, and nothing of this was written.
+    Conflict,
+    /// The work itself refused, by the model's rules. Nothing was written.
+    Refused(Refusal),
+    /// A row cannot be understood.
+    Corrupt(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable(said) => write!(f, "the database is unavailable: {said}"),
+            Self::Conflict => f.write_str("somebody else wrote first"),
+            Self::Refused(refusal) => refusal.fmt(f),
+            Self::Corrupt(said) => write!(f, "a stored record cannot be read: {said}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+impl From<Refusal> for StoreError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<serde_json::Error> for StoreError {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Corrupt(error.to_string())
+    }
+}

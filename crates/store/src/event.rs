@@ -1,0 +1,184 @@
+//! Events: every transition of every object, one row each. Read by object they are its history, read
+//! in order they are the watch. An event is written by the transaction that made the change, and by
+//! nothing else.
+
+use crate::driver::Statement;
+use crate::signal::Signal;
+use crate::value::{Row, Value, values};
+use crate::{Result, Tx};
+use model::machine::Machine;
+use model::run::{Run, RunSpec};
+use model::time::Timestamp;
+use std::fmt;
+
+/// What brought a change about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Request,
+    Engine,
+    Probe,
+    Admin,
+}
+
+impl Cause {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Engine => "engine",
+            Self::Probe => "probe",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// A place in the order of all events. Clients carry it as an opaque word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Cursor {
+    pub tx: i64,
+    pub seq: i64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.tx, self.seq)
+    }
+}
+
+impl Cursor {
+    pub fn parse(text: &str) -> Option<Self> {
+        let (tx, seq) = text.split_once('.')?;
+        let cursor = Self { tx: tx.parse().ok()?, seq: seq.parse().ok()? };
+        (cursor.tx >= 0 && cursor.seq >= 0).then_some(cursor)
+    }
+}
+
+/// What to say about a change.
+#[derive(Debug, Clone)]
+pub struct NewEvent {
+    pub cause: Cause,
+    pub actor: String,
+    pub message: String,
+    /// The line of code that decided it.
+    pub decided_by: String,
+    pub at: Timestamp,
+}
+
+/// An event as it was written.
+#[derive(Debug, Clone)]
+pub struct Event {
+    pub cursor: Cursor,
+    pub ts: Timestamp,
+    pub object_id: String,
+    pub version: i64,
+    /// What the object became, in one word.
+    pub word: String,
+    pub cause: String,
+    pub actor: String,
+    pub message: String,
+    pub decided_by: String,
+    /// The run as it was after the change, where the object is a run.
+    pub run: Option<Run>,
+}
+
+impl Tx {
+    /// Tells of a run's change. `run` is the run after it, at its new version.
+    pub async fn tell_run(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
+        let statement = Self::run_event(run, event)?;
+        self.execute(&statement.sql, &statement.values).await?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    pub(crate) fn run_event(run: &Run, event: &NewEvent) -> Result<Statement> {
+        let body = serde_json::to_string(&run.progress)?;
+        let word = run.progress.workflow.as_str();
+        Ok(insert("run", run.spec.id.as_str(), run.version, word, event, body))
+    }
+
+    pub(crate) fn machine_event(machine: &Machine, event: &NewEvent) -> Statement {
+        let word = machine.effective_state().as_str();
+        insert("machine", machine.id.as_str(), machine.version, word, event, String::new())
+    }
+
+    /// The events after a cursor, in order, at most `limit`. What is returned is final: nothing can
+    /// appear before the last of them any more.
+    pub async fn events_after(&mut self, cursor: Cursor, limit: i64) -> Result<Vec<Event>> {
+        let sql = self.dialect().fill(
+            "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
+             e.message, e.decided_by, e.kind, e.body, r.spec FROM events e \
+             LEFT JOIN runs r ON r.id = e.object_id \
+             WHERE {after_cursor} ORDER BY e.tx, e.seq LIMIT $3",
+        );
+        let rows = self.query(&sql, values![cursor.tx, cursor.seq, limit]).await?;
+        rows.iter().map(event).collect()
+    }
+
+    /// The place after everything that is final now.
+    pub async fn horizon(&mut self) -> Result<Cursor> {
+        let sql = self.dialect().fill("{horizon}");
+        match self.query_one(&sql, &[]).await? {
+            Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
+            None => Ok(Cursor::default()),
+        }
+    }
+
+    /// The history of one object after a version, oldest first.
+    pub async fn history(&mut self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
+        let sql = "SELECT e.tx, e.seq, e.ts, e.object_id, e.version, e.word, e.cause, e.actor, \
+                   e.message, e.decided_by, e.kind, e.body, NULL FROM events e \
+                   WHERE e.object_id = $1 AND e.version > $2 ORDER BY e.version LIMIT $3";
+        let rows = self.query(sql, values![id, after, limit]).await?;
+        rows.iter().map(event).collect()
+    }
+}
+
+fn insert(
+    kind: &str,
+    id: &str,
+    version: i64,
+    word: &str,
+    event: &NewEvent,
+    body: String,
+) -> Statement {
+    Statement {
+        sql: "INSERT INTO events (ts, kind, object_id, version, word, cause, actor, message, \
+              decided_by, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+            .into(),
+        values: vec![
+            Value::from(event.at),
+            Value::from(kind),
+            Value::from(id),
+            Value::from(version),
+            Value::from(word),
+            Value::from(event.cause.as_str()),
+            Value::from(event.actor.as_str()),
+            Value::from(event.message.as_str()),
+            Value::from(event.decided_by.as_str()),
+            Value::from(body),
+        ],
+    }
+}
+
+fn event(row: &Row) -> Result<Event> {
+    let version = row.int(4)?;
+    let run = match row.opt_text(12) {
+        Ok(Some(spec)) => {
+            let spec: RunSpec = serde_json::from_str(spec)?;
+            Some(Run { spec, progress: row.json(11)?, version })
+        }
+        Ok(None) => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Event {
+        cursor: Cursor { tx: row.int(0)?, seq: row.int(1)? },
+        ts: row.time(2)?,
+        object_id: row.text(3)?.to_string(),
+        version,
+        word: row.text(5)?.to_string(),
+        cause: row.text(6)?.to_string(),
+        actor: row.text(7)?.to_string(),
+        message: row.text(8)?.to_string(),
+        decided_by: row.text(9)?.to_string(),
+        run,
+    })
+}

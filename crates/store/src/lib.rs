@@ -1,0 +1,31 @@
+//! What is remembered.
+//!
+//! The only crate with SQL. A transaction is a value: something that implements [`Work`] and is handed
+//! to [`Store::write`] or [`Store::read`]. Inside, one set of statements serves both databases; what
+//! differs lives in `driver/sqlite.rs` and `driver/postgres.rs`. Nothing here decides anything: whoever
+//! writes says what, and the store sees to it that it is written whole or not at all.
+
+mod driver;
+mod error;
+mod event;
+mod filter;
+mod log;
+mod machine;
+mod plan;
+mod replica;
+mod run;
+mod signal;
+mod subject;
+mod value;
+
+pub use driver::{Options, Store, Tx, Work};
+pub use error::StoreError;
+pub use event::{Cause, Cursor, Event, NewEvent};
+pub use log::{LogLine, NewLog};
+pub use machine::MachinePage;
+pub use replica::Replica;
+pub use run::{Held, RunPage};
+pub use signal::{Bus, Signal};
+pub use subject::{Claimed, Hold, Settle, Settled};
+
+pub type Result<T> = std::result::Result<T, StoreError>;

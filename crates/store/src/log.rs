@@ -1,0 +1,119 @@
+//! Logs: what came out of the work, by run, at byte offsets. Appending never fails a transition:
+//! lines that are there already are passed over.
+
+use crate::signal::Signal;
+use crate::value::{Row, Value, values};
+use crate::{Result, Tx};
+use model::id::RunId;
+use model::time::Timestamp;
+
+/// A piece of log to keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewLog {
+    pub start: i64,
+    pub ts: Timestamp,
+    pub step: String,
+    pub attempt: u32,
+    pub stream: &'static str,
+    pub data: Vec<u8>,
+}
+
+/// A piece of log that was kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogLine {
+    pub start: i64,
+    pub ts: Timestamp,
+    pub step: String,
+    pub stream: String,
+    pub data: Vec<u8>,
+}
+
+/// How many rows one INSERT carries; both databases have a limit on parameters.
+const ROWS_AT_ONCE: usize = 64;
+
+impl Tx {
+    pub async fn append_log(&mut self, run: &RunId, lines: &[NewLog]) -> Result<()> {
+        for chunk in lines.chunks(ROWS_AT_ONCE) {
+            let mut sql = String::from(
+                "INSERT INTO logs (run_id, start, ts, step, attempt, stream, data) VALUES ",
+            );
+            let mut all = Vec::with_capacity(chunk.len() * 7);
+            for (index, line) in chunk.iter().enumerate() {
+                let n = index * 7;
+                let comma = if index == 0 { "" } else { ", " };
+                sql.push_str(&format!(
+                    "{comma}(${}, ${}, ${}, ${}, ${}, ${}, ${})",
+                    n + 1,
+                    n + 2,
+                    n + 3,
+                    n + 4,
+                    n + 5,
+                    n + 6,
+                    n + 7
+                ));
+                all.extend([
+                    Value::from(run.as_str()),
+                    Value::from(line.start),
+                    Value::from(line.ts),
+                    Value::from(line.step.as_str()),
+                    Value::from(i64::from(line.attempt)),
+                    Value::from(line.stream),
+                    Value::from(line.data.clone()),
+                ]);
+            }
+            sql.push_str(" ON CONFLICT DO NOTHING");
+            self.execute(&sql, &all).await?;
+        }
+        if !lines.is_empty() {
+            self.signal(Signal::Log(run.clone()));
+        }
+        Ok(())
+    }
+
+    /// The log from the piece that holds byte `offset` on.
+    pub async fn read_log(&mut self, run: &RunId, offset: i64, limit: i64) -> Result<Vec<LogLine>> {
+        let sql = "SELECT start, ts, step, stream, data FROM logs WHERE run_id = $1 AND start >= \
+                   COALESCE((SELECT MAX(start) FROM logs WHERE run_id = $1 AND start <= $2), 0) \
+                   ORDER BY start LIMIT $3";
+        let rows = self.query(sql, values![run.as_str(), offset, limit]).await?;
+        let lines = rows.iter().map(line).collect::<Result<Vec<_>>>()?;
+        Ok(lines.into_iter().filter_map(|line| from_offset(line, offset)).collect())
+    }
+
+    /// Where the log of a run ends.
+    pub async fn log_end(&mut self, run: &RunId) -> Result<i64> {
+        let sql = "SELECT start, data FROM logs WHERE run_id = $1 ORDER BY start DESC LIMIT 1";
+        match self.query_one(sql, values![run.as_str()]).await? {
+            Some(row) => Ok(row.int(0)? + row.bytes(1)?.len() as i64),
+            None => Ok(0),
+        }
+    }
+
+    /// How many bytes one attempt at one step has written.
+    pub async fn logged_by(&mut self, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
+        let sql = "SELECT data FROM logs WHERE run_id = $1 AND step = $2 AND attempt = $3";
+        let rows = self.query(sql, values![run.as_str(), step, i64::from(attempt)]).await?;
+        rows.iter().map(|row| Ok(row.bytes(0)?.len() as u64)).sum()
+    }
+}
+
+fn line(row: &Row) -> Result<LogLine> {
+    Ok(LogLine {
+        start: row.int(0)?,
+        ts: row.time(1)?,
+        step: row.text(2)?.to_string(),
+        stream: row.text(3)?.to_string(),
+        data: row.bytes(4)?,
+    })
+}
+
+/// The part of a piece that lies at or after the offset.
+fn from_offset(mut line: LogLine, offset: i64) -> Option<LogLine> {
+    let skip = usize::try_from(offset - line.start).unwrap_or(0);
+    if skip >= line.data.len() {
+        return None;
+    }
+    line.data.drain(..skip);
+    line.start += skip as i64;
+    Some(line)
+}

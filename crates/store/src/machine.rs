@@ -1,0 +1,148 @@
+//! Machines, as rows. The columns beside the body are those that filters select by.
+
+use crate::driver::Statement;
+use crate::event::NewEvent;
+use crate::filter::{Select, sql_of};
+use crate::signal::Signal;
+use crate::value::{Row, Value, values};
+use crate::{Result, StoreError, Tx};
+use model::condition::Conditions;
+use model::filter::Filter;
+use model::id::{MachineId, RunId};
+use model::machine::{Labels, Machine, MachineSpec, Phase};
+use serde::{Deserialize, Serialize};
+
+/// What no filter asks about.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    spec: MachineSpec,
+    conditions: Conditions,
+}
+
+/// One page of a list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachinePage {
+    pub machines: Vec<Machine>,
+    /// The id after which the next page begins, when there is one.
+    pub next: Option<String>,
+}
+
+const COLUMNS: &str = "id, version, phase, active_run, labels, body, created_at, updated_at";
+
+impl Tx {
+    pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {
+        let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1");
+        let row = self.query_one(&sql, values![id.as_str()]).await?;
+        row.as_ref().map(machine).transpose()
+    }
+
+    /// The same, held against other writers until the transaction ends.
+    pub async fn machine_locked(&mut self, id: &MachineId) -> Result<Option<Machine>> {
+        let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1 {{lock}}");
+        let sql = self.dialect().fill(&sql);
+        let row = self.query_one(&sql, values![id.as_str()]).await?;
+        row.as_ref().map(machine).transpose()
+    }
+
+    /// Writes a new machine and tells of it. A conflict means that the id is taken.
+    pub async fn insert_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
+        let body = body(machine)?;
+        let sql = "INSERT INTO machines (id, version, phase, holds, active_run, provider, labels, \
+                   body, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+        let values = values![
+            machine.id.as_str(),
+            machine.version,
+            machine.phase.as_str(),
+            machine.conditions.bits(),
+            machine.active_run.as_ref().map(RunId::as_str),
+            machine.spec.provider.as_str(),
+            serde_json::to_string(&machine.labels)?,
+            body,
+            machine.created_at,
+            machine.updated_at,
+        ];
+        let statement = Statement { sql: sql.into(), values: values.to_vec() };
+        self.execute_all(vec![statement, Self::machine_event(machine, event)]).await?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// Writes a changed machine and tells of it. `machine.version` is the version it was read at.
+    pub async fn update_machine(&mut self, machine: &mut Machine, event: &NewEvent) -> Result<()> {
+        let read_at = machine.version;
+        machine.version += 1;
+        machine.updated_at = event.at;
+        let sql = "UPDATE machines SET version = $3, phase = $4, holds = $5, active_run = $6, \
+                   provider = $7, labels = $8, body = $9, updated_at = $10 \
+                   WHERE id = $1 AND version = $2";
+        let values = values![
+            machine.id.as_str(),
+            read_at,
+            machine.version,
+            machine.phase.as_str(),
+            machine.conditions.bits(),
+            machine.active_run.as_ref().map(RunId::as_str),
+            machine.spec.provider.as_str(),
+            serde_json::to_string(&machine.labels)?,
+            body(machine)?,
+            machine.updated_at,
+        ];
+        let statement = Statement { sql: sql.into(), values: values.to_vec() };
+        let touched =
+            self.execute_all(vec![statement, Self::machine_event(machine, event)]).await?;
+        if touched.first() != Some(&1) {
+            return Err(StoreError::Conflict);
+        }
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// Machines by id, after one, at most `limit`.
+    pub async fn machines(
+        &mut self,
+        filter: &Filter,
+        after: Option<&str>,
+        limit: i64,
+    ) -> Result<MachinePage> {
+        let mut select = Select::new(self.dialect(), "machines.id");
+        select.compare("machines.id", ">", after);
+        sql_of(filter, &mut select);
+        let clause = select.clause();
+        let count = select.bind(limit + 1);
+        let sql = format!("SELECT {COLUMNS} FROM machines {clause} ORDER BY id LIMIT {count}");
+        let rows = self.query(&sql, &select.values).await?;
+        let more = rows.len() as i64 > limit;
+        let kept = rows.iter().take(limit as usize);
+        let machines = kept.map(machine).collect::<Result<Vec<_>>>()?;
+        let next = machines.last().filter(|_| more).map(|last| last.id.to_string());
+        Ok(MachinePage { machines, next })
+    }
+
+    pub async fn count_machines(&mut self) -> Result<i64> {
+        let row = self.query_one("SELECT COUNT(*) FROM machines", &[]).await?;
+        row.map_or(Ok(0), |row| row.int(0))
+    }
+}
+
+fn body(machine: &Machine) -> Result<Value> {
+    let body = Body { spec: machine.spec.clone(), conditions: machine.conditions.clone() };
+    Ok(Value::Text(serde_json::to_string(&body)?))
+}
+
+pub(crate) fn machine(row: &Row) -> Result<Machine> {
+    let phase = row.text(2)?;
+    let labels: Labels = row.json(4)?;
+    let Body { spec, conditions } = row.json(5)?;
+    Ok(Machine {
+        id: MachineId::trusted(row.text(0)?),
+        version: row.int(1)?,
+        phase: Phase::parse(phase)
+            .ok_or_else(|| StoreError::Corrupt(format!("phase {phase:?}")))?,
+        active_run: row.opt_text(3)?.map(RunId::trusted),
+        labels,
+        spec,
+        conditions,
+        created_at: row.time(6)?,
+        updated_at: row.time(7)?,
+    })
+}

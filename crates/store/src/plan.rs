@@ -1,0 +1,33 @@
+//! Plans that somebody made. The built-in ones live in the model.
+
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::id::PlanId;
+use model::plan::Plan;
+use model::time::Timestamp;
+
+impl Tx {
+    pub async fn plan(&mut self, id: &PlanId) -> Result<Option<Plan>> {
+        let row =
+            self.query_one("SELECT body FROM plans WHERE id = $1", values![id.as_str()]).await?;
+        row.as_ref().map(plan).transpose()
+    }
+
+    /// A conflict means that the id is taken.
+    pub async fn insert_plan(&mut self, plan: &Plan, now: Timestamp) -> Result<()> {
+        let sql = "INSERT INTO plans (id, body, created_at) VALUES ($1, $2, $3)";
+        let body = serde_json::to_string(plan)?;
+        self.execute(sql, values![plan.id.as_str(), body, now]).await.map(drop)
+    }
+
+    /// Plans by id, after one.
+    pub async fn plans(&mut self, after: &str, limit: i64) -> Result<Vec<Plan>> {
+        let sql = "SELECT body FROM plans WHERE id > $1 ORDER BY id LIMIT $2";
+        let rows = self.query(sql, values![after, limit]).await?;
+        rows.iter().map(plan).collect()
+    }
+}
+
+fn plan(row: &Row) -> Result<Plan> {
+    row.json(0)
+}

@@ -1,0 +1,179 @@
+//! Runs, as rows: what never changes in `runs`, what moves in `subjects`.
+
+use crate::driver::Statement;
+use crate::event::{Cursor, NewEvent};
+use crate::filter::{Select, sql_of};
+use crate::signal::Signal;
+use crate::value::{Row, Value, values};
+use crate::{Result, Tx};
+use model::filter::Filter;
+use model::id::{MachineId, RunId};
+use model::run::Run;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunPage {
+    pub runs: Vec<Run>,
+    /// The id before which the next page begins, when there is one.
+    pub next: Option<String>,
+}
+
+/// A run and the claim under which it is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    pub run: Run,
+    pub epoch: i64,
+    pub wakes: i64,
+    pub owner: Option<String>,
+}
+
+const FROM: &str = "FROM runs r JOIN subjects s ON s.id = r.id";
+
+impl Tx {
+    pub async fn run(&mut self, id: &RunId) -> Result<Option<Run>> {
+        let sql = format!("SELECT r.spec, s.state, s.version {FROM} WHERE r.id = $1");
+        let row = self.query_one(&sql, values![id.as_str()]).await?;
+        row.as_ref().map(run).transpose()
+    }
+
+    /// The same with its place in the queue, held against other writers.
+    pub async fn held(&mut self, id: &RunId) -> Result<Option<Held>> {
+        let sql = format!(
+            "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner {FROM} \
+             WHERE r.id = $1"
+        );
+        let Some(row) = self.query_one(&sql, values![id.as_str()]).await? else {
+            return Ok(None);
+        };
+        let owner = row.opt_text(5)?.map(String::from);
+        Ok(Some(Held { run: run(&row)?, epoch: row.int(3)?, wakes: row.int(4)?, owner }))
+    }
+
+    /// The run that a machine's request made.
+    pub async fn run_of_request(
+        &mut self,
+        machine: &MachineId,
+        request_id: &str,
+    ) -> Result<Option<Run>> {
+        let sql = format!(
+            "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 AND r.request_id = $2"
+        );
+        let row = self.query_one(&sql, values![machine.as_str(), request_id]).await?;
+        row.as_ref().map(run).transpose()
+    }
+
+    /// The latest run of a machine.
+    pub async fn latest_run(&mut self, machine: &MachineId) -> Result<Option<Run>> {
+        let sql = format!(
+            "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 \
+             ORDER BY r.created_at DESC, r.id DESC LIMIT 1"
+        );
+        let row = self.query_one(&sql, values![machine.as_str()]).await?;
+        row.as_ref().map(run).transpose()
+    }
+
+    /// Writes a new run, its place in the queue and its first event. With an owner it is born in the
+    /// hands of that replica. A conflict means that another request won the race.
+    pub async fn insert_run(
+        &mut self,
+        run: &Run,
+        owner: Option<&str>,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let spec = &run.spec;
+        let row = Statement {
+            sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at) \
+                  VALUES ($1, $2, $3, $4, $5, $6, $7)"
+                .into(),
+            values: vec![
+                Value::from(spec.id.as_str()),
+                Value::from(spec.machine_id.as_str()),
+                Value::from(spec.request_id.as_str()),
+                Value::from(spec.run_type.as_str()),
+                Value::from(spec.plan_id.as_str()),
+                Value::from(serde_json::to_string(spec)?),
+                Value::from(spec.created_at),
+            ],
+        };
+        let batch = vec![row, Self::subject_row(run, owner)?, Self::run_event(run, event)?];
+        self.execute_all(batch).await?;
+        self.signal(Signal::Event);
+        if owner.is_none() {
+            self.signal(Signal::Work);
+        }
+        Ok(())
+    }
+
+    /// Runs, newest first, before one, at most `limit`.
+    pub async fn runs(
+        &mut self,
+        filter: &Filter,
+        before: Option<&str>,
+        limit: i64,
+    ) -> Result<RunPage> {
+        let mut select = Select::new(self.dialect(), "r.machine_id");
+        select.compare("r.id", "<", before);
+        sql_of(filter, &mut select);
+        let join =
+            if filter.needs_machine() { "JOIN machines ON machines.id = r.machine_id" } else { "" };
+        let clause = select.clause();
+        let count = select.bind(limit + 1);
+        let sql = format!(
+            "SELECT r.spec, s.state, s.version {FROM} {join} {clause} ORDER BY r.id DESC LIMIT {count}"
+        );
+        let rows = self.query(&sql, &select.values).await?;
+        let more = rows.len() as i64 > limit;
+        let runs = rows.iter().take(limit as usize).map(run).collect::<Result<Vec<_>>>()?;
+        let next = runs.last().filter(|_| more).map(|last| last.spec.id.to_string());
+        Ok(RunPage { runs, next })
+    }
+
+    /// The same list as it was at a place in the order of events: what changed since is given as it was
+    /// then, and what did not exist or did not match then is left out. So a watch that goes on from
+    /// that place misses nothing and repeats nothing.
+    pub async fn runs_as_of(
+        &mut self,
+        filter: &Filter,
+        before: Option<&str>,
+        limit: i64,
+        at: Cursor,
+    ) -> Result<RunPage> {
+        let page = self.runs(filter, before, limit).await?;
+        let mut runs = Vec::with_capacity(page.runs.len());
+        for run in page.runs {
+            let sql = "SELECT e.version, e.body, e.tx, e.seq FROM events e \
+                       WHERE e.object_id = $1 AND e.version <= $2 ORDER BY e.version DESC LIMIT 64";
+            let id = run.spec.id.as_str();
+            let events = self.query(sql, values![id, run.version]).await?;
+            let Some(newest) = events.first() else {
+                // Its events have been cleared away: it has not changed for long.
+                runs.push(run);
+                continue;
+            };
+            if place(newest)? <= at {
+                runs.push(run);
+                continue;
+            }
+            let mut then = None;
+            for event in &events {
+                if place(event)? <= at {
+                    then = Some(Run {
+                        spec: run.spec.clone(),
+                        progress: event.json(1)?,
+                        version: event.int(0)?,
+                    });
+                    break;
+                }
+            }
+            runs.extend(then);
+        }
+        Ok(RunPage { runs, next: page.next })
+    }
+}
+
+fn place(row: &Row) -> Result<Cursor> {
+    Ok(Cursor { tx: row.int(2)?, seq: row.int(3)? })
+}
+
+fn run(row: &Row) -> Result<Run> {
+    Ok(Run { spec: row.json(0)?, progress: row.json(1)?, version: row.int(2)? })
+}

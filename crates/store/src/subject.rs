@@ -1,0 +1,248 @@
+//! The one queue: claiming, settling, waking. Every object with a lifecycle has one row here.
+//!
+//! A claim takes an object for a replica and moves its epoch. A settle names the epoch and the version
+//! it was decided on, and is refused whole when either moved. The row counts the wake-ups that were
+//! asked for and those that were handled, so an object woken while it is being worked on runs again.
+
+use crate::driver::Statement;
+use crate::signal::Signal;
+use crate::value::{Row, Value, values};
+use crate::{Result, StoreError, Tx};
+use model::id::RunId;
+use model::run::{Progress, Run};
+use model::time::Timestamp;
+
+/// An object taken from the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claimed {
+    pub id: RunId,
+    pub epoch: i64,
+    pub wakes: i64,
+}
+
+/// What happens to the claim when the state is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// The worker goes on with it.
+    Keep,
+    /// Back to the queue, due then; never, unless it is woken, when there is no time.
+    Release(Option<Timestamp>),
+}
+
+/// One fenced write of a run's progress.
+#[derive(Debug, Clone)]
+pub struct Settle {
+    pub run: Run,
+    pub epoch: i64,
+    /// The wake-ups that this decision has taken into account.
+    pub wakes: i64,
+    pub hold: Hold,
+    pub now: Timestamp,
+}
+
+/// What the row became.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    pub version: i64,
+}
+
+fn state_of(progress: &Progress) -> Result<Value> {
+    Ok(Value::Text(serde_json::to_string(progress)?))
+}
+
+/// The machine that an active run holds.
+fn holds(run: &Run) -> Value {
+    Value::from((!run.ended()).then(|| run.spec.machine_id.as_str()))
+}
+
+impl Tx {
+    /// The queue row of a new run: due now, or already in the hands of `owner`.
+    pub(crate) fn subject_row(run: &Run, owner: Option<&str>) -> Result<Statement> {
+        let epoch = i64::from(owner.is_some());
+        Ok(Statement {
+            sql: "INSERT INTO subjects (id, kind, holds_machine, version, epoch, owner, due_at, \
+                  wakes_asked, wakes_handled, phase, workflow, state, updated_at) \
+                  VALUES ($1, 'run', $2, $3, $4, $5, $6, 1, 0, $7, $8, $9, $6)"
+                .into(),
+            values: vec![
+                Value::from(run.spec.id.as_str()),
+                holds(run),
+                Value::from(run.version),
+                Value::from(epoch),
+                Value::from(owner),
+                Value::from(run.spec.created_at),
+                Value::from(run.phase().as_str()),
+                Value::from(run.progress.workflow.as_str()),
+                state_of(&run.progress)?,
+            ],
+        })
+    }
+
+    /// Takes up to `limit` objects that are due.
+    pub async fn claim_due(
+        &mut self,
+        owner: &str,
+        now: Timestamp,
+        limit: i64,
+    ) -> Result<Vec<Claimed>> {
+        let sql = self.dialect().fill(
+            "UPDATE subjects SET owner = $1, epoch = epoch + 1 WHERE id IN (\
+             SELECT id FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL AND due_at <= $2 \
+             ORDER BY due_at LIMIT $3 {skip_locked}) \
+             RETURNING id, epoch, wakes_asked",
+        );
+        let rows = self.query(&sql, values![owner, now, limit]).await?;
+        rows.iter().map(claimed).collect()
+    }
+
+    /// When the next object falls due.
+    pub async fn next_due(&mut self) -> Result<Option<Timestamp>> {
+        let sql = "SELECT due_at FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL \
+                   ORDER BY due_at LIMIT 1";
+        self.query_one(sql, &[]).await?.map(|row| row.time(0)).transpose()
+    }
+
+    /// Writes a decision of the worker that holds the run. Refused whole when the epoch or the version
+    /// moved; the caller's other writes go with it.
+    pub async fn settle(&mut self, settle: &Settle) -> Result<Settled> {
+        let run = &settle.run;
+        let version = run.version + 1;
+        let (keep, due) = match settle.hold {
+            Hold::Keep => (1, None),
+            Hold::Release(due) => (0, due),
+        };
+        let sql = "UPDATE subjects SET version = $4, phase = $5, workflow = $6, state = $7, \
+                   holds_machine = $8, updated_at = $9, wakes_handled = $10, \
+                   owner = CASE WHEN CAST($11 AS BIGINT) = 1 THEN owner ELSE NULL END, \
+                   due_at = CASE WHEN CAST($11 AS BIGINT) = 1 THEN due_at \
+                                 WHEN wakes_asked > $10 THEN $9 ELSE $12 END \
+                   WHERE id = $1 AND epoch = $2 AND version = $3 AND owner IS NOT NULL";
+        let touched = self
+            .execute(
+                sql,
+                values![
+                    run.spec.id.as_str(),
+                    settle.epoch,
+                    run.version,
+                    version,
+                    run.phase().as_str(),
+                    run.progress.workflow.as_str(),
+                    serde_json::to_string(&run.progress)?,
+                    holds(run),
+                    settle.now,
+                    settle.wakes,
+                    i64::from(keep),
+                    due,
+                ],
+            )
+            .await?;
+        if touched != 1 {
+            return Err(StoreError::Conflict);
+        }
+        if let Hold::Release(Some(_)) = settle.hold {
+            self.signal(Signal::Work);
+        }
+        if run.ended() {
+            // Those who follow its log learn that it is complete.
+            self.signal(Signal::Log(run.spec.id.clone()));
+        }
+        Ok(Settled { version })
+    }
+
+    /// Writes what somebody asked of a run without holding it, and wakes it.
+    pub async fn tell(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
+        let version = run.version + 1;
+        let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $5, state = $6, \
+                   holds_machine = $7, updated_at = $8, wakes_asked = wakes_asked + 1, due_at = $8 \
+                   WHERE id = $1 AND version = $2";
+        let touched = self
+            .execute(
+                sql,
+                values![
+                    run.spec.id.as_str(),
+                    run.version,
+                    version,
+                    run.phase().as_str(),
+                    run.progress.workflow.as_str(),
+                    serde_json::to_string(&run.progress)?,
+                    holds(run),
+                    now,
+                ],
+            )
+            .await?;
+        if touched != 1 {
+            return Err(StoreError::Conflict);
+        }
+        self.signal(Signal::Wake(run.spec.id.clone()));
+        self.signal(Signal::Work);
+        Ok(Settled { version })
+    }
+
+    /// Asks for a look at a run, changing nothing about it.
+    pub async fn wake(&mut self, id: &RunId, now: Timestamp) -> Result<()> {
+        let sql = "UPDATE subjects SET wakes_asked = wakes_asked + 1, due_at = $2 WHERE id = $1";
+        self.execute(sql, values![id.as_str(), now]).await?;
+        self.signal(Signal::Wake(id.clone()));
+        self.signal(Signal::Work);
+        Ok(())
+    }
+
+    /// The wake-ups asked for so far of everything that `owner` holds and has not handled.
+    pub async fn woken(&mut self, owner: &str) -> Result<Vec<RunId>> {
+        let sql = "SELECT id FROM subjects WHERE owner = $1 AND wakes_asked > wakes_handled";
+        let rows = self.query(sql, values![owner]).await?;
+        rows.iter().map(|row| Ok(RunId::trusted(row.text(0)?))).collect()
+    }
+
+    /// Lets go of a run about which there was nothing to decide.
+    pub async fn release(
+        &mut self,
+        id: &RunId,
+        epoch: i64,
+        wakes: i64,
+        due: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let sql = "UPDATE subjects SET owner = NULL, wakes_handled = $3, \
+                   due_at = CASE WHEN wakes_asked > $3 THEN $5 ELSE $4 END \
+                   WHERE id = $1 AND epoch = $2";
+        self.execute(sql, values![id.as_str(), epoch, wakes, due, now]).await?;
+        self.signal(Signal::Work);
+        Ok(())
+    }
+
+    /// What a replica holds, by its own account of it in the database.
+    pub async fn held_by(&mut self, owner: &str) -> Result<Vec<(RunId, i64)>> {
+        let rows =
+            self.query("SELECT id, epoch FROM subjects WHERE owner = $1", values![owner]).await?;
+        rows.iter().map(|row| Ok((RunId::trusted(row.text(0)?), row.int(1)?))).collect()
+    }
+
+    /// Lets go of one object without deciding anything, to be looked at again at `due`.
+    pub async fn put_back(&mut self, id: &RunId, epoch: i64, due: Timestamp) -> Result<()> {
+        let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
+        self.execute(sql, values![id.as_str(), epoch, due]).await?;
+        self.signal(Signal::Work);
+        Ok(())
+    }
+
+    /// Who holds a run, by the name of the replica.
+    pub async fn holder(&mut self, id: &RunId) -> Result<Option<String>> {
+        let sql = "SELECT COALESCE(r.name, s.owner) FROM subjects s \
+                   LEFT JOIN replicas r ON r.incarnation = s.owner WHERE s.id = $1";
+        let row = self.query_one(sql, values![id.as_str()]).await?;
+        Ok(row.map(|row| row.opt_text(0).map(|name| name.map(String::from))).transpose()?.flatten())
+    }
+
+    /// How many objects are in each phase, for the metrics.
+    pub async fn phase_counts(&mut self) -> Result<Vec<(String, i64)>> {
+        let sql =
+            "SELECT phase, COUNT(*) FROM subjects WHERE holds_machine IS NOT NULL GROUP BY phase";
+        let rows = self.query(sql, &[]).await?;
+        rows.iter().map(|row| Ok((row.text(0)?.to_string(), row.int(1)?))).collect()
+    }
+}
+
+fn claimed(row: &Row) -> Result<Claimed> {
+    Ok(Claimed { id: RunId::trusted(row.text(0)?), epoch: row.int(1)?, wakes: row.int(2)? })
+}

@@ -1,0 +1,51 @@
+//! The project's own chores, as a program instead of a folder of scripts, so that they are typed, tested and the same
+//! on every machine. It uses the standard library only: it must build in seconds, before anything else is known to work.
+
+mod postgres;
+mod python;
+mod shell;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+The chores of this repository.
+
+Usage: cargo xtask COMMAND
+
+Commands:
+  test [-- FILTER…]  Check format, architecture, lints and dependencies, then run the whole suite.
+                     What is missing (PostgreSQL, a Python environment) is installed or started first.
+                     FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
+  tidy               Only check the architecture and the habits of the tree.
+
+Environment:
+  FARRIER_TEST_POSTGRES  A PostgreSQL server to test against, instead of a private one for this run.
+";
+
+/// What the exit codes mean: 0 done, 1 something was found or failed, 2 the command was not understood.
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words.as_slice() {
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{HELP}");
+            Ok(())
+        }
+        ["test"] => test::run(&[]),
+        ["test", "--", filter @ ..] => test::run(filter),
+        ["tidy"] => tidy::run(),
+        unknown => {
+            eprintln!("xtask: `{}` is not a command\n\n{HELP}", unknown.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("\nxtask: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

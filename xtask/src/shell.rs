@@ -1,0 +1,148 @@
+//! Running other programs: every one that fails ends the chore with what failed and what to do about it, so that nobody
+//! has to read this code to get on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Why a chore stopped, and what the person should do now.
+#[derive(Debug)]
+pub struct Failure {
+    said: String,
+    next: String,
+}
+
+impl Failure {
+    pub fn new(said: impl Into<String>, next: impl Into<String>) -> Self {
+        Self { said: said.into(), next: next.into() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  what to do: {}", self.said, self.next)
+    }
+}
+
+/// The top of the repository. Cargo says where this crate is at run time; the place it was built at is the fallback.
+pub fn root() -> PathBuf {
+    let here = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    here.parent().map_or_else(|| here.clone(), Path::to_path_buf)
+}
+
+/// A cargo command at the top of the repository, with the same cargo that started us.
+pub fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments).current_dir(root());
+    command
+}
+
+/// Runs a program whose output is for the person.
+pub fn run(command: &mut Command, next: &str) -> Result<(), Failure> {
+    let status = command.stdin(Stdio::null()).status().map_err(|error| {
+        Failure::new(format!("`{}` did not start: {error}", shown(command)), next)
+    })?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("`{}` failed ({status})", shown(command)), next))
+}
+
+/// Runs a program whose standard output is the answer; what it says on standard error is for the person.
+pub fn answer(command: &mut Command, next: &str) -> Result<String, Failure> {
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| {
+            Failure::new(format!("`{}` did not start: {error}", shown(command)), next)
+        })?;
+    if !output.status.success() {
+        return Err(Failure::new(format!("`{}` failed ({})", shown(command), output.status), next));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Whether a program ran and succeeded. Its output is nobody's business.
+pub fn succeeds(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Where a program is on PATH.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// A number that `id` prints: `id(&["-u"])` is our user, `id(&["-g", "postgres"])` the group of another.
+pub fn id(arguments: &[&str]) -> Option<u32> {
+    let output = Command::new("id").args(arguments).stderr(Stdio::null()).output().ok()?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().ok()
+}
+
+pub fn is_root() -> bool {
+    id(&["-u"]) == Some(0)
+}
+
+/// A shell script with the rights to install packages, where we have them without asking anybody for a password.
+pub fn administrator(script: &str) -> Option<Command> {
+    find("apt-get")?;
+    let mut command = if is_root() {
+        Command::new("sh")
+    } else if succeeds(Command::new("sudo").args(["-n", "true"])) {
+        let mut sudo = Command::new("sudo");
+        sudo.args(["-n", "sh"]);
+        sudo
+    } else {
+        return None;
+    };
+    command.args(["-c", script]);
+    Some(command)
+}
+
+/// The command as a person would type it.
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let name = program.file_name().unwrap_or(program.as_os_str());
+    let words: Vec<_> = std::iter::once(name)
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect();
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_the_command_and_the_way_on() {
+        let failure = run(Command::new("sh").args(["-c", "exit 3"]), "look above").unwrap_err();
+        let text = failure.to_string();
+        assert!(text.contains("sh -c exit 3"), "{text}");
+        assert!(text.contains("exit status: 3"), "{text}");
+        assert!(text.contains("what to do: look above"), "{text}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_a_failure_too() {
+        let failure =
+            answer(&mut Command::new("farrier-no-such-program"), "install it").unwrap_err();
+        assert!(failure.to_string().contains("did not start"), "{failure}");
+        assert!(find("farrier-no-such-program").is_none());
+    }
+
+    #[test]
+    fn an_answer_is_the_standard_output() {
+        assert_eq!(answer(Command::new("echo").arg("yes"), "").unwrap(), "yes\n");
+        assert!(find("sh").is_some());
+    }
+
+    #[test]
+    fn the_root_holds_the_workspace() {
+        assert!(root().join("xtask/Cargo.toml").is_file());
+    }
+}

@@ -1,0 +1,157 @@
+//! `cargo xtask test`: the one command between a fresh clone and "everything passed". The stages run from the cheapest to
+//! the dearest and stop at the first failure. It is what CI runs, so there is no second way to be green.
+
+use crate::shell::{self, Failure};
+use crate::{postgres, python, tidy};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
+const PYTHON: &str = "FARRIER_TEST_PYTHON";
+const BINARY: &str = "FARRIER_TEST_BIN";
+
+pub fn run(filter: &[&str]) -> Result<(), Failure> {
+    stage("format", format)?;
+    stage("tidy", tidy::run)?;
+    stage("clippy", clippy)?;
+    stage("dependencies", dependencies)?;
+    let binary = stage("binary under test", build)?;
+    let python = stage("python client", || python::find_or_make(&target()))?;
+    let (url, cluster) = stage("postgresql", database)?;
+    let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
+    suite.args(filter).env("RUST_BACKTRACE", "1").env(BINARY, binary).env(POSTGRES, url);
+    match python {
+        Some(interpreter) => suite.env(PYTHON, interpreter),
+        None => suite.env_remove(PYTHON),
+    };
+    let passed = stage("tests", || {
+        shell::run(&mut suite, "run one test again with `cargo xtask test -- NAME`")
+    });
+    drop(cluster);
+    passed?;
+    println!("\nxtask test: everything passed");
+    Ok(())
+}
+
+/// Says what begins, and how long it took.
+fn stage<T>(name: &str, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    println!("\n== {name}");
+    let started = Instant::now();
+    let result = work();
+    let outcome = if result.is_ok() { "done" } else { "FAILED" };
+    println!("-- {name}: {outcome} in {:.1} s", started.elapsed().as_secs_f64());
+    result
+}
+
+fn format() -> Result<(), Failure> {
+    if !shell::succeeds(&mut shell::cargo(["fmt", "--version"]))
+        || !shell::succeeds(&mut shell::cargo(["clippy", "--version"]))
+    {
+        let next =
+            "install rustfmt and clippy for this toolchain (`rustup component add rustfmt clippy`)";
+        shell::run(Command::new("rustup").args(["component", "add", "rustfmt", "clippy"]), next)?;
+    }
+    shell::run(&mut shell::cargo(["fmt", "--all", "--check"]), "run `cargo fmt --all`")
+}
+
+fn clippy() -> Result<(), Failure> {
+    let mut clippy = shell::cargo([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--locked",
+        "--",
+        "-D",
+        "warnings",
+    ]);
+    shell::run(
+        &mut clippy,
+        "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed",
+    )
+}
+
+/// The advisories need a database from the network. Where it cannot be had, the other checks still count.
+fn dependencies() -> Result<(), Failure> {
+    if shell::find("cargo-deny").is_none() {
+        println!("cargo deny: not installed, skipped (cargo install --locked cargo-deny)");
+        return Ok(());
+    }
+    let next = "replace the dependency, or change deny.toml and say why there";
+    if shell::succeeds(&mut shell::cargo(["deny", "fetch", "db"])) {
+        return shell::run(&mut shell::cargo(["deny", "check"]), next);
+    }
+    println!("cargo deny: advisories skipped, their database could not be fetched");
+    shell::run(&mut shell::cargo(["deny", "check", "licenses", "bans", "sources"]), next)
+}
+
+/// Builds the program the whole-system tests start, and asks cargo where it put it.
+fn build() -> Result<PathBuf, Failure> {
+    let mut build = shell::cargo([
+        "build",
+        "-p",
+        "farrier",
+        "--locked",
+        "--message-format=json-render-diagnostics",
+    ]);
+    let messages = shell::answer(&mut build, "fix the errors shown above")?;
+    executable(&messages).ok_or_else(|| {
+        Failure::new(
+            "cargo named no executable for the package `farrier`",
+            "see that crates/cli has a binary named farrier",
+        )
+    })
+}
+
+/// The path in cargo's message about the binary `farrier`.
+fn executable(messages: &str) -> Option<PathBuf> {
+    const KEY: &str = "\"executable\":\"";
+    messages.lines().find_map(|message| {
+        let (_, rest) = message.split_once(KEY)?;
+        let path = PathBuf::from(rest.split_once('"')?.0);
+        (path.file_stem()? == "farrier").then_some(path)
+    })
+}
+
+fn target() -> PathBuf {
+    let named = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    shell::root().join(named)
+}
+
+/// The caller's server, or one of our own that lives as long as the second value does.
+fn database() -> Result<(String, Option<postgres::Cluster>), Failure> {
+    if let Ok(url) = std::env::var(POSTGRES) {
+        println!("using the server named by {POSTGRES}");
+        return Ok((url, None));
+    }
+    let tools = postgres::Tools::find_or_install()?;
+    let cluster = postgres::Cluster::start(&tools)?;
+    println!("{POSTGRES}={}", cluster.url());
+    Ok((cluster.url(), Some(cluster)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_is_where_cargo_says() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"model"},"executable":null}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"other"},"executable":"/t/debug/other"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"farrier"},"executable":"/t/debug/farrier"}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/farrier")));
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+    }
+
+    #[test]
+    fn a_stage_hands_on_what_it_made() {
+        assert_eq!(stage("sample", || Ok(3)).unwrap(), 3);
+        assert!(stage::<()>("sample", || Err(Failure::new("no", "yes"))).is_err());
+    }
+}
