@@ -2,23 +2,30 @@
 
 use crate::args::{ServeArgs, SimSpeed};
 use crate::exit::{Exit, Failure};
-use providers::sim::Speed;
+
 use server::ServeError;
-use server::config::Config;
+use server::config::{Config, Speed};
+use std::io::Write;
 
 pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
     let (demo, print) = (args.demo, args.print_config);
     let config = config(args).map_err(Failure::refused)?;
     if print {
         let text = toml::to_string(&config).map_err(|error| Failure::bug(error.to_string()))?;
-        print!("{text}");
+        show(text.trim_end());
         return Ok(Exit::Done);
     }
-    match server::serve(config, demo, |config| println!("{}", first_screen(config, demo))).await {
+    match server::serve(config, demo, |config| show(&first_screen(config, demo))).await {
         Ok(()) => Ok(Exit::Done),
         Err(ServeError::Refused(said)) => Err(Failure::refused(said)),
         Err(ServeError::Unavailable(said)) => Err(Failure::new(Exit::Unreachable, said)),
     }
+}
+
+/// A server goes on although nobody reads its first screen.
+fn show(screen: &str) {
+    let mut stdout = std::io::stdout().lock();
+    let _ = writeln!(stdout, "{screen}").and_then(|()| stdout.flush());
 }
 
 fn config(args: ServeArgs) -> Result<Config, String> {

@@ -1,11 +1,12 @@
 //! What happens next.
 //!
 //! The engine claims what is due, asks the model what to do, asks a provider to do it, and commits the
-//! outcome in one fenced transaction. [`submit`] is the door for requests, `turn` the kernel, `worker`
+//! outcome in one fenced transaction. [`submit`] and `inventory` are the doors for requests, `turn` the kernel, `worker`
 //! the claiming and the leases, `observe` the probes, `watch` the events and logs as they happen.
 //! It speaks no vendor's protocol and writes no SQL.
 
 pub mod clock;
+mod inventory;
 mod journal;
 mod observe;
 mod query;

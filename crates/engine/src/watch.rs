@@ -132,7 +132,7 @@ impl Hub {
     }
 
     /// The events after a cursor from the ring; none when the ring does not reach back that far.
-    fn from_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
+    fn in_ring(&self, cursor: Cursor) -> Option<Vec<Arc<Event>>> {
         let ring = self.ring();
         if ring.base.is_none_or(|base| cursor < base) {
             return None;
@@ -283,7 +283,7 @@ impl Watch {
 
     async fn after(&mut self, cursor: Cursor) -> Result<Vec<Seen>> {
         let mut newest = self.engine.hub().newest.subscribe();
-        let events = match self.engine.hub().from_ring(cursor) {
+        let events = match self.engine.hub().in_ring(cursor) {
             Some(events) => events,
             None => {
                 let work = After { cursor, limit: BATCH };

@@ -87,7 +87,7 @@ impl Filter {
 impl Term {
     fn holds(&self, item: Item<'_>) -> bool {
         let value = self.field.read(item);
-        let found = value.is_some_and(|value| self.values.iter().any(|one| *one == value));
+        let found = value.is_some_and(|value| self.values.contains(&value));
         found != self.negated
     }
 }

@@ -1,0 +1,282 @@
+//! A real `farrier serve` in a child process, that can be killed and started again on the same data.
+
+use proto::v1;
+use proto::v1::machine_service_client::MachineServiceClient;
+use proto::v1::operation_service_client::OperationServiceClient;
+use proto::v1::run_service_client::RunServiceClient;
+use proto::v1::simulator_service_client::SimulatorServiceClient;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
+
+/// Long enough for the slowest machine; a test that waits this long has failed.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where a server keeps its state.
+#[derive(Debug, Clone)]
+pub enum Home {
+    Sqlite,
+    Postgres(String),
+}
+
+/// How to start a server.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub home: Home,
+    pub dir: PathBuf,
+    pub sim_dir: PathBuf,
+    pub speed: &'static str,
+    pub name: String,
+    pub port: u16,
+    /// More lines for the configuration file.
+    pub config: String,
+}
+
+impl Setup {
+    pub fn new(dir: &Path, speed: &'static str) -> Self {
+        Self {
+            home: Home::Sqlite,
+            dir: dir.join("data"),
+            sim_dir: dir.join("sim"),
+            speed,
+            name: "one".into(),
+            port: free_port(),
+            config: String::new(),
+        }
+    }
+
+    /// Another replica on the same database and the same hardware.
+    pub fn replica(&self, name: &str) -> Self {
+        Self {
+            name: name.into(),
+            dir: self.dir.with_file_name(format!("data-{name}")),
+            port: free_port(),
+            ..self.clone()
+        }
+    }
+}
+
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub struct Server {
+    pub setup: Setup,
+    child: Child,
+}
+
+impl Server {
+    pub fn start(setup: Setup) -> Self {
+        let Setup { home, dir, sim_dir, speed, name, port, config } = &setup;
+        std::fs::create_dir_all(dir).unwrap();
+        let database = match home {
+            Home::Sqlite => String::new(),
+            Home::Postgres(url) => url.clone(),
+        };
+        let file = dir.join("farrier.toml");
+        let text = format!(
+            "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
+             replica_name = {name:?}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
+             dir = {sim_dir:?}\n{config}\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let mut options = std::fs::File::options();
+        let log = options.create(true).append(true).open(dir.join("server.log")).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_farrier"))
+            .args(["serve", "--config"])
+            .arg(&file)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let stdout = child.stdout.take().unwrap();
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        let server = Self { setup, child };
+        assert!(line.contains("serves gRPC"), "{line}\n{}", server.log());
+        server
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.setup.port)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.setup.dir.join("server.log")).unwrap_or_default()
+    }
+
+    /// SIGKILL: no good-byes.
+    pub fn kill(mut self) -> Setup {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.setup.clone()
+    }
+
+    /// SIGTERM, and wait for a clean exit.
+    pub fn terminate(mut self) -> Setup {
+        signal(self.pid(), "TERM");
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}\n{}", self.log());
+        self.setup.clone()
+    }
+
+    pub async fn clients(&self) -> Clients {
+        Clients::connect(&self.url()).await
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("server log:\n{}", self.log());
+        }
+    }
+}
+
+pub fn signal(pid: u32, name: &str) {
+    let status = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(status.unwrap().success());
+}
+
+#[derive(Clone)]
+pub struct Clients {
+    pub machines: MachineServiceClient<Channel>,
+    pub operations: OperationServiceClient<Channel>,
+    pub runs: RunServiceClient<Channel>,
+    pub sim: SimulatorServiceClient<Channel>,
+    pub channel: Channel,
+}
+
+impl Clients {
+    pub async fn connect(url: &str) -> Self {
+        let channel = Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap();
+        Self {
+            machines: MachineServiceClient::new(channel.clone()),
+            operations: OperationServiceClient::new(channel.clone()),
+            runs: RunServiceClient::new(channel.clone()),
+            sim: SimulatorServiceClient::new(channel.clone()),
+            channel,
+        }
+    }
+
+    pub async fn register(&mut self, id: &str) -> v1::Machine {
+        let spec = v1::MachineSpec {
+            target_cluster_ref: "cluster-a".into(),
+            provider: "sim".into(),
+            ..Default::default()
+        };
+        let machine = v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() };
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        self.machines.register_machine(request).await.unwrap().into_inner()
+    }
+
+    /// Starts a run of a type with a request id of its own.
+    pub async fn start(&mut self, id: &str, kind: &str, request: &str) -> v1::Run {
+        self.try_start(id, kind, request).await.unwrap()
+    }
+
+    pub async fn try_start(
+        &mut self,
+        id: &str,
+        kind: &str,
+        request: &str,
+    ) -> Result<v1::Run, tonic::Status> {
+        let request = v1::StartRunRequest {
+            machine_id: id.into(),
+            r#type: kind.into(),
+            request_id: request.into(),
+            ..Default::default()
+        };
+        self.runs.start_run(request).await.map(tonic::Response::into_inner)
+    }
+
+    pub async fn run(&mut self, id: &str) -> v1::Run {
+        self.runs.get_run(v1::GetRunRequest { run_id: id.into() }).await.unwrap().into_inner()
+    }
+
+    pub async fn machine(&mut self, id: &str) -> v1::Machine {
+        let request = v1::GetMachineRequest { machine_id: id.into() };
+        self.machines.get_machine(request).await.unwrap().into_inner()
+    }
+
+    /// Registers a machine and brings it into maintenance.
+    pub async fn in_maintenance(&mut self, id: &str) {
+        self.register(id).await;
+        let run = self.start(id, "ENTER_MAINTENANCE", "enter").await;
+        self.finished(&run.run_id).await;
+    }
+
+    /// Waits until the run has ended.
+    pub async fn finished(&mut self, id: &str) -> v1::Run {
+        self.until(id, |run| run.finished_at.is_some()).await
+    }
+
+    /// Waits until a step with this name is running.
+    pub async fn at_step(&mut self, id: &str, step: &str) -> v1::Run {
+        self.until(id, |run| run.current_step == step).await
+    }
+
+    pub async fn until(&mut self, id: &str, reached: impl Fn(&v1::Run) -> bool) -> v1::Run {
+        let started = Instant::now();
+        loop {
+            let run = self.run(id).await;
+            if reached(&run) {
+                return run;
+            }
+            assert!(started.elapsed() < PATIENCE, "{run:#?} did not get there");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub async fn fault(&mut self, fault: v1::SimFault) {
+        self.sim.add_fault(v1::AddFaultRequest { fault: Some(fault) }).await.unwrap();
+    }
+
+    /// How often each key of a run was applied to the hardware.
+    pub async fn applied(&mut self, prefix: &str) -> BTreeMap<String, i32> {
+        let request = v1::ListEffectsRequest { key_prefix: prefix.into() };
+        let effects = self.sim.list_effects(request).await.unwrap().into_inner().effects;
+        effects.into_iter().map(|effect| (effect.key, effect.applied)).collect()
+    }
+}
+
+/// The names of the steps with their states, for comparing at a glance.
+pub fn steps(run: &v1::Run) -> Vec<(String, &'static str)> {
+    let state = |step: &v1::StepStatus| step.state().as_str_name();
+    run.steps.iter().map(|step| (step.name.clone(), state(step))).collect()
+}
+
+/// The test cluster that `cargo xtask test` starts. Without it PostgreSQL is left out, except where
+/// leaving it out would hide that it was never tried.
+pub fn postgres() -> Option<String> {
+    match std::env::var("FARRIER_TEST_POSTGRES") {
+        Ok(url) => Some(url),
+        Err(_) if std::env::var_os("CI").is_some() => panic!("FARRIER_TEST_POSTGRES is not set"),
+        Err(_) => {
+            eprintln!("PostgreSQL is left out; `cargo xtask test` brings it");
+            None
+        }
+    }
+}
+
+/// A database of its own on the test cluster.
+pub async fn new_database(cluster: &str) -> String {
+    let (client, connection) =
+        tokio_postgres::connect(&format!("{cluster}/postgres"), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let name = format!("farrier_{:016x}", rand::random::<u64>());
+    client.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+    format!("{cluster}/{name}")
+}
