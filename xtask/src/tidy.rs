@@ -72,7 +72,7 @@ pub fn run() -> Result<(), Failure> {
             Ok(())
         }
         count => {
-            Err(Failure::new(format!("tidy: {count} findings"), "each line above says what to do"))
+            Err(Failure::new(format!("tidy: findings: {count}"), "each line above says what to do"))
         }
     }
 }

@@ -36,12 +36,26 @@ Environment:
   FARRIER_SERVER   the server's address, when --server is not given
   NO_COLOR         no colours, even on a terminal";
 
-const FILTER_HELP: &str = "\
-Filters:
-  phase=READY                    fields: phase, effective_state, lifecycle_state, machine_id, type
-  labels.env=prod                labels by key
-  condition.Reachable=false      conditions by type
-  type in (REBOOT, REIMAGE) AND phase!=SUCCEEDED";
+const MACHINE_FILTERS: &str = "\
+Filters, joined with AND:
+  phase=READY                      FACTORY_READY, READY, MAINTENANCE
+  effective_state in (BUSY, ATTENTION)
+                                   NEW, IDLE, BUSY, MAINTENANCE, ATTENTION, BLOCKED
+  lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED
+  labels.env=prod                  labels by key
+  condition.Reachable=false        conditions by type
+  machine_id, provider             and `not in (…)`";
+
+const RUN_FILTERS: &str = "\
+Filters, joined with AND:
+  phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
+  type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE, …
+  workflow_state=failed_retryable  the eight workflow states
+  machine_id, run_id, operation_id, plan_id, request_id
+  labels.env=prod                  and the other fields of the machine: machine_phase,
+                                   effective_state, lifecycle_state, condition.TYPE, provider";
+
+const PLAN_FILTERS: &str = "Filters, joined with AND:\n  type=REBOOT    plan_id=plan-repave-v1";
 
 /// Farrier, a control plane for bare-metal fleets.
 ///
@@ -92,7 +106,7 @@ pub enum ClientCommand {
     /// Register machines: a number of simulated ones, or those of a file
     Import(ImportArgs),
     /// Show machines with phase, effective state and conditions
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
     /// Show one machine, or one operation (op-…), in full
     Get(IdArg),
@@ -105,20 +119,20 @@ pub enum ClientCommand {
     /// Put a machine back into service
     ExitMaintenance(VerbArgs),
     /// List operations, newest first
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = RUN_FILTERS)]
     Ops(ListArgs),
     /// Stream operation events, of one machine or of all
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = RUN_FILTERS)]
     Watch(WatchArgs),
     /// Show the log of an operation
     Logs(LogsArgs),
     /// Cancel an active operation: stop what is in progress, undo what has an undo
     Cancel(CancelArgs),
     /// List plans
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = PLAN_FILTERS)]
     Plans(ListArgs),
     /// List runs: operations as an operator sees them
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = RUN_FILTERS)]
     Runs(ListArgs),
     /// Why is this machine or operation not ready, and what to type now
     Why(IdArg),
@@ -160,11 +174,11 @@ pub struct ServeArgs {
     /// Where to listen, for gRPC and HTTP
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Where the SQLite database is kept
+    /// Where SQLite and the simulated fleet keep their files
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Keep the state in PostgreSQL, which several replicas may share
-    #[arg(long, value_name = "URL", conflicts_with = "data_dir")]
+    #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,
     /// The config file (TOML)
     #[arg(long, value_name = "FILE")]
@@ -298,8 +312,8 @@ pub struct VerbArgs {
 pub struct ReimageArgs {
     /// The machine, as `farrier list` names it
     pub machine_id: String,
-    /// The OS image, e.g. ubuntu-2204
-    #[arg(long, value_name = "IMAGE")]
+    /// The OS image, e.g. ubuntu-2204; the server's default image when not given
+    #[arg(long, value_name = "IMAGE", default_value = "", hide_default_value = true)]
     pub image: String,
     #[command(flatten)]
     pub submit: SubmitArgs,
@@ -400,7 +414,6 @@ mod tests {
     #[test]
     fn nonsense_is_a_usage_error() {
         for line in [
-            "farrier reimage machine-1",
             "farrier reboot m-1 --timeout soon",
             "farrier run start m-1 --type DANCE",
             "farrier run start m-1 --type REBOOT --param x",

@@ -49,12 +49,12 @@ impl Exit {
             | Code::AlreadyExists
             | Code::PermissionDenied
             | Code::Unauthenticated => Exit::Refused,
-            Code::Unavailable => Exit::Unreachable,
+            // Both say: try again.
+            Code::Unavailable | Code::Aborted => Exit::Unreachable,
             Code::DeadlineExceeded => Exit::TimedOut,
             Code::Cancelled
             | Code::Unknown
             | Code::ResourceExhausted
-            | Code::Aborted
             | Code::OutOfRange
             | Code::Unimplemented
             | Code::Internal
@@ -122,21 +122,25 @@ impl From<Status> for Failure {
     }
 }
 
-/// The server's message, the fields it names, and the command it proposes.
+/// The server's message, the fields it names, and the command it proposes, each said once.
 fn describe(status: &Status) -> String {
-    let message = status.message();
+    let details = status.get_error_details();
+    let next = details.error_info().and_then(|info| info.metadata.get("next"));
+    let mut message = status.message();
+    if let Some(next) = next {
+        // For clients that show nothing else, the message ends with the command too.
+        message = message.strip_suffix(&format!("; try: {next}")).unwrap_or(message);
+    }
     let first = if message.is_empty() { status.code().description() } else { message };
     let mut lines = vec![printable(first).into_owned()];
-    let details = status.get_error_details();
     if let Some(bad) = details.bad_request() {
-        lines.extend(bad.field_violations.iter().map(|violation| {
+        let new = bad.field_violations.iter().filter(|one| !message.contains(&one.description));
+        lines.extend(new.map(|violation| {
             let field = printable(&violation.field);
             format!("  field {field}: {}", printable(&violation.description))
         }));
     }
-    if let Some(next) = details.error_info().and_then(|info| info.metadata.get("next")) {
-        lines.push(format!("next: {}", printable(next)));
-    }
+    lines.extend(next.map(|next| format!("next: {}", printable(next))));
     if let Some(help) = details.help() {
         lines.extend(help.links.iter().map(|link| {
             let words = [link.description.as_str(), link.url.as_str()];
@@ -183,8 +187,11 @@ mod tests {
         let metadata = HashMap::from([("next".to_string(), "farrier get machine-1".to_string())]);
         details.set_error_info("INVALID", "farrier", metadata);
         details.add_help_link("farrier get machine-1", "");
-        let status =
-            Status::with_error_details(Code::InvalidArgument, "a bad\u{7} machine", details);
+        let status = Status::with_error_details(
+            Code::InvalidArgument,
+            "a bad\u{7} machine; try: farrier get machine-1",
+            details,
+        );
         let failure = Failure::from(status);
         assert_eq!(failure.exit, Exit::Refused);
         assert_eq!(

@@ -11,7 +11,8 @@ pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
     let (demo, print) = (args.demo, args.print_config);
     let config = config(args).map_err(Failure::refused)?;
     if print {
-        let text = toml::to_string(&config).map_err(|error| Failure::bug(error.to_string()))?;
+        let text =
+            toml::to_string(&config.redacted()).map_err(|error| Failure::bug(error.to_string()))?;
         show(text.trim_end());
         return Ok(Exit::Done);
     }

@@ -67,6 +67,7 @@ fn effect_name(effect: SimEffectKind) -> &'static str {
         SimEffectKind::Netboot => "netboot",
         SimEffectKind::Repave => "repave",
         SimEffectKind::Join => "join",
+        SimEffectKind::Leave => "leave",
         SimEffectKind::Verify => "verify",
         SimEffectKind::Net => "net",
         SimEffectKind::Rma => "rma",

@@ -4,6 +4,7 @@
 use model::id::RunId;
 use model::time::Timestamp;
 use providers::{Line, Stream};
+use std::time::{Duration, Instant};
 use store::{NewLog, Result, Store, Tx, Work};
 
 /// The largest piece that is stored as one row; longer output is cut into several.
@@ -11,16 +12,23 @@ const MAX_PIECE: usize = 32 * 1_024;
 /// How many pieces may wait before they are written without waiting longer.
 pub(crate) const FULL: usize = 256;
 
+/// How long a log that could not be written is left alone.
+const REST: Duration = Duration::from_secs(5);
+
 /// What is waiting to be written, and where the log ends.
 pub(crate) struct LogBook {
     run: RunId,
+    epoch: i64,
     end: Option<i64>,
     waiting: Vec<NewLog>,
+    /// After a failure, not tried again before then.
+    rest_until: Option<Instant>,
 }
 
 impl LogBook {
-    pub fn new(run: RunId, fresh: bool) -> Self {
-        Self { run, end: fresh.then_some(0), waiting: Vec::new() }
+    pub fn new(run: RunId, epoch: i64, fresh: bool) -> Self {
+        let end = fresh.then_some(0);
+        Self { run, epoch, end, waiting: Vec::new(), rest_until: None }
     }
 
     /// Finds out where the log of a run that was begun earlier ends.
@@ -58,14 +66,16 @@ impl LogBook {
 
     /// Writes what waits. A log that cannot be written now is kept and tried again later.
     pub async fn flush(&mut self, store: &Store) {
-        if self.waiting.is_empty() {
+        let resting = self.rest_until.is_some_and(|until| Instant::now() < until);
+        if self.waiting.is_empty() || resting {
             return;
         }
-        let work = Append { run: self.run.clone(), lines: self.waiting.clone() };
-        match store.write(work).await {
+        let (run, epoch) = (self.run.clone(), self.epoch);
+        match store.write(Append { run, epoch, lines: self.waiting.clone() }).await {
             Ok(()) => self.waiting.clear(),
             Err(error) => {
                 tracing::warn!(run = %self.run, %error, "log lines wait to be written");
+                self.rest_until = Some(Instant::now() + REST);
                 // Better to lose the oldest lines than to grow without bound.
                 let excess = self.waiting.len().saturating_sub(16 * FULL);
                 self.waiting.drain(..excess);
@@ -105,6 +115,7 @@ impl Work for LoggedBy {
 
 struct Append {
     run: RunId,
+    epoch: i64,
     lines: Vec<NewLog>,
 }
 
@@ -112,6 +123,6 @@ impl Work for Append {
     type Out = ();
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.append_log(&self.run, &self.lines).await
+        tx.append_log_held(&self.run, self.epoch, &self.lines).await
     }
 }

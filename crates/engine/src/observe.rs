@@ -5,7 +5,7 @@
 //! harm, as it only looks.
 
 use crate::Engine;
-use model::condition::{ConditionType, Evidence};
+use model::condition::{ConditionType, Evidence, health};
 use model::filter::Filter;
 use model::here;
 use model::id::MachineId;
@@ -139,11 +139,12 @@ impl Engine {
         };
         let target = Target { machine_id: id.clone(), spec: machine.spec.clone() };
         let answered = timeout(self.settings().probe_timeout, provider.probe(&target)).await;
-        let seen = match answered {
+        let mut seen = match answered {
             Ok(Ok(seen)) => seen,
             Ok(Err(fault)) => lost(fault.said),
             Err(_) => lost("NoAnswer".into()),
         };
+        seen.extend(health(&seen));
         metrics::counter!("farrier_probes_total").increment(1);
         let now = self.now();
         if machine.clone().learn(&seen, now) {

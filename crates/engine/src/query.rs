@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::submit::{no_machine, no_plan, no_run};
+use model::condition::ConditionType;
 use model::filter::{Filter, Item, Subject};
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
@@ -13,6 +14,9 @@ use store::{Event, LogLine, MachinePage, Result, RunPage, Tx, Work};
 
 /// How many active runs are looked at for the metric of overdue ones.
 const MAX_OVERDUE: i64 = 1_000;
+
+/// How far back a machine that needs a person is searched for what failed.
+const MAX_FAILURES_BACK: i64 = 20;
 
 /// Reads a value in one consistent view.
 macro_rules! reading {
@@ -60,6 +64,11 @@ impl Why {
         };
         let run = match &machine.active_run {
             Some(id) => tx.run(id).await?,
+            // What a person is wanted for is what failed, whatever came after it.
+            None if machine.is(ConditionType::NeedsIntervention) => {
+                let latest = tx.latest_runs(&machine.id, MAX_FAILURES_BACK).await?;
+                latest.into_iter().find(|run| run.progress.failure.is_some())
+            }
             None => tx.latest_run(&machine.id).await?,
         };
         let holder = match &run {

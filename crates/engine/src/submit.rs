@@ -164,7 +164,7 @@ impl Work for StartRun {
             return Ok((Started { run, new: false }, None));
         }
         let run = self.new_run(tx, &machine).await?;
-        admit(&machine, start.run_type)?;
+        admit(&machine, start.run_type, &run.spec.steps)?;
         self.check_capabilities(&machine, &run)?;
 
         let message = format!("{} accepted", start.run_type.as_str());
@@ -306,7 +306,7 @@ impl Work for Act {
             Acted::Reopened(progress, note) => {
                 let id = run.spec.machine_id.clone();
                 let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-                admit(&machine, run.spec.run_type)?;
+                admit(&machine, run.spec.run_type, &run.spec.steps)?;
                 self.check_latest(tx, &run).await?;
                 run.progress = progress;
                 apply_to_machine(&mut machine, &run, &[], self.now);

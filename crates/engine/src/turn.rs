@@ -7,7 +7,7 @@
 use crate::Engine;
 use crate::journal::{LogBook, logged};
 use futures_util::FutureExt;
-use model::effect::{Order, Verb};
+use model::effect::{Answer, Order, Verb};
 use model::fault::{Code, Fault};
 use model::machine::Machine;
 use model::run::{Decision, Given, Run, Then, apply_to_machine, decide};
@@ -46,7 +46,7 @@ pub(crate) struct Turn {
 impl Turn {
     pub fn new(engine: Engine, held: Held, woken: Arc<Notify>) -> Self {
         let fresh = held.run.version == 1;
-        let book = LogBook::new(held.run.spec.id.clone(), fresh);
+        let book = LogBook::new(held.run.spec.id.clone(), held.epoch, fresh);
         Self { engine, held, woken, book, target: None }
     }
 
@@ -161,7 +161,17 @@ impl Turn {
     }
 
     /// Gives an order that has been committed, and waits for what comes of it.
-    async fn ask(
+    async fn ask(&mut self, order: Order, limit: Duration) -> std::result::Result<Given, Ended> {
+        let given = self.carry_out(order.clone(), limit).await?;
+        if let Given::Answered(Verb::Inquire, Ok(Answer::Done(_))) = &given {
+            // The work ended while nobody followed it: what it said since then is still to be had.
+            // Following starts nothing, and its answer adds nothing to the one we have.
+            self.carry_out(Order { verb: Verb::Follow, ..order }, limit).await?;
+        }
+        Ok(given)
+    }
+
+    async fn carry_out(
         &mut self,
         mut order: Order,
         limit: Duration,
@@ -216,10 +226,10 @@ impl Turn {
         .record(started.elapsed().as_secs_f64());
         let result = match answered {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => {
-                let said = format!("the provider panicked at step {step}");
-                Err(Fault::new(Code::WorkerPanicked, said))
-            }
+            Ok(Err(_)) => Err(Fault::new(
+                Code::WorkerPanicked,
+                format!("the provider panicked at step {step}"),
+            )),
             Err(_) => {
                 let said = format!("no answer within {}", model::time::spoken(limit));
                 Err(Fault::new(Code::StepTimeout, said))

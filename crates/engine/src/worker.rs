@@ -191,11 +191,11 @@ impl Engine {
         let epoch = held.epoch;
         let woken = Arc::new(Notify::new());
         self.hands().insert(id.clone(), Arc::clone(&woken));
-        let turn = tokio::spawn(Turn::new(self.clone(), held, woken).run());
+        let turn = tokio::spawn(Turn::new(self.clone(), held, Arc::clone(&woken)).run());
         let engine = self.clone();
         tokio::spawn(async move {
             let ended = turn.await;
-            engine.hands().remove(&id);
+            engine.let_go(&id, &woken);
             if let Err(error) = ended
                 && error.is_panic()
             {
@@ -204,6 +204,14 @@ impl Engine {
                 engine.put_back(id, epoch).await;
             }
         });
+    }
+
+    /// Forgets a turn that ended; a later one on the same run, under a new claim, stays.
+    fn let_go(&self, id: &RunId, woken: &Arc<Notify>) {
+        let mut hands = self.hands();
+        if hands.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
+            hands.remove(id);
+        }
     }
 
     async fn put_back(&self, id: RunId, epoch: i64) {

@@ -58,6 +58,24 @@ impl Evidence {
     }
 }
 
+/// What a look at a machine says about its health, unless whoever looked judged that already: a machine
+/// that cannot be reached in one way or the other is degraded.
+pub fn health(seen: &[Evidence]) -> Option<Evidence> {
+    use ConditionType::{BmcReachable, Degraded, Reachable};
+    if seen.iter().any(|one| one.condition == Degraded) {
+        return None;
+    }
+    let mut known = seen.iter().filter(|one| matches!(one.condition, Reachable | BmcReachable));
+    known.clone().next()?;
+    Some(match known.find(|one| !one.status) {
+        Some(lost) => {
+            let reason = format!("{}:{}", lost.condition.as_str(), lost.reason);
+            Evidence::new(Degraded, true, reason)
+        }
+        None => Evidence::new(Degraded, false, "Healthy"),
+    })
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Condition {
     pub status: bool,
@@ -122,6 +140,20 @@ mod tests {
         assert!(known.learn(&seen(false, "Timeout"), at(4)));
         assert_eq!(known.get(ConditionType::Reachable).unwrap().last_transition, at(4));
         assert_eq!(known.bits(), 0);
+    }
+
+    #[test]
+    fn health_follows_from_what_can_be_reached() {
+        use ConditionType::{BmcReachable, Degraded, Drained, Reachable};
+        let saw = |condition, status| Evidence::new(condition, status, "why");
+        let judged = |seen: &[Evidence]| health(seen).map(|one| (one.status, one.reason));
+        assert_eq!(judged(&[]), None);
+        assert_eq!(judged(&[saw(Drained, false)]), None);
+        assert_eq!(judged(&[saw(Degraded, true), saw(Reachable, true)]), None);
+        let well = [saw(Reachable, true), saw(BmcReachable, true)];
+        assert_eq!(judged(&well), Some((false, "Healthy".into())));
+        let lost = [saw(Reachable, true), saw(BmcReachable, false)];
+        assert_eq!(judged(&lost), Some((true, "BMCReachable:why".into())));
     }
 
     #[test]

@@ -235,3 +235,33 @@ pub struct Outcome {
     /// What this proves about the machine.
     pub evidence: Vec<Evidence>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One of each, from the very words: a variant without a word, or a word without one, fails here.
+    #[test]
+    fn every_effect_has_its_word() {
+        let cluster_ref = String::new;
+        let all = [
+            Effect::Ssh { command: "true".into(), destructive: false },
+            Effect::Reboot { mode: RebootMode::Bmc },
+            Effect::Netboot { mode: NetbootMode::Pxe },
+            Effect::Repave { image: "i".into() },
+            Effect::Join { cluster_ref: cluster_ref() },
+            Effect::Leave { cluster_ref: cluster_ref() },
+            Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Ready, advisory: false },
+            Effect::Net { document: "n".into() },
+            Effect::Rma { action: RmaAction::Record },
+        ];
+        let words: Vec<_> = all.iter().map(Effect::word).collect();
+        assert_eq!(words, Effect::WORDS);
+        for effect in all {
+            if let Some(undo) = effect.undo() {
+                assert_eq!(undo.undo(), None, "{effect:?} is undone once");
+                assert!(!undo.destructive(), "{undo:?} may be asked again");
+            }
+        }
+    }
+}

@@ -102,7 +102,8 @@ pub struct Halt {
     pub kind: HaltKind,
     pub reason: String,
     pub by: String,
-    /// The work has stopped, and what can be undone is being undone.
+    /// A cancel has stopped the work, and what can be undone is being undone. A freeze in the middle
+    /// of that keeps it in mind: the run can only end canceled.
     pub undoing: bool,
 }
 
@@ -299,7 +300,7 @@ impl Progress {
 
     /// The run was asked to stop and has not yet done so.
     pub fn halting(&self) -> bool {
-        self.halt.as_ref().is_some_and(|halt| !halt.undoing)
+        self.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze || !halt.undoing)
     }
 }
 

@@ -47,6 +47,11 @@ pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> 
             },
             None => plain(format!("{id} is busy, and its operation cannot be read"), vec![]),
         },
+        EffectiveState::Maintenance | EffectiveState::New | EffectiveState::Idle
+            if machine.is(ConditionType::OperationCanceled) =>
+        {
+            canceled(machine, run)
+        }
         EffectiveState::Maintenance => plain(
             format!("{id} is in maintenance, as its operator intends; nothing is waiting"),
             vec![
@@ -67,6 +72,26 @@ pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> 
 
 fn plain(headline: String, next_commands: Vec<String>) -> Explanation {
     Explanation { headline, next_commands, ..Explanation::default() }
+}
+
+/// Nothing is waiting, but what was canceled may have left something half done.
+fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
+    let id = &machine.id;
+    let known = machine.conditions.get(ConditionType::OperationCanceled);
+    let mut next_commands = vec![format!("farrier get {id}")];
+    let what = match run.filter(|run| run.phase() == RunPhase::Canceled) {
+        Some(run) => {
+            next_commands.insert(0, format!("farrier run rerun {}", run.spec.id));
+            format!("{}, so what it began may be half done", headline(run))
+        }
+        None => "its last operation was canceled".into(),
+    };
+    Explanation {
+        headline: format!("{id} is in phase {}, and {what}", machine.phase.as_str()),
+        since: known.map(|known| known.last_transition),
+        next_commands,
+        ..Explanation::default()
+    }
 }
 
 fn idle(machine: &Machine) -> Explanation {

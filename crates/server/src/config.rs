@@ -24,7 +24,8 @@ pub struct Config {
     pub database_url: String,
     /// How many PostgreSQL connections this replica may open.
     pub database_connections: usize,
-    /// What this replica is called, over restarts. Empty: the host's name and the port.
+    /// What this replica is called, over restarts. Empty: the host's name and the port,
+    /// or `farrier` on SQLite.
     pub replica_name: String,
     /// Files with plans to load at start, as JSON or TOML.
     pub plan_files: Vec<PathBuf>,
@@ -214,6 +215,19 @@ impl Config {
         Ok(())
     }
 
+    /// The same without what must not be shown.
+    #[must_use]
+    pub fn redacted(&self) -> Self {
+        let mut shown = self.clone();
+        if let Some((scheme, rest)) = self.database_url.split_once("://")
+            && let Some((login, place)) = rest.rsplit_once('@')
+            && let Some((user, _)) = login.split_once(':')
+        {
+            shown.database_url = format!("{scheme}://{user}:***@{place}");
+        }
+        shown
+    }
+
     pub(crate) fn settings(&self) -> Settings {
         let ms = Duration::from_millis;
         Settings {
@@ -245,6 +259,10 @@ impl Config {
         if !self.replica_name.is_empty() {
             return self.replica_name.clone();
         }
+        if self.database_url.is_empty() {
+            // Nobody else can use this SQLite: whatever it holds was ours, whatever port we have now.
+            return "farrier".into();
+        }
         let host = std::fs::read_to_string("/etc/hostname").unwrap_or_default();
         let host = host.trim();
         let host = if host.is_empty() { "farrier" } else { host };
@@ -275,6 +293,17 @@ mod tests {
         for (field, _) in fields {
             assert!(EXAMPLE.contains(&format!("{field} = ")), "{field} is not in the example");
         }
+    }
+
+    #[test]
+    fn a_password_is_not_shown() {
+        let shown = |url: &str| {
+            let config = Config { database_url: url.into(), ..Config::default() };
+            config.redacted().database_url
+        };
+        assert_eq!(shown("postgres://ada:s3:c@ret@db/x"), "postgres://ada:***@db/x");
+        assert_eq!(shown("postgres://ada@db/x"), "postgres://ada@db/x");
+        assert_eq!(shown(""), "");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! port. Nothing here touches hardware or decides anything about a machine.
 
 pub mod config;
+mod console;
 mod demo;
 mod grpc;
 mod http;

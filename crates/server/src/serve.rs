@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::grpc::{self, Doors};
-use crate::{demo, http, telemetry};
+use crate::{console, demo, http, telemetry};
 use axum::serve::ListenerExt;
 use engine::{Engine, clock};
 use providers::Providers;
@@ -76,7 +76,7 @@ pub async fn serve(
     let grpc = grpc::routes(doors)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
-    let router = http::router(engine.clone(), grpc, metrics, axum::Router::new());
+    let router = http::router(engine.clone(), grpc, metrics, console::router(engine.clone()));
     ready(&config);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
     run(listener, router, engine).await

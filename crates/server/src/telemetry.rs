@@ -3,6 +3,7 @@
 use crate::config::{Log, LogFormat};
 use engine::Engine;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use std::io::IsTerminal;
 use store::{Result, Tx, Work};
 use tracing_subscriber::EnvFilter;
 
@@ -14,7 +15,12 @@ const SECONDS: [f64; 14] =
 pub(crate) fn start_logging(log: &Log) -> std::result::Result<(), String> {
     let filter = EnvFilter::try_new(&log.level)
         .map_err(|error| format!("log.level {:?} is wrong: {error}", log.level))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that cannot be written, on a full disk say, must not take its writer with it.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .log_internal_errors(false);
     let started = match log.format {
         LogFormat::Text => builder.with_target(false).try_init(),
         LogFormat::Json => builder.json().try_init(),

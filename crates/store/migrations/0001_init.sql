@@ -33,6 +33,7 @@ CREATE TABLE runs (
     created_at  BIGINT NOT NULL
 );
 CREATE UNIQUE INDEX runs_request ON runs (machine_id, request_id);
+CREATE INDEX runs_machine ON runs (machine_id, created_at);
 
 -- What moves, for every kind of object with a lifecycle: its state, and its place in the one queue.
 CREATE TABLE subjects (

@@ -3,7 +3,7 @@
 
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
-use crate::{Result, Tx};
+use crate::{Result, StoreError, Tx};
 use model::id::RunId;
 use model::time::Timestamp;
 
@@ -68,6 +68,21 @@ impl Tx {
             self.signal(Signal::Log(run.clone()));
         }
         Ok(())
+    }
+
+    /// The same, from a worker that may have lost its claim: then nothing is written.
+    pub async fn append_log_held(
+        &mut self,
+        run: &RunId,
+        epoch: i64,
+        lines: &[NewLog],
+    ) -> Result<()> {
+        let sql = "SELECT epoch FROM subjects WHERE id = $1 AND owner IS NOT NULL";
+        let row = self.query_one(sql, values![run.as_str()]).await?;
+        match row.map(|row| row.int(0)).transpose()? {
+            Some(held) if held == epoch => self.append_log(run, lines).await,
+            Some(_) | None => Err(StoreError::Conflict),
+        }
     }
 
     /// The log from the piece that holds byte `offset` on.

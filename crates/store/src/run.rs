@@ -63,12 +63,17 @@ impl Tx {
 
     /// The latest run of a machine.
     pub async fn latest_run(&mut self, machine: &MachineId) -> Result<Option<Run>> {
+        Ok(self.latest_runs(machine, 1).await?.into_iter().next())
+    }
+
+    /// The latest runs of a machine, newest first.
+    pub async fn latest_runs(&mut self, machine: &MachineId, limit: i64) -> Result<Vec<Run>> {
         let sql = format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 \
-             ORDER BY r.created_at DESC, r.id DESC LIMIT 1"
+             ORDER BY r.created_at DESC, r.id DESC LIMIT $2"
         );
-        let row = self.query_one(&sql, values![machine.as_str()]).await?;
-        row.as_ref().map(run).transpose()
+        let rows = self.query(&sql, values![machine.as_str(), limit]).await?;
+        rows.iter().map(run).collect()
     }
 
     /// Writes a new run, its place in the queue and its first event. With an owner it is born in the

@@ -9,7 +9,7 @@ pub enum MachineCommand {
     /// Show one machine in full
     Get(MachineArg),
     /// Show machines with phase, effective state and conditions
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
     /// Change spec and labels; what is not given stays
     Update(UpdateArgs),
@@ -87,10 +87,10 @@ pub enum RunCommand {
     /// Show one run with its steps
     Get(RunArg),
     /// List runs, newest first
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = RUN_FILTERS)]
     List(ListArgs),
     /// Follow one run, steps and log, until it ends; or stream the events of all
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = RUN_FILTERS)]
     Watch(RunWatchArgs),
     /// Show the log of a run
     Logs(LogsArgs),
@@ -223,7 +223,7 @@ pub enum PlanCommand {
     /// Show one plan with its steps
     Get(PlanArg),
     /// List plans
-    #[command(after_help = FILTER_HELP)]
+    #[command(after_help = PLAN_FILTERS)]
     List(ListArgs),
     /// Create a plan from a file; a plan never changes, so a change needs a new plan_id
     Create(CreateArgs),
@@ -329,6 +329,7 @@ pub enum SimEffectKind {
     Netboot,
     Repave,
     Join,
+    Leave,
     Verify,
     Net,
     Rma,

@@ -167,6 +167,7 @@ impl Words {
     fn of(step: &StepStatus, all: &[StepStatus]) -> Self {
         let name = one_line(&step.name);
         if step.undo {
+            let name = name.strip_prefix("undo-").unwrap_or(&name);
             return Self {
                 doing: format!("Undoing {name}"),
                 done: format!("Undoing {name} complete"),

@@ -1,8 +1,11 @@
 //! A real `farrier serve` in a child process, that can be killed and started again on the same data.
 
 use proto::v1;
+use proto::v1::admin_service_client::AdminServiceClient;
+use proto::v1::explain_service_client::ExplainServiceClient;
 use proto::v1::machine_service_client::MachineServiceClient;
 use proto::v1::operation_service_client::OperationServiceClient;
+use proto::v1::plan_service_client::PlanServiceClient;
 use proto::v1::run_service_client::RunServiceClient;
 use proto::v1::simulator_service_client::SimulatorServiceClient;
 use std::collections::BTreeMap;
@@ -154,6 +157,9 @@ pub struct Clients {
     pub operations: OperationServiceClient<Channel>,
     pub runs: RunServiceClient<Channel>,
     pub sim: SimulatorServiceClient<Channel>,
+    pub plans: PlanServiceClient<Channel>,
+    pub admin: AdminServiceClient<Channel>,
+    pub explain: ExplainServiceClient<Channel>,
     pub channel: Channel,
 }
 
@@ -165,6 +171,9 @@ impl Clients {
             operations: OperationServiceClient::new(channel.clone()),
             runs: RunServiceClient::new(channel.clone()),
             sim: SimulatorServiceClient::new(channel.clone()),
+            plans: PlanServiceClient::new(channel.clone()),
+            admin: AdminServiceClient::new(channel.clone()),
+            explain: ExplainServiceClient::new(channel.clone()),
             channel,
         }
     }
@@ -223,7 +232,9 @@ impl Clients {
 
     /// Waits until a step with this name is running.
     pub async fn at_step(&mut self, id: &str, step: &str) -> v1::Run {
-        self.until(id, |run| run.current_step == step).await
+        let running = v1::step_status::State::Running;
+        let there = |one: &v1::StepStatus| one.name == step && one.state() == running;
+        self.until(id, |run| run.steps.iter().any(there)).await
     }
 
     pub async fn until(&mut self, id: &str, reached: impl Fn(&v1::Run) -> bool) -> v1::Run {

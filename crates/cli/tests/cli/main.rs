@@ -1,7 +1,18 @@
 //! The real binary, from outside: against a scripted server, and as a server with real clients.
 
+mod actions;
+mod api;
+mod api_faults;
+mod api_filters;
+mod api_http;
+mod api_inventory;
+mod api_plans;
+mod api_start;
 mod crash;
 mod fleet;
+mod foreign;
+mod outage;
 mod replicas;
 mod scripted;
 mod stage;
+mod watching;

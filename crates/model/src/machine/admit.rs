@@ -5,7 +5,8 @@
 
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
-use crate::plan::RunType;
+use crate::effect::Effect;
+use crate::plan::{RunStep, RunType};
 use crate::refusal::Refusal;
 
 /// The phases in which a run of this type may start.
@@ -22,7 +23,25 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
     }
 }
 
-pub fn admit(machine: &Machine, run_type: RunType) -> Result<(), Refusal> {
+/// The phases in which an effect may be had at all, whatever the run that asks for it is called.
+pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
+    match effect {
+        Effect::Repave { .. }
+        | Effect::Net { .. }
+        | Effect::Netboot { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Rma { .. }
+        | Effect::Ssh { destructive: true, .. } => allowed(RunType::Reimage),
+        Effect::Reboot { .. } => allowed(RunType::Reboot),
+        Effect::Ssh { destructive: false, .. } | Effect::Verify { .. } => {
+            allowed(RunType::EnterMaintenance)
+        }
+    }
+}
+
+/// Whether a run of this type with these steps may start.
+pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
     let id = &machine.id;
     let what = run_type.as_str();
     for (flag, undo) in
@@ -40,21 +59,23 @@ pub fn admit(machine: &Machine, run_type: RunType) -> Result<(), Refusal> {
         );
         return Err(Refusal::precondition("MACHINE_BUSY", said).next(format!("farrier why {run}")));
     }
-    if !allowed(run_type).contains(&machine.phase) {
-        let phases: Vec<_> = allowed(run_type).iter().map(|phase| phase.as_str()).collect();
-        let said = format!(
-            "{what} needs phase {}, and {id} is in phase {}",
-            phases.join(" or "),
-            machine.phase.as_str()
-        );
-        return Err(Refusal::precondition("WRONG_PHASE", said).next(way_in(machine)));
+    in_phase(machine, what, allowed(run_type))?;
+    for step in steps {
+        let what = format!("step {} of this plan", step.name);
+        in_phase(machine, &what, allowed_for(&step.effect))?;
     }
     Ok(())
 }
 
 /// Every gate that needs a phase is opened by entering maintenance.
-fn way_in(machine: &Machine) -> String {
-    format!("farrier enter-maintenance {}", machine.id)
+fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refusal> {
+    if phases.contains(&machine.phase) {
+        return Ok(());
+    }
+    let (id, phase) = (&machine.id, machine.phase.as_str());
+    let words: Vec<_> = phases.iter().map(|phase| phase.as_str()).collect();
+    let said = format!("{what} needs phase {}, and {id} is in phase {phase}", words.join(" or "));
+    Err(Refusal::precondition("WRONG_PHASE", said).next(format!("farrier enter-maintenance {id}")))
 }
 
 #[cfg(test)]
@@ -88,12 +109,37 @@ mod tests {
         assert_eq!(table.len(), RunType::ALL.len());
         for (run_type, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
-                let verdict = admit(&machine(phase), run_type);
+                let verdict = admit(&machine(phase), run_type, &[]);
                 assert_eq!(verdict.is_ok(), open, "{run_type:?} in {phase:?}");
                 if let Err(refusal) = verdict {
                     assert_eq!(refusal.reason, "WRONG_PHASE");
                     assert_eq!(refusal.next.as_deref(), Some("farrier enter-maintenance m-1"));
                 }
+            }
+        }
+    }
+
+    /// A harmless name does not make a harmful plan harmless.
+    #[test]
+    fn gates_by_effect() {
+        use crate::effect::{NetbootMode, RebootMode};
+        let step =
+            |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
+        let command = |destructive| Effect::Ssh { command: "true".into(), destructive };
+        let table = [
+            (Effect::Repave { image: "i".into() }, [false, false, true]),
+            (Effect::Net { document: "n".into() }, [false, false, true]),
+            (Effect::Netboot { mode: NetbootMode::Pxe }, [false, false, true]),
+            (Effect::Join { cluster_ref: "c".into() }, [false, false, true]),
+            (command(true), [false, false, true]),
+            (command(false), [true, true, true]),
+            (Effect::Reboot { mode: RebootMode::Bmc }, [false, true, true]),
+        ];
+        for (effect, row) in table {
+            for (phase, open) in Phase::ALL.into_iter().zip(row) {
+                let steps = [step(effect.clone())];
+                let verdict = admit(&machine(phase), RunType::EnterMaintenance, &steps);
+                assert_eq!(verdict.is_ok(), open, "{effect:?} in {phase:?}");
             }
         }
     }
@@ -104,11 +150,11 @@ mod tests {
             for flag in [ConditionType::Rma, ConditionType::Retired] {
                 let mut flagged = machine(Phase::Maintenance);
                 flagged.learn(&[Evidence::new(flag, true, "test")], Timestamp::default());
-                assert_eq!(admit(&flagged, run_type).unwrap_err().reason, "MACHINE_BLOCKED");
+                assert_eq!(admit(&flagged, run_type, &[]).unwrap_err().reason, "MACHINE_BLOCKED");
             }
             let mut busy = machine(Phase::Maintenance);
             busy.active_run = Some(RunId::trusted("op-7"));
-            let refusal = admit(&busy, run_type).unwrap_err();
+            let refusal = admit(&busy, run_type, &[]).unwrap_err();
             assert_eq!(refusal.reason, "MACHINE_BUSY");
             assert!(refusal.said.contains("op-7"));
         }

@@ -114,7 +114,8 @@ fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
 fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
     let mut progress = run.progress.clone();
     let (by, reason) = (who.by.clone(), who.reason.clone());
-    progress.halt = Some(Halt { kind, by, reason, undoing: false });
+    let undoing = progress.halt.is_some_and(|halt| halt.undoing);
+    progress.halt = Some(Halt { kind, by, reason, undoing });
     let what = match kind {
         HaltKind::Cancel => "cancel requested",
         HaltKind::Freeze => "freeze requested",
@@ -146,14 +147,12 @@ fn reopen(run: &Run, action: Action, who: &Who) -> Acted {
     let mut progress = run.progress.clone();
     let retries =
         progress.current().and_then(|step| run.plan_step(step)).map_or(0, |plan| plan.max_retries);
-    let undoing = progress.halt.as_ref().is_some_and(|halt| halt.undoing);
     // A cancel that was already undoing stays a cancel; any other wish to stop is withdrawn.
-    if !undoing {
-        progress.halt = None;
-    }
+    let undoing = progress.halt.filter(|halt| halt.undoing);
+    progress.halt = undoing.map(|halt| Halt { kind: HaltKind::Cancel, ..halt });
     progress.failure = None;
     progress.finished_at = None;
-    progress.scan = None;
+    let scanning = progress.scan.is_some();
     if let Some(step) = progress.current_mut() {
         let begun = step.attempt > 0;
         step.state = if begun { StepPhase::Running } else { StepPhase::Waiting };
@@ -163,6 +162,8 @@ fn reopen(run: &Run, action: Action, who: &Who) -> Acted {
         step.looks = 0;
         step.budget = step.attempt + 1 + retries;
         step.pursuit = match action {
+            // A rerun that has not yet found out what holds goes on finding out.
+            _ if scanning => Verb::Observe,
             Action::Adopt => Verb::Observe,
             // What the last attempt did must be found out before anything else is done.
             Action::Resume if begun && step.open => Verb::Inquire,

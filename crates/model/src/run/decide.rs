@@ -66,7 +66,7 @@ pub fn decide(
             Next::Do(asking) => {
                 let Asking { order, progress, timeout, note } = *asking;
                 run.progress = progress;
-                notes.extend(note);
+                notes.push(note);
                 return Decision { run, notes, evidence, then: Then::Ask(order, timeout) };
             }
             Next::Until(at) => return Decision { run, notes, evidence, then: Then::Until(at) },

@@ -129,8 +129,7 @@ impl Case<'_> {
             }
             Ok(Answer::Differs(seen)) if scanning => self.scan_back(&seen),
             Ok(Answer::Differs(seen)) => {
-                let said = format!("step {} cannot be adopted: {seen}", self.name);
-                self.step_failed(Fault::new(Code::NotAdoptable, said))
+                self.not_adoptable(format!("step {} cannot be adopted: {seen}", self.name))
             }
             Ok(
                 other @ (Answer::UnderWay
@@ -226,7 +225,7 @@ impl Case<'_> {
             format!("no answer about step {} after {MAX_LOOKS} tries: {}", self.name, fault.said);
         match self.step.pursuit {
             Verb::Observe if self.run.progress.scan.is_some() => self.scan_back(&fault.said),
-            Verb::Observe => self.step_failed(Fault::new(Code::NotAdoptable, said)),
+            Verb::Observe => self.not_adoptable(said),
             Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop if self.destructive() => {
                 self.step_failed(Fault::new(Code::OutcomeUnknown, said))
             }
@@ -238,6 +237,16 @@ impl Case<'_> {
             Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop => {
                 self.attempt_failed(Fault::new(Code::EffectFailed, said))
             }
+        }
+    }
+
+    /// The observed state is not what the step wants. That fails the run, unless it is to stop
+    /// anyway; what an earlier attempt did must then still be found out.
+    fn not_adoptable(&self, said: String) -> Verdict {
+        match (self.run.progress.halting(), self.step.open) {
+            (true, true) => self.pursue(Verb::Inquire, "looking what became of it", here!()),
+            (true, false) => self.halted(),
+            (false, _) => self.step_failed(Fault::new(Code::NotAdoptable, said)),
         }
     }
 

@@ -36,8 +36,7 @@ pub struct Asking {
     pub order: Order,
     pub progress: Progress,
     pub timeout: Duration,
-    /// Set when there is something to say about it.
-    pub note: Option<Note>,
+    pub note: Note,
 }
 
 pub fn next(run: &Run, epoch: i64, now: Timestamp) -> Next {
@@ -154,23 +153,27 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
         return become_(Move { progress, note: Note::new(said, here!()) });
     };
     let mut progress = run.progress.clone();
-    let mut note = None;
     let name = run.step_name(step);
     let verb = step.pursuit;
+    let mut note = Note::new(format!("step {name}: {}", asking_words(verb)), here!());
     let mut attempt = step.attempt;
     if let Some(step) = progress.current_mut() {
         if step.state == StepPhase::Waiting {
             step.state = StepPhase::Running;
             step.started_at = Some(now);
-            note = Some(Note::new(format!("step {name} started"), here!()));
+            note = Note::new(format!("step {name} started"), here!());
         }
-        if verb == Verb::Perform && !step.open {
-            step.attempt += 1;
-            step.open = true;
-            step.attempt_since = now;
-            if step.attempt > 1 {
-                note = Some(Note::new(format!("step {name}: attempt {}", step.attempt), here!()));
+        if verb == Verb::Perform {
+            if !step.open {
+                step.attempt += 1;
+                step.open = true;
+                if step.attempt > 1 {
+                    let said = format!("step {name}: attempt {}", step.attempt);
+                    note = Note::new(said, here!());
+                }
             }
+            // What was never started, however long it took to find out, has its full time before it.
+            step.attempt_since = now;
         }
         attempt = step.attempt;
         step.not_before = None;
@@ -188,11 +191,25 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     Next::Do(Box::new(Asking { order, progress, timeout, note }))
 }
 
+/// What is asked, for the history.
+const fn asking_words(verb: Verb) -> &'static str {
+    match verb {
+        Verb::Perform => "asked for",
+        Verb::Follow => "following it",
+        Verb::Inquire => "asking what became of it",
+        Verb::Observe => "asking whether it already holds",
+        Verb::Stop => "asking for it to stop",
+    }
+}
+
 /// All steps are done.
 fn finished(run: &Run, now: Timestamp) -> Move {
     let mut progress = run.progress.clone();
     progress.finished_at = Some(now);
     let canceled = progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Cancel);
+    if canceled {
+        progress.failure = progress.failure.or_else(|| undo_failure(run));
+    }
     progress.workflow = match (canceled, progress.adopted) {
         (true, _) => Workflow::Cancelled,
         (false, true) => Workflow::Reconciled,
@@ -201,6 +218,15 @@ fn finished(run: &Run, now: Timestamp) -> Move {
     let took = progress.started_at.map_or(Duration::ZERO, |start| now.since(start));
     let said = format!("{} after {}", progress.workflow.phase().as_str(), spoken(took));
     Move { progress, note: Note::new(said, here!()) }
+}
+
+/// What a cancel could not take back, as its steps remember it: a freeze in between forgets the rest.
+fn undo_failure(run: &Run) -> Option<Failure> {
+    let mut undo = run.progress.steps.iter().rev().take_while(|step| step.undo);
+    let step = undo.find(|step| step.state == StepPhase::Failed)?;
+    let name = run.step_name(step);
+    let fault = Fault::new(Code::UndoFailed, format!("step {name} failed: {}", step.message));
+    Some(Failure { fault, step: name, attempts: step.attempt })
 }
 
 /// The work in hand has stopped, as was asked: a frozen run waits for a person, a canceled one undoes
@@ -222,7 +248,14 @@ pub(super) fn halted(run: &Run, now: Timestamp) -> Move {
             close_step(&mut progress, StepPhase::Failed, "canceled", now);
             progress.halt = Some(super::Halt { undoing: true, ..halt.clone() });
             progress.scan = None;
-            let undo = undo_steps(run, &progress);
+            let mut undo = undo_steps(run, &progress);
+            // A run that began by undoing another one's work has used these names already.
+            for step in &mut undo {
+                let same = progress.steps.iter().filter(|one| one.undo && one.of == step.of);
+                let used = same.map(|one| one.attempt).max().unwrap_or(0);
+                step.attempt += used;
+                step.budget += used;
+            }
             progress.at = progress.steps.len();
             progress.steps.extend(undo);
             let said = format!("canceled by {}{why}", halt.by);

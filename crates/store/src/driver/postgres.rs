@@ -38,6 +38,10 @@ pub(super) const WORDS: &[(&str, &str)] = &[
 
 /// The lock that keeps two starting replicas from migrating at once.
 const MIGRATION_LOCK: i64 = 0x6661_7272_6965_7221_u64 as i64;
+/// Transaction ids belong to a cluster. Events restored from a dump of another one carry ids that this
+/// one has yet to give out; they are older than anything that happens here.
+const FROM_ANOTHER_CLUSTER: &str = "UPDATE events SET tx = 0 \
+     WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(10);
 const MAX_TRIES: u32 = 5;
 const CHANNEL: &str = "farrier";
@@ -109,9 +113,7 @@ impl Postgres {
         work: &W,
         begin: &str,
     ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
-        let conn = self.pool.get().await.map_err(|error| {
-            Attempt::Final(StoreError::Unavailable(format!("no connection: {error}")))
-        })?;
+        let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
         conn.batch_execute(begin).await.map_err(|error| Attempt::Final(trouble(&error)))?;
         let mut guard = Abandon(Some(Tx::new(Conn::Postgres(conn))));
         let Some(tx) = &mut guard.0 else {
@@ -175,7 +177,9 @@ fn again(error: &StoreError) -> bool {
 fn trouble(error: &tokio_postgres::Error) -> StoreError {
     use tokio_postgres::error::SqlState as S;
     let Some(db) = error.as_db_error() else {
-        return StoreError::Unavailable(error.to_string());
+        // The reason is in the source: "error connecting to server" alone helps nobody.
+        let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
+        return StoreError::Unavailable(format!("{error}{}", cause.unwrap_or_default()));
     };
     match db.code() {
         &S::UNIQUE_VIOLATION | &S::FOREIGN_KEY_VIOLATION | &S::EXCLUSION_VIOLATION => {
@@ -188,15 +192,21 @@ fn trouble(error: &tokio_postgres::Error) -> StoreError {
     }
 }
 
+fn no_connection(error: &deadpool_postgres::PoolError) -> StoreError {
+    match error {
+        deadpool_postgres::PoolError::Backend(error) => trouble(error),
+        other => StoreError::Unavailable(format!("PostgreSQL gives no connection: {other}")),
+    }
+}
+
 async fn migrate(pool: &Pool) -> Result<()> {
-    let conn = pool
-        .get()
-        .await
-        .map_err(|error| StoreError::Unavailable(format!("PostgreSQL does not answer: {error}")))?;
+    let conn = pool.get().await.map_err(|error| no_connection(&error))?;
     let run = |sql: String| async {
         let sql = sql;
         conn.batch_execute(&sql).await.map_err(|error| trouble(&error))
     };
+    // That a table exists already is no news.
+    run("SET client_min_messages = warning".into()).await?;
     run("BEGIN".into()).await?;
     run(format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
     run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)".into()).await?;
@@ -206,6 +216,7 @@ async fn migrate(pool: &Pool) -> Result<()> {
         run(sql).await?;
         run(format!("INSERT INTO schema_version (version) VALUES ({step})")).await?;
     }
+    run(FROM_ANOTHER_CLUSTER.into()).await?;
     run("COMMIT".into()).await
 }
 

@@ -1,0 +1,278 @@
+//! What the tests of the API share: a server to ask, short words for long requests, and what a good
+//! refusal looks like.
+
+use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, new_database, postgres};
+use proto::v1;
+use proto::v1::step::Kind;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+use tonic::{Code, Response, Status};
+use tonic_types::StatusExt;
+
+/// Attempts follow each other at once, so that no test waits for a backoff.
+const QUICK: &str = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5";
+
+/// A server of its own for one test.
+pub struct World {
+    pub server: Server,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    pub async fn open(speed: &'static str) -> (Self, Clients) {
+        Self::at(Home::Sqlite, speed).await
+    }
+
+    async fn at(home: Home, speed: &'static str) -> (Self, Clients) {
+        let dir = tempfile::tempdir().unwrap();
+        let setup = Setup { home, config: QUICK.into(), ..Setup::new(dir.path(), speed) };
+        let server = Server::start(setup);
+        let clients = server.clients().await;
+        (Self { server, _dir: dir }, clients)
+    }
+}
+
+/// Runs one body on SQLite, and on PostgreSQL where there is one.
+pub async fn on_both(speed: &'static str, body: impl AsyncFn(&World, Clients)) {
+    let (world, clients) = World::open(speed).await;
+    body(&world, clients).await;
+    if let Some(cluster) = postgres() {
+        let home = Home::Postgres(new_database(&cluster).await);
+        let (world, clients) = World::at(home, speed).await;
+        body(&world, clients).await;
+    }
+}
+
+/// The refusal has this code, says these words, and says what to do: it gives a command to type or
+/// names the field at fault.
+#[track_caller]
+pub fn refused<T: Debug>(answer: Result<T, Status>, code: Code, words: &[&str]) -> Status {
+    let status = answer.expect_err("this should have been refused");
+    let said = status.message();
+    assert_eq!(status.code(), code, "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    let details = status.get_error_details();
+    let field = details.bad_request().map(|bad| bad.field_violations[0].field.clone());
+    let names_it = field.is_some_and(|field| said.contains(&field));
+    assert!(names_it || said.contains("farrier "), "it does not say what to do: {said}");
+    assert!(details.error_info().is_some_and(|info| !info.reason.is_empty()), "{said}");
+    status
+}
+
+/// The field that a refusal is about.
+pub fn field_of(status: &Status) -> String {
+    let details = status.get_error_details();
+    details.bad_request().map(|bad| bad.field_violations[0].field.clone()).unwrap_or_default()
+}
+
+pub fn machine(id: &str) -> v1::Machine {
+    let spec = v1::MachineSpec {
+        target_cluster_ref: "cluster-a".into(),
+        provider: "sim".into(),
+        ..Default::default()
+    };
+    v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() }
+}
+
+pub fn labelled(id: &str, labels: &[(&str, &str)]) -> v1::Machine {
+    let labels = labels.iter().map(|(key, value)| (key.to_string(), value.to_string()));
+    v1::Machine { labels: labels.collect(), ..machine(id) }
+}
+
+/// A rule of the simulated hardware. Zero times means without end.
+pub fn fault(machine: &str, effect: &str, action: &str, times: i32) -> v1::SimFault {
+    v1::SimFault {
+        machine: machine.into(),
+        effect: effect.into(),
+        action: action.into(),
+        times,
+        ..Default::default()
+    }
+}
+
+pub fn slow(machine: &str, effect: &str, delay_ms: i32) -> v1::SimFault {
+    v1::SimFault { delay_ms, ..fault(machine, effect, "slow", 0) }
+}
+
+/// The same rule for another moment of the effect.
+pub fn at(verb: &str, rule: v1::SimFault) -> v1::SimFault {
+    v1::SimFault { verb: verb.into(), ..rule }
+}
+
+pub fn step(name: &str, kind: Kind) -> v1::Step {
+    v1::Step { name: name.into(), kind: Some(kind), ..Default::default() }
+}
+
+pub fn ssh(command: &str) -> Kind {
+    Kind::Ssh(v1::SshCommand { command: command.into(), destructive: false })
+}
+
+pub fn reboot() -> Kind {
+    Kind::Reboot(v1::Reboot { mode: "bmc".into() })
+}
+
+pub fn plan(id: &str, steps: Vec<v1::Step>) -> v1::Plan {
+    v1::Plan { plan_id: id.into(), display_name: id.into(), steps, ..Default::default() }
+}
+
+pub fn params(pairs: &[(&str, &str)]) -> std::collections::HashMap<String, String> {
+    pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
+}
+
+/// What is known of a machine, by condition.
+pub fn conditions(machine: &v1::Machine) -> BTreeMap<String, bool> {
+    let known = machine.status.iter().flat_map(|status| &status.conditions);
+    known.map(|condition| (condition.r#type.clone(), condition.status)).collect()
+}
+
+pub fn is(machine: &v1::Machine, condition: &str) -> bool {
+    conditions(machine).get(condition).copied().unwrap_or(false)
+}
+
+/// Phase and effective state, as words.
+pub fn states(machine: &v1::Machine) -> (&'static str, &'static str) {
+    let status = machine.status.as_ref().unwrap();
+    (status.phase().as_str_name(), status.effective_state().as_str_name())
+}
+
+impl Clients {
+    pub async fn put(&mut self, machine: v1::Machine) -> v1::Machine {
+        self.try_put(machine).await.unwrap()
+    }
+
+    pub async fn try_put(&mut self, machine: v1::Machine) -> Result<v1::Machine, Status> {
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        self.machines.register_machine(request).await.map(Response::into_inner)
+    }
+
+    /// Registers a machine and waits until it was looked at, so that nothing but a request changes it.
+    pub async fn settled(&mut self, machine: v1::Machine) -> v1::Machine {
+        let id = self.put(machine).await.machine_id;
+        let looked_at = |machine: &v1::Machine| is(machine, "Reachable");
+        self.machine_until(&id, looked_at).await
+    }
+
+    pub async fn machine_until(
+        &mut self,
+        id: &str,
+        reached: impl Fn(&v1::Machine) -> bool,
+    ) -> v1::Machine {
+        let started = Instant::now();
+        loop {
+            let machine = self.machine(id).await;
+            if reached(&machine) {
+                return machine;
+            }
+            assert!(started.elapsed() < PATIENCE, "{machine:#?} did not get there");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Brings a machine all the way into service.
+    pub async fn in_service(&mut self, id: &str) {
+        self.in_maintenance(id).await;
+        for (kind, request) in [("REPAVE", "first"), ("EXIT_MAINTENANCE", "exit")] {
+            self.done(id, kind, request).await;
+        }
+    }
+
+    /// Starts a run and sees it succeed.
+    pub async fn done(&mut self, id: &str, kind: &str, request: &str) -> v1::Run {
+        let run = self.start(id, kind, request).await;
+        let run = self.finished(&run.run_id).await;
+        assert_eq!(run.phase(), v1::run::Phase::Succeeded, "{run:#?}");
+        run
+    }
+
+    pub async fn try_run(&mut self, request: v1::StartRunRequest) -> Result<v1::Run, Status> {
+        self.runs.start_run(request).await.map(Response::into_inner)
+    }
+
+    /// Starts a run of a plan that somebody wrote.
+    pub async fn start_plan(&mut self, id: &str, plan: &str, request: &str) -> v1::Run {
+        let request = v1::StartRunRequest {
+            machine_id: id.into(),
+            request_id: request.into(),
+            r#type: "REBOOT".into(),
+            plan_id: plan.into(),
+            ..Default::default()
+        };
+        self.try_run(request).await.unwrap()
+    }
+
+    pub async fn try_plan(&mut self, plan: v1::Plan) -> Result<v1::Plan, Status> {
+        let request = v1::CreatePlanRequest { plan: Some(plan) };
+        self.plans.create_plan(request).await.map(Response::into_inner)
+    }
+
+    pub async fn cancel(&mut self, id: &str) -> Result<v1::Operation, Status> {
+        let request = v1::CancelOperationRequest { operation_id: id.into(), reason: "test".into() };
+        self.machines.cancel_operation(request).await.map(Response::into_inner)
+    }
+
+    pub async fn clear_faults(&mut self) {
+        self.sim.clear_faults(v1::ClearFaultsRequest::default()).await.unwrap();
+    }
+
+    pub async fn history(&mut self, id: &str) -> Vec<v1::HistoryEntry> {
+        let request =
+            v1::ListHistoryRequest { id: id.into(), page_size: 1_000, ..Default::default() };
+        self.explain.list_history(request).await.unwrap().into_inner().entries
+    }
+
+    pub async fn why(&mut self, id: &str) -> v1::Explanation {
+        let request = v1::ExplainRequest { id: id.into() };
+        self.explain.explain(request).await.unwrap().into_inner()
+    }
+
+    pub async fn list_runs(&mut self, filter: &str) -> Vec<v1::Run> {
+        let request = v1::ListRunsRequest { filter: filter.into(), ..Default::default() };
+        self.runs.list_runs(request).await.unwrap().into_inner().runs
+    }
+}
+
+/// One page of a list: the ids on it, and the token of the next.
+pub async fn page(
+    api: &mut Clients,
+    list: &str,
+    (filter, page_size, page_token): (&str, i32, &str),
+) -> Result<(Vec<String>, String), Status> {
+    let (filter, page_token) = (filter.to_string(), page_token.to_string());
+    Ok(match list {
+        "machines" => {
+            let request = v1::ListMachinesRequest { filter, page_size, page_token };
+            let page = api.machines.list_machines(request).await?.into_inner();
+            let ids = page.machines.into_iter().map(|machine| machine.machine_id);
+            (ids.collect(), page.next_page_token)
+        }
+        "runs" => {
+            let request = v1::ListRunsRequest { filter, page_size, page_token };
+            let page = api.runs.list_runs(request).await?.into_inner();
+            (page.runs.into_iter().map(|run| run.run_id).collect(), page.next_page_token)
+        }
+        "operations" => {
+            let request = v1::ListOperationsRequest { filter, page_size, page_token };
+            let page = api.operations.list_operations(request).await?.into_inner();
+            let ids = page.operations.into_iter().map(|operation| operation.operation_id);
+            (ids.collect(), page.next_page_token)
+        }
+        "plans" => {
+            let request = v1::ListPlansRequest { filter, page_size, page_token };
+            let page = api.plans.list_plans(request).await?.into_inner();
+            (page.plans.into_iter().map(|plan| plan.plan_id).collect(), page.next_page_token)
+        }
+        _ => {
+            let id = filter;
+            let request = v1::ListHistoryRequest { id, page_size, page_token };
+            let page = api.explain.list_history(request).await?.into_inner();
+            let ids = page.entries.into_iter().map(|entry| entry.version.to_string());
+            (ids.collect(), page.next_page_token)
+        }
+    })
+}
+
+/// Every list there is; that of a history takes an id in place of a filter.
+pub const LISTS: [&str; 5] = ["machines", "runs", "operations", "plans", "history"];

@@ -1,0 +1,144 @@
+//! What the port says over plain HTTP: health for load balancers, metrics for Prometheus.
+
+use crate::api::{World, fault};
+use proto::v1;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+/// A request by hand: the status line with the headers, and the body.
+fn http(world: &World, method: &str, path: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", world.server.setup.port)).unwrap();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\nContent-Length: 0\r\n\
+         Content-Type: application/grpc\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.to_ascii_lowercase(), body.to_string())
+}
+
+/// Every sample of a page, by its name with its labels. The text format's rules are checked on the way.
+fn samples(page: &str) -> BTreeMap<String, f64> {
+    let mut typed: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut samples = BTreeMap::new();
+    for line in page.lines().filter(|line| !line.is_empty()) {
+        if let Some(comment) = line.strip_prefix("# ") {
+            let mut words = comment.splitn(3, ' ');
+            let (what, name) = (words.next().unwrap(), words.next().unwrap());
+            let rest = words.next().unwrap_or_default();
+            match what {
+                "TYPE" => assert!(typed.insert(name, rest).is_none(), "two types: {line}"),
+                other => assert_eq!(other, "HELP", "{line}"),
+            }
+            assert!(!rest.is_empty(), "{line}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let name = series.split('{').next().unwrap();
+        let legal = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        assert!(name.chars().all(legal), "{line}");
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| name.strip_suffix(suffix).filter(|base| typed.contains_key(base)))
+            .unwrap_or(name);
+        assert!(typed.contains_key(family), "{name} has no type in front of it");
+        let number = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(samples.insert(series.to_string(), number).is_none(), "twice: {line}");
+    }
+    samples
+}
+
+/// The buckets of a histogram grow, and the last one holds everything.
+fn check_histogram(samples: &BTreeMap<String, f64>, name: &str) {
+    let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
+    for (sample, count) in samples {
+        let Some(labels) = sample.strip_prefix(&format!("{name}_bucket{{")) else { continue };
+        let (others, bound) = labels.split_once("le=\"").unwrap();
+        let bound = bound.split('"').next().unwrap().replace("+Inf", "inf").parse().unwrap();
+        series.entry(others.to_string()).or_default().push((bound, *count));
+    }
+    assert!(!series.is_empty(), "there is no histogram {name}");
+    for (labels, mut buckets) in series {
+        buckets.sort_by(|a, b| a.0.total_cmp(&b.0));
+        assert!(buckets.is_sorted_by(|a, b| a.1 <= b.1), "{name} {labels}: {buckets:?}");
+        let labels = labels.trim_end_matches(',');
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
+        assert_eq!(samples[&format!("{name}_count{labels}")], buckets[buckets.len() - 1].1);
+        assert!(samples[&format!("{name}_sum{labels}")] >= 0.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_metrics_count_what_happens() {
+    let (world, mut api) = World::open("zero").await;
+    api.in_maintenance("m-1").await;
+    api.in_maintenance("m-2").await;
+    api.done("m-1", "REPAVE", "r").await;
+    api.fault(fault("m-2", "reboot", "hang", 0)).await;
+    let stuck = api.start("m-2", "REBOOT", "r").await.run_id;
+    api.at_step(&stuck, "reboot").await;
+    let _watch = api.runs.watch_runs(v1::WatchRunsRequest::default()).await.unwrap();
+    let missing = v1::GetMachineRequest { machine_id: "nobody".into() };
+    api.machines.get_machine(missing).await.unwrap_err();
+
+    let (head, page) = http(&world, "GET", "/metrics");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
+    let samples = samples(&page);
+    let get = "path=\"/farrier.v1.MachineService/GetMachine\"";
+    for (series, value) in [
+        ("farrier_machines", 2.0),
+        ("farrier_watchers", 1.0),
+        ("farrier_runs_in_hand", 1.0),
+        ("farrier_runs_overdue", 0.0),
+        ("farrier_runs_active{phase=\"PENDING\"}", 0.0),
+        ("farrier_runs_active{phase=\"RUNNING\"}", 1.0),
+        ("farrier_runs_started_total{type=\"ENTER_MAINTENANCE\"}", 2.0),
+        ("farrier_runs_started_total{type=\"REIMAGE\"}", 1.0),
+        ("farrier_runs_started_total{type=\"REBOOT\"}", 1.0),
+        ("farrier_runs_finished_total{type=\"REIMAGE\",phase=\"SUCCEEDED\"}", 1.0),
+        (&format!("farrier_requests_total{{{get},status=\"5\"}}"), 1.0),
+    ] {
+        assert_eq!(samples.get(series), Some(&value), "{series}\n{page}");
+    }
+    assert!(samples["farrier_probes_total"] >= 2.0);
+    for name in ["farrier_order_seconds", "farrier_reaction_seconds", "farrier_request_seconds"] {
+        check_histogram(&samples, name);
+    }
+    assert_eq!(samples["farrier_reaction_seconds_count"], 4.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_cannot_fill_the_metrics() {
+    let (world, _) = World::open("zero").await;
+    for index in 0..20 {
+        for path in [
+            format!("/evil-{index}"),
+            format!("/farrier.v1.Evil/{index}"),
+            format!("/farrier.v1.MachineService/Evil{index}"),
+            format!("/grpc.evil/{index}"),
+        ] {
+            http(&world, "GET", &path);
+            http(&world, "POST", &path);
+        }
+    }
+    let samples = samples(&http(&world, "GET", "/metrics").1);
+    let paths: BTreeSet<&str> = samples
+        .keys()
+        .filter_map(|series| series.strip_prefix("farrier_requests_total{path=\""))
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert!(paths.len() <= 3, "{paths:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_told_to_load_balancers() {
+    let (world, _) = World::open("zero").await;
+    let (head, body) = http(&world, "GET", "/healthz");
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    assert_eq!(body.trim(), "ok");
+    assert!(http(&world, "DELETE", "/healthz").0.starts_with("http/1.1 405"));
+}

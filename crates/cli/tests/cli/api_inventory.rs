@@ -1,0 +1,315 @@
+//! The inventory: what may be written into it, what may not, and reading all of it page by page.
+
+use crate::api::{LISTS, World, field_of, is, labelled, machine, on_both, page, refused, states};
+use crate::fleet::Clients;
+use proto::v1;
+use std::collections::BTreeSet;
+use tonic::Code::InvalidArgument;
+use tonic::Response;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_registered_and_updated() {
+    on_both("zero", registering).await;
+}
+
+async fn registering(_world: &World, mut api: Clients) {
+    let made = api.put(machine("")).await;
+    assert!(made.machine_id.starts_with("m-"), "{}", made.machine_id);
+    let other = api.put(machine("")).await;
+    assert_ne!(made.machine_id, other.machine_id);
+    assert_eq!(states(&made), ("FACTORY_READY", "EFFECTIVE_STATE_NEW"));
+
+    // MAC addresses take one form; a provider that is not named is the server's.
+    let mut wanted = labelled("m-1", &[("env", "prod"), ("app.example.com/name", "")]);
+    let spec = wanted.spec.as_mut().unwrap();
+    spec.mac_addresses = vec!["AA-BB-CC-DD-EE-FF".into(), "001122334455".into()];
+    spec.ssh_endpoint = "[fd00::1]:22".into();
+    spec.bmc_endpoint = "https://bmc-1.example.net/redfish".into();
+    spec.provider = String::new();
+    let made = api.settled(wanted.clone()).await;
+    let spec = made.spec.clone().unwrap();
+    assert_eq!(spec.mac_addresses, ["aa:bb:cc:dd:ee:ff", "00:11:22:33:44:55"]);
+    assert_eq!(spec.provider, "sim");
+    assert_eq!(made.labels, wanted.labels);
+
+    // The same again changes nothing; registering what is known keeps its status.
+    let version = |machine: &v1::Machine| machine.status.as_ref().unwrap().version;
+    assert_eq!(version(&api.put(wanted.clone()).await), version(&made));
+    api.in_maintenance("m-1").await;
+    let before = api.machine("m-1").await;
+    assert!(before.labels.is_empty(), "registering replaces the labels");
+    let after = api.put(wanted.clone()).await;
+    assert_eq!(version(&after), version(&before) + 1);
+    assert_eq!(states(&after), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
+    assert!(is(&after, "Reachable"));
+
+    // Whatever an update says of the status is ignored.
+    wanted.labels.insert("env".into(), "stage".into());
+    wanted.status = Some(v1::MachineStatus {
+        phase: v1::machine_status::Phase::Ready.into(),
+        active_run_id: "op-mine".into(),
+        version: 99,
+        conditions: vec![v1::Condition {
+            r#type: "RMA".into(),
+            status: true,
+            ..Default::default()
+        }],
+        ..Default::default()
+    });
+    let request = v1::UpdateMachineRequest { machine: Some(wanted.clone()) };
+    let updated = api.machines.update_machine(request).await.unwrap().into_inner();
+    assert_eq!(updated.labels["env"], "stage");
+    assert_eq!(version(&updated), version(&after) + 1);
+    assert_eq!(
+        v1::MachineStatus { version: 0, updated_at: None, ..updated.status.unwrap() },
+        v1::MachineStatus { version: 0, updated_at: None, ..after.status.unwrap() }
+    );
+    let again = api.put(wanted).await;
+    assert!(!is(&again, "RMA"));
+    assert_eq!(states(&again), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
+}
+
+/// A machine that is right but for one thing, and the field that names it.
+fn wrong_machines() -> Vec<(v1::Machine, String)> {
+    let mut wrong = Vec::new();
+    let long = |length: usize| "x".repeat(length);
+    let endpoints = ["host:", "host:0", "host:65536", ":22", "a b", "[::1", "u:p@host", "h\u{0}st"];
+    for bad in endpoints.map(String::from).into_iter().chain([long(256)]) {
+        for field in ["ssh_endpoint", "bmc_endpoint"] {
+            let mut machine = machine("m-1");
+            let spec = machine.spec.as_mut().unwrap();
+            let place = match field {
+                "ssh_endpoint" => &mut spec.ssh_endpoint,
+                _ => &mut spec.bmc_endpoint,
+            };
+            *place = bad.clone();
+            wrong.push((machine, format!("machine.spec.{field}")));
+        }
+    }
+    for bad in ["", "aa:bb:cc:dd:ee", "aa:bb:cc:dd:ee:fg", "aa:bb:cc:dd:ee:ff:00", "nonsense"] {
+        let mut machine = machine("m-1");
+        machine.spec.as_mut().unwrap().mac_addresses = vec!["aa:bb:cc:dd:ee:ff".into(), bad.into()];
+        wrong.push((machine, "machine.spec.mac_addresses[1]".into()));
+    }
+    let mut many = machine("m-1");
+    many.spec.as_mut().unwrap().mac_addresses = vec!["aa:bb:cc:dd:ee:ff".into(); 65];
+    wrong.push((many, "machine.spec.mac_addresses".into()));
+    for bad in [long(129), "a\u{7}b".into()] {
+        let texts: [(&str, fn(&mut v1::MachineSpec) -> &mut String); 4] = [
+            ("target_cluster_ref", |spec| &mut spec.target_cluster_ref),
+            ("provider", |spec| &mut spec.provider),
+            ("serial", |spec| &mut spec.serial),
+            ("customer_id", |spec| &mut spec.customer_id),
+        ];
+        for (field, place) in texts {
+            let mut machine = machine("m-1");
+            *place(machine.spec.as_mut().unwrap()) = bad.clone();
+            wrong.push((machine, format!("machine.spec.{field}")));
+        }
+    }
+    let mut foreign = machine("m-1");
+    foreign.spec.as_mut().unwrap().provider = "nobody".into();
+    wrong.push((foreign, "machine.spec.provider".into()));
+    for key in ["", "a b", "a\u{0}", "ä", &long(64)] {
+        wrong.push((labelled("m-1", &[(key, "x")]), "machine.labels".into()));
+    }
+    for value in [long(256), "a\u{1b}[2Jb".into(), "line\nbreak".into()] {
+        wrong.push((labelled("m-1", &[("env", &value)]), "machine.labels[env]".into()));
+    }
+    let many: Vec<String> = (0..65).map(|index| format!("k{index}")).collect();
+    let many: Vec<(&str, &str)> = many.iter().map(|key| (key.as_str(), "")).collect();
+    wrong.push((labelled("m-1", &many), "machine.labels".into()));
+    for id in ["a b", "a\u{7}", "-a", "ä", "a/b", &long(64)] {
+        wrong.push((machine(id), "machine.machine_id".into()));
+    }
+    wrong
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_malformed_is_named_and_nothing_is_written() {
+    let (_world, mut api) = World::open("zero").await;
+    let before = api.settled(labelled("m-1", &[("env", "prod")])).await;
+    let history = api.history("m-1").await;
+    for (machine, field) in wrong_machines() {
+        let shown = format!("{machine:?}");
+        let status = refused(api.try_put(machine.clone()).await, InvalidArgument, &[&field]);
+        assert_eq!(field_of(&status), field, "{shown}");
+        let request = v1::UpdateMachineRequest { machine: Some(machine) };
+        let answer = api.machines.update_machine(request).await;
+        let status = refused(answer, InvalidArgument, &[&field]);
+        assert_eq!(field_of(&status), field, "{shown}");
+    }
+    assert_eq!(api.machine("m-1").await, before);
+    assert_eq!(api.history("m-1").await, history);
+    let all = api.machines.list_machines(v1::ListMachinesRequest::default()).await;
+    assert_eq!(all.unwrap().into_inner().machines.len(), 1);
+}
+
+/// Reads a list to its end, `size` at a time, calling `meanwhile` between two pages.
+async fn read_all(
+    api: &mut Clients,
+    list: &str,
+    filter: &str,
+    size: i32,
+    meanwhile: impl AsyncFn(usize),
+) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut token = String::new();
+    for round in 0.. {
+        let (ids, next) = page(api, list, (filter, size, &token)).await.unwrap();
+        assert!(ids.len() <= size as usize, "{list}: {} on a page of {size}", ids.len());
+        all.extend(ids);
+        if next.is_empty() {
+            break;
+        }
+        token = next;
+        meanwhile(round).await;
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_hold_everything_exactly_once_while_others_write() {
+    on_both("zero", paging).await;
+}
+
+async fn paging(_world: &World, mut api: Clients) {
+    for index in 0..50 {
+        api.register(&format!("m-{index:02}")).await;
+    }
+    for index in 0..30 {
+        api.done(&format!("m-{index:02}"), "ENTER_MAINTENANCE", "r").await;
+    }
+    let writer = api.clone();
+    // Between two pages a machine comes in front, one in the middle and one at the end, and a run.
+    let meanwhile = async |round: usize| {
+        let mut api = writer.clone();
+        for place in ["a", "m-25", "z"] {
+            api.register(&format!("{place}-new-{round}")).await;
+        }
+        api.start(&format!("a-new-{round}"), "ENTER_MAINTENANCE", "r").await;
+        api.register("m-25").await;
+    };
+    let seen = read_all(&mut api, "machines", "", 7, meanwhile).await;
+    assert!(seen.is_sorted(), "{seen:?}");
+    let unique: BTreeSet<&String> = seen.iter().collect();
+    assert_eq!(unique.len(), seen.len(), "something came twice: {seen:?}");
+    let original = seen.iter().filter(|id| !id.contains("new")).count();
+    assert_eq!(original, 50, "{seen:?}");
+
+    let idle = async |_| {};
+    let before = read_all(&mut api, "runs", "", 1_000, idle).await;
+    assert!(before.len() >= 30 && before.iter().rev().is_sorted(), "newest first: {before:?}");
+    let counter = std::cell::Cell::new(0);
+    let meanwhile = async |_| {
+        let round = counter.get();
+        counter.set(round + 1);
+        let mut api = writer.clone();
+        let id = format!("b-new-{round}");
+        api.register(&id).await;
+        api.start(&id, "ENTER_MAINTENANCE", "r").await;
+    };
+    for list in ["runs", "operations"] {
+        let before = read_all(&mut api, list, "", 1_000, idle).await;
+        let seen = read_all(&mut api, list, "", 7, meanwhile).await;
+        assert_eq!(seen, before, "{list}");
+    }
+    let filter = "labels.none!=x AND machine_id in (m-00, m-01, m-02, m-40)";
+    assert_eq!(read_all(&mut api, "runs", filter, 2, idle).await.len(), 3);
+    assert_eq!(read_all(&mut api, "machines", filter, 3, idle).await.len(), 4);
+    let versions = read_all(&mut api, "history", "m-00", 2, idle).await;
+    let counted: Vec<String> = (1..=versions.len()).map(|version| version.to_string()).collect();
+    assert_eq!(versions, counted);
+    assert!(versions.len() >= 3);
+    let plans = read_all(&mut api, "plans", "", 2, idle).await;
+    assert_eq!(plans.len(), 7, "{plans:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_is_a_hundred_unless_asked_and_a_thousand_at_most() {
+    let (_world, mut api) = World::open("zero").await;
+    let lanes: Vec<_> = (0..8)
+        .map(|lane| {
+            let mut api = api.clone();
+            tokio::spawn(async move {
+                for index in (lane..1_010).step_by(8) {
+                    api.register(&format!("m-{index:04}")).await;
+                }
+            })
+        })
+        .collect();
+    for lane in lanes {
+        lane.await.unwrap();
+    }
+    for (size, expected) in [(0, 100), (1, 1), (1_000, 1_000), (1_001, 1_000), (i32::MAX, 1_000)] {
+        let (ids, next) = page(&mut api, "machines", ("", size, "")).await.unwrap();
+        assert_eq!(ids.len(), expected, "page_size {size}");
+        assert!(!next.is_empty());
+    }
+    let (_, next) = page(&mut api, "machines", ("", 1_000, "")).await.unwrap();
+    let (ids, next) = page(&mut api, "machines", ("", 1_000, &next)).await.unwrap();
+    assert_eq!((ids.len(), next.as_str()), (10, ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_pages_filters_cursors_and_offsets_are_refused() {
+    let (_world, mut api) = World::open("zero").await;
+    for index in 0..3 {
+        api.in_maintenance(&format!("m-{index}")).await;
+    }
+    let before = api.machine("m-0").await.status.unwrap().version;
+    let mut tokens = Vec::new();
+    for list in LISTS {
+        let filter = if list == "history" { "m-0" } else { "" };
+        let (_, token) = page(&mut api, list, (filter, 1, "")).await.unwrap();
+        assert!(!token.is_empty(), "{list}");
+        tokens.push(token);
+    }
+    for (place, list) in LISTS.into_iter().enumerate() {
+        let filter = if list == "history" { "m-0" } else { "" };
+        for size in [-1, i32::MIN] {
+            let answer = page(&mut api, list, (filter, size, "")).await;
+            refused(answer, InvalidArgument, &["page_size", "1000"]);
+        }
+        for (from, token) in tokens.iter().enumerate().filter(|(from, _)| *from != place) {
+            let answer = page(&mut api, list, (filter, 1, token)).await;
+            let status = refused(answer, InvalidArgument, &["page_token"]);
+            assert_eq!(field_of(&status), "page_token", "{list} with a token of {}", LISTS[from]);
+        }
+        for token in ["garbage!", "Z2FyYmFnZQ", "\u{0}", &"x".repeat(100_000)] {
+            let answer = page(&mut api, list, (filter, 1, token)).await;
+            refused(answer, InvalidArgument, &["page_token"]);
+        }
+        if list != "history" {
+            let answer = page(&mut api, list, (&"x".repeat(1_000_000), 0, "")).await;
+            let status = refused(answer, InvalidArgument, &["filter"]);
+            assert!(status.message().len() < 300, "{}", status.message());
+        }
+    }
+    // A token goes with its filter.
+    let answer = page(&mut api, "machines", ("phase=MAINTENANCE", 1, &tokens[0])).await;
+    refused(answer, InvalidArgument, &["page_token"]);
+    let answer = page(&mut api, "history", ("m-1", 1, &tokens[4])).await;
+    refused(answer, InvalidArgument, &["page_token"]);
+
+    let run = api.list_runs("machine_id=m-0").await.remove(0).run_id;
+    for cursor in ["x", "-1", "1.2.3.4", "\u{7}", &"9".repeat(100), "1~nobody"] {
+        let request = v1::WatchRunsRequest { cursor: cursor.into(), ..Default::default() };
+        let answer = api.runs.watch_runs(request).await.map(drop);
+        refused(answer, InvalidArgument, &["cursor"]);
+        let request = v1::WatchOperationsRequest { cursor: cursor.into(), ..Default::default() };
+        let answer = api.operations.watch_operations(request).await.map(drop);
+        refused(answer, InvalidArgument, &["cursor"]);
+    }
+    let filter = "x".repeat(1_000_000);
+    let request = v1::WatchRunsRequest { filter, ..Default::default() };
+    refused(api.runs.watch_runs(request).await.map(drop), InvalidArgument, &["filter"]);
+    let request = v1::StreamRunLogsRequest { run_id: run.clone(), offset: -1, no_follow: true };
+    let answer = api.runs.stream_run_logs(request).await.map(drop);
+    assert_eq!(field_of(&refused(answer, InvalidArgument, &["offset"])), "offset");
+    // Behind the end of a finished log there is nothing, and that is no error.
+    let request = v1::StreamRunLogsRequest { run_id: run, offset: i64::MAX, no_follow: false };
+    let mut log = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
+    assert!(log.message().await.unwrap().is_none());
+    assert_eq!(api.machine("m-0").await.status.unwrap().version, before);
+}

@@ -1,0 +1,324 @@
+//! Plans, the record of what happened, and the answer to "why".
+
+use crate::api::{
+    World, conditions, fault, field_of, on_both, params, plan, reboot, refused, ssh, step,
+};
+use crate::fleet::{Clients, steps};
+use proto::v1;
+use proto::v1::run::Phase;
+use proto::v1::step::Kind;
+use tonic::Code::{AlreadyExists, InvalidArgument};
+
+/// A plan that is wrong in one place, and the field that names the place.
+fn wrong_plans() -> Vec<(v1::Plan, String)> {
+    let one = |step: v1::Step| plan("mine", vec![step]);
+    let good = || step("a", reboot());
+    let kind = |kind: Kind| one(step("a", kind));
+    let long = |length: usize| "x".repeat(length);
+    let in_step = |field: &str| format!("plan.steps[0].{field}");
+    let mut wrong = vec![
+        (plan("", vec![good()]), "plan.plan_id".into()),
+        (plan("a b", vec![good()]), "plan.plan_id".into()),
+        (plan(&long(64), vec![good()]), "plan.plan_id".into()),
+        (plan("mine", vec![]), "plan.steps".into()),
+        (
+            plan("mine", (0..65).map(|at| step(&format!("s{at}"), reboot())).collect()),
+            "plan.steps".into(),
+        ),
+        (plan("mine", vec![good(), step("b", reboot()), good()]), "plan.steps[2].name".into()),
+        (one(v1::Step { kind: None, ..good() }), in_step("kind")),
+        (one(v1::Step { timeout_seconds: Some(0), ..good() }), in_step("timeout_seconds")),
+        (one(v1::Step { timeout_seconds: Some(-5), ..good() }), in_step("timeout_seconds")),
+        (one(v1::Step { timeout_seconds: Some(i32::MAX), ..good() }), in_step("timeout_seconds")),
+        (one(v1::Step { max_retries: Some(-1), ..good() }), in_step("max_retries")),
+        (one(v1::Step { max_retries: Some(101), ..good() }), in_step("max_retries")),
+        (kind(ssh("")), in_step("ssh.command")),
+        (kind(ssh("a\u{0}b")), in_step("ssh.command")),
+        (kind(ssh(&long(70_000))), in_step("ssh.command")),
+        (kind(Kind::Reboot(v1::Reboot { mode: "kick".into() })), in_step("reboot.mode")),
+        (kind(Kind::Netboot(v1::SetNetboot { mode: "pxe".into() })), in_step("netboot.mode")),
+        (kind(Kind::Repave(v1::RepaveImage { image: "a\nb".into() })), in_step("repave.image")),
+        (kind(Kind::Join(v1::KubeadmJoin { cluster_ref: long(129) })), in_step("join.cluster_ref")),
+        (
+            kind(Kind::Verify(v1::VerifyInCluster {
+                expect: "HAPPY".into(),
+                ..Default::default()
+            })),
+            in_step("verify.expect"),
+        ),
+        (kind(Kind::Net(v1::NetReconfig { document: "\u{7}".into() })), in_step("net.document")),
+        (kind(Kind::Rma(v1::RmaAction::default())), in_step("rma.action")),
+        (kind(Kind::Rma(v1::RmaAction { action: "BURN".into() })), in_step("rma.action")),
+        (v1::Plan { on_failure: 9, ..one(good()) }, "plan.on_failure".into()),
+        (v1::Plan { display_name: long(129), ..one(good()) }, "plan.display_name".into()),
+    ];
+    for name in ["", "a b", "undo-a", "a\u{1b}", &long(64)] {
+        wrong.push((one(step(name, reboot())), in_step("name")));
+    }
+    wrong
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_that_cannot_be_run_is_refused_with_the_field() {
+    let (_world, mut api) = World::open("zero").await;
+    for (plan, field) in wrong_plans() {
+        let shown = format!("{plan:?}");
+        let status = refused(api.try_plan(plan).await, InvalidArgument, &[&field]);
+        assert_eq!(field_of(&status), field, "{shown}");
+        assert!(status.message().len() < 500, "{}", status.message());
+    }
+    let request = v1::ListPlansRequest::default();
+    let plans = api.plans.list_plans(request).await.unwrap().into_inner().plans;
+    assert!(plans.iter().all(|plan| plan.built_in), "nothing was written");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_never_changes() {
+    on_both("zero", immutable).await;
+}
+
+async fn immutable(_world: &World, mut api: Clients) {
+    let kinds = [
+        ssh("true"),
+        reboot(),
+        Kind::Netboot(v1::SetNetboot { mode: "PXE".into() }),
+        Kind::Repave(v1::RepaveImage { image: "rhel-9".into() }),
+        Kind::Join(v1::KubeadmJoin { cluster_ref: "cluster-b".into() }),
+        Kind::Verify(v1::VerifyInCluster {
+            cluster_ref: "cluster-b".into(),
+            expect: "READY".into(),
+            advisory: false,
+        }),
+        Kind::Net(v1::NetReconfig { document: "network: {}\n".into() }),
+        Kind::Rma(v1::RmaAction { action: "RECORD".into() }),
+    ];
+    let all = kinds.into_iter().enumerate().map(|(at, kind)| step(&format!("s{at}"), kind));
+    let mut wanted = plan("everything", all.collect());
+    wanted.steps[0].timeout_seconds = Some(7);
+    wanted.steps[0].max_retries = Some(0);
+    let made = api.try_plan(wanted.clone()).await.unwrap();
+    assert_eq!(made, wanted);
+    assert_eq!(api.try_plan(wanted.clone()).await.unwrap(), made);
+    let request = v1::GetPlanRequest { plan_id: "everything".into() };
+    assert_eq!(api.plans.get_plan(request).await.unwrap().into_inner(), made);
+    let other = v1::Plan { display_name: "Other".into(), ..wanted.clone() };
+    let words = ["everything", "farrier plan get everything", "new plan_id"];
+    refused(api.try_plan(other).await, AlreadyExists, &words);
+    let mut other = wanted.clone();
+    other.steps.pop();
+    refused(api.try_plan(other).await, AlreadyExists, &words);
+    let stolen = plan("plan-reboot-v1", vec![step("a", ssh("rm -rf /"))]);
+    refused(api.try_plan(stolen).await, AlreadyExists, &["plan-reboot-v1"]);
+
+    // A run keeps the plan as it was, with nothing left open.
+    api.in_maintenance("m-1").await;
+    let run = api.start_plan("m-1", "everything", "r").await.run_id;
+    let run = api.finished(&run).await;
+    assert_eq!(run.phase(), Phase::Succeeded, "{run:#?}");
+    assert_eq!(run.plan_id, "everything");
+    let kinds: Vec<&str> = run.steps.iter().map(|step| step.kind.as_str()).collect();
+    assert_eq!(kinds, ["ssh", "reboot", "netboot", "repave", "join", "verify", "net", "rma"]);
+    assert_eq!(run.plan_steps[0].timeout_seconds, Some(7));
+    assert_eq!(
+        (run.plan_steps[1].timeout_seconds, run.plan_steps[1].max_retries),
+        (Some(600), Some(2))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_without_what_it_needs_is_refused_at_the_start() {
+    let (_world, mut api) = World::open("zero").await;
+    let mut bare = crate::api::machine("m-1");
+    bare.spec.as_mut().unwrap().target_cluster_ref = String::new();
+    api.put(bare).await;
+    api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
+    for (id, kind, field) in [
+        ("joins", Kind::Join(v1::KubeadmJoin::default()), "machine.spec.target_cluster_ref"),
+        ("images", Kind::Repave(v1::RepaveImage::default()), "params[image_ref]"),
+        ("nets", Kind::Net(v1::NetReconfig::default()), "params[network]"),
+    ] {
+        api.try_plan(plan(id, vec![step("a", kind)])).await.unwrap();
+        let request = v1::StartRunRequest {
+            machine_id: "m-1".into(),
+            request_id: id.into(),
+            r#type: "UPGRADE".into(),
+            plan_id: id.into(),
+            ..Default::default()
+        };
+        let status = refused(api.try_run(request).await, InvalidArgument, &["step a", field]);
+        assert_eq!(field_of(&status), field);
+    }
+    // A built-in plan leaves out what a machine without a cluster cannot do.
+    let run = api.done("m-1", "REPAVE", "r").await;
+    let names: Vec<String> = steps(&run).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["set-netboot", "repave-os", "reboot"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_has_a_default_plan_that_runs() {
+    let (_world, mut api) = World::open("zero").await;
+    api.register("m-1").await;
+    let plans = api.plans.list_plans(v1::ListPlansRequest::default()).await.unwrap().into_inner();
+    assert_eq!(plans.plans.len(), 7);
+    for kind in [
+        "ENTER_MAINTENANCE",
+        "REPAVE",
+        "REBOOT",
+        "UPGRADE",
+        "NET_RECONFIG",
+        "EXIT_MAINTENANCE",
+        "ENTER_MAINTENANCE",
+        "RMA",
+    ] {
+        let plan = plans.plans.iter().find(|plan| plan.default_for == kind).unwrap();
+        let runs = api.list_runs("").await.len();
+        let network = params(&[("network", "network: {version: 2}\n")]);
+        let request = v1::StartRunRequest {
+            machine_id: "m-1".into(),
+            request_id: format!("{kind}-{runs}"),
+            r#type: kind.into(),
+            params: if kind == "NET_RECONFIG" { network } else { params(&[]) },
+            ..Default::default()
+        };
+        let run = api.try_run(request).await.unwrap().run_id;
+        let run = api.finished(&run).await;
+        assert_eq!(run.phase(), Phase::Succeeded, "{run:#?}");
+        assert_eq!((&run.r#type, &run.plan_id), (&plan.default_for, &plan.plan_id));
+        let names: Vec<&String> = run.steps.iter().map(|step| &step.name).collect();
+        assert_eq!(names, plan.steps.iter().map(|step| &step.name).collect::<Vec<_>>());
+        assert!(run.steps.iter().all(|step| !step.message.is_empty()), "{run:#?}");
+    }
+    let seen = conditions(&api.machine("m-1").await);
+    for (condition, status) in [("Provisioned", true), ("InCustomerCluster", true), ("RMA", true)] {
+        assert_eq!(seen[condition], status, "{seen:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_transition_is_written_down() {
+    on_both("zero", recording).await;
+}
+
+async fn recording(_world: &World, mut api: Clients) {
+    api.in_maintenance("m-1").await;
+    let mut request = tonic::Request::new(v1::ReimageMachineRequest {
+        machine_id: "m-1".into(),
+        request_id: "r".into(),
+        image_ref: "rhel-9".into(),
+    });
+    request.metadata_mut().insert("farrier-initiator", "ada".parse().unwrap());
+    let operation = api.machines.reimage_machine(request).await.unwrap().into_inner();
+    assert_eq!(operation.initiator, "ada");
+    let run = api.finished(&operation.operation_id).await;
+    assert_eq!(run.initiator, "ada");
+    let machine = api.machine("m-1").await;
+    for (id, last) in [("m-1", machine.status.unwrap().version), (&run.run_id, run.version)] {
+        let history = api.history(id).await;
+        let versions: Vec<i64> = history.iter().map(|entry| entry.version).collect();
+        assert_eq!(versions, (1..=last).collect::<Vec<_>>(), "{id}");
+        let times: Vec<_> = history.iter().map(|entry| entry.ts.unwrap()).collect();
+        assert!(times.is_sorted_by_key(|at| (at.seconds, at.nanos)), "{id}: {times:?}");
+        for entry in &history {
+            assert_eq!(entry.object_id, id);
+            let causes = ["request", "engine", "probe", "admin"];
+            assert!(causes.contains(&entry.cause.as_str()), "{entry:?}");
+            for text in [&entry.state, &entry.actor, &entry.message, &entry.decided_by] {
+                assert!(!text.is_empty(), "{entry:?}");
+            }
+            assert!(entry.decided_by.contains(':'), "a line: {entry:?}");
+        }
+        assert!(history.iter().any(|entry| entry.actor == "ada"), "{history:#?}");
+    }
+    let said: Vec<String> =
+        api.history(&run.run_id).await.into_iter().map(|entry| entry.message).collect();
+    let said = said.join("\n");
+    for word in ["accepted", "set-netboot succeeded", "repave-os started", "SUCCEEDED after"] {
+        assert!(said.contains(word), "{word:?} is not in:\n{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_looked_at_soon_after_they_are_registered() {
+    let (_world, mut api) = World::open("zero").await;
+    api.fault(fault("dark", "probe", "fail", 0)).await;
+    let seen = api.settled(crate::api::machine("m-1")).await;
+    for (condition, status, reason) in [
+        ("Reachable", true, "PingOK"),
+        ("BMCReachable", true, "RedfishOK"),
+        ("InCustomerCluster", false, "NotJoined"),
+    ] {
+        let known = seen.status.as_ref().unwrap().conditions.iter();
+        let known = known.clone().find(|known| known.r#type == condition).unwrap();
+        assert_eq!((known.status, known.reason.as_str()), (status, reason));
+        assert!(known.last_transition.is_some());
+    }
+    let told = api.history("m-1").await.pop().unwrap();
+    assert_eq!((told.cause.as_str(), told.actor.as_str()), ("probe", "observer"));
+    api.put(crate::api::machine("dark")).await;
+    let dark = api.machine_until("dark", |machine| !conditions(machine).is_empty()).await;
+    assert_eq!(conditions(&dark).get("BMCReachable"), Some(&false), "{dark:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_says_what_to_type_in_every_state() {
+    let (_world, mut api) = World::open("zero").await;
+    let id = || "m-1".to_string();
+    let mut seen = Vec::new();
+    let mut ask = async |api: &mut Clients, id: &str, headline: &str, command: &str| {
+        let told = api.why(id).await;
+        assert!(told.headline.contains(headline), "{headline:?} is not in {told:#?}");
+        let proposed = told.next_commands.iter().any(|next| next.contains(command));
+        assert!(proposed, "{command:?} is not in {told:#?}");
+        assert!(told.next_commands.iter().all(|next| next.starts_with("farrier ")), "{told:#?}");
+        seen.push(told.headline.clone());
+        told
+    };
+    api.settled(crate::api::machine("m-1")).await;
+    ask(&mut api, "m-1", "new", "farrier enter-maintenance m-1").await;
+    api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
+    ask(&mut api, "m-1", "in maintenance", "farrier exit-maintenance m-1").await;
+
+    api.fault(fault("m-1", "repave", "hang", 1)).await;
+    let run = api.start("m-1", "REPAVE", "hangs").await.run_id;
+    api.at_step(&run, "repave-os").await;
+    for id in ["m-1", run.as_str()] {
+        let told = ask(&mut api, id, "repave-os", &format!("farrier cancel {run}")).await;
+        assert!(told.waiting_for.contains("repave-os") && told.since.is_some(), "{told:#?}");
+        assert!(told.normal.contains("30m") && !told.overdue, "{told:#?}");
+        assert_eq!((&told.run_id, told.machine_id.as_str()), (&run, "m-1"));
+        assert_eq!(told.held_by, "one");
+    }
+    api.cancel(&run).await.unwrap();
+    api.finished(&run).await;
+    ask(&mut api, &run, "was canceled", &format!("farrier run rerun {run}")).await;
+
+    api.fault(fault("m-1", "reboot", "fail", 3)).await;
+    let run = api.start("m-1", "REBOOT", "fails").await.run_id;
+    api.finished(&run).await;
+    for id in ["m-1", run.as_str()] {
+        let told = ask(&mut api, id, "failed", &format!("farrier run retry-step {run}")).await;
+        assert_eq!(told.fault, "effect-failed");
+        assert_eq!(told.failed, "the simulated hardware failed");
+        let request = v1::GetFaultPageRequest { code: told.fault };
+        let page = api.explain.get_fault_page(request).await.unwrap().into_inner();
+        assert_eq!(page.class, "retryable");
+        assert!(page.markdown.contains("## What to do"), "{}", page.markdown);
+    }
+    let run = api.done("m-1", "REBOOT", "succeeds").await.run_id;
+    ask(&mut api, &run, "succeeded", "farrier get m-1").await;
+    api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
+    ask(&mut api, "m-1", "ready for work", "farrier get m-1").await;
+    let request = v1::SetRmaRequest { machine_id: id(), reason: "fan".into() };
+    api.admin.set_rma(request).await.unwrap();
+    ask(&mut api, "m-1", "blocked", "farrier admin clear-rma m-1").await;
+    let request = v1::SetRetiredRequest { machine_id: id(), reason: "old".into() };
+    api.admin.set_retired(request).await.unwrap();
+    ask(&mut api, "m-1", "Retired", "farrier admin clear-retired m-1").await;
+    assert_eq!(seen.len(), 11);
+    let request = v1::GetFaultPageRequest { code: "nonsense".into() };
+    refused(
+        api.explain.get_fault_page(request).await,
+        InvalidArgument,
+        &["code", "bmc-unreachable"],
+    );
+}

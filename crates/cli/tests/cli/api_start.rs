@@ -1,0 +1,414 @@
+//! Starting work: races, gates, replays, and the error tables of both documents, row by row.
+
+use crate::api::{World, fault, on_both, params, refused};
+use crate::fleet::Clients;
+use proto::v1;
+use std::collections::BTreeSet;
+use tonic::Code::{AlreadyExists, FailedPrecondition, InvalidArgument, NotFound};
+use tonic::{Response, Status};
+
+const RACERS: usize = 200;
+const CONNECTIONS: usize = 8;
+
+/// The same start from many sides at once; `request` names each racer's request.
+async fn race(
+    world: &World,
+    machine: &str,
+    request: impl Fn(usize) -> String,
+) -> Vec<Result<v1::Run, Status>> {
+    let mut lanes = Vec::new();
+    for _ in 0..CONNECTIONS {
+        lanes.push(world.server.clients().await);
+    }
+    let racers: Vec<_> = (0..RACERS)
+        .map(|index| {
+            let mut api = lanes[index % CONNECTIONS].clone();
+            let (machine, request) = (machine.to_string(), request(index));
+            tokio::spawn(
+                async move { api.try_start(&machine, "ENTER_MAINTENANCE", &request).await },
+            )
+        })
+        .collect();
+    let mut answers = Vec::new();
+    for racer in racers {
+        answers.push(racer.await.unwrap());
+    }
+    answers
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_racing_starts_make_one_run() {
+    on_both("zero", racing_starts).await;
+}
+
+async fn racing_starts(world: &World, mut api: Clients) {
+    // One request, sent two hundred times.
+    api.register("m-1").await;
+    let answers = race(world, "m-1", |_| "same".into()).await;
+    let ids: BTreeSet<String> = answers.into_iter().map(|run| run.unwrap().run_id).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    assert_eq!(api.list_runs("machine_id=m-1").await.len(), 1);
+    api.finished(ids.first().unwrap()).await;
+
+    // Two hundred requests, for a machine that whoever is first will hold.
+    api.fault(fault("m-2", "verify", "hang", 0)).await;
+    api.register("m-2").await;
+    let answers = race(world, "m-2", |index| format!("r-{index}")).await;
+    let (accepted, lost): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    let [Ok(holder)] = &accepted[..] else { panic!("{} were accepted", accepted.len()) };
+    assert_eq!(lost.len(), RACERS - 1);
+    for loser in lost {
+        refused(loser, FailedPrecondition, &[&holder.run_id, "farrier why"]);
+    }
+    assert_eq!(api.list_runs("machine_id=m-2").await.len(), 1);
+    assert_eq!(api.machine("m-2").await.status.unwrap().active_run_id, holder.run_id);
+    api.cancel(&holder.run_id).await.unwrap();
+    let ended = api.finished(&holder.run_id).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Canceled);
+}
+
+/// A customer's verb or an operator's start, by machine and request.
+async fn ask(
+    api: &mut Clients,
+    verb: &str,
+    machine: &str,
+    request: &str,
+) -> Result<String, Status> {
+    let (machine_id, request_id) = (machine.to_string(), request.to_string());
+    let doors = &mut api.machines;
+    let operation = match verb {
+        "RebootMachine" => {
+            doors.reboot_machine(v1::RebootMachineRequest { machine_id, request_id }).await
+        }
+        "ReimageMachine" => {
+            let image_ref = "ubuntu-2204".into();
+            let request = v1::ReimageMachineRequest { machine_id, request_id, image_ref };
+            doors.reimage_machine(request).await
+        }
+        "EnterMaintenance" => {
+            doors.enter_maintenance(v1::EnterMaintenanceRequest { machine_id, request_id }).await
+        }
+        "ExitMaintenance" => {
+            doors.exit_maintenance(v1::ExitMaintenanceRequest { machine_id, request_id }).await
+        }
+        run_type => {
+            let network = params(&[("network", "network: {}")]);
+            let request = v1::StartRunRequest {
+                machine_id,
+                request_id,
+                r#type: run_type.into(),
+                params: if run_type == "NET_RECONFIG" { network } else { params(&[]) },
+                ..Default::default()
+            };
+            return api.try_run(request).await.map(|run| run.run_id);
+        }
+    };
+    operation.map(|answer| answer.into_inner().operation_id)
+}
+
+const VERBS: [&str; 12] = [
+    "RebootMachine",
+    "ReimageMachine",
+    "EnterMaintenance",
+    "ExitMaintenance",
+    "REBOOT",
+    "REPAVE",
+    "REIMAGE",
+    "ENTER_MAINTENANCE",
+    "EXIT_MAINTENANCE",
+    "UPGRADE",
+    "NET_RECONFIG",
+    "RMA",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_there_is_not_found() {
+    let (_world, mut api) = World::open("zero").await;
+    for verb in VERBS {
+        let answer = ask(&mut api, verb, "nonexistent", "r").await;
+        refused(answer, NotFound, &["no machine nonexistent", "farrier list"]);
+    }
+    let request = v1::GetMachineRequest { machine_id: "nonexistent".into() };
+    refused(api.machines.get_machine(request).await, NotFound, &["nonexistent", "farrier list"]);
+    let machine = Some(crate::api::machine("nonexistent"));
+    let request = v1::UpdateMachineRequest { machine };
+    refused(api.machines.update_machine(request).await, NotFound, &["nonexistent"]);
+    api.register("m-1").await;
+    let request = v1::StartRunRequest {
+        machine_id: "m-1".into(),
+        request_id: "r".into(),
+        r#type: "REBOOT".into(),
+        plan_id: "plan-nine".into(),
+        ..Default::default()
+    };
+    refused(api.try_run(request).await, NotFound, &["plan-nine", "farrier plans"]);
+    let request = v1::GetPlanRequest { plan_id: "plan-nine".into() };
+    refused(api.plans.get_plan(request).await, NotFound, &["plan-nine", "farrier plans"]);
+    let id = || "nonexistent".to_string();
+    let answer = api.explain.explain(v1::ExplainRequest { id: id() }).await;
+    refused(answer, NotFound, &["nonexistent", "farrier list"]);
+    let request = v1::ListHistoryRequest { id: id(), ..Default::default() };
+    refused(api.explain.list_history(request).await, NotFound, &["nonexistent"]);
+    assert!(api.list_runs("").await.is_empty());
+}
+
+/// Every door that leads to one run, by its id.
+async fn ask_run(api: &mut Clients, door: &str, run: &str) -> Result<(), Status> {
+    let (run_id, reason, request_id) = (run.to_string(), "test".to_string(), "again".to_string());
+    let operation_id = run_id.clone();
+    let runs = &mut api.runs;
+    match door {
+        "GetOperation" => {
+            let request = v1::GetOperationRequest { operation_id };
+            api.operations.get_operation(request).await.map(drop)
+        }
+        "CancelOperation" => {
+            let request = v1::CancelOperationRequest { operation_id, reason };
+            api.machines.cancel_operation(request).await.map(drop)
+        }
+        "StreamOperationLogs" => {
+            let request = v1::StreamOperationLogsRequest { operation_id, ..Default::default() };
+            api.operations.stream_operation_logs(request).await.map(drop)
+        }
+        "GetRun" => runs.get_run(v1::GetRunRequest { run_id }).await.map(drop),
+        "CancelRun" => runs.cancel_run(v1::CancelRunRequest { run_id, reason }).await.map(drop),
+        "StreamRunLogs" => {
+            let request = v1::StreamRunLogsRequest { run_id, ..Default::default() };
+            runs.stream_run_logs(request).await.map(drop)
+        }
+        "RetryStep" => runs.retry_step(v1::RetryStepRequest { run_id, reason }).await.map(drop),
+        "ResumeRun" => runs.resume_run(v1::ResumeRunRequest { run_id, reason }).await.map(drop),
+        "Rerun" => runs.rerun(v1::RerunRequest { run_id, request_id, reason }).await.map(drop),
+        "RestartClean" => {
+            let request = v1::RestartCleanRequest { run_id, request_id, reason };
+            runs.restart_clean(request).await.map(drop)
+        }
+        "AdoptObservedState" => {
+            let request = v1::AdoptObservedStateRequest { run_id, reason };
+            runs.adopt_observed_state(request).await.map(drop)
+        }
+        "MarkManual" => runs.mark_manual(v1::MarkManualRequest { run_id, reason }).await.map(drop),
+        other => panic!("there is no door {other}"),
+    }
+}
+
+const RUN_DOORS: [&str; 12] = [
+    "GetOperation",
+    "CancelOperation",
+    "StreamOperationLogs",
+    "GetRun",
+    "CancelRun",
+    "StreamRunLogs",
+    "RetryStep",
+    "ResumeRun",
+    "Rerun",
+    "RestartClean",
+    "AdoptObservedState",
+    "MarkManual",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_are_looked_up_by_every_door() {
+    let (_world, mut api) = World::open("zero").await;
+    for door in RUN_DOORS {
+        let unknown = ask_run(&mut api, door, "op-nobody").await;
+        refused(unknown, NotFound, &["op-nobody", "farrier ops"]);
+        let field = if door.contains("Operation") { "operation_id" } else { "run_id" };
+        refused(ask_run(&mut api, door, "").await, InvalidArgument, &[field, "required"]);
+        let malformed = ask_run(&mut api, door, "op-\u{7}").await;
+        refused(malformed, InvalidArgument, &[field]);
+    }
+    // What has ended cannot be stopped or gone on with any more.
+    api.in_maintenance("m-1").await;
+    let run = api.done("m-1", "REBOOT", "r").await.run_id;
+    for door in ["CancelOperation", "CancelRun", "RetryStep", "ResumeRun", "AdoptObservedState"] {
+        let ended = ask_run(&mut api, door, &run).await;
+        refused(ended, FailedPrecondition, &[&run, "already ended SUCCEEDED", "farrier run"]);
+    }
+    refused(ask_run(&mut api, "MarkManual", &run).await, FailedPrecondition, &["already ended"]);
+    // What has not ended cannot be started over.
+    api.fault(fault("m-1", "reboot", "hang", 0)).await;
+    let run = api.start("m-1", "REBOOT", "r-2").await.run_id;
+    for door in ["Rerun", "RestartClean", "AdoptObservedState"] {
+        refused(ask_run(&mut api, door, &run).await, FailedPrecondition, &[&run, "still at work"]);
+    }
+    // To go on with what is going on is no contradiction.
+    for door in ["RetryStep", "ResumeRun"] {
+        ask_run(&mut api, door, &run).await.unwrap();
+    }
+    assert_eq!(api.run(&run).await.steps[0].retry_count, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_and_unknown_fields_are_named() {
+    let (_world, mut api) = World::open("zero").await;
+    api.register("m-1").await;
+    let long = "x".repeat(129);
+    for verb in VERBS {
+        let answer = ask(&mut api, verb, "m-1", "").await;
+        refused(answer, InvalidArgument, &["request_id is required"]);
+        refused(ask(&mut api, verb, "", "r").await, InvalidArgument, &["machine_id is required"]);
+        for request in [" r", "r\n", "a\u{0}b", long.as_str()] {
+            let answer = ask(&mut api, verb, "m-1", request).await;
+            refused(answer, InvalidArgument, &["request_id"]);
+        }
+        for machine in ["a b", "-x", "m\u{1b}[2J", "../m", long.as_str()] {
+            let answer = ask(&mut api, verb, machine, "r").await;
+            refused(answer, InvalidArgument, &["machine_id"]);
+        }
+    }
+    let start = |kind: &str, plan: &str, pairs: &[(&str, &str)]| v1::StartRunRequest {
+        machine_id: "m-1".into(),
+        request_id: "r".into(),
+        r#type: kind.into(),
+        plan_id: plan.into(),
+        params: params(pairs),
+    };
+    let image = "i".repeat(129);
+    let network = "n".repeat(70_000);
+    for (request, field) in [
+        (start("", "", &[]), "type"),
+        (start("DANCE", "", &[]), "type"),
+        (start("reboot", "", &[]), "type"),
+        (start("REBOOT", "a b", &[]), "plan_id"),
+        (start("REBOOT", "", &[("colour", "red")]), "params[colour]"),
+        (start("REPAVE", "", &[("image_ref", "a\nb")]), "params[image_ref]"),
+        (start("REPAVE", "", &[("image_ref", &image)]), "params[image_ref]"),
+        (start("NET_RECONFIG", "", &[]), "params[network]"),
+        (start("NET_RECONFIG", "", &[("network", &network)]), "params[network]"),
+    ] {
+        let status = refused(api.try_run(request).await, InvalidArgument, &[field]);
+        assert_eq!(crate::api::field_of(&status), field);
+    }
+    for answer in [
+        api.machines.register_machine(v1::RegisterMachineRequest::default()).await,
+        api.machines.update_machine(v1::UpdateMachineRequest::default()).await,
+        api.machines.get_machine(v1::GetMachineRequest::default()).await,
+    ] {
+        refused(answer, InvalidArgument, &["machine", "required"]);
+    }
+    let nameless = v1::UpdateMachineRequest { machine: Some(v1::Machine::default()) };
+    let answer = api.machines.update_machine(nameless).await;
+    refused(answer, InvalidArgument, &["machine.machine_id is required"]);
+    refused(
+        api.plans.get_plan(v1::GetPlanRequest::default()).await,
+        InvalidArgument,
+        &["plan_id is required"],
+    );
+    refused(
+        api.plans.create_plan(v1::CreatePlanRequest::default()).await,
+        InvalidArgument,
+        &["plan is required"],
+    );
+    // All of that left nothing behind.
+    assert!(api.list_runs("").await.is_empty());
+    assert_eq!(api.machine("m-1").await.status.unwrap().active_run_id, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_phase_opens_its_own_gates() {
+    let (_world, mut api) = World::open("zero").await;
+    const ENTER: [&str; 2] = ["EnterMaintenance", "ENTER_MAINTENANCE"];
+    const REBOOT: [&str; 2] = ["RebootMachine", "REBOOT"];
+    api.register("m-1").await;
+    for verb in VERBS.into_iter().filter(|verb| !ENTER.contains(verb)) {
+        let answer = ask(&mut api, verb, "m-1", verb).await;
+        refused(answer, FailedPrecondition, &["FACTORY_READY", "farrier enter-maintenance m-1"]);
+    }
+    api.in_service("m-1").await;
+    let open = [ENTER, REBOOT].concat();
+    for verb in VERBS.into_iter().filter(|verb| !open.contains(verb)) {
+        let answer = ask(&mut api, verb, "m-1", &format!("ready-{verb}")).await;
+        let words = ["needs phase MAINTENANCE", "phase READY", "farrier enter-maintenance m-1"];
+        refused(answer, FailedPrecondition, &words);
+    }
+    api.done("m-1", "REBOOT", "reboot").await;
+    // Somebody is at work: every gate is shut, and says who.
+    api.fault(fault("m-1", "verify", "hang", 1)).await;
+    let holder = api.start("m-1", "ENTER_MAINTENANCE", "holder").await.run_id;
+    for verb in VERBS {
+        let answer = ask(&mut api, verb, "m-1", &format!("busy-{verb}")).await;
+        refused(answer, FailedPrecondition, &[&holder, &format!("farrier why {holder}")]);
+    }
+    api.cancel(&holder).await.unwrap();
+    api.finished(&holder).await;
+    assert_eq!(api.list_runs("machine_id=m-1").await.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_is_answered_with_what_the_request_made() {
+    on_both("zero", replays).await;
+}
+
+async fn replays(_world: &World, mut api: Clients) {
+    api.in_maintenance("m-1").await;
+    let image = |image: &str, kind: &str| v1::StartRunRequest {
+        machine_id: "m-1".into(),
+        request_id: "deploy-1".into(),
+        r#type: kind.into(),
+        params: params(&[("image_ref", image)]),
+        ..Default::default()
+    };
+    let first = api.try_run(image("rhel-9", "REPAVE")).await.unwrap();
+    // While it runs, when it has ended, and when the gate would refuse it: always the same one.
+    let again = api.try_run(image("rhel-9", "REPAVE")).await.unwrap();
+    assert_eq!(again.run_id, first.run_id);
+    api.finished(&first.run_id).await;
+    api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
+    let refusal = api.try_start("m-1", "REPAVE", "deploy-2").await;
+    refused(refusal, FailedPrecondition, &["READY"]);
+    let again = api.try_run(image("rhel-9", "REPAVE")).await.unwrap();
+    assert_eq!((&again.run_id, again.phase()), (&first.run_id, v1::run::Phase::Succeeded));
+    // The other words for it, and the customer's door, lead to the same place.
+    let again = api.try_run(image("rhel-9", "REIMAGE")).await.unwrap();
+    assert_eq!(again.run_id, first.run_id);
+    let reimage = |image: &str| v1::ReimageMachineRequest {
+        machine_id: "m-1".into(),
+        request_id: "deploy-1".into(),
+        image_ref: image.into(),
+    };
+    let again = api.machines.reimage_machine(reimage("rhel-9")).await.unwrap().into_inner();
+    assert_eq!(again.operation_id, first.run_id);
+    let named = v1::StartRunRequest { plan_id: first.plan_id.clone(), ..image("rhel-9", "REPAVE") };
+    assert_eq!(api.try_run(named).await.unwrap().run_id, first.run_id);
+    // The same name for something else is refused, and says what it stands for.
+    let words = [first.run_id.as_str(), "deploy-1", "farrier run get"];
+    refused(api.try_run(image("rhel-8", "REPAVE")).await, AlreadyExists, &words);
+    let answer = api.machines.reimage_machine(reimage("ubuntu-2204")).await;
+    refused(answer.map(Response::into_inner), AlreadyExists, &words);
+    refused(api.try_start("m-1", "REBOOT", "deploy-1").await, AlreadyExists, &words);
+    refused(ask(&mut api, "RebootMachine", "m-1", "deploy-1").await, AlreadyExists, &words);
+    // On another machine it is another request.
+    api.in_maintenance("m-2").await;
+    let other = ask(&mut api, "ReimageMachine", "m-2", "deploy-1").await.unwrap();
+    assert_ne!(other, first.run_id);
+    assert_eq!(api.list_runs("request_id=deploy-1 AND machine_id=m-1").await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operation_and_a_run_are_one_record() {
+    let (_world, mut api) = World::open("zero").await;
+    api.in_maintenance("m-1").await;
+    let operation = ask(&mut api, "ReimageMachine", "m-1", "r").await.unwrap();
+    let run = api.finished(&operation).await;
+    let request = v1::GetOperationRequest { operation_id: operation.clone() };
+    let operation = api.operations.get_operation(request).await.unwrap().into_inner();
+    assert_eq!(
+        (&operation.operation_id, &operation.machine_id, &operation.request_id),
+        (&run.run_id, &run.machine_id, &run.request_id)
+    );
+    assert_eq!((operation.r#type().as_str_name(), run.r#type.as_str()), ("REIMAGE", "REPAVE"));
+    assert_eq!(operation.phase().as_str_name(), run.phase().as_str_name());
+    assert_eq!((&operation.params, operation.version), (&run.params, run.version));
+    assert_eq!(operation.params["image_ref"], "ubuntu-2204");
+    assert_eq!(
+        (operation.created_at, operation.started_at, operation.finished_at),
+        (run.created_at, run.started_at, run.finished_at)
+    );
+    let times: Vec<_> = [run.created_at, run.started_at, run.finished_at]
+        .map(|at| at.map(|at| (at.seconds, at.nanos)).unwrap())
+        .to_vec();
+    assert!(times.is_sorted(), "{times:?}");
+    assert_eq!(run.current_step, "");
+    assert!(run.error.is_none());
+}

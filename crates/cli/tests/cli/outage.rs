@@ -1,0 +1,176 @@
+//! The database goes away and comes back: requests are refused with words, work goes on by itself, and
+//! nothing is lost.
+
+use crate::fleet::{Home, Server, Setup, new_database, postgres};
+use proto::v1;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tonic::Code;
+
+/// A wire to PostgreSQL that can be cut.
+struct Wire {
+    port: u16,
+    whole: Arc<watch::Sender<bool>>,
+}
+
+impl Wire {
+    async fn to(address: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let whole = Arc::new(watch::Sender::new(true));
+        let state = Arc::clone(&whole);
+        tokio::spawn(async move {
+            loop {
+                let Ok((mut near, _)) = listener.accept().await else { return };
+                if !*state.borrow() {
+                    continue;
+                }
+                let address = address.clone();
+                let mut cut = state.subscribe();
+                tokio::spawn(async move {
+                    let Ok(mut far) = TcpStream::connect(address).await else { return };
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cut.wait_for(|whole| !whole) => {}
+                    }
+                });
+            }
+        });
+        Self { port, whole }
+    }
+
+    fn cut(&self) {
+        self.whole.send_replace(false);
+    }
+
+    fn mend(&self) {
+        self.whole.send_replace(true);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_comes_back_finds_its_work_resumed() {
+    let Some(cluster) = postgres() else { return };
+    let url = new_database(&cluster).await;
+    let (address, name) = url.split_once('@').unwrap().1.split_once('/').unwrap();
+    let wire = Wire::to(address.to_string()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(dir.path(), "fast");
+    setup.home = Home::Postgres(format!("postgres://postgres@127.0.0.1:{}/{name}", wire.port));
+    let server = Server::start(setup);
+    let mut clients = server.clients().await;
+    clients.in_maintenance("m-1").await;
+    clients.register("m-2").await;
+    let slow = v1::SimFault {
+        effect: "repave".into(),
+        action: "slow".into(),
+        delay_ms: 800,
+        ..Default::default()
+    };
+    clients.fault(slow).await;
+    let run = clients.start("m-1", "REPAVE", "r").await;
+    clients.at_step(&run.run_id, "repave-os").await;
+
+    wire.cut();
+    let refused = clients.try_start("m-2", "ENTER_MAINTENANCE", "e").await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert!(refused.message().contains("database"), "{refused:?}");
+    // Long enough for the repave to end with nobody to write it down for.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    wire.mend();
+
+    let started = std::time::Instant::now();
+    loop {
+        let request = v1::GetRunRequest { run_id: run.run_id.clone() };
+        match clients.runs.get_run(request).await {
+            Ok(found) if found.get_ref().finished_at.is_some() => {
+                let ended = found.into_inner();
+                assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+                break;
+            }
+            Ok(_) => {}
+            Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status:?}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(30), "the run did not go on");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let applied = clients.applied(&run.run_id).await;
+    assert!(applied.len() == 5 && applied.values().all(|count| *count == 1), "{applied:?}");
+    clients.start("m-2", "ENTER_MAINTENANCE", "e").await;
+}
+
+/// A small file system of its own, so that a full disk is a full disk.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// None where mounting is not allowed.
+    fn mount(size: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
+            .arg(dir.path())
+            .output();
+        match done {
+            Ok(output) if output.status.success() => Some(Self(dir)),
+            _ if std::env::var_os("CI").is_some() => panic!("CI must be allowed to mount a tmpfs"),
+            _ => None,
+        }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_refuses_with_words_and_goes_on_when_there_is_space() {
+    let Some(disk) = SmallDisk::mount("12m") else {
+        eprintln!("left out: this user may not mount a tmpfs");
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(dir.path(), "fast");
+    setup.dir = disk.0.path().join("data");
+    let server = Server::start(setup);
+    let mut clients = server.clients().await;
+    clients.in_maintenance("m-1").await;
+    let slow = v1::SimFault {
+        effect: "repave".into(),
+        action: "slow".into(),
+        delay_ms: 800,
+        ..Default::default()
+    };
+    clients.fault(slow).await;
+    let run = clients.start("m-1", "REPAVE", "r").await;
+    clients.at_step(&run.run_id, "repave-os").await;
+
+    let ballast = disk.0.path().join("ballast");
+    let filled = std::fs::write(&ballast, vec![0_u8; 64 << 20]);
+    assert!(filled.is_err(), "the disk must be full now");
+    // Reads go on; writes are refused with the reason.
+    clients.machine("m-1").await;
+    let mut refused = None;
+    for index in 0..200 {
+        let machine = v1::Machine { machine_id: format!("x-{index}"), ..Default::default() };
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        if let Err(status) = clients.machines.register_machine(request).await {
+            refused = Some(status);
+            break;
+        }
+    }
+    let refused = refused.expect("a full disk takes no more machines");
+    assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
+    assert!(refused.message().contains("disk"), "{refused:?}");
+    tokio::time::sleep(Duration::from_millis(1_000)).await;
+    std::fs::remove_file(&ballast).unwrap();
+
+    let ended = clients.finished(&run.run_id).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    let applied = clients.applied(&run.run_id).await;
+    assert!(applied.len() == 5 && applied.values().all(|count| *count == 1), "{applied:?}");
+}

@@ -1,0 +1,334 @@
+//! Watches and logs: every event in order, once, from any place; every byte, live or later.
+
+use crate::api::{World, fault, labelled, on_both, plan, slow, ssh, step};
+use crate::fleet::{Clients, PATIENCE};
+use proto::v1;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::timeout;
+use tonic::{Response, Streaming};
+
+/// Long enough for an event that is on its way, short enough to wait for one that is not.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// One event, the same for runs and operations.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    id: String,
+    version: i64,
+    phase: &'static str,
+    initial: bool,
+    cursor: String,
+    message: String,
+}
+
+impl From<v1::RunEvent> for Seen {
+    fn from(event: v1::RunEvent) -> Self {
+        let run = event.snapshot.unwrap();
+        assert!(event.ts.is_some());
+        Self {
+            phase: run.phase().as_str_name(),
+            id: run.run_id,
+            version: run.version,
+            initial: event.initial,
+            cursor: event.cursor,
+            message: event.message,
+        }
+    }
+}
+
+impl From<v1::OperationEvent> for Seen {
+    fn from(event: v1::OperationEvent) -> Self {
+        let operation = event.snapshot.unwrap();
+        Self {
+            phase: operation.phase().as_str_name(),
+            id: operation.operation_id,
+            version: operation.version,
+            initial: event.initial,
+            cursor: event.cursor,
+            message: event.message,
+        }
+    }
+}
+
+async fn watch_runs(api: &mut Clients, filter: &str, cursor: &str) -> Streaming<v1::RunEvent> {
+    let request = v1::WatchRunsRequest { filter: filter.into(), cursor: cursor.into() };
+    api.runs.watch_runs(request).await.map(Response::into_inner).unwrap()
+}
+
+async fn watch_operations(
+    api: &mut Clients,
+    filter: &str,
+    cursor: &str,
+) -> Streaming<v1::OperationEvent> {
+    let request = v1::WatchOperationsRequest { filter: filter.into(), cursor: cursor.into() };
+    api.operations.watch_operations(request).await.map(Response::into_inner).unwrap()
+}
+
+/// Reads exactly this many, and nothing that would come too late.
+async fn take<T: Into<Seen>>(stream: &mut Streaming<T>, count: usize) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    while seen.len() < count {
+        let event = timeout(PATIENCE, stream.message()).await;
+        let event = event.unwrap_or_else(|_| panic!("{} of {count} came: {seen:#?}", seen.len()));
+        seen.push(event.unwrap().unwrap().into());
+    }
+    seen
+}
+
+/// Reads until nothing has come for a while.
+async fn drain<T: Into<Seen>>(stream: &mut Streaming<T>) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    while let Ok(event) = timeout(QUIET, stream.message()).await {
+        seen.push(event.unwrap().unwrap().into());
+    }
+    seen
+}
+
+/// Reads until this many runs have ended.
+async fn until_ended<T: Into<Seen>>(stream: &mut Streaming<T>, ends: usize) -> Vec<Seen> {
+    let mut seen: Vec<Seen> = Vec::new();
+    let over = |one: &&Seen| !one.initial && !["PENDING", "RUNNING"].contains(&one.phase);
+    while seen.iter().filter(over).count() < ends {
+        seen.extend(take(stream, 1).await);
+    }
+    seen
+}
+
+/// Versions by run, in the order in which they came.
+fn versions(seen: &[Seen]) -> BTreeMap<String, Vec<i64>> {
+    let mut by_run: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for one in seen {
+        by_run.entry(one.id.clone()).or_default().push(one.version);
+    }
+    by_run
+}
+
+/// Each run's versions follow each other without a gap.
+#[track_caller]
+fn check_order(seen: &[Seen]) {
+    for (id, versions) in versions(seen) {
+        let expected: Vec<i64> = (versions[0]..).take(versions.len()).collect();
+        assert_eq!(versions, expected, "{id}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_is_a_snapshot_and_then_every_change_and_resumes_anywhere() {
+    on_both("zero", resuming).await;
+}
+
+async fn resuming(_world: &World, mut api: Clients) {
+    for index in 0..3 {
+        api.in_maintenance(&format!("m-{index}")).await;
+    }
+    let mut runs = watch_runs(&mut api, "", "").await;
+    let mut operations = watch_operations(&mut api, "", "").await;
+    let mut recorded = take(&mut runs, 3).await;
+    assert!(recorded.iter().all(|one| one.initial && one.phase == "SUCCEEDED"), "{recorded:#?}");
+    for index in 0..2 {
+        api.start(&format!("m-{index}"), "REPAVE", "r").await;
+    }
+    recorded.extend(until_ended(&mut runs, 2).await);
+    recorded.extend(drain(&mut runs).await);
+    let changes = &recorded[3..];
+    assert!(changes.iter().all(|one| !one.initial && !one.message.is_empty()), "{changes:#?}");
+    check_order(changes);
+    for (id, versions) in versions(changes) {
+        assert_eq!(versions[0], 1, "{id} was there from its beginning");
+        let run = api.run(&id).await;
+        assert_eq!(versions.last(), Some(&run.version));
+        let told: Vec<&str> =
+            changes.iter().filter(|one| one.id == id).map(|one| one.phase).collect();
+        assert_eq!((told[0], told[told.len() - 1]), ("PENDING", "SUCCEEDED"));
+    }
+    let mut cursors: Vec<&String> = recorded.iter().map(|one| &one.cursor).collect();
+    cursors.sort();
+    cursors.dedup();
+    assert_eq!(cursors.len(), recorded.len(), "every event has a cursor of its own");
+
+    // Customers see the same events.
+    let told = take(&mut operations, recorded.len()).await;
+    assert_eq!(told, recorded);
+
+    // Whoever comes back gets exactly the rest, wherever the connection broke.
+    for (place, last) in recorded.iter().enumerate() {
+        let rest = &recorded[place + 1..];
+        let mut again = watch_runs(&mut api, "", &last.cursor).await;
+        assert_eq!(take(&mut again, rest.len()).await, rest, "runs after event {place}");
+        let mut again = watch_operations(&mut api, "", &last.cursor).await;
+        assert_eq!(take(&mut again, rest.len()).await, rest, "operations after event {place}");
+    }
+    let last = recorded.last().unwrap();
+    let mut again = watch_runs(&mut api, "", &last.cursor).await;
+    assert_eq!(drain(&mut again).await, [], "nothing is repeated at the end");
+    // And what happens next comes to all of them.
+    let run = api.start("m-2", "REBOOT", "next").await.run_id;
+    let next = take(&mut again, 1).await.remove(0);
+    assert_eq!((&next.id, next.version, next.initial), (&run, 1, false));
+    assert_eq!(take(&mut runs, 1).await, [next]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_shows_what_its_filter_lets_through() {
+    on_both("zero", filtering).await;
+}
+
+async fn filtering(_world: &World, mut api: Clients) {
+    for (id, env) in [("m-1", "prod"), ("m-2", "stage")] {
+        api.settled(labelled(id, &[("env", env)])).await;
+        api.done(id, "ENTER_MAINTENANCE", "enter").await;
+    }
+    api.fault(fault("m-2", "reboot", "fail", 0)).await;
+    let table = [
+        ("machine_id=m-1", 1),
+        ("type=REBOOT", 2),
+        ("labels.env=prod AND type!=ENTER_MAINTENANCE", 1),
+        ("phase=FAILED", 1),
+        ("phase in (SUCCEEDED, FAILED) AND machine_phase=MAINTENANCE", 2),
+    ];
+    let mut streams = Vec::new();
+    for (filter, _) in table {
+        streams.push(watch_runs(&mut api, filter, "").await);
+    }
+    let mut reboots = BTreeMap::new();
+    for id in ["m-1", "m-2"] {
+        let run = api.start(id, "REBOOT", "r").await.run_id;
+        reboots.insert(id, api.finished(&run).await);
+    }
+    for ((filter, ends), stream) in table.into_iter().zip(&mut streams) {
+        let seen = until_ended(stream, ends).await;
+        let initial: Vec<&Seen> = seen.iter().filter(|one| one.initial).collect();
+        let matching = api.list_runs(filter).await;
+        let fits = |one: &Seen| matching.iter().any(|run| run.run_id == one.id);
+        assert!(seen.iter().all(fits), "{filter}: {seen:#?}");
+        let before = matching.iter().filter(|run| run.request_id == "enter").count();
+        assert_eq!(initial.len(), before, "{filter}: {seen:#?}");
+        if filter.starts_with("phase") {
+            assert!(seen.iter().all(|one| !["PENDING", "RUNNING"].contains(&one.phase)));
+        }
+    }
+    // A filter that matches nothing yet waits, and then shows what comes.
+    let mut none = watch_operations(&mut api, "request_id=later", "").await;
+    assert_eq!(drain(&mut none).await, []);
+    let run = api.start("m-1", "REBOOT", "later").await.run_id;
+    let seen = until_ended(&mut none, 1).await;
+    check_order(&seen);
+    assert!(seen.iter().all(|one| one.id == run));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_misses_nothing_and_holds_back_nobody() {
+    const MACHINES: usize = 50;
+    let (world, mut api) = World::open("zero").await;
+    for index in 0..MACHINES {
+        api.in_maintenance(&format!("m-{index}")).await;
+    }
+    let mut reader = world.server.clients().await;
+    let mut stream = watch_runs(&mut reader, "type=REPAVE", "").await;
+    let mut events = 0;
+    for request in ["first", "second"] {
+        let mut runs = Vec::new();
+        for index in 0..MACHINES {
+            runs.push(api.start(&format!("m-{index}"), "REPAVE", request).await.run_id);
+        }
+        for id in &runs {
+            events += api.finished(id).await.version as usize;
+        }
+    }
+    // Everybody else is done before the reader has read anything.
+    assert!(events > 500, "{events}");
+    let seen = take(&mut stream, events).await;
+    check_order(&seen);
+    assert!(versions(&seen).values().all(|versions| versions[0] == 1));
+    assert_eq!(versions(&seen).len(), 2 * MACHINES);
+    let ends = seen.iter().filter(|one| one.phase == "SUCCEEDED").count();
+    assert_eq!(ends, 2 * MACHINES);
+    assert_eq!(drain(&mut stream).await, []);
+}
+
+/// A piece of a log, without its time.
+#[derive(Debug, Clone, PartialEq)]
+struct Piece {
+    stream: String,
+    step: String,
+    offset: i64,
+    data: Vec<u8>,
+}
+
+async fn read_log(mut stream: Streaming<v1::LogChunk>, run: &str) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    while let Some(chunk) = timeout(PATIENCE, stream.message()).await.unwrap().unwrap() {
+        assert!(chunk.ts.is_some());
+        assert_eq!(chunk.run_id, run);
+        let v1::LogChunk { stream, step, offset, data, .. } = chunk;
+        pieces.push(Piece { stream, step, offset, data });
+    }
+    pieces
+}
+
+async fn run_log(api: &mut Clients, run: &str, offset: i64, no_follow: bool) -> Vec<Piece> {
+    let request = v1::StreamRunLogsRequest { run_id: run.into(), offset, no_follow };
+    let stream = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
+    read_log(stream, run).await
+}
+
+fn text(pieces: &[Piece]) -> String {
+    String::from_utf8(pieces.iter().flat_map(|piece| piece.data.clone()).collect()).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_is_the_same_from_any_byte_live_and_later() {
+    on_both("fast", logs).await;
+}
+
+async fn logs(world: &World, mut api: Clients) {
+    let steps = ["one", "two", "three"].map(|name| step(name, ssh(&format!("echo {name}"))));
+    api.try_plan(plan("talk", steps.to_vec())).await.unwrap();
+    api.in_maintenance("m-1").await;
+    api.fault(slow("m-1", "ssh", 300)).await;
+    let run = api.start_plan("m-1", "talk", "r").await.run_id;
+    let live = {
+        let (mut api, run) = (world.server.clients().await, run.clone());
+        tokio::spawn(async move { run_log(&mut api, &run, 0, false).await })
+    };
+    // In the middle of the work there is something to read, and it is not all.
+    api.at_step(&run, "two").await;
+    let part = text(&run_log(&mut api, &run, 0, true).await);
+    assert!(part.contains("echo one"), "{part:?}");
+    let joined = run_log(&mut api, &run, part.len() as i64 - 3, false).await;
+    let ended = api.run(&run).await;
+    assert!(ended.finished_at.is_some(), "a log that is followed ends when the run has ended");
+
+    let pieces = run_log(&mut api, &run, 0, false).await;
+    let whole = text(&pieces);
+    assert_eq!(text(&live.await.unwrap()), whole);
+    assert_eq!(text(&joined), whole[part.len() - 3..]);
+    assert!(whole.starts_with(&part) && whole.len() > part.len());
+    for name in ["one", "two", "three"] {
+        assert_eq!(whole.matches(&format!("$ echo {name}\n")).count(), 1, "{whole}");
+    }
+    // Each piece says where it stands, which step spoke, and through which pipe.
+    let mut at = 0;
+    for piece in &pieces {
+        assert_eq!(piece.offset, at);
+        at += piece.data.len() as i64;
+        let error = text(std::slice::from_ref(piece)).contains("is not really run");
+        assert_eq!(piece.stream, if error { "stderr" } else { "stdout" });
+    }
+    let spoke: Vec<&str> = pieces.iter().map(|piece| piece.step.as_str()).collect();
+    assert_eq!(pieces.iter().filter(|piece| piece.stream == "stderr").count(), 3);
+    assert_eq!((spoke[0], spoke[spoke.len() - 1]), ("one", "three"));
+    // Every byte is a place to begin.
+    for offset in 0..=whole.len() {
+        let request = v1::StreamOperationLogsRequest {
+            operation_id: run.clone(),
+            offset: offset as i64,
+            no_follow: offset % 2 == 0,
+        };
+        let stream = api.operations.stream_operation_logs(request).await.unwrap().into_inner();
+        let rest = read_log(stream, &run).await;
+        assert_eq!(text(&rest), whole[offset..], "from byte {offset}");
+        assert!(rest.first().is_none_or(|piece| piece.offset == offset as i64));
+    }
+}

@@ -1,0 +1,46 @@
+//! The style, the script and the icon: files of ours, compiled in. Their addresses carry a mark of
+//! their contents, so a browser may keep them and still never mixes two versions.
+
+use super::Asked;
+use axum::extract::Query;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use model::retry::hash;
+
+const CSS: &str = include_str!("console.css");
+const JS: &str = include_str!("console.js");
+const ICON: &str = include_str!("favicon.svg");
+
+const KEEP: &str = "public, max-age=31536000, immutable";
+/// For whoever asks for contents that this replica does not have: an older or a newer one did.
+const ASK_AGAIN: &str = "no-cache";
+
+pub(super) fn css_address() -> String {
+    format!("/console.css?v={}", mark(CSS))
+}
+
+pub(super) fn js_address() -> String {
+    format!("/console.js?v={}", mark(JS))
+}
+
+pub(super) async fn css(Query(asked): Query<Asked>) -> Response {
+    serve("text/css; charset=utf-8", CSS, &asked)
+}
+
+pub(super) async fn js(Query(asked): Query<Asked>) -> Response {
+    serve("text/javascript; charset=utf-8", JS, &asked)
+}
+
+pub(super) async fn icon(Query(asked): Query<Asked>) -> Response {
+    serve("image/svg+xml", ICON, &asked)
+}
+
+fn mark(contents: &str) -> String {
+    format!("{:016x}", hash(contents, 0))
+}
+
+fn serve(kind: &'static str, contents: &'static str, asked: &Asked) -> Response {
+    let same = asked.get("v").is_some_and(|v| *v == mark(contents));
+    let keep = if same { KEEP } else { ASK_AGAIN };
+    ([(header::CONTENT_TYPE, kind), (header::CACHE_CONTROL, keep)], contents).into_response()
+}

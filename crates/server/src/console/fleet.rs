@@ -1,0 +1,296 @@
+//! The fleet: first what is wrong and what to type, then the numbers, then every machine.
+
+use super::badge::{effective, mark};
+use super::clock::stamp;
+use super::frame::{Frame, Live, Section, command, fault_link, machine_link, run_link};
+use super::list::{List, PAGE_SIZE};
+use super::summary::Summary;
+use super::text::clean;
+use super::wrong::Page;
+use super::{Asked, Console, read};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use engine::{Engine, Explained};
+use maud::{Markup, html};
+use model::condition::ConditionType;
+use model::filter::{Filter, Subject};
+use model::id::MachineId;
+use model::machine::Machine;
+use model::machine::view::EffectiveState;
+use model::time::Timestamp;
+use store::{MachinePage, Result};
+
+const LIST: List = List {
+    title: "Fleet",
+    section: Section::Fleet,
+    address: "/",
+    subject: Subject::Machine,
+    example: "effective_state=ATTENTION AND labels.env=prod",
+    from: "after",
+};
+
+/// How many machines in trouble the fleet begins with; the rest are a click away.
+const MAX_TROUBLE: i64 = 8;
+const ATTENTION: &str = "effective_state=ATTENTION";
+const UNREACHABLE: &str = "effective_state=IDLE AND condition.Reachable=false";
+
+/// The order in which states are counted: what needs somebody first.
+const ORDER: [EffectiveState; 6] = [
+    EffectiveState::Attention,
+    EffectiveState::Blocked,
+    EffectiveState::Busy,
+    EffectiveState::Maintenance,
+    EffectiveState::New,
+    EffectiveState::Idle,
+];
+
+pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+    let filter = match LIST.filter(&asked) {
+        Ok(filter) => filter,
+        Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
+    };
+    let after = asked.get("after").map(|id| MachineId::parse_field(id, "after")).transpose()?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let now = engine.now();
+    let summary = console.summary.get(engine).await?;
+    let first = after.is_none();
+    let text = asked.get("filter").map_or("", |text| text.trim());
+    let page = engine.machines(filter, after.map(|id| id.to_string()), PAGE_SIZE).await?;
+    let trouble = if first && text.is_empty() { Some(trouble(engine).await?) } else { None };
+    let body = html! {
+        h1.vh { "Fleet" }
+        @if let Some(trouble) = &trouble { (draw_trouble(trouble, &summary, now)) }
+        (counts(&summary, text))
+        (LIST.filter_box(text))
+        div #list data-region {
+            (table(&page))
+            (LIST.next_page(text, page.next.as_deref(), first))
+        }
+    };
+    let live = Some(Live::changes("", drawn_at));
+    let title = title(&summary);
+    Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
+}
+
+/// The trouble is in the name of the tab, too.
+fn title(summary: &Summary) -> String {
+    match summary.count(EffectiveState::Attention) {
+        0 => "Fleet".into(),
+        1 => "! 1 needs attention".into(),
+        many => format!("! {many} need attention"),
+    }
+}
+
+/// Machines that need somebody, each with its reason.
+async fn trouble(engine: &Engine) -> Result<Vec<(Machine, Explained)>> {
+    let mut found = Vec::new();
+    for filter in [ATTENTION, UNREACHABLE] {
+        let filter = Filter::parse(filter, Subject::Machine)?;
+        let page = engine.machines(filter, None, MAX_TROUBLE).await?;
+        for machine in page.machines {
+            // Nobody has looked yet: that is no trouble.
+            let looked_at = machine.conditions.get(ConditionType::Reachable).is_some();
+            if looked_at || machine.effective_state() == EffectiveState::Attention {
+                let why = engine.explain(machine.id.as_str()).await?;
+                found.push((machine, why));
+            }
+        }
+    }
+    found.truncate(MAX_TROUBLE as usize);
+    Ok(found)
+}
+
+fn draw_trouble(trouble: &[(Machine, Explained)], summary: &Summary, now: Timestamp) -> Markup {
+    let attention = summary.count(EffectiveState::Attention);
+    html! {
+        section #trouble data-region aria-labelledby="trouble-title" {
+            @if trouble.is_empty() && summary.overdue == 0 {
+                div.why.green {
+                    p.headline #trouble-title { "✓ Nothing needs you: no machine needs attention, no operation is overdue." }
+                }
+            } @else {
+                div.why.orange {
+                    p.headline #trouble-title { (headline(attention, trouble.len(), summary.overdue)) }
+                    @if !trouble.is_empty() { (trouble_table(trouble, now)) }
+                    p.more {
+                        @if attention > trouble.len() {
+                            a href=(LIST.with_filter(ATTENTION)) { "all " (attention) " that need attention" }
+                        }
+                        @if summary.overdue > 0 {
+                            a href="/operations?filter=phase%20in%20%28PENDING%2C%20RUNNING%29" {
+                                "look at active operations" }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn headline(attention: usize, shown: usize, overdue: usize) -> String {
+    let mut parts = Vec::new();
+    match attention {
+        0 => {}
+        1 => parts.push("1 machine needs attention".to_string()),
+        many => parts.push(format!("{many} machines need attention")),
+    }
+    // What is shown beside those is ready, and cannot be reached.
+    match shown.saturating_sub(attention) {
+        0 => {}
+        1 => parts.push("1 ready machine does not answer".to_string()),
+        many => parts.push(format!("{many} ready machines do not answer")),
+    }
+    match overdue {
+        0 => {}
+        1 => parts.push("1 operation is overdue".to_string()),
+        many => parts.push(format!("{many} operations are overdue")),
+    }
+    format!("! {}", parts.join(", "))
+}
+
+fn trouble_table(trouble: &[(Machine, Explained)], now: Timestamp) -> Markup {
+    html! {
+        div.scroll {
+            table {
+                caption.vh { "Machines that need somebody" }
+                thead { tr {
+                    th scope="col" { "Machine" } th scope="col" { "What is wrong" }
+                    th scope="col" { "Since" } th scope="col" { "Type next" }
+                } }
+                tbody {
+                    @for (machine, why) in trouble {
+                        tr {
+                            th scope="row" { (machine_link(&machine.id)) }
+                            td.words {
+                                (clean(reason(why)))
+                                @if let Some(code) = why.told.fault {
+                                    " " span.dim { "(" (fault_link(code)) ")" }
+                                }
+                            }
+                            td.when { @if let Some(at) = why.told.since { (stamp(at, now)) } }
+                            td { (command(&type_next(machine, why))) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What failed, where something did; otherwise what is the matter.
+fn reason(why: &Explained) -> &str {
+    if why.told.failed.is_empty() { &why.told.headline } else { &why.told.failed }
+}
+
+/// The first thing that changes something; the page of the machine has the rest.
+fn type_next(machine: &Machine, why: &Explained) -> String {
+    let acts = why.told.next_commands.iter().find(|one| !one.contains(" logs "));
+    acts.cloned().unwrap_or_else(|| format!("farrier why {}", machine.id))
+}
+
+fn counts(summary: &Summary, filter: &str) -> Markup {
+    html! {
+        nav #counts .counts data-region aria-label="Machines by effective state" {
+            a.count href="/" aria-current=[filter.is_empty().then_some("true")] {
+                span.what { "all" }
+                span.number { (summary.total) @if summary.more { "+" } }
+                span.dim { "machines" }
+            }
+            @for state in ORDER { (count(state, summary.count(state), filter)) }
+        }
+    }
+}
+
+fn count(state: EffectiveState, number: usize, filter: &str) -> Markup {
+    let look = effective(state);
+    let selects = format!("effective_state={}", state.as_str());
+    let tone = if number == 0 { "none" } else { look.tone.class() };
+    html! {
+        a class={ "count " (tone) } href=(LIST.with_filter(&selects))
+            aria-current=[(filter == selects).then_some("true")] title=(look.action) {
+            span.what { span aria-hidden="true" { (look.sign) " " } (look.word) }
+            span.number { (number) }
+            span.dim { (look.meaning) }
+        }
+    }
+}
+
+fn table(page: &MachinePage) -> Markup {
+    html! {
+        div.scroll {
+            table.wide {
+                caption.vh { "Machines by id" }
+                thead { tr {
+                    th scope="col" { "Machine" } th scope="col" { "State" } th scope="col" { "Phase" }
+                    th scope="col" { "Reachable" } th scope="col" { "BMC" }
+                    th scope="col" { "Provisioned" } th scope="col" { "In cluster" }
+                    th scope="col" { "Active operation" } th scope="col" { "Labels" }
+                } }
+                tbody {
+                    @for machine in &page.machines { (row(machine)) }
+                    @if page.machines.is_empty() { tr { td colspan="9" { "No machine matches." } } }
+                }
+            }
+        }
+    }
+}
+
+fn row(machine: &Machine) -> Markup {
+    let look = effective(machine.effective_state());
+    let known = |condition| mark(condition, machine.conditions.get(condition));
+    html! {
+        tr {
+            th scope="row" { (machine_link(&machine.id)) }
+            td { (look.badge()) span.dim { " " (look.meaning) } }
+            td { (machine.phase.as_str()) }
+            td { (known(ConditionType::Reachable)) }
+            td { (known(ConditionType::BmcReachable)) }
+            td { (known(ConditionType::Provisioned)) }
+            td { (known(ConditionType::InCustomerCluster)) }
+            td { @match &machine.active_run { Some(id) => (run_link(id)), None => span.dim { "–" } } }
+            td.labels { (labels(machine)) }
+        }
+    }
+}
+
+/// Labels, each a way to its likes.
+pub(super) fn labels(machine: &Machine) -> Markup {
+    html! {
+        @for (key, value) in &machine.labels {
+            a.label href=(LIST.with_filter(&format!("labels.{key}={}", quoted(value)))) {
+                (clean(key)) "=" (clean(value)) }
+            " "
+        }
+    }
+}
+
+/// A value as the filter language has it.
+fn quoted(value: &str) -> String {
+    let bare = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':');
+    if !value.is_empty() && value.chars().all(bare) {
+        return value.to_string();
+    }
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_leads_to_a_filter_that_is_understood() {
+        for value in ["prod", "a b", "say \"x\"", "back\\slash", ""] {
+            let text = format!("labels.key={}", quoted(value));
+            let filter = Filter::parse(&text, Subject::Machine).unwrap();
+            assert_eq!(filter.terms[0].values, [value]);
+        }
+    }
+
+    #[test]
+    fn the_headline_names_what_there_is() {
+        assert_eq!(headline(1, 1, 0), "! 1 machine needs attention");
+        assert_eq!(headline(0, 2, 1), "! 2 ready machines do not answer, 1 operation is overdue");
+        assert_eq!(headline(12, 8, 0), "! 12 machines need attention");
+    }
+}

@@ -1,0 +1,140 @@
+//! What stands around every page: landmarks, navigation, and, where a page is live, where its changes
+//! come from.
+
+use super::assets::{css_address, js_address};
+use super::text::in_query;
+use axum::http::StatusCode;
+use axum::response::{Html, IntoResponse, Response};
+use maud::{DOCTYPE, Markup, html};
+use store::Cursor;
+
+/// Where in the console a page belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Section {
+    Fleet,
+    Operations,
+    Faults,
+    Nowhere,
+}
+
+const NAVIGATION: [(Section, &str, &str); 3] = [
+    (Section::Fleet, "/", "Fleet"),
+    (Section::Operations, "/operations", "Operations"),
+    (Section::Faults, "/faults", "Faults"),
+];
+
+/// How a page hears of changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Live {
+    /// Where the events come from, with the place at which this page was drawn.
+    pub stream: String,
+    /// Pages of another mode listen to something else.
+    pub mode: &'static str,
+}
+
+impl Live {
+    /// Hears of every run that matches a filter; empty for all.
+    pub fn changes(filter: &str, drawn_at: Cursor) -> Self {
+        let stream = match filter {
+            "" => format!("/stream?after={drawn_at}"),
+            filter => format!("/stream?after={drawn_at}&filter={}", in_query(filter)),
+        };
+        Self { stream, mode: "changes" }
+    }
+}
+
+pub(super) struct Frame<'a> {
+    pub title: &'a str,
+    pub section: Section,
+    pub live: Option<Live>,
+    pub body: Markup,
+}
+
+impl Frame<'_> {
+    pub fn answer(self, status: StatusCode) -> Response {
+        (status, Html(self.draw().into_string())).into_response()
+    }
+
+    fn draw(self) -> Markup {
+        let live = self.live.as_ref();
+        html! {
+            (DOCTYPE)
+            html lang="en" {
+                head {
+                    meta charset="utf-8";
+                    meta name="viewport" content="width=device-width, initial-scale=1";
+                    meta name="color-scheme" content="light dark";
+                    title { (self.title) " · Farrier" }
+                    link rel="icon" href="/favicon.svg" type="image/svg+xml";
+                    link rel="stylesheet" href=(css_address());
+                    script src=(js_address()) defer {}
+                    @if live.is_some() {
+                        // Without a script the page is fetched again now and then.
+                        noscript { meta http-equiv="refresh" content="10"; }
+                    }
+                }
+                body {
+                    a.skip href="#main" { "Skip to content" }
+                    header.top {
+                        a.brand href="/" { "Farrier" }
+                        (self.navigation())
+                        p #live role="status" {}
+                    }
+                    main #main tabindex="-1" data-stream=[live.map(|live| live.stream.as_str())]
+                        data-mode=[live.map(|live| live.mode)] {
+                        (self.body)
+                    }
+                    footer.foot {
+                        "Farrier " (env!("CARGO_PKG_VERSION"))
+                        " · This console only reads; the commands shown are for your terminal. · All times are UTC."
+                    }
+                }
+            }
+        }
+    }
+
+    fn navigation(&self) -> Markup {
+        html! {
+            nav aria-label="Console" {
+                @for (section, address, name) in NAVIGATION {
+                    a href=(address) aria-current=[(section == self.section).then_some("page")] { (name) }
+                }
+            }
+        }
+    }
+}
+
+/// A command to type: one click selects all of it, and the script adds a button that copies it.
+pub(super) fn command(typed: &str) -> Markup {
+    html! {
+        span.cmd {
+            code { (typed) }
+            button type="button" aria-label={ "Copy " (typed) } { "copy" }
+        }
+    }
+}
+
+/// Names and what they stand for; those without a value are left out.
+pub(super) fn facts(facts: &[(&str, Option<Markup>)]) -> Markup {
+    html! {
+        dl.facts {
+            @for (name, value) in facts {
+                @if let Some(value) = value {
+                    div { dt { (name) } dd { (value) } }
+                }
+            }
+        }
+    }
+}
+
+pub(super) fn machine_link(id: impl std::fmt::Display) -> Markup {
+    html! { a.id href={ "/machines/" (id) } { (id) } }
+}
+
+pub(super) fn run_link(id: impl std::fmt::Display) -> Markup {
+    html! { a.id href={ "/operations/" (id) } { (id) } }
+}
+
+pub(super) fn fault_link(code: model::fault::Code) -> Markup {
+    html! { a href={ "/faults/" (code.as_str()) } { (code.as_str()) } }
+}

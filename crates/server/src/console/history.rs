@@ -1,0 +1,89 @@
+//! How an object came to be as it is: its transitions, newest first, some at a time.
+
+use super::badge::named;
+use super::clock::{absolute, stamp};
+use super::text::clean;
+use engine::Engine;
+use maud::{Markup, html};
+use model::time::Timestamp;
+use store::{Event, Result, StoreError};
+
+const PAGE: i64 = 50;
+
+pub(super) struct History {
+    /// Newest first.
+    events: Vec<Event>,
+    /// The version before which the next page begins, when there is one.
+    older: Option<i64>,
+    newest: bool,
+}
+
+/// The latest transitions of an object that is at `version`, or those before one.
+pub(super) async fn read(
+    engine: &Engine,
+    id: &str,
+    version: i64,
+    before: Option<i64>,
+) -> Result<History> {
+    let newest = before.is_none_or(|before| before > version);
+    let end = before.unwrap_or(i64::MAX).min(version.saturating_add(1));
+    // Versions count up by one, so the page before `end` begins a page's length before it.
+    let after = end.saturating_sub(PAGE + 1).max(0);
+    let mut events = match engine.history(id, after, PAGE).await {
+        Ok(events) => events,
+        // No history is kept any more; the object itself is there.
+        Err(StoreError::Refused(_)) => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    events.retain(|event| event.version < end);
+    events.reverse();
+    Ok(History { events, older: (after > 0).then_some(after + 1), newest })
+}
+
+pub(super) fn before(asked: &super::Asked) -> Option<i64> {
+    asked.get("before").and_then(|version| version.parse().ok()).filter(|version| *version > 0)
+}
+
+impl History {
+    pub fn draw(&self, address: &str, now: Timestamp) -> Markup {
+        html! {
+            section #history data-region aria-labelledby="history-title" {
+                h2 #history-title { "History" span.dim { " newest first" } }
+                div.scroll {
+                    table {
+                        thead { tr {
+                            th scope="col" { "When" } th.num scope="col" { "Version" }
+                            th scope="col" { "State" } th scope="col" { "Cause" }
+                            th scope="col" { "Actor" } th scope="col" { "Message" }
+                            th scope="col" { "Decided by" }
+                        } }
+                        tbody {
+                            @for event in &self.events { (row(event, now)) }
+                            @if self.events.is_empty() { tr { td colspan="7" { "Nothing is recorded." } } }
+                        }
+                    }
+                }
+                nav.pages aria-label="History" {
+                    @if !self.newest { a href={ (address) "#history" } { "« newest" } }
+                    @if let Some(older) = self.older {
+                        a href={ (address) "?before=" (older) "#history" } { "more: older than version " (older) " »" }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn row(event: &Event, now: Timestamp) -> Markup {
+    html! {
+        tr {
+            td.when { (absolute(event.ts)) span.dim { " · " (stamp(event.ts, now)) } }
+            td.num { (event.version) }
+            td { (named(&event.word)) }
+            td { (clean(&event.cause)) }
+            td { (clean(&event.actor)) }
+            td.words { (clean(&event.message)) }
+            td { code.dim { (clean(&event.decided_by)) } }
+        }
+    }
+}

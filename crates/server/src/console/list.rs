@@ -1,0 +1,79 @@
+//! What the lists share: the box for a filter, a filter that was not understood, and the way to the
+//! next page. Pages are found by the id after which they begin, so nothing is skipped or repeated
+//! while the list changes.
+
+use super::Asked;
+use super::frame::{Frame, Section};
+use super::text::in_query;
+use super::wrong::said;
+use axum::http::StatusCode;
+use axum::response::Response;
+use maud::{Markup, html};
+use model::filter::{Filter, Subject};
+use model::refusal::Refusal;
+
+pub(super) const PAGE_SIZE: i64 = 100;
+
+/// A list of the console, as its pages know it.
+pub(super) struct List {
+    pub title: &'static str,
+    pub section: Section,
+    pub address: &'static str,
+    pub subject: Subject,
+    pub example: &'static str,
+    /// The parameter that says where a page begins.
+    pub from: &'static str,
+}
+
+impl List {
+    pub fn filter(&self, asked: &Asked) -> Result<Filter, Refusal> {
+        Filter::parse(asked.get("filter").map_or("", String::as_str), self.subject)
+    }
+
+    pub fn filter_box(&self, text: &str) -> Markup {
+        html! {
+            form.filter role="search" action=(self.address) method="get" {
+                label for="filter" { "Filter" }
+                input #filter name="filter" type="text" value=(text) placeholder=(self.example)
+                    autocomplete="off" autocapitalize="off" spellcheck="false";
+                button type="submit" { "Show" }
+                @if !text.is_empty() { a href=(self.address) { "clear" } }
+            }
+        }
+    }
+
+    pub fn next_page(&self, filter: &str, next: Option<&str>, first: bool) -> Markup {
+        html! {
+            nav.pages aria-label="Pages" {
+                @if !first { a href=(self.with_filter(filter)) { "« first page" } }
+                @if let Some(next) = next {
+                    a rel="next" href={ (self.with_filter(filter)) (if filter.is_empty() { "?" } else { "&" })
+                        (self.from) "=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                }
+            }
+        }
+    }
+
+    pub fn with_filter(&self, filter: &str) -> String {
+        match filter {
+            "" => self.address.to_string(),
+            filter => format!("{}?filter={}", self.address, in_query(filter)),
+        }
+    }
+
+    /// The same page, saying what is wrong with the filter that was asked for.
+    pub fn not_understood(&self, asked: &Asked, refusal: &Refusal) -> Response {
+        let text = asked.get("filter").map_or("", String::as_str);
+        let body = html! {
+            h1 { (self.title) }
+            (self.filter_box(text))
+            section.why.red role="alert" aria-label="The filter" {
+                (said(&refusal.said))
+                p { "For example: " code { (self.example) } }
+            }
+        };
+        let title = format!("{}: filter not understood", self.title);
+        Frame { title: &title, section: self.section, live: None, body }
+            .answer(StatusCode::BAD_REQUEST)
+    }
+}

@@ -1,0 +1,149 @@
+//! One machine: why it is as it is, and everything that leads there.
+
+use super::badge::{effective, run_phase, tone_of};
+use super::clock::{absolute, lasted, stamp};
+use super::fleet::labels;
+use super::frame::{Frame, Live, Section, facts, run_link};
+use super::text::{clean, in_query};
+use super::why::why;
+use super::wrong::{Page, Wrong};
+use super::{Asked, Console, history, read};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use model::filter::{Filter, Subject};
+use model::id::MachineId;
+use model::machine::Machine;
+use model::run::Run;
+use model::time::Timestamp;
+use store::RunPage;
+
+/// How many operations a machine's page shows.
+const RECENT: i64 = 10;
+
+pub(super) async fn show(
+    State(console): State<Console>,
+    Path(id): Path<String>,
+    Query(asked): Query<Asked>,
+) -> Page {
+    let id = MachineId::parse(&id).map_err(Wrong::unknown)?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let machine = engine.machine(&id).await?;
+    let explained = engine.explain(id.as_str()).await?;
+    let of_machine = format!("machine_id={id}");
+    let filter = Filter::parse(&of_machine, Subject::Run)?;
+    let runs = engine.runs(filter, None, RECENT).await?;
+    let before = history::before(&asked);
+    let history = history::read(engine, id.as_str(), machine.version, before).await?;
+    let now = engine.now();
+    let look = effective(machine.effective_state());
+    let body = html! {
+        h1 #title data-region {
+            (id) " " (look.badge()) " " span.dim { "phase " (machine.phase.as_str()) " · " (look.meaning) }
+        }
+        (why(&explained, id.as_str(), look.tone, now))
+        div #state .columns data-region {
+            (conditions(&machine, now))
+            (spec(&machine, now))
+        }
+        (recent(&runs, &of_machine, now))
+        (history.draw(&format!("/machines/{id}"), now))
+    };
+    let title = format!("{} {id}", look.word);
+    let live = Some(Live::changes(&of_machine, drawn_at));
+    Ok(Frame { title: &title, section: Section::Fleet, live, body }.answer(StatusCode::OK))
+}
+
+fn conditions(machine: &Machine, now: Timestamp) -> Markup {
+    html! {
+        section aria-labelledby="conditions-title" {
+            h2 #conditions-title { "Conditions" }
+            table {
+                thead { tr {
+                    th scope="col" { "Condition" } th scope="col" { "Status" }
+                    th scope="col" { "Reason" } th scope="col" { "Last transition" }
+                } }
+                tbody {
+                    @for (condition, known) in machine.conditions.iter() {
+                        tr {
+                            th scope="row" { (condition.as_str()) }
+                            td { span class={ "mark " (tone_of(condition, known.status).class()) } {
+                                @if known.status { "✓ true" } @else { "× false" } } }
+                            td.words { (clean(&known.reason)) }
+                            td.when { (stamp(known.last_transition, now)) }
+                        }
+                    }
+                    @if machine.conditions.iter().next().is_none() {
+                        tr { td colspan="4" { "Nobody has looked at this machine yet." } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn spec(machine: &Machine, now: Timestamp) -> Markup {
+    let spec = &machine.spec;
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
+    let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean(text)) } });
+    let active = machine.active_run.as_ref().map_or(html! { span.dim { "none" } }, run_link);
+    html! {
+        section aria-labelledby="spec-title" {
+            h2 #spec-title { "Status and spec" }
+            (facts(&[
+                ("lifecycle state", words(machine.lifecycle_state().as_str())),
+                ("active operation", Some(active)),
+                ("version", Some(html! { (machine.version) })),
+                ("updated", Some(stamp(machine.updated_at, now))),
+                ("registered", Some(html! { (absolute(machine.created_at)) })),
+                ("labels", (!machine.labels.is_empty()).then(|| labels(machine))),
+                ("SSH endpoint", code(&spec.ssh_endpoint)),
+                ("BMC endpoint", code(&spec.bmc_endpoint)),
+                ("target cluster", words(&spec.target_cluster_ref)),
+                ("MAC addresses", code(&spec.mac_addresses.join(" "))),
+                ("provider", words(&spec.provider)),
+                ("serial", words(&spec.serial)),
+                ("customer", words(&spec.customer_id)),
+            ]))
+        }
+    }
+}
+
+fn recent(runs: &RunPage, of_machine: &str, now: Timestamp) -> Markup {
+    html! {
+        section #recent data-region aria-labelledby="recent-title" {
+            h2 #recent-title { "Recent operations" }
+            div.scroll { table {
+                thead { tr {
+                    th scope="col" { "Operation" } th scope="col" { "Type" } th scope="col" { "Phase" }
+                    th scope="col" { "Step" } th scope="col" { "Created" } th scope="col" { "Took" }
+                    th scope="col" { "By" } th scope="col" { "Error" }
+                } }
+                tbody {
+                    @for run in &runs.runs { (run_row(run, now)) }
+                    @if runs.runs.is_empty() { tr { td colspan="8" { "No operation has run here." } } }
+                }
+            } }
+            @if runs.next.is_some() {
+                p { a href={ "/operations?filter=" (in_query(of_machine)) } { "all operations of this machine »" } }
+            }
+        }
+    }
+}
+
+fn run_row(run: &Run, now: Timestamp) -> Markup {
+    let progress = &run.progress;
+    html! {
+        tr {
+            th scope="row" { (run_link(&run.spec.id)) }
+            td { (run.spec.run_type.as_str()) }
+            td { (run_phase(run.phase()).badge()) }
+            td { (run.current_step()) }
+            td.when { (stamp(run.spec.created_at, now)) }
+            td.when { (lasted(progress.started_at, progress.finished_at, now)) }
+            td { (clean(&run.spec.initiator)) }
+            td.words { @if let Some(failure) = &progress.failure { (clean(&failure.fault.said)) } }
+        }
+    }
+}

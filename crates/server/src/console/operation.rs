@@ -1,0 +1,140 @@
+//! One operation: why it is as it is, its steps, what failed, and its log as it comes.
+
+use super::badge::{run_phase, step_phase};
+use super::clock::{absolute, lasted, stamp};
+use super::frame::{Frame, Live, Section, command, facts, fault_link, machine_link, run_link};
+use super::log::Tail;
+use super::text::clean;
+use super::why::why;
+use super::wrong::{Page, Wrong};
+use super::{Asked, Console, history, log, read};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use model::id::RunId;
+use model::run::{Failure, Run, StepState};
+use model::time::Timestamp;
+use model::why::next_command;
+use store::Cursor;
+
+pub(super) async fn show(
+    State(console): State<Console>,
+    Path(id): Path<String>,
+    Query(asked): Query<Asked>,
+) -> Page {
+    let id = RunId::parse_field(&id, "operation_id").map_err(Wrong::unknown)?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let run = engine.run(&id).await?;
+    let explained = engine.explain(id.as_str()).await?;
+    let tail = log::read(engine, &id).await?;
+    let before = history::before(&asked);
+    let history = history::read(engine, id.as_str(), run.version, before).await?;
+    let now = engine.now();
+    let look = run_phase(run.phase());
+    let kind = run.spec.run_type.as_str();
+    let body = html! {
+        h1 #title data-region {
+            (kind) " of " (machine_link(&run.spec.machine_id)) " " (look.badge()) " " span.dim { (id) }
+        }
+        (why(&explained, id.as_str(), look.tone, now))
+        div #state data-region {
+            @if let Some(failure) = &run.progress.failure { (error(&run, failure)) }
+            div.columns { (steps(&run, now)) (about(&run, now)) }
+        }
+        (tail.draw(&id, run.ended()))
+        (history.draw(&format!("/operations/{id}"), now))
+    };
+    let title = format!("{} {kind} {}", look.word, run.spec.machine_id);
+    let live = Some(live(&run, drawn_at, &tail));
+    Ok(Frame { title: &title, section: Section::Operations, live, body }.answer(StatusCode::OK))
+}
+
+/// While it runs a page follows the log; afterwards it hears when somebody resumes it.
+fn live(run: &Run, drawn_at: Cursor, tail: &Tail) -> Live {
+    let id = &run.spec.id;
+    if run.ended() {
+        return Live::changes(&format!("run_id={id}"), drawn_at);
+    }
+    let stream = format!("/operations/{id}/stream?after={drawn_at}&offset={}", tail.end);
+    Live { stream, mode: "follow" }
+}
+
+fn error(run: &Run, failure: &Failure) -> Markup {
+    let fault = &failure.fault;
+    let attempts = match failure.attempts {
+        1 => "1 attempt".to_string(),
+        many => format!("{many} attempts"),
+    };
+    html! {
+        section.error role="alert" aria-labelledby="error-title" {
+            h2 #error-title { "× Step " (failure.step) " failed after " (attempts) }
+            p { (clean(&fault.said)) " " span.dim { "(" (fault_link(fault.code)) ", " (fault.class().as_str()) ")" } }
+            @if let Some(next) = next_command(run) { p { (command(&next)) } }
+        }
+    }
+}
+
+fn steps(run: &Run, now: Timestamp) -> Markup {
+    let current = run.progress.current();
+    html! {
+        section.steps aria-labelledby="steps-title" {
+            h2 #steps-title { "Steps" }
+            ol {
+                @for state in &run.progress.steps {
+                    (step(run, state, !run.ended() && current.is_some_and(|one| std::ptr::eq(one, state)), now))
+                }
+            }
+        }
+    }
+}
+
+fn step(run: &Run, state: &StepState, current: bool, now: Timestamp) -> Markup {
+    let kind = run.effect(state).map_or("", |effect| effect.word());
+    let tries = match state.attempt {
+        0 | 1 => String::new(),
+        attempt => format!("attempt {attempt} of {}", state.budget),
+    };
+    html! {
+        li aria-current=[current.then_some("step")] {
+            (step_phase(state.state).badge())
+            " " strong { (run.step_name(state)) }
+            " " span.dim { (kind) @if state.undo { ", undoing" } }
+            span.took {
+                @if !tries.is_empty() { span.tries { (tries) } " " }
+                (lasted(state.started_at, state.finished_at, now))
+            }
+            @if !state.message.is_empty() { div.said { (clean(&state.message)) } }
+        }
+    }
+}
+
+fn about(run: &Run, now: Timestamp) -> Markup {
+    let (spec, progress) = (&run.spec, &run.progress);
+    let when = |at: Timestamp| html! { (stamp(at, now)) span.dim { " · " (absolute(at)) } };
+    let params = (!spec.params.is_empty()).then(|| {
+        html! { @for (key, value) in &spec.params { code { (clean(key)) "=" (clean(value)) } " " } }
+    });
+    let halt = progress.halt.as_ref().map(|halt| {
+        html! { "by " (clean(&halt.by)) @if !halt.reason.is_empty() { ": " (clean(&halt.reason)) } }
+    });
+    html! {
+        section aria-labelledby="about-title" {
+            h2 #about-title { "About" }
+            (facts(&[
+                ("workflow state", Some(html! { (progress.workflow.as_str()) })),
+                ("machine", Some(machine_link(&spec.machine_id))),
+                ("plan", Some(html! { (spec.plan_id) })),
+                ("parameters", params),
+                ("asked for by", Some(html! { (clean(&spec.initiator)) })),
+                ("asked to stop", halt),
+                ("request id", Some(html! { code { (clean(&spec.request_id)) } })),
+                ("follows", spec.parent.as_ref().map(run_link)),
+                ("created", Some(when(spec.created_at))),
+                ("started", progress.started_at.map(when)),
+                ("finished", progress.finished_at.map(when)),
+                ("took", Some(html! { (lasted(progress.started_at, progress.finished_at, now)) })),
+            ]))
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Operations, newest first.
+
+use super::badge::run_phase;
+use super::clock::{lasted, stamp};
+use super::frame::{Frame, Live, Section, machine_link, run_link};
+use super::list::{List, PAGE_SIZE};
+use super::text::clean;
+use super::wrong::Page;
+use super::{Asked, Console, read};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use model::filter::Subject;
+use model::id::RunId;
+use model::run::Run;
+use model::time::Timestamp;
+use model::why::overdue;
+use store::RunPage;
+
+const LIST: List = List {
+    title: "Operations",
+    section: Section::Operations,
+    address: "/operations",
+    subject: Subject::Run,
+    example: "phase=FAILED AND type=REIMAGE",
+    from: "before",
+};
+
+/// What people look for most.
+const SHORTCUTS: [(&str, &str); 4] = [
+    ("all", ""),
+    ("active", "phase in (PENDING, RUNNING)"),
+    ("failed", "phase=FAILED"),
+    ("waiting for a person", "workflow_state=failed_manual_intervention"),
+];
+
+pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+    let filter = match LIST.filter(&asked) {
+        Ok(filter) => filter,
+        Err(refusal) => return Ok(LIST.not_understood(&asked, &refusal)),
+    };
+    let before = asked.get("before").map(|id| RunId::parse_field(id, "before")).transpose()?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let first = before.is_none();
+    let page = engine.runs(filter, before.map(|id| id.to_string()), PAGE_SIZE).await?;
+    let text = asked.get("filter").map_or("", |text| text.trim());
+    let body = html! {
+        h1 { "Operations" span.dim { " newest first" } }
+        nav.shortcuts aria-label="Shortcuts" {
+            @for (name, filter) in SHORTCUTS {
+                a href=(LIST.with_filter(filter)) aria-current=[(filter == text).then_some("true")] { (name) }
+            }
+        }
+        (LIST.filter_box(text))
+        div #list data-region {
+            (table(&page, engine.now()))
+            (LIST.next_page(text, page.next.as_deref(), first))
+        }
+    };
+    let live = Some(Live::changes("", drawn_at));
+    Ok(Frame { title: "Operations", section: Section::Operations, live, body }
+        .answer(StatusCode::OK))
+}
+
+fn table(page: &RunPage, now: Timestamp) -> Markup {
+    html! {
+        div.scroll {
+            table.wide {
+                caption.vh { "Operations, newest first" }
+                thead { tr {
+                    th scope="col" { "Operation" } th scope="col" { "Phase" } th scope="col" { "Type" }
+                    th scope="col" { "Machine" } th scope="col" { "Step" } th scope="col" { "Created" }
+                    th scope="col" { "Took" } th scope="col" { "By" } th scope="col" { "Error" }
+                } }
+                tbody {
+                    @for run in &page.runs { (row(run, now)) }
+                    @if page.runs.is_empty() { tr { td colspan="9" { "No operation matches." } } }
+                }
+            }
+        }
+    }
+}
+
+fn row(run: &Run, now: Timestamp) -> Markup {
+    let progress = &run.progress;
+    html! {
+        tr {
+            th scope="row" { (run_link(&run.spec.id)) }
+            td {
+                (run_phase(run.phase()).badge())
+                @if overdue(run, now) { " " strong.overdue { "! overdue" } }
+            }
+            td { (run.spec.run_type.as_str()) }
+            td { (machine_link(&run.spec.machine_id)) }
+            td { (run.current_step()) }
+            td.when { (stamp(run.spec.created_at, now)) }
+            td.when { (lasted(progress.started_at, progress.finished_at, now)) }
+            td { (clean(&run.spec.initiator)) }
+            td.words { @if let Some(failure) = &progress.failure { (clean(&failure.fault.said)) } }
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Two small reads that only the console needs: where the events end, and where a log ends. A page
+//! remembers the first, so that its stream goes on exactly where the page was drawn.
+
+use engine::Engine;
+use model::id::RunId;
+use store::{Cursor, Result, Tx, Work};
+
+pub(super) async fn horizon(engine: &Engine) -> Result<Cursor> {
+    engine.store().read(Horizon).await
+}
+
+pub(super) async fn log_end(engine: &Engine, id: &RunId) -> Result<i64> {
+    engine.store().read(LogEnd(id.clone())).await
+}
+
+struct Horizon;
+
+impl Work for Horizon {
+    type Out = Cursor;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
+        tx.horizon().await
+    }
+}
+
+struct LogEnd(RunId);
+
+impl Work for LogEnd {
+    type Out = i64;
+
+    async fn run(&self, tx: &mut Tx) -> Result<i64> {
+        tx.log_end(&self.0).await
+    }
+}

@@ -1,0 +1,78 @@
+//! The numbers above the fleet. They are counted by reading every machine, so the result is kept for
+//! a while: the dearer it was, the longer, so that open pages never cost more than a small share of
+//! the server.
+
+use engine::Engine;
+use model::filter::Filter;
+use model::machine::view::EffectiveState;
+use std::time::{Duration, Instant};
+use store::Result;
+use tokio::sync::Mutex;
+
+const PAGE: i64 = 1_000;
+/// The most machines that are counted; more are told as "at least".
+const MAX_COUNTED: usize = 200_000;
+const KEEP_AT_LEAST: Duration = Duration::from_secs(1);
+/// How many times longer a count is kept than it took.
+const KEEP_FACTOR: u32 = 20;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Summary {
+    counts: [usize; EffectiveState::ALL.len()],
+    pub total: usize,
+    /// There are more machines than were counted.
+    pub more: bool,
+    /// Active operations that wait longer than is normal.
+    pub overdue: usize,
+}
+
+impl Summary {
+    pub fn count(&self, state: EffectiveState) -> usize {
+        let place = EffectiveState::ALL.iter().position(|one| *one == state);
+        place.map_or(0, |place| self.counts[place])
+    }
+
+    fn add(&mut self, state: EffectiveState) {
+        self.total += 1;
+        if let Some(place) = EffectiveState::ALL.iter().position(|one| *one == state) {
+            self.counts[place] += 1;
+        }
+    }
+}
+
+/// The last count, and until when it is good. Whoever comes while it is counted waits for it.
+#[derive(Default)]
+pub(super) struct Cache(Mutex<Option<(Instant, Summary)>>);
+
+impl Cache {
+    pub async fn get(&self, engine: &Engine) -> Result<Summary> {
+        let mut kept = self.0.lock().await;
+        let begun = Instant::now();
+        if let Some((until, summary)) = *kept
+            && begun < until
+        {
+            return Ok(summary);
+        }
+        let summary = count(engine).await?;
+        let keep = KEEP_AT_LEAST.max(begun.elapsed() * KEEP_FACTOR);
+        *kept = Some((Instant::now() + keep, summary));
+        Ok(summary)
+    }
+}
+
+async fn count(engine: &Engine) -> Result<Summary> {
+    let mut summary = Summary { overdue: engine.overdue().await?, ..Summary::default() };
+    let mut after = None;
+    loop {
+        let page = engine.machines(Filter::default(), after, PAGE).await?;
+        page.machines.iter().for_each(|machine| summary.add(machine.effective_state()));
+        after = page.next;
+        if after.is_none() {
+            return Ok(summary);
+        }
+        if summary.total >= MAX_COUNTED {
+            summary.more = true;
+            return Ok(summary);
+        }
+    }
+}

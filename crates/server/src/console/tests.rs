@@ -1,0 +1,172 @@
+//! The console over HTTP, in front of a real engine with an empty inventory.
+
+use super::*;
+use axum::body::{Body, to_bytes};
+use axum::http::{HeaderMap, Request, StatusCode};
+use engine::{Settings, clock};
+use model::id::MachineId;
+use model::machine::{Labels, MachineSpec};
+use providers::Providers;
+use providers::sim::{Sim, Speed};
+use store::{Options, Store};
+use tempfile::TempDir;
+use tonic::codegen::Service;
+
+struct Site {
+    router: Router,
+    engine: Engine,
+    _dir: TempDir,
+}
+
+async fn site() -> Site {
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::Sqlite { path: dir.path().join("farrier.db") };
+    let store = Store::open(&options).await.unwrap();
+    let sim = Sim::in_dir(dir.path().join("sim"), Speed::Zero).unwrap();
+    let providers = Providers::default().with(Arc::new(sim));
+    let engine =
+        Engine::start_up(store, providers, Settings::default(), clock::system()).await.unwrap();
+    Site { router: router(engine.clone()), engine, _dir: dir }
+}
+
+impl Site {
+    async fn get(&mut self, address: &str) -> (StatusCode, HeaderMap, String) {
+        let request = Request::get(address).body(Body::empty()).unwrap();
+        self.ask(request).await
+    }
+
+    async fn ask(&mut self, request: Request<Body>) -> (StatusCode, HeaderMap, String) {
+        let (parts, body) = self.router.call(request).await.unwrap().into_parts();
+        let body = to_bytes(body, 1 << 20).await.unwrap();
+        (parts.status, parts.headers, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn register(&self, id: &str) {
+        let spec = MachineSpec { provider: "sim".into(), ..MachineSpec::default() };
+        let labels = Labels::from([("note".to_string(), "a<b>&\"".to_string())]);
+        let id = MachineId::trusted(id);
+        self.engine.register(Some(id), spec, labels, "<i>me</i>".into()).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_address_has_its_status() {
+    let mut site = site().await;
+    site.register("m-1").await;
+    for (address, status) in [
+        ("/", 200),
+        ("/?filter=effective_state%3DNEW", 200),
+        ("/?filter=nonsense", 400),
+        ("/?after=%20", 400),
+        ("/machines", 307),
+        ("/machines/m-1", 200),
+        ("/machines/m-1?before=1", 200),
+        ("/machines/m-1?before=-9223372036854775808", 200),
+        ("/machines/m-2", 404),
+        ("/machines/%3Cscript%3E", 404),
+        ("/operations", 200),
+        ("/operations?filter=phase%3DREADY", 400),
+        ("/operations?before=m-1", 400),
+        ("/operations/op-1", 404),
+        ("/operations/m-1", 404),
+        ("/operations/op-1/stream", 404),
+        ("/stream?after=x", 400),
+        ("/faults", 200),
+        ("/faults/bmc-unreachable", 200),
+        ("/faults/nonsense", 404),
+        ("/console.css", 200),
+        ("/console.js", 200),
+        ("/favicon.svg", 200),
+        ("/no/such/page", 404),
+    ] {
+        let (got, headers, _) = site.get(address).await;
+        assert_eq!(got.as_u16(), status, "{address}");
+        let policy = headers[header::CONTENT_SECURITY_POLICY].to_str().unwrap();
+        assert!(policy.contains("script-src 'self'") && !policy.contains("unsafe"), "{address}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_filter_is_shown_with_its_caret_and_escaped() {
+    let (status, _, page) = site().await.get("/?filter=%3Cscript%3E").await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(page.contains("<pre class=\"caret\">  &lt;script&gt;\n  ^</pre>"), "{page}");
+    assert!(!page.contains("<script>"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_wrote_is_escaped_on_every_page() {
+    let mut site = site().await;
+    site.register("m-1").await;
+    for address in ["/", "/machines/m-1"] {
+        let (_, _, page) = site.get(address).await;
+        assert!(page.contains("a&lt;b&gt;&amp;"), "{page}");
+        assert!(!page.contains("<b>&") && !page.contains("<i>me"), "{page}");
+        // No handlers, styles or scripts within the page: the policy would refuse them.
+        assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
+        assert_eq!(page.matches("<script").count(), 1, "{page}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_go_on_at_the_next_page() {
+    let mut site = site().await;
+    for index in 0..=list::PAGE_SIZE {
+        site.register(&format!("m-{index:03}")).await;
+    }
+    let (_, _, first) = site.get("/?filter=provider%3Dsim").await;
+    let next = "/?filter=provider%3Dsim&after=m-099";
+    assert!(first.contains(&next.replace('&', "&amp;")) && !first.contains("m-100"));
+    let (_, _, second) = site.get(next).await;
+    assert!(second.contains("/machines/m-100") && !second.contains("/machines/m-099"));
+    assert!(second.contains("first page") && !second.contains("rel=\"next\""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_are_kept_only_under_their_own_mark() {
+    let mut site = site().await;
+    for (address, kept) in [(assets::css_address(), true), ("/console.css?v=other".into(), false)] {
+        let (_, headers, _) = site.get(&address).await;
+        let said = headers[header::CACHE_CONTROL].to_str().unwrap();
+        assert_eq!(said.contains("immutable"), kept, "{address}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grpc_client_is_answered_in_its_own_words() {
+    let request = Request::post("/farrier.v1.Nope/Do")
+        .header(header::CONTENT_TYPE, "application/grpc")
+        .body(Body::empty())
+        .unwrap();
+    let (status, headers, _) = site().await.ask(request).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(headers["grpc-status"], "12");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_ends_when_the_process_stops() {
+    let mut site = site().await;
+    let request = Request::get("/stream").body(Body::empty()).unwrap();
+    let response = site.router.call(request).await.unwrap();
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "text/event-stream");
+    let engine = site.engine.clone();
+    tokio::spawn(async move { engine.shut_down().await });
+    let told = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+    assert!(told.starts_with(b"retry: "), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_database_that_does_not_answer_is_told_in_words() {
+    use axum::response::IntoResponse;
+    for (error, status) in [
+        (store::StoreError::Unavailable("<gone>".into()), StatusCode::SERVICE_UNAVAILABLE),
+        (store::StoreError::Conflict, StatusCode::SERVICE_UNAVAILABLE),
+        (store::StoreError::Corrupt("x".into()), StatusCode::INTERNAL_SERVER_ERROR),
+    ] {
+        let response = wrong::Wrong::from(error).into_response();
+        assert_eq!(response.status(), status);
+        let page = to_bytes(response.into_body(), 1 << 20).await.unwrap();
+        let page = String::from_utf8(page.to_vec()).unwrap();
+        assert!(page.contains("<main") && !page.contains("<gone>"), "{page}");
+    }
+}

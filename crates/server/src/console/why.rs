@@ -1,0 +1,46 @@
+//! The box that stands first: what is the matter, since when, whether that is normal, and what to
+//! type now.
+
+use super::badge::Tone;
+use super::clock::{absolute, stamp};
+use super::frame::{command, facts, fault_link, machine_link, run_link};
+use super::text::clean;
+use engine::Explained;
+use maud::{Markup, html};
+use model::time::Timestamp;
+
+/// `about` is the id of the page, which need not be told again.
+pub(super) fn why(why: &Explained, about: &str, tone: Tone, now: Timestamp) -> Markup {
+    let told = &why.told;
+    let tone = if told.overdue { Tone::Red } else { tone };
+    let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
+    let since = told.since.map(|at| html! { (stamp(at, now)) span.dim { " · " (absolute(at)) } });
+    let normal = (!told.normal.is_empty() || told.overdue).then(|| {
+        html! { (told.normal) @if told.overdue { " " strong.overdue { "! overdue" } } }
+    });
+    let run = why.run_id.as_ref().filter(|id| id.as_str() != about);
+    let machine = why.machine_id.as_ref().filter(|id| id.as_str() != about);
+    html! {
+        section #why data-region class={ "why " (tone.class()) } aria-labelledby="headline" {
+            p.headline #headline { (clean(&told.headline)) }
+            div.columns {
+                (facts(&[
+                    ("failed", words(&told.failed)),
+                    ("fault", told.fault.map(fault_link)),
+                    ("waiting for", words(&told.waiting_for)),
+                    ("since", since),
+                    ("normal", normal),
+                    ("held by", why.held_by.as_deref().and_then(words)),
+                    ("operation", run.map(run_link)),
+                    ("machine", machine.map(machine_link)),
+                ]))
+                @if !told.next_commands.is_empty() {
+                    div.next {
+                        h2 { "Type next" }
+                        ul { @for next in &told.next_commands { li { (command(next)) } } }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! When there is no page to show: what happened, in words, and what to do now. The one place where
+//! what went wrong becomes an HTTP status.
+
+use super::frame::{Frame, Section, command};
+use super::text::clean;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use maud::{Markup, html};
+use model::refusal::{Refusal, RefusalKind};
+use store::StoreError;
+use tonic::Status;
+
+/// What a page's handler answers.
+pub(super) type Page = Result<Response, Wrong>;
+
+/// Why there is no page.
+#[derive(Debug)]
+pub(super) struct Wrong {
+    pub status: StatusCode,
+    title: &'static str,
+    said: String,
+    /// The command to type next.
+    next: Option<String>,
+}
+
+impl Wrong {
+    /// The address names something that cannot be there.
+    pub fn unknown(refusal: Refusal) -> Self {
+        Self { status: StatusCode::NOT_FOUND, title: "Not found", ..Self::from(refusal) }
+    }
+
+    pub fn crowded() -> Self {
+        Self {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            title: "Too many live pages",
+            said: "too many pages are live on this server; close some, or reload by hand".into(),
+            next: None,
+        }
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.status {
+            StatusCode::NOT_FOUND => "Check the spelling, or begin with the fleet:",
+            StatusCode::SERVICE_UNAVAILABLE => {
+                "Nothing was lost: operations are kept in the database and go on when it answers. \
+                 Reload this page in a moment. If it stays so, look at the server's log and ask:"
+            }
+            StatusCode::INTERNAL_SERVER_ERROR => {
+                "Other objects are not affected. The server's log names the record."
+            }
+            _ => "Correct it and try again.",
+        }
+    }
+
+    fn body(&self) -> Markup {
+        html! {
+            h1 { (self.status.as_u16()) " – " (self.title) }
+            section.why.red aria-label="What happened" {
+                (said(&self.said))
+                p { (self.advice()) }
+                @if let Some(next) = &self.next {
+                    p { (command(next)) }
+                }
+            }
+            p { a href="/" { "Fleet" } " · " a href="/operations" { "Operations" } " · "
+                a href="/faults" { "Fault pages" } }
+        }
+    }
+}
+
+/// Words, or, where a caret points at a character, the lines as they are.
+pub(super) fn said(words: &str) -> Markup {
+    html! {
+        @match words.split_once('\n') {
+            Some((first, rest)) => {
+                p.headline { (clean(first)) }
+                pre.caret { (rest.lines().map(clean).collect::<Vec<_>>().join("\n")) }
+            }
+            None => p.headline { (clean(words)) }
+        }
+    }
+}
+
+impl From<Refusal> for Wrong {
+    fn from(refusal: Refusal) -> Self {
+        let (status, title) = match refusal.kind {
+            RefusalKind::Invalid => (StatusCode::BAD_REQUEST, "Not understood"),
+            RefusalKind::NotFound => (StatusCode::NOT_FOUND, "Not found"),
+            RefusalKind::Precondition => (StatusCode::CONFLICT, "Not now"),
+            RefusalKind::Exists => (StatusCode::CONFLICT, "Already there"),
+        };
+        Self { status, title, said: refusal.said, next: refusal.next }
+    }
+}
+
+impl From<StoreError> for Wrong {
+    fn from(error: StoreError) -> Self {
+        let (status, title) = match error {
+            StoreError::Refused(refusal) => return Self::from(refusal),
+            StoreError::Unavailable(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "The database does not answer")
+            }
+            StoreError::Conflict => (StatusCode::SERVICE_UNAVAILABLE, "Somebody else was faster"),
+            StoreError::Corrupt(_) => {
+                tracing::error!(%error, "a stored record cannot be read");
+                (StatusCode::INTERNAL_SERVER_ERROR, "A record cannot be read")
+            }
+        };
+        let next = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| "farrier list".to_string());
+        Self { status, title, said: error.to_string(), next }
+    }
+}
+
+impl IntoResponse for Wrong {
+    fn into_response(self) -> Response {
+        let (status, title) = (self.status, self.title);
+        Frame { title, section: Section::Nowhere, live: None, body: self.body() }.answer(status)
+    }
+}
+
+/// What no route knows. A gRPC client gets the answer that it understands.
+pub(super) async fn nowhere(uri: Uri, headers: HeaderMap) -> Response {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if kind.is_some_and(|kind| kind.starts_with("application/grpc")) {
+        return Status::unimplemented("").into_http();
+    }
+    let path: String = uri.path().chars().take(128).collect();
+    Wrong::unknown(Refusal::not_found("page", path, "farrier list")).into_response()
+}
