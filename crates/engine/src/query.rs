@@ -138,20 +138,22 @@ impl Engine {
 
     /// Built-in plans and those that were made, by id.
     pub async fn plans(&self, filter: &Filter, after: &str, limit: i64) -> Result<PlanPage> {
-        let mut found: Vec<Plan> =
-            built_in().into_iter().filter(|plan| plan.id.as_str() > after).collect();
+        let wanted = |plan: &Plan| filter.matches(Item::Plan(plan));
+        let mut found = Vec::new();
         let mut at = after.to_string();
-        // The filter is applied here, so pages are read until there is enough.
+        // The filter is applied here, so pages are read until there is enough, whatever the built-in
+        // plans add to it.
         loop {
             let page = self.store().scan(ListPlans { after: at.clone(), limit: limit + 1 }).await?;
             let full = page.len() as i64 > limit;
             at = page.last().map(|plan| plan.id.to_string()).unwrap_or_default();
-            found.extend(page);
-            found.retain(|plan| filter.matches(Item::Plan(plan)));
+            found.extend(page.into_iter().filter(wanted));
             if !full || found.len() as i64 > limit {
                 break;
             }
         }
+        let ours = built_in().into_iter().filter(|plan| plan.id.as_str() > after);
+        found.extend(ours.filter(wanted));
         found.sort_by(|a, b| a.id.cmp(&b.id));
         let more = found.len() as i64 > limit;
         found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));

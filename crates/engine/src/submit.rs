@@ -6,7 +6,9 @@ use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::admit;
-use model::plan::{Defaults, Params, Plan, RunType, checked_params, default_plan};
+use model::plan::{
+    Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
+};
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
@@ -38,7 +40,7 @@ pub struct Started {
 
 impl Engine {
     pub async fn start(&self, start: Start) -> Result<Started> {
-        let params = checked_params(start.run_type, start.params.clone(), self.defaults())?;
+        let params = checked_params(start.params.clone())?;
         let work = || StartRun {
             start: Start { params: params.clone(), ..start.clone() },
             origin: Origin::Plan,
@@ -152,6 +154,15 @@ enum Origin {
     Again { parent: RunId, how: Again },
 }
 
+impl Origin {
+    fn parent(&self) -> (Option<RunId>, Option<Again>) {
+        match self {
+            Self::Plan => (None, None),
+            Self::Again { parent, how } => (Some(parent.clone()), Some(*how)),
+        }
+    }
+}
+
 impl Work for StartRun {
     type Out = (Started, Option<Held>);
 
@@ -186,20 +197,22 @@ impl Work for StartRun {
 impl StartRun {
     async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
         let start = &self.start;
-        let (plan_id, steps, on_failure, parent, progress) = match &self.origin {
+        let params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
+        let (plan_id, steps, on_failure, progress) = match &self.origin {
             Origin::Plan => {
                 let plan = find_plan(tx, start).await?;
-                let steps = plan.resolve(machine, &start.params, &self.defaults)?;
+                let steps = plan.resolve(machine, &params, &self.defaults)?;
                 let progress = Progress::fresh(&steps);
-                (plan.id, steps, plan.on_failure, None, progress)
+                (plan.id, steps, plan.on_failure, progress)
             }
             Origin::Again { parent, how } => {
                 let run = tx.run(parent).await?.ok_or_else(|| no_run(parent))?;
                 let progress = again(&run, *how)?;
                 let RunSpec { plan_id, steps, on_failure, .. } = run.spec;
-                (plan_id, steps, on_failure, Some(parent.clone()), progress)
+                (plan_id, steps, on_failure, progress)
             }
         };
+        let (parent, again) = self.origin.parent();
         let spec = RunSpec {
             id: self.id.clone(),
             machine_id: start.machine_id.clone(),
@@ -207,9 +220,10 @@ impl StartRun {
             run_type: start.run_type,
             plan_id,
             steps,
-            params: start.params.clone(),
+            params,
             initiator: start.initiator.clone(),
             parent,
+            again,
             on_failure,
             engine: ENGINE_VERSION,
             created_at: self.now,
@@ -222,14 +236,15 @@ impl StartRun {
         let start = &self.start;
         let spec = &run.spec;
         let plan = start.plan_id.clone().unwrap_or_else(|| default_plan(start.run_type).id);
-        let parent = match &self.origin {
-            Origin::Plan => None,
-            Origin::Again { parent, .. } => Some(parent),
-        };
+        let mut made_with = spec.params.clone();
+        if !start.params.contains_key(IMAGE_REF) {
+            // The server chose the image; it may choose another one today.
+            made_with.remove(IMAGE_REF);
+        }
         let same = spec.run_type == start.run_type
-            && spec.params == start.params
+            && made_with == start.params
             && spec.plan_id == plan
-            && spec.parent.as_ref() == parent;
+            && (spec.parent.clone(), spec.again) == self.origin.parent();
         if same {
             return Ok(());
         }

@@ -14,16 +14,20 @@ use model::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
-use store::{Cursor, Event, LogLine, Result, RunPage, Store, Tx, Work};
+use std::time::{Duration, Instant};
+use store::{Cursor, Event, LogLine, Result, RunPage, Store, StoreError, Tx, Work};
 use tokio::sync::{Notify, watch};
 
 /// How many events the ring holds.
-const RING: usize = 16_384;
+const RING: usize = 4_096;
 /// How many events are read at once.
 const BATCH: i64 = 500;
 /// How long to trust that a signal would have come.
 const POLL: Duration = Duration::from_secs(1);
+/// How long a new watch waits for transactions that were open when it came.
+const SETTLING: Duration = Duration::from_secs(1);
+/// How long a stream waits for a database that does not answer.
+const OUTAGE: Duration = Duration::from_secs(10);
 const SNAPSHOT_PAGE: i64 = 200;
 const LOG_PAGE: i64 = 256;
 
@@ -162,11 +166,25 @@ impl Engine {
     pub async fn watch(&self, filter: Filter, place: Option<Place>) -> Result<Watch> {
         let place = match place {
             Some(place) => place,
-            None => Place::Snapshot { at: self.store().read(Horizon).await?, before: None },
+            None => Place::Snapshot { at: self.settled_place().await?, before: None },
         };
         self.hub().watchers.fetch_add(1, Ordering::Relaxed);
         self.hub().events_came();
         Ok(Watch { engine: self.clone(), filter, place })
+    }
+
+    /// A place that has behind it whatever this caller may have seen already. Another's transaction
+    /// that stays open must not keep a watch from opening, so the wait is short.
+    async fn settled_place(&self) -> Result<Cursor> {
+        let latest = self.store().read(Latest).await?;
+        let deadline = Instant::now() + SETTLING;
+        loop {
+            let horizon = self.store().read(Horizon).await?;
+            if horizon >= latest || Instant::now() >= deadline {
+                return Ok(horizon);
+            }
+            tokio::time::sleep(SETTLING / 200).await;
+        }
     }
 
     /// Follows the log of a run from an offset.
@@ -243,13 +261,18 @@ impl Drop for Watch {
 impl Watch {
     /// What comes next, in order. Waits until there is something; empty when the process stops.
     pub async fn next(&mut self) -> Result<Vec<Seen>> {
+        let mut trouble = Trouble::default();
         loop {
             let seen = match self.place.clone() {
-                Place::Snapshot { at, before } => self.snapshot(at, before).await?,
-                Place::After(cursor) => self.after(cursor).await?,
+                Place::Snapshot { at, before } => self.snapshot(at, before).await,
+                Place::After(cursor) => self.after(cursor).await,
             };
-            if !seen.is_empty() || self.engine.is_stopping() {
-                return Ok(seen);
+            match seen {
+                Ok(seen) if seen.is_empty() && !self.engine.is_stopping() => {
+                    trouble = Trouble::default();
+                }
+                Ok(seen) => return Ok(seen),
+                Err(error) => trouble.sit_out(error).await?,
             }
         }
     }
@@ -327,7 +350,7 @@ impl Watch {
     async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
         match self.engine.machine(id).await {
             Ok(machine) => Ok(Some(machine)),
-            Err(store::StoreError::Refused(_)) => Ok(None),
+            Err(StoreError::Refused(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -349,10 +372,18 @@ impl LogStream {
 
     /// The next pieces of the log; empty when it has ended or the process stops.
     pub async fn next(&mut self) -> Result<Vec<LogLine>> {
+        let mut trouble = Trouble::default();
         loop {
             let bell = Arc::clone(&self.bell);
             let rung = bell.notified();
-            let (run, lines) = self.engine.log_page(&self.id, self.offset, LOG_PAGE).await?;
+            let page = self.engine.log_page(&self.id, self.offset, LOG_PAGE).await;
+            let (run, lines) = match page {
+                Ok(page) => page,
+                Err(error) => {
+                    trouble.sit_out(error).await?;
+                    continue;
+                }
+            };
             if let Some(last) = lines.last() {
                 self.offset = last.start + last.data.len() as i64;
                 return Ok(lines);
@@ -366,6 +397,35 @@ impl LogStream {
                 () = self.engine.stopped() => {}
             }
         }
+    }
+}
+
+/// A database that is away for a moment breaks no stream; one that stays away does.
+#[derive(Default)]
+struct Trouble {
+    since: Option<Instant>,
+}
+
+impl Trouble {
+    async fn sit_out(&mut self, error: StoreError) -> Result<()> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        match error {
+            StoreError::Unavailable(_) if since.elapsed() < OUTAGE => {
+                tokio::time::sleep(OUTAGE / 50).await;
+                Ok(())
+            }
+            lasting => Err(lasting),
+        }
+    }
+}
+
+struct Latest;
+
+impl Work for Latest {
+    type Out = Cursor;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
+        tx.latest().await
     }
 }
 

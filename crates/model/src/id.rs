@@ -16,30 +16,43 @@ pub trait Kind {
     /// The field that carries it on the wire.
     const FIELD: &'static str;
     const PREFIX: &'static str;
-    /// True when operators may choose the whole id.
-    const NAMED: bool;
+    const NAMING: Naming;
+}
+
+/// Who chooses the names of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Naming {
+    /// Farrier alone: the prefix is required.
+    Farrier,
+    /// Its owner, or Farrier where the owner does not.
+    Owner,
+    /// A name of any kind, where a request takes several.
+    Any,
 }
 
 macro_rules! kinds {
-    ($($marker:ident, $alias:ident, $noun:literal, $field:literal, $prefix:literal, $named:literal;)*) => {$(
+    ($($marker:ident, $alias:ident, $noun:literal, $field:literal, $prefix:literal, $naming:ident;)*) => {$(
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub struct $marker;
         impl Kind for $marker {
             const NOUN: &'static str = $noun;
             const FIELD: &'static str = $field;
             const PREFIX: &'static str = $prefix;
-            const NAMED: bool = $named;
+            const NAMING: Naming = Naming::$naming;
         }
         pub type $alias = Id<$marker>;
     )*};
 }
 
 kinds! {
-    MachineKind, MachineId, "machine", "machine_id", "m", true;
-    RunKind, RunId, "run", "run_id", "op", false;
-    PlanKind, PlanId, "plan", "plan_id", "plan", true;
+    MachineKind, MachineId, "machine", "machine_id", "m", Owner;
+    RunKind, RunId, "run", "run_id", "op", Farrier;
+    PlanKind, PlanId, "plan", "plan_id", "plan", Owner;
+    ObjectKind, ObjectId, "machine or operation", "id", "", Any;
 }
 
+/// What no operator's own name may begin with: a person must see which ids are operations.
+const RESERVED: &str = "op-";
 /// The longest id that is accepted.
 pub const MAX_ID_LEN: usize = 63;
 const TIME_LEN: usize = 10;
@@ -91,12 +104,13 @@ impl<K: Kind> Id<K> {
     }
 
     fn example() -> String {
-        if K::NAMED {
-            format!(
+        match K::NAMING {
+            Naming::Owner | Naming::Any => format!(
                 "use 1 to {MAX_ID_LEN} letters, digits, '.', '_' or '-', beginning with a letter or digit"
-            )
-        } else {
-            format!("{}s are named {}-… ; list them with `farrier ops`", K::NOUN, K::PREFIX)
+            ),
+            Naming::Farrier => {
+                format!("{}s are named {}-… ; list them with `farrier ops`", K::NOUN, K::PREFIX)
+            }
         }
     }
 }
@@ -112,11 +126,17 @@ fn problem<K: Kind>(text: &str) -> Option<String> {
     if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return Some("does not begin with a letter or digit".into());
     }
-    let rest = text.strip_prefix(K::PREFIX).and_then(|rest| rest.strip_prefix('-'));
-    if !K::NAMED && rest.is_none_or(str::is_empty) {
-        return Some(format!("{text:?} is not a {} id", K::NOUN));
+    match K::NAMING {
+        Naming::Owner if text.starts_with(RESERVED) => {
+            Some(format!("begins with {RESERVED}, which is how operations are named"))
+        }
+        Naming::Farrier => {
+            let rest = text.strip_prefix(K::PREFIX).and_then(|rest| rest.strip_prefix('-'));
+            let missing = rest.is_none_or(str::is_empty);
+            missing.then(|| format!("{text:?} is not a {} id", K::NOUN))
+        }
+        Naming::Owner | Naming::Any => None,
     }
-    None
 }
 
 fn push_base32(text: &mut String, value: u64, digits: usize) {
@@ -157,7 +177,7 @@ mod tests {
             assert!(MachineId::parse(good).is_ok(), "{good}");
         }
         let long = "x".repeat(64);
-        for bad in ["", "-x", "a b", "a\u{7}", "ä", "a/b", long.as_str()] {
+        for bad in ["op-mine", "", "-x", "a b", "a\u{7}", "ä", "a/b", long.as_str()] {
             assert!(MachineId::parse(bad).is_err(), "{bad:?}");
         }
     }

@@ -7,7 +7,7 @@ mod catalogue;
 mod resolve;
 
 pub use catalogue::{built_in, default_plan};
-pub use resolve::{Defaults, IMAGE_REF, NETWORK, Params, RunStep, checked_params};
+pub use resolve::{Defaults, IMAGE_REF, NETWORK, Params, RunStep, checked_params, with_defaults};
 
 use crate::effect::Effect;
 use crate::id::PlanId;

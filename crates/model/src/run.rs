@@ -42,6 +42,9 @@ pub struct RunSpec {
     pub params: Params,
     pub initiator: String,
     pub parent: Option<RunId>,
+    /// How it was made out of its parent.
+    #[serde(default)]
+    pub again: Option<act::Again>,
     pub on_failure: OnFailure,
     pub engine: u32,
     pub created_at: Timestamp,
@@ -337,7 +340,8 @@ impl Run {
     /// The name of the step that is being worked on; empty when none is.
     pub fn current_step(&self) -> String {
         match self.progress.current() {
-            Some(state) if !self.ended() || state.state == StepPhase::Failed => {
+            Some(state) if state.state == StepPhase::Failed => self.step_name(state),
+            Some(state) if !self.ended() && self.progress.workflow != Workflow::Pending => {
                 self.step_name(state)
             }
             Some(_) | None => String::new(),

@@ -4,6 +4,7 @@
 
 use crate::machine::Labels;
 use crate::refusal::Refusal;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The longest short text: names, serials, references.
 pub const MAX_SHORT: usize = 128;
@@ -115,7 +116,10 @@ pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
 
 fn endpoint_problem(value: &str) -> Option<&'static str> {
     let rest = match value.split_once("://") {
-        Some((scheme, _)) if !scheme.chars().all(|c| c.is_ascii_alphanumeric()) => {
+        Some((_, rest)) if rest.contains(char::is_whitespace) => return Some("contains a space"),
+        Some((scheme, _))
+            if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) =>
+        {
             return Some("has a malformed scheme");
         }
         Some((_, rest)) => rest.split('/').next().unwrap_or(rest),
@@ -139,10 +143,7 @@ fn endpoint_problem(value: &str) -> Option<&'static str> {
         },
     };
     let bracketed = rest.starts_with('[');
-    let legal = |c: char| {
-        c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_') || (bracketed && c == ':')
-    };
-    if host.is_empty() || !host.chars().all(legal) {
+    if !(if bracketed { host.parse::<Ipv6Addr>().is_ok() } else { is_host(host) }) {
         return Some("has a malformed host");
     }
     if port.is_some_and(|port| port.parse::<u16>().map_or(true, |number| number == 0)) {
@@ -151,11 +152,25 @@ fn endpoint_problem(value: &str) -> Option<&'static str> {
     None
 }
 
+/// A name, or a v4 address: what looks like an address must be one.
+fn is_host(host: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let part = |part: &str| {
+        part.chars().all(legal) && part.starts_with(|c: char| c.is_ascii_alphanumeric())
+    };
+    let numeric = host.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if numeric { host.parse::<Ipv4Addr>().is_ok() } else { host.split('.').all(part) }
+}
+
 /// A MAC address, brought into the form `aa:bb:cc:dd:ee:ff`.
 pub fn mac(field: &str, value: &str) -> Result<String, Refusal> {
-    let digits: String = value.chars().filter(|c| !matches!(c, ':' | '-')).collect();
-    let separated = value.len() == 17 || value.len() == 12;
-    if digits.len() != 12 || !separated || !digits.chars().all(|c| c.is_ascii_hexdigit()) {
+    let pair = |pair: &&str| pair.len() == 2 && pair.chars().all(|c| c.is_ascii_hexdigit());
+    let separated = [':', '-'].into_iter().any(|separator| {
+        let pairs: Vec<&str> = value.split(separator).collect();
+        pairs.len() == 6 && pairs.iter().all(pair)
+    });
+    let bare = value.len() == 12 && value.chars().all(|c| c.is_ascii_hexdigit());
+    if !separated && !bare {
         let shown: String = value.chars().take(32).collect();
         return Err(Refusal::invalid(
             field,
@@ -163,6 +178,7 @@ pub fn mac(field: &str, value: &str) -> Result<String, Refusal> {
             "write six pairs of hex digits, aa:bb:cc:dd:ee:ff",
         ));
     }
+    let digits: String = value.chars().filter(char::is_ascii_hexdigit).collect();
     let lower = digits.to_ascii_lowercase();
     let pairs: Vec<&str> = (0..6).map(|i| &lower[2 * i..2 * i + 2]).collect();
     Ok(pairs.join(":"))
@@ -198,6 +214,12 @@ mod tests {
             "[fd00::1",
             "[::1]x",
             "user:secret@host",
+            "://host",
+            "[zzz]:22",
+            "...",
+            "-",
+            "10.20.30.999",
+            "https://h/ x",
             "http://",
             "h\u{0}st",
             long.as_str(),
@@ -212,7 +234,16 @@ mod tests {
         for good in ["AA:BB:CC:DD:EE:FF", "aa-bb-cc-dd-ee-ff", "aabbccddeeff"] {
             assert_eq!(mac("f", good).unwrap(), "aa:bb:cc:dd:ee:ff");
         }
-        for bad in ["", "aa:bb:cc:dd:ee", "aa:bb:cc:dd:ee:fg", "aabb:ccdd:eeff", "::::::::::::"] {
+        for bad in [
+            "",
+            "aa:bb:cc:dd:ee",
+            "aa:bb:cc:dd:ee:fg",
+            "aabb:ccdd:eeff",
+            "::::::::::::",
+            "aabbccddeeff:::::",
+            "a-a-b-b-c-cddeeff",
+            "aa:bb-cc:dd-ee:ff",
+        ] {
             assert!(mac("f", bad).is_err(), "{bad}");
         }
     }

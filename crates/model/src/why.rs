@@ -201,6 +201,7 @@ fn headline(run: &Run) -> String {
     let step = run.current_step();
     match run.progress.workflow {
         Workflow::Pending => format!("{what} is accepted and not yet started"),
+        Workflow::Running if step.is_empty() => format!("{what} has done all its steps"),
         Workflow::Running if run.progress.halting() => format!("{what} is stopping step {step}"),
         Workflow::Running => format!("{what} is at step {step}"),
         Workflow::Compensating => format!("{what} is undoing what it did, at step {step}"),
@@ -221,9 +222,14 @@ fn waiting(run: &Run) -> Option<Wait> {
             since: run.spec.created_at,
             patience: PENDING_PATIENCE,
         }),
-        Workflow::Running | Workflow::Compensating => {
-            run.progress.current().map(|step| step_wait(run, step))
-        }
+        Workflow::Running | Workflow::Compensating => Some(match run.progress.current() {
+            Some(step) => step_wait(run, step),
+            None => Wait {
+                what: "a worker to conclude it".into(),
+                since: run.progress.started_at.unwrap_or(run.spec.created_at),
+                patience: PENDING_PATIENCE,
+            },
+        }),
         Workflow::Completed
         | Workflow::FailedRetryable
         | Workflow::FailedManualIntervention
@@ -237,12 +243,17 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
     let timeout = run.plan_step(step).map_or(Duration::ZERO, |plan| plan.timeout());
     let begun = step.started_at.unwrap_or(run.spec.created_at);
     if let (Some(at), None) = (step.not_before, &step.asked) {
-        let since = step.attempt_since;
-        return Wait {
-            what: format!("the next attempt at step {name} (attempt {} failed)", step.attempt),
-            since,
-            patience: at.since(since) + PENDING_PATIENCE,
+        // A step that was only looked at has no attempt to count from.
+        let since = step.attempt_since.max(begun);
+        let what = match step.pursuit {
+            Verb::Perform => {
+                format!("the next attempt at step {name} (attempt {} failed)", step.attempt)
+            }
+            Verb::Follow | Verb::Inquire | Verb::Observe | Verb::Stop => {
+                format!("the next look at step {name} ({})", step.message)
+            }
         };
+        return Wait { what, since, patience: at.since(since) + PENDING_PATIENCE };
     }
     let Some(asked) = &step.asked else {
         return Wait { what: format!("step {name} to start"), since: begun, patience: timeout };

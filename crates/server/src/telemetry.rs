@@ -51,6 +51,10 @@ fn describe() {
     );
     describe_counter!("farrier_unreadable_records_total", "Claimed runs that cannot be read.");
     describe_counter!("farrier_requests_total", "Requests, by path and gRPC status.");
+    // What has not happened yet is zero, not absent.
+    metrics::counter!("farrier_probes_total").increment(0);
+    metrics::counter!("farrier_turn_panics_total").increment(0);
+    metrics::counter!("farrier_unreadable_records_total").increment(0);
     describe_gauge!("farrier_runs_in_hand", "Runs this replica is working on.");
     describe_gauge!("farrier_runs_active", "Runs that have not ended, by phase.");
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");

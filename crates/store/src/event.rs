@@ -83,21 +83,26 @@ pub struct Event {
 impl Tx {
     /// Tells of a run's change. `run` is the run after it, at its new version.
     pub async fn tell_run(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
-        let statement = Self::run_event(run, event)?;
+        let statement = self.run_event(run, event)?;
         self.execute(&statement.sql, &statement.values).await?;
         self.signal(Signal::Event);
         Ok(())
     }
 
-    pub(crate) fn run_event(run: &Run, event: &NewEvent) -> Result<Statement> {
+    pub(crate) fn run_event(&self, run: &Run, event: &NewEvent) -> Result<Statement> {
         let body = serde_json::to_string(&run.progress)?;
         let word = run.progress.workflow.as_str();
-        Ok(insert("run", run.spec.id.as_str(), run.version, word, event, body))
+        let mut statement = insert("run", run.spec.id.as_str(), run.version, word, event, body);
+        statement.sql = self.dialect().fill(&statement.sql);
+        Ok(statement)
     }
 
-    pub(crate) fn machine_event(machine: &Machine, event: &NewEvent) -> Statement {
+    pub(crate) fn machine_event(&self, machine: &Machine, event: &NewEvent) -> Statement {
+        let (id, version) = (machine.id.as_str(), machine.version);
         let word = machine.effective_state().as_str();
-        insert("machine", machine.id.as_str(), machine.version, word, event, String::new())
+        let mut statement = insert("machine", id, version, word, event, String::new());
+        statement.sql = self.dialect().fill(&statement.sql);
+        statement
     }
 
     /// The events after a cursor, in order, at most `limit`. What is returned is final: nothing can
@@ -116,6 +121,16 @@ impl Tx {
     /// The place after everything that is final now.
     pub async fn horizon(&mut self) -> Result<Cursor> {
         let sql = self.dialect().fill("{horizon}");
+        match self.query_one(&sql, &[]).await? {
+            Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
+            None => Ok(Cursor::default()),
+        }
+    }
+
+    /// The place before which everything lies that was committed until now. The horizon gets there as
+    /// soon as the transactions that are open now have ended.
+    pub async fn latest(&mut self) -> Result<Cursor> {
+        let sql = self.dialect().fill("{latest}");
         match self.query_one(&sql, &[]).await? {
             Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
             None => Ok(Cursor::default()),
@@ -141,8 +156,8 @@ fn insert(
     body: String,
 ) -> Statement {
     Statement {
-        sql: "INSERT INTO events (ts, kind, object_id, version, word, cause, actor, message, \
-              decided_by, body) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+        sql: "INSERT INTO events (tx, ts, kind, object_id, version, word, cause, actor, message, \
+              decided_by, body) VALUES ({event_tx}, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
             .into(),
         values: vec![
             Value::from(event.at),

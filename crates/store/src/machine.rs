@@ -62,7 +62,7 @@ impl Tx {
             machine.updated_at,
         ];
         let statement = Statement { sql: sql.into(), values: values.to_vec() };
-        self.execute_all(vec![statement, Self::machine_event(machine, event)]).await?;
+        self.execute_all(vec![statement, self.machine_event(machine, event)]).await?;
         self.signal(Signal::Event);
         Ok(())
     }
@@ -71,7 +71,9 @@ impl Tx {
     pub async fn update_machine(&mut self, machine: &mut Machine, event: &NewEvent) -> Result<()> {
         let read_at = machine.version;
         machine.version += 1;
-        machine.updated_at = event.at;
+        // Whoever looked at the clock first may write last; a history goes forward all the same.
+        machine.updated_at = event.at.max(machine.updated_at);
+        let event = &NewEvent { at: machine.updated_at, ..event.clone() };
         let sql = "UPDATE machines SET version = $3, phase = $4, holds = $5, active_run = $6, \
                    provider = $7, labels = $8, body = $9, updated_at = $10 \
                    WHERE id = $1 AND version = $2";
@@ -88,8 +90,7 @@ impl Tx {
             machine.updated_at,
         ];
         let statement = Statement { sql: sql.into(), values: values.to_vec() };
-        let touched =
-            self.execute_all(vec![statement, Self::machine_event(machine, event)]).await?;
+        let touched = self.execute_all(vec![statement, self.machine_event(machine, event)]).await?;
         if touched.first() != Some(&1) {
             return Err(StoreError::Conflict);
         }

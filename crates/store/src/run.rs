@@ -99,7 +99,7 @@ impl Tx {
                 Value::from(spec.created_at),
             ],
         };
-        let batch = vec![row, Self::subject_row(run, owner)?, Self::run_event(run, event)?];
+        let batch = vec![row, Self::subject_row(run, owner)?, self.run_event(run, event)?];
         self.execute_all(batch).await?;
         self.signal(Signal::Event);
         if owner.is_none() {
@@ -145,38 +145,27 @@ impl Tx {
         let page = self.runs(filter, before, limit).await?;
         let mut runs = Vec::with_capacity(page.runs.len());
         for run in page.runs {
-            let sql = "SELECT e.version, e.body, e.tx, e.seq FROM events e \
-                       WHERE e.object_id = $1 AND e.version <= $2 ORDER BY e.version DESC LIMIT 64";
+            let sql = "SELECT version, body FROM events WHERE object_id = $1 AND version <= $2 \
+                       AND (tx, seq) <= ($3, $4) ORDER BY version DESC LIMIT 1";
             let id = run.spec.id.as_str();
-            let events = self.query(sql, values![id, run.version]).await?;
-            let Some(newest) = events.first() else {
-                // Its events have been cleared away: it has not changed for long.
-                runs.push(run);
-                continue;
-            };
-            if place(newest)? <= at {
-                runs.push(run);
-                continue;
-            }
-            let mut then = None;
-            for event in &events {
-                if place(event)? <= at {
-                    then = Some(Run {
-                        spec: run.spec.clone(),
-                        progress: event.json(1)?,
-                        version: event.int(0)?,
-                    });
-                    break;
+            match self.query_one(sql, values![id, run.version, at.tx, at.seq]).await? {
+                Some(then) if then.int(0)? == run.version => runs.push(run),
+                Some(then) => {
+                    let (version, progress) = (then.int(0)?, then.json(1)?);
+                    runs.push(Run { version, progress, ..run });
+                }
+                None => {
+                    // It did not exist then, unless its events have been cleared away: then it has
+                    // not changed for long.
+                    let sql = "SELECT version FROM events WHERE object_id = $1 LIMIT 1";
+                    if self.query_one(sql, values![id]).await?.is_none() {
+                        runs.push(run);
+                    }
                 }
             }
-            runs.extend(then);
         }
         Ok(RunPage { runs, next: page.next })
     }
-}
-
-fn place(row: &Row) -> Result<Cursor> {
-    Ok(Cursor { tx: row.int(2)?, seq: row.int(3)? })
 }
 
 fn run(row: &Row) -> Result<Run> {

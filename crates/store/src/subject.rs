@@ -204,7 +204,7 @@ impl Tx {
         now: Timestamp,
     ) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, wakes_handled = $3, \
-                   due_at = CASE WHEN wakes_asked > $3 THEN $5 ELSE $4 END \
+                   due_at = CASE WHEN wakes_asked > $3 THEN CAST($5 AS BIGINT) ELSE CAST($4 AS BIGINT) END \
                    WHERE id = $1 AND epoch = $2";
         self.execute(sql, values![id.as_str(), epoch, wakes, due, now]).await?;
         self.signal(Signal::Work);

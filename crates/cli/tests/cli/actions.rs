@@ -1,7 +1,7 @@
 //! What operators do with a run that did not go well, and what administrators do with a machine.
 
 use crate::api::{World, at, fault, is, on_both, refused, states};
-use crate::fleet::{Clients, steps};
+use crate::fleet::{Clients, Home, Server, Setup, new_database, postgres, steps};
 use proto::v1;
 use proto::v1::WorkflowState;
 use proto::v1::run::Phase;
@@ -229,8 +229,7 @@ async fn freezing(_world: &World, mut api: Clients) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_failed_by_itself_can_be_frozen_too() {
-    let (world, api) = World::open("zero").await;
-    freezing_a_failure(&world, api).await;
+    on_both("zero", freezing_a_failure).await;
 }
 
 async fn freezing_a_failure(_world: &World, mut api: Clients) {
@@ -392,4 +391,29 @@ async fn an_rma_run_ends_in_a_flagged_machine() {
     assert!(!is(&machine, "Reachable"), "{machine:#?}");
     let answer = api.try_start("m-1", "REBOOT", "later").await;
     refused(answer, FailedPrecondition, &["RMA", "farrier admin clear-rma m-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_waits_for_its_next_attempt_survives_a_wake_up() {
+    let Some(cluster) = postgres() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let home = Home::Postgres(new_database(&cluster).await);
+    let config = "[engine]\nbackoff_first_ms = 1000\nbackoff_most_ms = 1000".into();
+    let server = Server::start(Setup { home, config, ..Setup::new(dir.path(), "zero") });
+    let mut api = server.clients().await;
+    api.in_maintenance("m-1").await;
+    api.fault(fault("m-1", "reboot", "fail", 1)).await;
+    let run = api.start("m-1", "REBOOT", "r").await.run_id;
+    api.until(&run, |run| !run.steps[0].message.is_empty()).await;
+    api.resume(&run).await.unwrap();
+    api.succeeds(&run).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rerun_and_restart_clean_are_different_requests() {
+    let (_world, mut api) = World::open("zero").await;
+    let failed = api.failed_reimage("m-1", "join").await.run_id;
+    let again = api.rerun(&failed, "again").await.unwrap().run_id;
+    api.succeeds(&again).await;
+    refused(api.restart_clean(&failed, "again").await, AlreadyExists, &["again", &again]);
 }

@@ -238,3 +238,14 @@ async fn a_bad_filter_is_pointed_at() {
         refused(answer, InvalidArgument, &["filter"]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn control_characters_in_a_filter_are_refused() {
+    on_both("zero", control_characters).await;
+}
+
+async fn control_characters(_world: &World, mut api: Clients) {
+    for filter in ["machine_id=\"\u{0}\"", "labels.env=\"a\u{0}\"", "machine_id in (\"\u{7}\")"] {
+        refused(page(&mut api, "machines", (filter, 0, "")).await, InvalidArgument, &["filter"]);
+    }
+}

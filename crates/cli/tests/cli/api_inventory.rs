@@ -1,6 +1,9 @@
 //! The inventory: what may be written into it, what may not, and reading all of it page by page.
 
-use crate::api::{LISTS, World, field_of, is, labelled, machine, on_both, page, refused, states};
+use crate::api::{
+    LISTS, World, field_of, is, labelled, machine, on_both, page, plan, reboot, refused, states,
+    step,
+};
 use crate::fleet::Clients;
 use proto::v1;
 use std::collections::BTreeSet;
@@ -69,11 +72,27 @@ async fn registering(_world: &World, mut api: Clients) {
     assert_eq!(states(&again), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
 }
 
+/// Where a text stands in a spec.
+type Place = fn(&mut v1::MachineSpec) -> &mut String;
+
 /// A machine that is right but for one thing, and the field that names it.
 fn wrong_machines() -> Vec<(v1::Machine, String)> {
     let mut wrong = Vec::new();
     let long = |length: usize| "x".repeat(length);
-    let endpoints = ["host:", "host:0", "host:65536", ":22", "a b", "[::1", "u:p@host", "h\u{0}st"];
+    let endpoints = [
+        "host:",
+        "host:0",
+        "host:65536",
+        ":22",
+        "a b",
+        "[::1",
+        "[zzz]:22",
+        "u:p@host",
+        "h\u{0}st",
+        "://host",
+        "...",
+        "10.20.30.999",
+    ];
     for bad in endpoints.map(String::from).into_iter().chain([long(256)]) {
         for field in ["ssh_endpoint", "bmc_endpoint"] {
             let mut machine = machine("m-1");
@@ -86,7 +105,9 @@ fn wrong_machines() -> Vec<(v1::Machine, String)> {
             wrong.push((machine, format!("machine.spec.{field}")));
         }
     }
-    for bad in ["", "aa:bb:cc:dd:ee", "aa:bb:cc:dd:ee:fg", "aa:bb:cc:dd:ee:ff:00", "nonsense"] {
+    for bad in
+        ["", "aa:bb:cc:dd:ee", "aa:bb:cc:dd:ee:fg", "aa:bb:cc:dd:ee:ff:00", "aabbccddeeff:::::"]
+    {
         let mut machine = machine("m-1");
         machine.spec.as_mut().unwrap().mac_addresses = vec!["aa:bb:cc:dd:ee:ff".into(), bad.into()];
         wrong.push((machine, "machine.spec.mac_addresses[1]".into()));
@@ -95,7 +116,7 @@ fn wrong_machines() -> Vec<(v1::Machine, String)> {
     many.spec.as_mut().unwrap().mac_addresses = vec!["aa:bb:cc:dd:ee:ff".into(); 65];
     wrong.push((many, "machine.spec.mac_addresses".into()));
     for bad in [long(129), "a\u{7}b".into()] {
-        let texts: [(&str, fn(&mut v1::MachineSpec) -> &mut String); 4] = [
+        let texts: [(&str, Place); 4] = [
             ("target_cluster_ref", |spec| &mut spec.target_cluster_ref),
             ("provider", |spec| &mut spec.provider),
             ("serial", |spec| &mut spec.serial),
@@ -312,4 +333,26 @@ async fn bad_pages_filters_cursors_and_offsets_are_refused() {
     let mut log = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
     assert!(log.message().await.unwrap().is_none());
     assert_eq!(api.machine("m-0").await.status.unwrap().version, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filtered_list_of_plans_is_whole_by_pages() {
+    let (_world, mut api) = World::open("zero").await;
+    for id in ["a1", "a2", "a3", "a4", "a5"] {
+        api.try_plan(plan(id, vec![step("a", reboot())])).await.unwrap();
+    }
+    let filter = "plan_id not in (a1, a2, a3)";
+    let whole = read_all(&mut api, "plans", filter, 100, async |_| {}).await;
+    assert_eq!(whole.len(), 9);
+    assert_eq!(read_all(&mut api, "plans", filter, 2, async |_| {}).await, whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_not_named_like_an_operation() {
+    let (_world, mut api) = World::open("zero").await;
+    api.in_maintenance("m-1").await;
+    let run = api.done("m-1", "REBOOT", "r").await.run_id;
+    for id in [run.as_str(), "op-mine"] {
+        refused(api.try_put(machine(id)).await, InvalidArgument, &["machine.machine_id"]);
+    }
 }

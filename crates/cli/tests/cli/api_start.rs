@@ -1,8 +1,9 @@
 //! Starting work: races, gates, replays, and the error tables of both documents, row by row.
 
-use crate::api::{World, fault, on_both, params, refused};
-use crate::fleet::Clients;
+use crate::api::{World, fault, on_both, params, plan, reboot, refused, step};
+use crate::fleet::{Clients, Server, Setup};
 use proto::v1;
+use proto::v1::step::Kind;
 use std::collections::BTreeSet;
 use tonic::Code::{AlreadyExists, FailedPrecondition, InvalidArgument, NotFound};
 use tonic::{Response, Status};
@@ -120,6 +121,9 @@ const VERBS: [&str; 12] = [
     "NET_RECONFIG",
     "RMA",
 ];
+
+const ENTER: [&str; 2] = ["EnterMaintenance", "ENTER_MAINTENANCE"];
+const REBOOT: [&str; 2] = ["RebootMachine", "REBOOT"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_there_is_not_found() {
@@ -270,6 +274,7 @@ async fn missing_and_unknown_fields_are_named() {
         (start("", "", &[]), "type"),
         (start("DANCE", "", &[]), "type"),
         (start("reboot", "", &[]), "type"),
+        (start("NET_RECONFIG", "", &[("network", "a\u{0}b")]), "params[network]"),
         (start("REBOOT", "a b", &[]), "plan_id"),
         (start("REBOOT", "", &[("colour", "red")]), "params[colour]"),
         (start("REPAVE", "", &[("image_ref", "a\nb")]), "params[image_ref]"),
@@ -308,8 +313,6 @@ async fn missing_and_unknown_fields_are_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_phase_opens_its_own_gates() {
     let (_world, mut api) = World::open("zero").await;
-    const ENTER: [&str; 2] = ["EnterMaintenance", "ENTER_MAINTENANCE"];
-    const REBOOT: [&str; 2] = ["RebootMachine", "REBOOT"];
     api.register("m-1").await;
     for verb in VERBS.into_iter().filter(|verb| !ENTER.contains(verb)) {
         let answer = ask(&mut api, verb, "m-1", verb).await;
@@ -333,6 +336,38 @@ async fn each_phase_opens_its_own_gates() {
     api.cancel(&holder).await.unwrap();
     api.finished(&holder).await;
     assert_eq!(api.list_runs("machine_id=m-1").await.len(), 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_plan_carries_a_destructive_step_past_the_gate() {
+    let (_world, mut api) = World::open("zero").await;
+    let kinds = [
+        ("repaves", Kind::Repave(v1::RepaveImage { image: "rhel-9".into() })),
+        ("nets", Kind::Net(v1::NetReconfig { document: "network: {}".into() })),
+        ("marks", Kind::Rma(v1::RmaAction { action: "MARK".into() })),
+        ("powers-off", Kind::Rma(v1::RmaAction { action: "POWER_OFF".into() })),
+    ];
+    let mut plans = vec!["plan-repave-v1", "plan-rma-v1"];
+    for (id, kind) in kinds {
+        api.try_plan(plan(id, vec![step("a", reboot()), step("b", kind)])).await.unwrap();
+        plans.push(id);
+    }
+    api.in_service("served").await;
+    api.register("new").await;
+    for id in ["served", "new"] {
+        for (plan, kind) in plans.iter().flat_map(|plan| [(plan, "REBOOT"), (plan, ENTER[1])]) {
+            let request = v1::StartRunRequest {
+                machine_id: id.into(),
+                request_id: format!("{plan}-{kind}"),
+                r#type: kind.into(),
+                plan_id: plan.to_string(),
+                params: params(&[("image_ref", "rhel-9")]),
+            };
+            let words = ["MAINTENANCE", &format!("farrier enter-maintenance {id}")];
+            refused(api.try_run(request).await, FailedPrecondition, &words);
+        }
+    }
+    assert!(api.list_runs("machine_id=new").await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -411,4 +446,17 @@ async fn an_operation_and_a_run_are_one_record() {
     assert!(times.is_sorted(), "{times:?}");
     assert_eq!(run.current_step, "");
     assert!(run.error.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_outlives_a_new_default_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(Setup::new(dir.path(), "zero"));
+    let mut api = server.clients().await;
+    api.in_maintenance("m-1").await;
+    let first = api.done("m-1", "REPAVE", "r").await.run_id;
+    let config = "[defaults]\nimage_ref = \"rhel-9\"".into();
+    let server = Server::start(Setup { config, ..server.terminate() });
+    let mut api = server.clients().await;
+    assert_eq!(api.try_start("m-1", "REPAVE", "r").await.unwrap().run_id, first);
 }

@@ -2,6 +2,7 @@
 
 mod actions;
 mod api;
+mod api_cli;
 mod api_faults;
 mod api_filters;
 mod api_http;

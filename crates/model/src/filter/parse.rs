@@ -129,6 +129,9 @@ impl<'a> Parser<'a> {
         if value.is_empty() && self.at == start {
             return Err(self.wrong(start, "expected a value".into()));
         }
+        if value.chars().any(char::is_control) {
+            return Err(self.wrong(start, "the value has a control character in it".into()));
+        }
         match canonical(field, &value) {
             Ok(value) => Ok(value),
             Err(words) => {
@@ -329,6 +332,7 @@ mod tests {
             ("condition.Reachable=maybe", 21),
             ("labels.=x", 1),
             ("labels.env=\"prod", 12),
+            ("labels.env=\"a\u{0}\"", 12),
             ("labels.ä=ü AND phase=☃", 22),
         ];
         for (text, place) in table {

@@ -1,6 +1,6 @@
 //! From a plan to what one run will really do on one machine.
 
-use super::{MAX_DOCUMENT, Plan, RunType, Step};
+use super::{Plan, RunType, Step, check_document};
 use crate::effect::{Effect, RmaAction};
 use crate::machine::Machine;
 use crate::refusal::Refusal;
@@ -45,22 +45,13 @@ impl RunStep {
     }
 }
 
-/// Refuses parameters nobody would read, and fills in the default image.
-pub fn checked_params(
-    run_type: RunType,
-    mut params: Params,
-    defaults: &Defaults,
-) -> Result<Params, Refusal> {
+/// Refuses parameters nobody would read.
+pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
     for (name, value) in &params {
         let field = format!("params[{}]", name.chars().take(64).collect::<String>());
         match name.as_str() {
             IMAGE_REF => text::short(&field, value)?,
-            NETWORK if value.len() > MAX_DOCUMENT => {
-                let problem = format!("is {} bytes long", value.len());
-                let instead = format!("use at most {MAX_DOCUMENT} bytes");
-                return Err(Refusal::invalid(&field, problem, instead));
-            }
-            NETWORK => {}
+            NETWORK => check_document(&field, value)?,
             _ => {
                 let instead = format!("the parameters are {IMAGE_REF} and {NETWORK}");
                 return Err(Refusal::invalid(&field, "is not a parameter", instead));
@@ -68,10 +59,15 @@ pub fn checked_params(
         }
     }
     params.retain(|_, value| !value.is_empty());
+    Ok(params)
+}
+
+/// The parameters of a run, with what the server chooses where the client did not.
+pub fn with_defaults(run_type: RunType, mut params: Params, defaults: &Defaults) -> Params {
     if run_type == RunType::Reimage && !params.contains_key(IMAGE_REF) {
         params.insert(IMAGE_REF.into(), defaults.image_ref.clone());
     }
-    Ok(params)
+    params
 }
 
 impl Plan {
@@ -183,7 +179,7 @@ mod tests {
     fn a_machine_without_a_cluster_skips_what_needs_one() {
         let defaults = Defaults::default();
         let plan = default_plan(RunType::Reimage);
-        let params = checked_params(RunType::Reimage, Params::new(), &defaults).unwrap();
+        let params = with_defaults(RunType::Reimage, Params::new(), &defaults);
         let with = plan.resolve(&machine("cluster-a"), &params, &defaults).unwrap();
         let without = plan.resolve(&machine(""), &params, &defaults).unwrap();
         assert_eq!(names(&with), ["set-netboot", "repave-os", "reboot", "join-cluster", "verify"]);
@@ -201,7 +197,7 @@ mod tests {
         let defaults = Defaults::default();
         for run_type in RunType::ALL {
             let params = Params::from([(NETWORK.into(), "network: {}".into())]);
-            let params = checked_params(run_type, params, &defaults).unwrap();
+            let params = with_defaults(run_type, checked_params(params).unwrap(), &defaults);
             for cluster in ["", "cluster-a"] {
                 let steps =
                     default_plan(run_type).resolve(&machine(cluster), &params, &defaults).unwrap();
@@ -214,9 +210,10 @@ mod tests {
     fn parameters_are_checked() {
         let defaults = Defaults::default();
         let one = |name: &str, value: &str| Params::from([(name.to_string(), value.to_string())]);
-        let check = |params| checked_params(RunType::Reboot, params, &defaults);
-        assert!(check(one("colour", "red")).unwrap_err().said.contains("not a parameter"));
-        assert!(check(one(IMAGE_REF, "a\nb")).is_err());
+        let refusal = checked_params(one("colour", "red")).unwrap_err();
+        assert!(refusal.said.contains("not a parameter"));
+        assert!(checked_params(one(IMAGE_REF, "a\nb")).is_err());
+        assert!(checked_params(one(NETWORK, "a\u{0}b")).is_err());
         let net = default_plan(RunType::NetReconfig);
         let refusal = net.resolve(&machine(""), &Params::new(), &defaults).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("params[network]"));

@@ -7,6 +7,7 @@ use crate::effect::Verb;
 use crate::here;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// An action on the run itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,8 @@ pub enum Action {
 }
 
 /// An action that makes a new run out of an ended one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Again {
     /// From the top, adopting what already holds.
     Rerun,

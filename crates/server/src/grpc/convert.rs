@@ -355,6 +355,14 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
 /// A plan as a client or a file describes it.
 pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
     let id = PlanId::parse_field(&plan.plan_id, "plan.plan_id")?;
+    for (field, said) in
+        [("plan.default_for", !plan.default_for.is_empty()), ("plan.built_in", plan.built_in)]
+    {
+        if said {
+            let instead = "leave it out: the default plans are those that come with Farrier";
+            return Err(Refusal::invalid(field, "cannot be set", instead));
+        }
+    }
     let steps = plan.steps.into_iter().enumerate();
     let steps = steps.map(|(index, step)| step_from(&format!("plan.steps[{index}]"), step));
     let on_failure = match v1::OnFailure::try_from(plan.on_failure) {

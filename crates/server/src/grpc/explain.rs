@@ -5,7 +5,7 @@ use super::convert::time;
 use super::page::{List, Page};
 use super::status::{failed, refused};
 use model::fault::Code;
-use model::id::MachineId;
+use model::id::ObjectId;
 use model::refusal::Refusal;
 use proto::v1;
 use tonic::{Request, Response, Status};
@@ -16,7 +16,7 @@ impl v1::explain_service_server::ExplainService for Doors {
         &self,
         request: Request<v1::ExplainRequest>,
     ) -> Result<Response<v1::Explanation>, Status> {
-        let id = MachineId::parse_field(&request.get_ref().id, "id").map_err(refused)?;
+        let id = ObjectId::parse(&request.get_ref().id).map_err(refused)?;
         let found = self.engine.explain(id.as_str()).await.map_err(failed)?;
         let told = found.told;
         Ok(Response::new(v1::Explanation {
@@ -40,7 +40,7 @@ impl v1::explain_service_server::ExplainService for Doors {
         request: Request<v1::ListHistoryRequest>,
     ) -> Result<Response<v1::ListHistoryResponse>, Status> {
         let asked = request.into_inner();
-        let id = MachineId::parse_field(&asked.id, "id").map_err(refused)?;
+        let id = ObjectId::parse(&asked.id).map_err(refused)?;
         let page = Page::new(List::History, id.as_str(), asked.page_size, &asked.page_token)
             .map_err(refused)?;
         let after = page.from.as_deref().and_then(|from| from.parse().ok()).unwrap_or(0);

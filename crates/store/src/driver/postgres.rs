@@ -21,6 +21,14 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     // Sequence numbers are handed out before commits happen, in no order. Transaction ids with the
     // oldest running one as the horizon give an order in which nothing can appear behind a reader.
     ("{txid}", "BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint)"),
+    // A transaction that began earlier may change an object later: the change takes the place of the one
+    // before it, where that is later, so that each object changes in the order of its versions. That is
+    // never earlier than its own, so it is shown no sooner than when it is final.
+    (
+        "{event_tx}",
+        "GREATEST(pg_current_xact_id()::text::bigint, (SELECT p.tx FROM events p \
+         WHERE p.object_id = $3 AND p.version < $4 ORDER BY p.version DESC LIMIT 1))",
+    ),
     ("{bytes}", "BYTEA"),
     ("{events_order}", "CREATE INDEX events_order ON events (tx, seq);"),
     (
@@ -34,6 +42,7 @@ pub(super) const WORDS: &[(&str, &str)] = &[
         "{horizon}",
         "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint - 1, 9223372036854775807",
     ),
+    ("{latest}", "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1, 0::bigint"),
 ];
 
 /// The lock that keeps two starting replicas from migrating at once.

@@ -19,6 +19,7 @@ use tokio::sync::oneshot;
 pub(super) const WORDS: &[(&str, &str)] = &[
     ("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
     ("{txid}", "BIGINT NOT NULL DEFAULT 0"),
+    ("{event_tx}", "0"),
     ("{bytes}", "BLOB"),
     ("{events_order}", ""),
     // One writer at a time: what is committed is in order, and rows need no locks.
@@ -26,6 +27,7 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ("{lock}", ""),
     ("{skip_locked}", ""),
     ("{horizon}", "SELECT 0, COALESCE(MAX(seq), 0) FROM events"),
+    ("{latest}", "SELECT 0, 0"),
 ];
 
 /// How many requests may share one commit.
@@ -139,11 +141,24 @@ fn commit_group(
     while let Some(job) = group.get_mut(done) {
         job.run(tx);
         done += 1;
+        if given_up(tx) {
+            let said = "a group of writes was given up; nothing of it was written";
+            return Err(StoreError::Unavailable(said.into()));
+        }
         if done < MAX_GROUP {
             group.extend(jobs.try_recv());
         }
     }
     begin(tx, "COMMIT")
+}
+
+/// True when the database has rolled the whole transaction back by itself, as it does when the disk is
+/// full or fails. What is left of the group must not be run then: it would be committed piece by piece.
+fn given_up(tx: &Tx) -> bool {
+    match &tx.conn {
+        Conn::Sqlite(conn) => conn.is_autocommit(),
+        Conn::Postgres(_) => true,
+    }
 }
 
 /// Runs one piece of work so that its failure leaves the others of its group untouched.
@@ -254,5 +269,55 @@ fn trouble(error: rusqlite::Error) -> StoreError {
             StoreError::Unavailable("the database is read-only; make its directory writable".into())
         }
         Some(_) | None => StoreError::Unavailable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::PlanId;
+    use model::plan::{Plan, RunType, default_plan};
+    use model::time::Timestamp;
+
+    struct AddPlan(Plan);
+
+    impl Work for AddPlan {
+        type Out = ();
+
+        async fn run(&self, tx: &mut Tx) -> Result<()> {
+            tx.insert_plan(&self.0, Timestamp::default()).await
+        }
+    }
+
+    fn plan(id: &str, bytes: usize) -> AddPlan {
+        let (id, display_name) = (PlanId::trusted(id), "x".repeat(bytes));
+        AddPlan(Plan { id, display_name, ..default_plan(RunType::Reboot) })
+    }
+
+    /// SQLite rolls the whole transaction back when it runs out of space. What is told of each piece is
+    /// what became of it: the group is gone, and what came after it is written on its own.
+    #[test]
+    fn a_disk_that_fills_up_takes_the_whole_group_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("farrier.db");
+        let mut conn = connect(&path).unwrap();
+        migrate(&mut conn).unwrap();
+        let pages: i64 = conn.pragma_query_value(None, "page_count", |row| row.get(0)).unwrap();
+        conn.pragma_update(None, "max_page_count", pages + 16).unwrap();
+        let (sender, jobs) = channel();
+        let mut answers = Vec::new();
+        for work in [plan("a", 10), plan("b", 1_000_000), plan("c", 10)] {
+            let (answer, answered) = oneshot::channel();
+            sender.send(Box::new(Pending { work, result: None, answer }) as Box<dyn Job>).unwrap();
+            answers.push(answered);
+        }
+        drop(sender);
+        run_writer(conn, &jobs, &Bus::default());
+        let told: Vec<_> = answers.iter_mut().map(|answer| answer.try_recv().unwrap()).collect();
+        let gone = |told: &Result<()>| matches!(told, Err(StoreError::Unavailable(_)));
+        assert!(gone(&told[0]) && gone(&told[1]) && told[2].is_ok(), "{told:?}");
+        let all = "SELECT group_concat(id) FROM plans";
+        let left: String = connect(&path).unwrap().query_one(all, [], |row| row.get(0)).unwrap();
+        assert_eq!(left, "c");
     }
 }

@@ -1,0 +1,345 @@
+//! The command line against a real server: every leaf of the help, every format, every exit code.
+
+use crate::api::World;
+use crate::stage::{farrier, finish};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// One person at a terminal, who remembers which commands they have typed.
+struct Terminal {
+    url: String,
+    typed: RefCell<BTreeSet<String>>,
+}
+
+impl Terminal {
+    fn note(&self, args: &[&str]) {
+        let words: Vec<&str> =
+            args.iter().take_while(|word| !word.starts_with('-')).copied().collect();
+        for count in 1..=words.len() {
+            self.typed.borrow_mut().insert(words[..count].join(" "));
+        }
+    }
+
+    /// Types a command, expects its exit code, and gives what it printed.
+    #[track_caller]
+    fn run(&self, args: &[&str], expected: i32) -> String {
+        self.note(args);
+        let (code, stdout, stderr) = finish(farrier(&self.url, args));
+        assert_eq!(code, expected, "{args:?}\n{stdout}\n{stderr}");
+        match code {
+            0 | 1 => stdout,
+            _ => {
+                assert!(stderr.starts_with("error: "), "{args:?}: {stderr}");
+                stderr
+            }
+        }
+    }
+
+    /// The same, split at spaces.
+    #[track_caller]
+    fn line(&self, line: &str, expected: i32) -> String {
+        self.run(&line.split(' ').collect::<Vec<_>>(), expected)
+    }
+
+    #[track_caller]
+    fn json(&self, line: &str) -> serde_json::Value {
+        let text = self.line(&format!("{line} -o json"), 0);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
+    }
+
+    /// Starts an operation without waiting, and gives its id.
+    #[track_caller]
+    fn submit(&self, line: &str) -> String {
+        let operation = self.json(&format!("{line} --no-wait"));
+        let id = operation.get("operation_id").or(operation.get("run_id"));
+        id.and_then(|id| id.as_str()).unwrap_or_else(|| panic!("{operation}")).to_string()
+    }
+
+    /// Waits until the operation is at a step.
+    #[track_caller]
+    fn at_step(&self, id: &str, step: &str) {
+        let started = Instant::now();
+        while self.json(&format!("run get {id}"))["current_step"] != step {
+            assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never at {step}");
+        }
+    }
+
+    /// Reads a stream that never ends until it has said this.
+    fn stream(&self, args: &[&str], word: &str) {
+        use std::io::{BufRead, BufReader};
+        self.note(args);
+        let mut child = farrier(&self.url, args);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let found = lines.map_while(Result::ok).any(|line| line.contains(word));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found, "{args:?} never says {word:?}");
+    }
+
+    /// Shows the same thing in every format.
+    #[track_caller]
+    fn formats(&self, line: &str, word: &str) {
+        for format in ["table", "wide"] {
+            let text = self.line(&format!("{line} -o {format}"), 0);
+            assert!(text.contains(word), "{line}: {word:?} is not in\n{text}");
+            assert!(text.lines().all(|line| line.trim_end() == line), "{line}:\n{text}");
+        }
+        let json = self.json(line);
+        assert!(json.to_string().contains(word), "{json}");
+        let yaml = self.line(&format!("{line} -o yaml"), 0);
+        let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+        assert_eq!(read, json, "{line}");
+    }
+}
+
+/// Every command without commands of its own.
+fn leaves(path: &[String], found: &mut BTreeSet<String>) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_farrier")).args(path).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{path:?}");
+    let help = String::from_utf8(output.stdout).unwrap();
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = commands.take_while(|line| !line.is_empty()).filter_map(|line| {
+        let named = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '));
+        named.and_then(|rest| rest.split(' ').next()).filter(|name| *name != "help")
+    });
+    let names: Vec<String> = names.map(String::from).collect();
+    if names.is_empty() {
+        found.insert(path.join(" "));
+    }
+    for name in names {
+        leaves(&[path, &[name]].concat(), found);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_command_works_against_a_real_server() {
+    let (world, _) = World::open("zero").await;
+    let url = world.server.url();
+    let dir = tempfile::tempdir().unwrap();
+    let typed = tokio::task::spawn_blocking(move || {
+        let person = Terminal { url, typed: RefCell::default() };
+        surroundings(&person);
+        inventory(&person, dir.path());
+        verbs(&person);
+        looking(&person);
+        plans(&person, dir.path());
+        trouble(&person);
+        stopping(&person);
+        flags(&person);
+        exit_codes(&person);
+        person.typed.into_inner()
+    });
+    let typed = typed.await.unwrap();
+    let mut all = BTreeSet::new();
+    leaves(&[], &mut all);
+    assert!(all.len() > 40, "{all:?}");
+    let missed: Vec<&String> = all.iter().filter(|leaf| !typed.contains(*leaf)).collect();
+    assert!(missed.is_empty(), "never typed: {missed:?}");
+}
+
+fn surroundings(person: &Terminal) {
+    assert!(person.line("completions bash", 0).contains("enter-maintenance"));
+    let config = person.line("serve --print-config --listen 127.0.0.1:1", 0);
+    assert!(config.contains("127.0.0.1:1") && config.contains("backoff_first_ms"), "{config}");
+}
+
+fn inventory(person: &Terminal, dir: &Path) {
+    assert!(person.line("import 3", 0).contains("3 machines registered"));
+    let file = dir.join("fleet.csv");
+    let rows = "machine_id,labels.env,target_cluster_ref\ncsv-1,prod,cluster-a\ncsv-2,stage,\n";
+    std::fs::write(&file, rows).unwrap();
+    person.run(&["import", file.to_str().unwrap()], 0);
+    person.line("machine register web-1 --label env=prod --mac aa:bb:cc:dd:ee:ff --serial s1", 0);
+    person.line("machine update web-1 --label rack=r1 --remove-label env --cluster cluster-a", 0);
+    let machine = person.json("machine get web-1");
+    assert_eq!(machine["labels"], serde_json::json!({"rack": "r1"}));
+    assert_eq!(machine["spec"]["serial"], "s1", "what is not given stays");
+    let list = person.line("list", 0);
+    let header: Vec<&str> = list.lines().next().unwrap().split_whitespace().collect();
+    let columns = ["MACHINE_ID", "PHASE", "EFFECTIVE", "REACHABLE", "PROVISIONED", "ACTIVE_OP"];
+    assert_eq!(header, columns);
+    assert_eq!(list.lines().count(), 7, "{list}");
+    person.formats("list", "machine-1");
+    person.formats("machine list", "csv-2");
+    person.formats("get machine-1", "machine-1");
+    let found = person.run(&["list", "--filter", "labels.env in (prod, stage)"], 0);
+    assert!(found.contains("csv-1") && !found.contains("web-1"), "{found}");
+    assert_eq!(person.line("list --limit 2", 0).lines().count(), 3);
+}
+
+fn verbs(person: &Terminal) {
+    let told = person.line("enter-maintenance machine-1", 0);
+    assert!(told.contains("request-id: ") && told.contains("SUCCEEDED"), "{told}");
+    person.line("machine enter-maintenance machine-2", 0);
+    let told = person.line("reimage machine-1 --image ubuntu-2204 --request-id deploy", 0);
+    for word in ["✓ Netboot configured", "│ [repave-os] ", "✓ SUCCEEDED", "Provisioned=✓"] {
+        assert!(told.contains(word), "{word:?} is not in\n{told}");
+    }
+    let again = person.line("reimage machine-1 --image ubuntu-2204 --request-id deploy", 0);
+    assert!(again.contains("same operation, no new work"), "{again}");
+    person.line("machine reimage machine-2 --image rhel-9", 0);
+    person.line("reboot machine-1", 0);
+    person.line("machine reboot machine-2", 0);
+    person.line("exit-maintenance machine-1", 0);
+    person.line("machine exit-maintenance machine-2", 0);
+    assert_eq!(person.json("get machine-1")["status"]["phase"], "READY");
+}
+
+fn looking(person: &Terminal) {
+    for line in ["ops", "runs", "run list"] {
+        person.formats(line, "machine-1");
+        let found = person.run(
+            &[&line.split(' ').collect::<Vec<_>>()[..], &["--filter", "type=REBOOT"]].concat(),
+            0,
+        );
+        assert!(found.contains("machine-2") && !found.contains("REPAVE"), "{found}");
+    }
+    let runs =
+        person.run(&["runs", "--filter", "type=REPAVE AND machine_id=machine-1", "-o", "json"], 0);
+    let runs: serde_json::Value = serde_json::from_str(&runs).unwrap();
+    let list = runs.as_array().or(runs["runs"].as_array()).unwrap();
+    let run = list[0]["run_id"].as_str().unwrap().to_string();
+    person.formats(&format!("get {run}"), &run);
+    person.formats(&format!("run get {run}"), "repave-os");
+    person.formats("why machine-1", "ready for work");
+    assert!(person.line(&format!("why {run}"), 0).contains("farrier get machine-1"));
+    person.formats("history machine-1", "registered");
+    assert!(person.line(&format!("history {run}"), 0).contains("repave-os"));
+    assert!(person.line("fault effect-failed", 0).contains("What to do"));
+    for line in [format!("logs {run}"), format!("logs -f {run}"), format!("run logs {run}")] {
+        let log = person.line(&line, 0);
+        assert!(log.contains("Writing image ubuntu-2204"), "{log}");
+    }
+    person.stream(&["watch"], "machine-1");
+    person.stream(&["watch", "machine-2", "-o", "json"], "machine-2");
+    person.stream(&["run", "watch"], "machine-1");
+    assert!(person.line(&format!("run watch {run}"), 0).contains("✓ SUCCEEDED"));
+    let effects = person.line(&format!("sim effects --prefix {run}"), 0);
+    assert!(effects.contains("repave-os/1"), "{effects}");
+}
+
+fn plans(person: &Terminal, dir: &Path) {
+    for line in ["plans", "plan list"] {
+        person.formats(line, "plan-repave-v1");
+    }
+    person.formats("plan get plan-repave-v1", "set-netboot");
+    let file = dir.join("plan.yaml");
+    let text = "plan_id: mine\ndisplay_name: Mine\nsteps:\n\
+                - {name: look, timeout_seconds: 60, ssh: {command: uptime}}\n- {name: again, reboot: {}}\n";
+    std::fs::write(&file, text).unwrap();
+    let path = file.to_str().unwrap();
+    assert!(person.run(&["plan", "create", "-f", path], 0).contains("mine"));
+    person.run(&["plan", "create", "-f", path], 0);
+    let told = person.line("run start machine-1 --type REBOOT --plan mine", 0);
+    assert!(told.contains("SUCCEEDED"), "{told}");
+    std::fs::write(&file, text.replace("uptime", "true")).unwrap();
+    assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
+}
+
+/// What fails, and everything a person may do about it.
+fn trouble(person: &Terminal) {
+    person.line("enter-maintenance machine-3", 0);
+    let broken = |effect: &str, times: u32| {
+        person.run(
+            &[
+                "sim",
+                "fault",
+                "add",
+                "--machine",
+                "machine-3",
+                "--effect",
+                effect,
+                "--action",
+                "fail",
+                "--times",
+                &times.to_string(),
+                "--message",
+                "smoke",
+            ],
+            0,
+        );
+    };
+    broken("reboot", 3);
+    assert!(person.line("sim fault list", 0).contains("machine-3"));
+    let told = person.line("reboot machine-3 --request-id broken", 1);
+    for word in ["✗ FAILED", "smoke", "farrier fault effect-failed", "Next: farrier run retry-step"]
+    {
+        assert!(told.contains(word), "{word:?} is not in\n{told}");
+    }
+    let ops = person.json("ops --limit 1");
+    let list = ops.as_array().or(ops["operations"].as_array()).unwrap();
+    let run = list[0]["operation_id"].as_str().unwrap().to_string();
+    assert!(person.line("why machine-3", 0).contains(&format!("farrier run retry-step {run}")));
+    assert!(person.line("list", 0).contains("ATTENTION"));
+    // A reboot cannot be observed, so it cannot be adopted.
+    assert!(person.line(&format!("run adopt {run}"), 1).contains("cannot be adopted"));
+    person.run(&["run", "mark-manual", &run, "--reason", "look first"], 0);
+    assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
+    assert!(person.line(&format!("run restart-clean {run}"), 0).contains("SUCCEEDED"));
+    broken("reboot", 3);
+    let told = person.line("reboot machine-3 -o json", 1);
+    let failed: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let failed = failed.get("run_id").or(failed.get("operation_id")).unwrap();
+    assert!(
+        person.line(&format!("run resume {}", failed.as_str().unwrap()), 0).contains("SUCCEEDED")
+    );
+    person.line("sim fault clear --all", 0);
+}
+
+fn stopping(person: &Terminal) {
+    person.line("sim fault add --machine machine-3 --effect reboot --action hang --times 0", 0);
+    for cancel in ["cancel", "run cancel"] {
+        let run = person.submit("reboot machine-3");
+        person.at_step(&run, "reboot");
+        let args: Vec<&str> =
+            cancel.split(' ').chain([run.as_str(), "--reason", "enough"]).collect();
+        // Whoever asked for the end has got what they asked for.
+        let told = person.run(&args, 0);
+        assert!(told.contains("CANCELED"), "{told}");
+        assert!(person.line(&format!("cancel {run}"), 2).contains("already ended CANCELED"));
+    }
+    let told = person.line("reboot machine-3 --timeout 300ms", 3);
+    assert!(told.contains("the operation goes on") && told.contains("next: farrier"), "{told}");
+    assert!(person.line("reboot machine-3", 2).contains("farrier why op-"));
+    let run = person.json("get machine-3")["status"]["active_run_id"].as_str().unwrap().to_string();
+    person.line(&format!("cancel {run}"), 0);
+    person.line("sim fault clear --all", 0);
+}
+
+fn flags(person: &Terminal) {
+    for (command, state) in [
+        ("set-rma", "BLOCKED"),
+        ("clear-rma", "MAINTENANCE"),
+        ("set-retired", "BLOCKED"),
+        ("clear-retired", "MAINTENANCE"),
+    ] {
+        person.run(&["admin", command, "machine-3", "--reason", "a test"], 0);
+        let machine = person.json("get machine-3").to_string();
+        assert!(machine.contains(&format!("EFFECTIVE_STATE_{state}")), "{command}: {machine}");
+    }
+    person.line("sim fault add --machine machine-3 --effect reboot --action fail --times 0", 0);
+    person.line("reboot machine-3", 1);
+    person.run(&["admin", "clear-needs-intervention", "machine-3", "--reason", "looked"], 0);
+    let rules = person.json("sim fault list");
+    let rules = rules.as_array().or(rules["faults"].as_array()).unwrap();
+    let rule = rules[0]["fault_id"].as_str().unwrap().to_string();
+    person.line(&format!("sim fault clear {rule}"), 0);
+    assert!(person.line(&format!("sim fault clear {rule}"), 2).contains("farrier sim fault list"));
+}
+
+fn exit_codes(person: &Terminal) {
+    for line in
+        ["get nobody", "reimage machine-1 --image x", "list --filter colour=red", "fault nonsense"]
+    {
+        person.line(line, 2);
+    }
+    let told = person.line("list --filter colour=red", 2);
+    assert!(told.contains("colour=red\n  ^"), "{told}");
+    let nobody = Terminal { url: "http://127.0.0.1:9".into(), typed: RefCell::default() };
+    assert!(nobody.line("list", 4).contains("cannot reach"));
+}
