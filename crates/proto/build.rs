@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     pbjson_build::Builder::new()
         .register_descriptors(&bytes)?
         .preserve_proto_field_names()
+        .emit_fields()
         .build(&[".farrier.v1"])?;
     Ok(())
 }

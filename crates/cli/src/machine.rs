@@ -16,6 +16,7 @@ use proto::v1::{
     RegisterMachineRequest, ReimageMachineRequest, UpdateMachineRequest, machine_status::Phase,
 };
 use std::collections::BTreeMap;
+use tonic_types::StatusExt;
 
 pub async fn run(
     client: &Client,
@@ -76,16 +77,33 @@ async fn register(
 
 /// The server replaces spec and labels, so what was not given is taken from what is there.
 async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Result<Exit, Failure> {
-    let mut machine = fetch(client, &args.machine_id).await?;
-    machine.status = None;
-    apply(&mut machine, args.spec);
-    for key in &args.remove_labels {
-        machine.labels.remove(key);
-    }
-    let request = UpdateMachineRequest { machine: Some(machine) };
-    let machine = client.call(client.machines().update_machine(request)).await?;
+    let mut tries = 0;
+    let machine = loop {
+        tries += 1;
+        let mut machine = fetch(client, &args.machine_id).await?;
+        let expected_version = machine.status.take().map_or(0, |status| status.version);
+        apply(&mut machine, args.spec.clone());
+        for key in &args.remove_labels {
+            machine.labels.remove(key);
+        }
+        let request = UpdateMachineRequest { machine: Some(machine), expected_version };
+        let answer = client.machines().update_machine(request).await;
+        match answer {
+            // Somebody changed the machine between the reading and the writing: read it again.
+            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            answer => break client.call(std::future::ready(answer)).await?,
+        }
+    };
     screen.one(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
     Ok(Exit::Done)
+}
+
+/// How often an update is made anew because somebody else changed the machine first.
+const MAX_UPDATES: u32 = 50;
+
+fn has_moved(status: &tonic::Status) -> bool {
+    let details = status.get_error_details();
+    details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
 
 /// Lays what was given over the machine.

@@ -14,31 +14,29 @@ use store::{Cause, Result, Tx, Work};
 
 impl Engine {
     /// Registers a machine, or updates the spec and labels of a known one.
-    pub async fn register(
-        &self,
-        id: Option<MachineId>,
-        spec: MachineSpec,
-        labels: Labels,
-        actor: String,
-    ) -> Result<Machine> {
-        let id = id.unwrap_or_else(|| MachineId::new(self.now(), rand::random()));
-        let spec = self.with_provider(spec)?;
-        self.put(Put { id, spec, labels, actor, create: true, now: self.now() }).await
+    pub async fn register(&self, machine: Described, actor: String) -> Result<Machine> {
+        self.put(machine, actor, Known::OrNew).await
     }
 
-    /// Updates the spec and labels of a known machine.
+    /// Updates the spec and labels of a known machine, at this version if one is named.
     pub async fn update(
         &self,
-        id: MachineId,
-        spec: MachineSpec,
-        labels: Labels,
+        machine: Described,
+        version: Option<i64>,
         actor: String,
     ) -> Result<Machine> {
-        let spec = self.with_provider(spec)?;
-        self.put(Put { id, spec, labels, actor, create: false, now: self.now() }).await
+        self.put(machine, actor, Known::At(version)).await
     }
 
-    async fn put(&self, put: Put) -> Result<Machine> {
+    async fn put(&self, machine: Described, actor: String, known: Known) -> Result<Machine> {
+        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), rand::random()));
+        let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
+        let new_spec = match known {
+            Known::OrNew => self.with_provider(spec.clone().unwrap_or_default())?,
+            Known::At(_) => MachineSpec::default(),
+        };
+        let (labels, now) = (machine.labels, self.now());
+        let put = Put { id, spec, new_spec, labels, actor, known, now };
         let machine = self.racing(|| self.store().write(put.clone())).await?;
         self.look_at(&machine.id);
         Ok(machine)
@@ -80,14 +78,52 @@ impl Engine {
     }
 }
 
+/// A machine as its owner describes it.
+#[derive(Debug, Clone, Default)]
+pub struct Described {
+    /// None: Farrier names it.
+    pub id: Option<MachineId>,
+    /// None: as it is.
+    pub spec: Option<MachineSpec>,
+    pub labels: Labels,
+}
+
+/// What is expected of the machine that is written.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// It may be new.
+    OrNew,
+    /// It exists, at this version if one is named.
+    At(Option<i64>),
+}
+
 #[derive(Clone)]
 struct Put {
     id: MachineId,
-    spec: MachineSpec,
+    spec: Option<MachineSpec>,
+    /// What a new machine is given.
+    new_spec: MachineSpec,
     labels: Labels,
     actor: String,
-    create: bool,
+    known: Known,
     now: Timestamp,
+}
+
+impl Put {
+    /// Somebody who changes what they read must not undo what happened since.
+    fn check_version(&self, machine: &Machine) -> Result<()> {
+        match self.known {
+            Known::At(Some(version)) if version != machine.version => {
+                let said = format!(
+                    "{} is at version {} by now, and this change was made from version {version}",
+                    self.id, machine.version
+                );
+                let next = format!("farrier get {}", self.id);
+                Err(Refusal::precondition("VERSION_MOVED", said).next(next).into())
+            }
+            Known::At(_) | Known::OrNew => Ok(()),
+        }
+    }
 }
 
 impl Work for Put {
@@ -99,16 +135,18 @@ impl Work for Put {
         };
         match tx.machine_locked(&self.id).await? {
             Some(mut machine) => {
-                if machine.spec != self.spec || machine.labels != self.labels {
-                    machine.spec = self.spec.clone();
+                self.check_version(&machine)?;
+                let spec = self.spec.as_ref().unwrap_or(&machine.spec);
+                if machine.spec != *spec || machine.labels != self.labels {
+                    machine.spec = spec.clone();
                     machine.labels = self.labels.clone();
                     let event = event("spec or labels changed", here!());
                     tx.update_machine(&mut machine, &event).await?;
                 }
                 Ok(machine)
             }
-            None if self.create => {
-                let (id, spec) = (self.id.clone(), self.spec.clone());
+            None if matches!(self.known, Known::OrNew) => {
+                let (id, spec) = (self.id.clone(), self.new_spec.clone());
                 let machine = Machine::new(id, spec, self.labels.clone(), self.now);
                 tx.insert_machine(&machine, &event("registered", here!())).await?;
                 Ok(machine)

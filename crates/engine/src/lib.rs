@@ -15,5 +15,6 @@ mod turn;
 pub mod watch;
 mod worker;
 
+pub use inventory::Described;
 pub use query::{Explained, PlanPage};
 pub use worker::{Engine, Settings};

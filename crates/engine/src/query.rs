@@ -3,14 +3,14 @@
 use crate::Engine;
 use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
-use model::filter::{Filter, Item, Subject};
+use model::filter::{Filter, Item};
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
 use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
 use model::run::Run;
 use model::why::{Explanation, explain_machine, explain_run, overdue};
-use store::{Event, LogLine, MachinePage, Result, RunPage, Tx, Work};
+use store::{Cursor, Event, LogLine, MachinePage, Result, RunPage, StoreError, Tx, Work};
 
 /// How many active runs are looked at for the metric of overdue ones.
 const MAX_OVERDUE: i64 = 1_000;
@@ -32,7 +32,8 @@ macro_rules! reading {
     };
 }
 
-reading!(Ping() -> i64, |_q, tx| tx.count_machines().await);
+reading!(Ping() -> Cursor, |_q, tx| tx.horizon().await);
+reading!(ActiveRuns(limit: i64) -> Vec<Run>, |q, tx| tx.active_runs(q.limit).await);
 reading!(GetMachine(id: MachineId) -> Option<Machine>, |q, tx| tx.machine(&q.id).await);
 reading!(GetRun(id: RunId) -> Option<Run>, |q, tx| tx.run(&q.id).await);
 reading!(GetPlan(id: PlanId) -> Option<Plan>, |q, tx| tx.plan(&q.id).await);
@@ -95,9 +96,13 @@ pub struct PlanPage {
 }
 
 impl Engine {
-    /// Whether the database answers.
+    /// Whether the database answers, and has heard from this replica.
     pub async fn healthy(&self) -> Result<()> {
-        self.store().scan(Ping {}).await.map(drop)
+        self.store().scan(Ping {}).await?;
+        if self.lease_is_fresh() {
+            return Ok(());
+        }
+        Err(StoreError::Unavailable("this replica cannot renew its lease".into()))
     }
 
     pub async fn machine(&self, id: &MachineId) -> Result<Machine> {
@@ -182,10 +187,9 @@ impl Engine {
 
     /// How many active runs wait longer than is normal.
     pub async fn overdue(&self) -> Result<usize> {
-        let filter = Filter::parse("phase in (PENDING, RUNNING)", Subject::Run)?;
-        let page = self.runs(filter, None, MAX_OVERDUE).await?;
+        let runs = self.store().scan(ActiveRuns { limit: MAX_OVERDUE }).await?;
         let now = self.now();
-        Ok(page.runs.iter().filter(|run| overdue(run, now)).count())
+        Ok(runs.iter().filter(|run| overdue(run, now)).count())
     }
 
     /// Why a machine or a run is as it is.

@@ -82,15 +82,34 @@ impl Engine {
     }
 
     async fn begin(&self, work: impl Fn() -> StartRun) -> Result<Started> {
-        let (started, owned) = self.racing(|| self.store().write(work())).await?;
-        if started.new {
-            metrics::counter!("farrier_runs_started_total", "type" => started.run.spec.run_type.as_str())
-                .increment(1);
-            if let Some(held) = owned {
-                self.take_up(held);
+        self.racing(|| {
+            // In a task of its own: a client that goes away must not leave a run in nobody's hands.
+            let task = tokio::spawn(self.clone().write_and_take_up(work()));
+            async { task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into()))) }
+        })
+        .await
+    }
+
+    async fn write_and_take_up(self, work: StartRun) -> Result<Started> {
+        let id = work.id.clone();
+        match self.store().write(work).await {
+            Ok((started, owned)) => {
+                if started.new {
+                    let kind = started.run.spec.run_type.as_str();
+                    metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
+                }
+                if let Some(held) = owned {
+                    self.take_up(held);
+                }
+                Ok(started)
             }
+            Err(error @ StoreError::Unavailable(_)) => {
+                // It may have been written all the same, and then it was born in our hands.
+                tokio::spawn(self.disown(id));
+                Err(error)
+            }
+            Err(error) => Err(error),
         }
-        Ok(started)
     }
 
     /// Cancel, retry, resume, adopt, mark manual.

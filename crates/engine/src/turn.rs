@@ -24,6 +24,8 @@ use tokio::time::{Instant, interval_at, timeout};
 const FLUSH: Duration = Duration::from_millis(200);
 /// How long to wait before asking a database that does not answer again.
 const DATABASE_RETRY: Duration = Duration::from_millis(250);
+/// How often a write may be refused although nobody else wrote.
+const MAX_REFUSALS: u32 = 5;
 const DATABASE_RETRY_MOST: Duration = Duration::from_secs(5);
 
 /// Why a turn ended without a decision to rest.
@@ -32,6 +34,8 @@ enum Ended {
     Lost,
     /// The process is stopping; the claim goes back.
     HandedBack,
+    /// What was decided cannot be written, and nobody else wrote: the run rests.
+    Poisoned,
 }
 
 /// One run in hand.
@@ -55,6 +59,10 @@ impl Turn {
         let id = self.held.run.spec.id.clone();
         match self.work().await {
             Ok(()) => {}
+            Err(Ended::Poisoned) => {
+                tracing::error!(run = %id, "its state cannot be written; it rests and is tried again");
+                self.engine.put_back(id, self.held.epoch).await;
+            }
             Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
             Err(Ended::HandedBack) => {
                 self.book.flush(self.engine.store()).await;
@@ -65,22 +73,43 @@ impl Turn {
 
     async fn work(&mut self) -> std::result::Result<(), Ended> {
         let mut given: Option<Given> = None;
+        let mut order_in_hand = None;
         loop {
             let now = self.engine.now();
             let policy = self.engine.policy();
             let decision = decide(&self.held.run, self.held.epoch, given.as_ref(), policy, now);
             if !self.commit(&decision, now).await? {
-                // Somebody wrote to the run: decide again, unless the answer was settled after all.
-                if given.is_some() && self.held.run.open_order().is_none() {
+                // Somebody wrote to the run: decide again with the answer in hand. Unless the stored run
+                // asks for something else by now: then our own commit held although its answer was
+                // lost, and this answer must not be taken for one to the next order.
+                if self.held.run.open_order() != order_in_hand {
                     given = None;
                 }
                 continue;
             }
             match decision.then {
-                Then::Ask(order, limit) => given = Some(self.ask(order, limit).await?),
+                Then::Ask(order, limit) => {
+                    self.sure_of_the_lease().await?;
+                    order_in_hand = Some((order.key.clone(), order.verb));
+                    given = Some(self.ask(order, limit).await?);
+                }
                 Then::Until(_) | Then::Rest => return Ok(()),
             }
         }
+    }
+
+    /// Nobody acts on a lease that may have run out while it was waiting for the database: another
+    /// worker may have the run by now, and what it decided is not known here.
+    async fn sure_of_the_lease(&mut self) -> std::result::Result<(), Ended> {
+        while !self.engine.lease_is_fresh() {
+            if let Err(error) = self.engine.renew().await {
+                tracing::warn!(%error, "the lease is in doubt");
+                self.pause(DATABASE_RETRY).await?;
+                continue;
+            }
+            self.reload().await?;
+        }
+        Ok(())
     }
 
     /// Writes a decision. False when the stored run had moved; it has then been read again.
@@ -95,6 +124,7 @@ impl Turn {
             Then::Rest => Hold::Release(None),
         };
         let mut wait = DATABASE_RETRY;
+        let mut refused = 0;
         loop {
             match self.try_commit(decision, hold, now).await {
                 Ok(version) => {
@@ -103,8 +133,17 @@ impl Turn {
                     return Ok(true);
                 }
                 Err(StoreError::Conflict) => {
+                    let before = self.held.run.version;
                     self.reload().await?;
-                    return Ok(false);
+                    if self.held.run.version != before {
+                        return Ok(false);
+                    }
+                    // Nobody else wrote: trying again at once would only keep everybody busy.
+                    refused += 1;
+                    if refused == MAX_REFUSALS {
+                        return Err(Ended::Poisoned);
+                    }
+                    self.pause(wait).await?;
                 }
                 Err(error) => {
                     tracing::warn!(run = %self.held.run.spec.id, %error, "a commit must wait");
@@ -126,12 +165,18 @@ impl Turn {
             let work = Release { id, epoch, wakes, due, now };
             return self.engine.store().write(work).await.map(|()| run.version);
         }
+        let commit = |lines| Commit { decision: decision.clone(), epoch, wakes, hold, lines, now };
         let lines = self.book.waiting().to_vec();
         let count = lines.len();
-        let commit = Commit { decision: decision.clone(), epoch, wakes, hold, lines, now };
-        let version = self.engine.store().write(commit).await?;
-        self.book.written(count);
-        Ok(version)
+        match self.engine.store().write(commit(lines)).await {
+            Ok(version) => {
+                self.book.written(count);
+                Ok(version)
+            }
+            // A log that cannot be written does not stand in the way of the run.
+            Err(_) if count > 0 => self.engine.store().write(commit(Vec::new())).await,
+            Err(error) => Err(error),
+        }
     }
 
     /// Reads the run again after somebody wrote to it.

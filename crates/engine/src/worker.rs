@@ -15,7 +15,7 @@ use model::time::Timestamp;
 use providers::Providers;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError, Tx, Work};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
@@ -60,12 +60,14 @@ impl Default for Settings {
     }
 }
 
+/// The epoch of a run that was born in somebody's hands.
+const BIRTH_EPOCH: i64 = 1;
+/// How often it is tried before the search for strays is left to find it.
+const DISOWN_TRIES: u32 = 5;
 /// How many runs one claim takes at most.
 const MAX_CLAIM: usize = 128;
 /// How long a run whose record cannot be read, or whose turn panicked, is left alone.
 const POISON_REST: Duration = Duration::from_secs(30);
-/// Every so many renewals, what the database says we hold is compared with what we do hold.
-const STRAYS_EVERY: u32 = 5;
 
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -80,6 +82,8 @@ struct Inner {
     in_hand: Mutex<HashMap<RunId, Arc<Notify>>>,
     work: Notify,
     stopping: watch::Sender<bool>,
+    /// When the last renewal that held was begun.
+    renewed: Mutex<Instant>,
     hub: Hub,
     observer: Observer,
 }
@@ -104,6 +108,7 @@ impl Engine {
             in_hand: Mutex::default(),
             work: Notify::new(),
             stopping: watch::Sender::new(false),
+            renewed: Mutex::new(Instant::now()),
             observer: Observer::default(),
         }));
         let freed = engine.enlist().await?;
@@ -179,6 +184,12 @@ impl Engine {
         *self.0.stopping.borrow()
     }
 
+    /// Whether nobody can have given us up for dead yet, by our own steady clock.
+    pub(crate) fn lease_is_fresh(&self) -> bool {
+        let renewed = *self.0.renewed.lock().unwrap_or_else(PoisonError::into_inner);
+        renewed.elapsed() < self.0.settings.lease
+    }
+
     /// Under which name a new run is born in our hands; none when they are full.
     pub(crate) fn eager_owner(&self) -> Option<String> {
         let room = self.in_flight() < self.0.settings.eager_in_flight;
@@ -206,6 +217,17 @@ impl Engine {
         });
     }
 
+    /// Puts a run that may have been born in our hands without our knowing back into the queue.
+    pub(crate) async fn disown(self, id: RunId) {
+        for _ in 0..DISOWN_TRIES {
+            let (epoch, due) = (BIRTH_EPOCH, self.now());
+            if self.store().write(PutBack { id: id.clone(), epoch, due }).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(self.0.settings.renew).await;
+        }
+    }
+
     /// Forgets a turn that ended; a later one on the same run, under a new claim, stays.
     fn let_go(&self, id: &RunId, woken: &Arc<Notify>) {
         let mut hands = self.hands();
@@ -214,7 +236,7 @@ impl Engine {
         }
     }
 
-    async fn put_back(&self, id: RunId, epoch: i64) {
+    pub(crate) async fn put_back(&self, id: RunId, epoch: i64) {
         let due = self.now() + POISON_REST;
         if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
             tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
@@ -313,13 +335,11 @@ impl Engine {
     /// Renews the lease, frees what the dead held, and finds what signals missed.
     async fn run_lease(self) {
         let mut strays: HashSet<RunId> = HashSet::new();
-        let mut round = 0;
         loop {
             tokio::select! {
                 () = self.stopped() => return,
                 () = tokio::time::sleep(self.0.settings.renew) => {}
             }
-            round += 1;
             if let Err(error) = self.renew().await {
                 tracing::warn!(%error, "cannot renew the lease");
                 continue;
@@ -335,13 +355,12 @@ impl Engine {
             if let Ok(woken) = self.store().read(Woken { owner }).await {
                 woken.iter().for_each(|id| self.wake_in_hand(id));
             }
-            if round % STRAYS_EVERY == 0 {
-                strays = self.put_back_strays(strays).await;
-            }
+            strays = self.put_back_strays(strays).await;
         }
     }
 
-    async fn renew(&self) -> Result<()> {
+    pub(crate) async fn renew(&self) -> Result<()> {
+        let begun = Instant::now();
         let expires = self.now() + self.0.settings.lease;
         match self.store().write(Renew { replica: self.0.replica.clone(), expires }).await {
             Err(StoreError::Conflict) => {
@@ -349,10 +368,12 @@ impl Engine {
                     replica = %self.0.replica.name,
                     "this replica was given up for dead, or another one uses its name; starting afresh"
                 );
-                self.enlist().await.map(drop)
+                self.enlist().await?;
             }
-            other => other,
+            other => other?,
         }
+        *self.0.renewed.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+        Ok(())
     }
 
     /// A claim whose commit was reported lost may have held all the same. What the database says we

@@ -184,7 +184,8 @@ pub enum Verb {
     Inquire,
     /// Look whether the goal holds, changing nothing. Answers `Done` or `Differs`.
     Observe,
-    /// Stop what the key started. Answers `Stopped`, or `Done` when it was too late.
+    /// Stop what the key started. Answers `Stopped`, or `Done` when it was too late. A key that was
+    /// stopped never begins: a `Perform` that arrives afterwards is refused.
     Stop,
 }
 

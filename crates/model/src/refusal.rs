@@ -53,6 +53,7 @@ impl Refusal {
     }
 
     pub fn not_found(noun: &str, id: impl fmt::Display, next: &str) -> Self {
+        let id: String = id.to_string().chars().take(64).collect();
         Self::new(RefusalKind::NotFound, "NOT_FOUND", format!("no {noun} {id} is known")).next(next)
     }
 

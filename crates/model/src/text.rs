@@ -26,13 +26,18 @@ fn within(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
 }
 
 fn printable(field: &str, value: &str) -> Result<(), Refusal> {
-    match value.chars().find(|c| c.is_control()) {
+    match value.chars().find(|c| c.is_control() || reorders(*c)) {
         None => Ok(()),
         Some(bad) => {
             let problem = format!("contains the control character {bad:?}");
             Err(Refusal::invalid(field, problem, "use printable characters only"))
         }
     }
+}
+
+/// Characters that make a line read other than it is written.
+fn reorders(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A short text that may be empty.
@@ -265,6 +270,7 @@ mod tests {
         assert_eq!(reason("reason", " disk \n").unwrap(), "disk");
         assert!(reason("reason", "  ").is_err());
         assert!(reason("reason", "a\u{1b}[2Jb").is_err());
+        assert!(reason("reason", "a\u{202e}b").is_err());
         assert!(request_id("").is_err());
         assert!(request_id(" x").is_err());
     }

@@ -1,6 +1,6 @@
 //! The simulated datacenter: machines that are registered at start.
 
-use engine::Engine;
+use engine::{Described, Engine};
 use model::id::MachineId;
 use model::machine::{Labels, MachineSpec};
 use store::{Result, StoreError};
@@ -52,5 +52,6 @@ async fn register(engine: &Engine, id: &str, rack: usize, slot: usize, env: &str
         serial: format!("SIM{rack:03}{slot:03}"),
         customer_id: String::new(),
     };
-    engine.register(Some(machine_id), spec, labels, "demo".into()).await.map(drop)
+    let machine = Described { id: Some(machine_id), spec: Some(spec), labels };
+    engine.register(machine, "demo".into()).await.map(drop)
 }

@@ -106,9 +106,11 @@ impl Tx {
 
     /// How many bytes one attempt at one step has written.
     pub async fn logged_by(&mut self, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
-        let sql = "SELECT data FROM logs WHERE run_id = $1 AND step = $2 AND attempt = $3";
-        let rows = self.query(sql, values![run.as_str(), step, i64::from(attempt)]).await?;
-        rows.iter().map(|row| Ok(row.bytes(0)?.len() as u64)).sum()
+        let sql = "SELECT CAST(COALESCE(SUM(LENGTH(data)), 0) AS BIGINT) FROM logs \
+                   WHERE run_id = $1 AND step = $2 AND attempt = $3";
+        let row = self.query_one(sql, values![run.as_str(), step, i64::from(attempt)]).await?;
+        let bytes = row.map(|row| row.int(0)).transpose()?;
+        Ok(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default())
     }
 }
 

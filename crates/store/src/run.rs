@@ -35,7 +35,7 @@ impl Tx {
         row.as_ref().map(run).transpose()
     }
 
-    /// The same with its place in the queue, held against other writers.
+    /// The same with its place in the queue.
     pub async fn held(&mut self, id: &RunId) -> Result<Option<Held>> {
         let sql = format!(
             "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner {FROM} \
@@ -73,6 +73,14 @@ impl Tx {
              ORDER BY r.created_at DESC, r.id DESC LIMIT $2"
         );
         let rows = self.query(&sql, values![machine.as_str(), limit]).await?;
+        rows.iter().map(run).collect()
+    }
+
+    /// Runs that have not ended, at most `limit`.
+    pub async fn active_runs(&mut self, limit: i64) -> Result<Vec<Run>> {
+        let sql = "SELECT r.spec, s.state, s.version FROM subjects s JOIN runs r ON r.id = s.id \
+                   WHERE s.holds_machine IS NOT NULL LIMIT $1";
+        let rows = self.query(sql, values![limit]).await?;
         rows.iter().map(run).collect()
     }
 

@@ -52,7 +52,7 @@ pub struct UpdateArgs {
 }
 
 /// What a client says about a machine.
-#[derive(Debug, Args, Default)]
+#[derive(Debug, Clone, Args, Default)]
 pub struct SpecArgs {
     /// host, host:port or [v6]:port
     #[arg(long, value_name = "ENDPOINT")]

@@ -7,7 +7,7 @@ use crate::api::{
 use crate::fleet::Clients;
 use proto::v1;
 use std::collections::BTreeSet;
-use tonic::Code::InvalidArgument;
+use tonic::Code::{FailedPrecondition, InvalidArgument};
 use tonic::Response;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -59,7 +59,7 @@ async fn registering(_world: &World, mut api: Clients) {
         }],
         ..Default::default()
     });
-    let request = v1::UpdateMachineRequest { machine: Some(wanted.clone()) };
+    let request = v1::UpdateMachineRequest { machine: Some(wanted.clone()), expected_version: 0 };
     let updated = api.machines.update_machine(request).await.unwrap().into_inner();
     assert_eq!(updated.labels["env"], "stage");
     assert_eq!(version(&updated), version(&after) + 1);
@@ -155,7 +155,7 @@ async fn what_is_malformed_is_named_and_nothing_is_written() {
         let shown = format!("{machine:?}");
         let status = refused(api.try_put(machine.clone()).await, InvalidArgument, &[&field]);
         assert_eq!(field_of(&status), field, "{shown}");
-        let request = v1::UpdateMachineRequest { machine: Some(machine) };
+        let request = v1::UpdateMachineRequest { machine: Some(machine), expected_version: 0 };
         let answer = api.machines.update_machine(request).await;
         let status = refused(answer, InvalidArgument, &[&field]);
         assert_eq!(field_of(&status), field, "{shown}");
@@ -355,4 +355,23 @@ async fn a_machine_is_not_named_like_an_operation() {
     for id in [run.as_str(), "op-mine"] {
         refused(api.try_put(machine(id)).await, InvalidArgument, &["machine.machine_id"]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_update_undoes_nothing_that_it_did_not_see() {
+    let (_world, mut api) = World::open("zero").await;
+    let before = api.settled(labelled("m-1", &[("env", "prod")])).await;
+    let update = |labels: &[(&str, &str)], expected_version| v1::UpdateMachineRequest {
+        machine: Some(v1::Machine { spec: None, ..labelled("m-1", labels) }),
+        expected_version,
+    };
+    let version = before.status.as_ref().unwrap().version;
+    let answer = api.machines.update_machine(update(&[("env", "stage")], version)).await;
+    let after = answer.unwrap().into_inner();
+    assert_eq!(after.spec, before.spec, "an absent spec stays as it is");
+    assert_eq!(after.labels["env"], "stage");
+    let late = api.machines.update_machine(update(&[("env", "late")], version)).await;
+    let status = refused(late, FailedPrecondition, &["version"]);
+    assert!(status.message().contains("farrier get m-1"), "{status:?}");
+    assert_eq!(api.machine("m-1").await.labels["env"], "stage");
 }

@@ -5,7 +5,9 @@ use crate::fleet::{Home, Server, Setup, new_database, postgres};
 use proto::v1;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tonic::Code;
@@ -14,6 +16,59 @@ use tonic::Code;
 struct Wire {
     port: u16,
     whole: Arc<watch::Sender<bool>>,
+    commits: Arc<Commits>,
+}
+
+/// Counts commits on their way, so that the answer to some of them can be lost.
+#[derive(Default)]
+struct Commits {
+    seen: AtomicUsize,
+    /// Every so many; none when zero.
+    lose_every: AtomicUsize,
+    lost: AtomicUsize,
+}
+
+impl Commits {
+    fn loses(&self, sent: &[u8]) -> bool {
+        if !sent.windows(6).any(|word| word == b"COMMIT") {
+            return false;
+        }
+        let seen = self.seen.fetch_add(1, Ordering::Relaxed);
+        let every = self.lose_every.load(Ordering::Relaxed);
+        let lost = every > 0 && seen.is_multiple_of(every);
+        self.lost.fetch_add(usize::from(lost), Ordering::Relaxed);
+        lost
+    }
+
+    /// Passes on what is sent, until a commit is to be heard of no more: it reaches the database, and
+    /// the line goes dead before the answer is back.
+    async fn pass(&self, near: &mut TcpStream, far: &mut TcpStream) -> std::io::Result<()> {
+        let (mut near_in, mut near_out) = near.split();
+        let (mut far_in, mut far_out) = far.split();
+        let mut sent = vec![0_u8; 65_536];
+        let mut answered = vec![0_u8; 65_536];
+        loop {
+            tokio::select! {
+                count = near_in.read(&mut sent) => {
+                    let count = count?;
+                    far_out.write_all(&sent[..count]).await?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                    if self.loses(&sent[..count]) {
+                        return far_in.read(&mut answered).await.map(drop);
+                    }
+                }
+                count = far_in.read(&mut answered) => {
+                    let count = count?;
+                    near_out.write_all(&answered[..count]).await?;
+                    if count == 0 {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Wire {
@@ -22,6 +77,8 @@ impl Wire {
         let port = listener.local_addr().unwrap().port();
         let whole = Arc::new(watch::Sender::new(true));
         let state = Arc::clone(&whole);
+        let commits = Arc::new(Commits::default());
+        let counted = Arc::clone(&commits);
         tokio::spawn(async move {
             loop {
                 let Ok((mut near, _)) = listener.accept().await else { return };
@@ -30,16 +87,17 @@ impl Wire {
                 }
                 let address = address.clone();
                 let mut cut = state.subscribe();
+                let commits = Arc::clone(&counted);
                 tokio::spawn(async move {
                     let Ok(mut far) = TcpStream::connect(address).await else { return };
                     tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = commits.pass(&mut near, &mut far) => {}
                         _ = cut.wait_for(|whole| !whole) => {}
                     }
                 });
             }
         });
-        Self { port, whole }
+        Self { port, whole, commits }
     }
 
     fn cut(&self) {
@@ -100,6 +158,51 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
     let applied = clients.applied(&run.run_id).await;
     assert!(applied.len() == 5 && applied.values().all(|count| *count == 1), "{applied:?}");
     clients.start("m-2", "ENTER_MAINTENANCE", "e").await;
+}
+
+/// The most dangerous answer to lose is that of a commit: it held, and nobody here knows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
+    const MACHINES: usize = 12;
+    let Some(cluster) = postgres() else { return };
+    let url = new_database(&cluster).await;
+    let (address, name) = url.split_once('@').unwrap().1.split_once('/').unwrap();
+    let wire = Wire::to(address.to_string()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(dir.path(), "fast");
+    setup.home = Home::Postgres(format!("postgres://postgres@127.0.0.1:{}/{name}", wire.port));
+    let server = Server::start(setup);
+    let mut clients = server.clients().await;
+    for index in 0..MACHINES {
+        clients.in_maintenance(&format!("m-{index}")).await;
+    }
+    wire.commits.lose_every.store(5, Ordering::Relaxed);
+    let mut runs = Vec::new();
+    for index in 0..MACHINES {
+        // A client that heard nothing asks again under the same request id.
+        runs.push(loop {
+            match clients.try_start(&format!("m-{index}"), "REPAVE", "r").await {
+                Ok(run) => break run.run_id,
+                Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status:?}"),
+            }
+        });
+    }
+    for id in &runs {
+        let started = std::time::Instant::now();
+        let ended = loop {
+            let request = v1::GetRunRequest { run_id: id.clone() };
+            match clients.runs.get_run(request).await {
+                Ok(found) if found.get_ref().finished_at.is_some() => break found.into_inner(),
+                Ok(_) | Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+            assert!(started.elapsed() < Duration::from_secs(60), "{id} did not end");
+        };
+        assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+        let applied = clients.applied(id).await;
+        // Each step acted exactly once: none was repeated, and none was taken for done.
+        assert!(applied.len() == 5 && applied.values().all(|count| *count == 1), "{applied:?}");
+    }
+    assert!(wire.commits.lost.load(Ordering::Relaxed) > MACHINES, "too few answers were lost");
 }
 
 /// A small file system of its own, so that a full disk is a full disk.

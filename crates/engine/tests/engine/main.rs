@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use engine::submit::Start;
-use engine::{Engine, Settings, clock};
+use engine::{Described, Engine, Settings, clock};
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order, Verb};
 use model::fault::{Code, Fault};
@@ -58,7 +58,8 @@ async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> R
 async fn in_maintenance(engine: &Engine, machine: &str) {
     let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
     let id = Some(MachineId::trusted(machine));
-    engine.register(id, spec, Labels::new(), "test".into()).await.unwrap();
+    let described = Described { id, spec: Some(spec), labels: Labels::new() };
+    engine.register(described, "test".into()).await.unwrap();
     let run = start(engine, machine, RunType::EnterMaintenance).await;
     until(engine, &run.spec.id, Run::ended).await;
 }

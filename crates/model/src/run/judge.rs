@@ -107,11 +107,14 @@ impl Case<'_> {
         match result {
             Ok(Answer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(Answer::UnderWay) => self.under_way(),
-            Ok(Answer::NeverStarted) if self.run.progress.halting() => self.halted(),
-            Ok(Answer::NeverStarted) => match &self.step.doubt {
-                Some(fault) => self.attempt_failed(self.plainly(fault)),
-                None => self.pursue(Verb::Perform, "it was never started", here!()),
-            },
+            // An order that is still on its way, from a worker that lost its claim, must find the key
+            // barred before this run ends or goes on under another key.
+            Ok(Answer::NeverStarted)
+                if self.run.progress.halting() || self.step.doubt.is_some() =>
+            {
+                self.pursue(Verb::Stop, "it was never started, and must not start now", here!())
+            }
+            Ok(Answer::NeverStarted) => self.pursue(Verb::Perform, "it was never started", here!()),
             Ok(Answer::Unknown(seen)) => self.unknown(seen),
             Ok(other @ (Answer::Differs(_) | Answer::Stopped)) => self.look_failed(broken(&other)),
             Err(fault) => self.look_failed(fault),
@@ -145,7 +148,15 @@ impl Case<'_> {
         let halting = self.run.progress.halting();
         match result {
             Ok(Answer::Done(outcome)) => self.succeed(outcome, ""),
-            Ok(Answer::Stopped) if halting => self.halted(),
+            Ok(Answer::Stopped) if halting => {
+                let mut verdict = self.halted();
+                // The key is barred: whoever takes the run up again needs another one.
+                let index = self.run.progress.scan.unwrap_or(self.run.progress.at);
+                if let Some(step) = verdict.progress.steps.get_mut(index) {
+                    step.open = false;
+                }
+                verdict
+            }
             Ok(Answer::Stopped) => match &self.step.doubt {
                 Some(fault) => self.attempt_failed(self.plainly(fault)),
                 None => self.attempt_failed(Fault::new(Code::EffectFailed, "it was stopped")),

@@ -45,7 +45,8 @@ impl Site {
         let spec = MachineSpec { provider: "sim".into(), ..MachineSpec::default() };
         let labels = Labels::from([("note".to_string(), "a<b>&\"".to_string())]);
         let id = MachineId::trusted(id);
-        self.engine.register(Some(id), spec, labels, "<i>me</i>".into()).await.unwrap();
+        let machine = engine::Described { id: Some(id), spec: Some(spec), labels };
+        self.engine.register(machine, "<i>me</i>".into()).await.unwrap();
     }
 }
 

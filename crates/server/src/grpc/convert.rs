@@ -1,6 +1,7 @@
 //! Between the wire and the model. Everything that comes in is parsed here once, and refused with the
 //! field's name; everything that goes out is made here.
 
+use engine::Described;
 use engine::watch::Seen;
 use model::effect::{Effect, Expect, NetbootMode, RebootMode, RmaAction};
 use model::fault::Class;
@@ -42,10 +43,8 @@ pub(super) fn time(at: Timestamp) -> proto::Timestamp {
     }
 }
 
-/// A machine as a client describes it: id, spec and labels. Status is the server's and is ignored.
-pub(super) fn machine_from(
-    machine: Option<v1::Machine>,
-) -> Result<(Option<MachineId>, MachineSpec, Labels), Refusal> {
+/// A machine as a client describes it. Status is the server's and is ignored.
+pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Refusal> {
     let machine = machine.ok_or_else(|| Refusal::missing("machine"))?;
     let id = match machine.machine_id.as_str() {
         "" => None,
@@ -53,8 +52,7 @@ pub(super) fn machine_from(
     };
     let labels: Labels = machine.labels.into_iter().collect();
     text::labels("machine.labels", &labels)?;
-    let spec = machine.spec.unwrap_or_default();
-    let spec = MachineSpec {
+    let spec = machine.spec.map(|spec| MachineSpec {
         ssh_endpoint: spec.ssh_endpoint,
         bmc_endpoint: spec.bmc_endpoint,
         target_cluster_ref: spec.target_cluster_ref,
@@ -62,8 +60,9 @@ pub(super) fn machine_from(
         provider: spec.provider,
         serial: spec.serial,
         customer_id: spec.customer_id,
-    };
-    Ok((id, spec.checked()?, labels))
+    });
+    let spec = spec.map(MachineSpec::checked).transpose()?;
+    Ok(Described { id, spec, labels })
 }
 
 pub(super) fn machine(machine: Machine) -> v1::Machine {

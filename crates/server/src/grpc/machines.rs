@@ -46,8 +46,8 @@ impl v1::machine_service_server::MachineService for Doors {
         request: Request<v1::RegisterMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let (id, spec, labels) = machine_from(request.into_inner().machine).map_err(refused)?;
-        let done = self.engine.register(id, spec, labels, actor).await.map_err(failed)?;
+        let described = machine_from(request.into_inner().machine).map_err(refused)?;
+        let done = self.engine.register(described, actor).await.map_err(failed)?;
         Ok(Response::new(machine(done)))
     }
 
@@ -78,9 +78,13 @@ impl v1::machine_service_server::MachineService for Doors {
         request: Request<v1::UpdateMachineRequest>,
     ) -> Answer<v1::Machine> {
         let actor = initiator(request.metadata());
-        let (id, spec, labels) = machine_from(request.into_inner().machine).map_err(refused)?;
-        let id = id.ok_or_else(|| refused(Refusal::missing("machine.machine_id")))?;
-        let done = self.engine.update(id, spec, labels, actor).await.map_err(failed)?;
+        let asked = request.into_inner();
+        let version = (asked.expected_version != 0).then_some(asked.expected_version);
+        let described = machine_from(asked.machine).map_err(refused)?;
+        if described.id.is_none() {
+            return Err(refused(Refusal::missing("machine.machine_id")));
+        }
+        let done = self.engine.update(described, version, actor).await.map_err(failed)?;
         Ok(Response::new(machine(done)))
     }
 

@@ -51,7 +51,13 @@ const MIGRATION_LOCK: i64 = 0x6661_7272_6965_7221_u64 as i64;
 /// one has yet to give out; they are older than anything that happens here.
 const FROM_ANOTHER_CLUSTER: &str = "UPDATE events SET tx = 0 \
      WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
-const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(10);
+/// After this long without a word a connection is dead, whatever TCP believes.
+const DEAD_LINE: Duration = Duration::from_secs(4);
+/// A transaction that takes longer is given up, with its connection. It must be shorter than a lease,
+/// so that a renewal on a dead line leaves time for another one.
+const WRITE_LIMIT: Duration = Duration::from_secs(4);
+const READ_LIMIT: Duration = Duration::from_secs(15);
+const WAIT_FOR_CONNECTION: Duration = DEAD_LINE;
 const MAX_TRIES: u32 = 5;
 const CHANNEL: &str = "farrier";
 /// How many signals one notification carries.
@@ -66,11 +72,17 @@ pub(crate) struct Postgres {
 
 impl Postgres {
     pub async fn open(url: &str, connections: usize, bus: Bus) -> Result<Arc<Self>> {
-        let config: Config = url.parse().map_err(|error| {
+        let mut config: Config = url.parse().map_err(|error| {
             StoreError::Unavailable(format!(
                 "the database URL cannot be read ({error}); write postgres://user@host:5432/name"
             ))
         })?;
+        config
+            .connect_timeout(DEAD_LINE)
+            .keepalives_idle(DEAD_LINE)
+            .keepalives_interval(DEAD_LINE / 4)
+            .keepalives_retries(3)
+            .tcp_user_timeout(DEAD_LINE);
         let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, manager))
             .max_size(connections.max(2))
@@ -94,7 +106,7 @@ impl Postgres {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.attempt(&work, "BEGIN").await {
+            match self.in_time(WRITE_LIMIT, &work, "BEGIN").await {
                 Err(Attempt::Again(_)) if tries < MAX_TRIES => {}
                 Err(Attempt::Again(error) | Attempt::Final(error)) => return Err(error),
                 Ok((out, signals)) => {
@@ -111,10 +123,24 @@ impl Postgres {
 
     pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
         let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        match self.attempt(&work, begin).await {
+        match self.in_time(READ_LIMIT, &work, begin).await {
             Ok((out, _)) => Ok(out),
             Err(Attempt::Again(error) | Attempt::Final(error)) => Err(error),
         }
+    }
+
+    /// One attempt, given up when it takes too long: a line that went dead without a word would
+    /// otherwise hold its caller for ever.
+    async fn in_time<W: Work>(
+        &self,
+        limit: Duration,
+        work: &W,
+        begin: &str,
+    ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
+        tokio::time::timeout(limit, self.attempt(work, begin)).await.unwrap_or_else(|_| {
+            let said = format!("PostgreSQL did not answer within {} s", limit.as_secs());
+            Err(Attempt::Final(StoreError::Unavailable(said)))
+        })
     }
 
     async fn attempt<W: Work>(
@@ -123,40 +149,51 @@ impl Postgres {
         begin: &str,
     ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
         let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
-        conn.batch_execute(begin).await.map_err(|error| Attempt::Final(trouble(&error)))?;
-        let mut guard = Abandon(Some(Tx::new(Conn::Postgres(conn))));
-        let Some(tx) = &mut guard.0 else {
-            return Err(Attempt::Final(StoreError::Corrupt("no transaction".into())));
-        };
-        let result = work.run(tx).await;
-        let Some(tx) = guard.0.take() else {
-            return Err(Attempt::Final(StoreError::Corrupt("no transaction".into())));
-        };
-        let Conn::Postgres(conn) = tx.conn else {
-            return Err(Attempt::Final(StoreError::Corrupt("not a PostgreSQL connection".into())));
-        };
+        let mut open = Open(Some(Tx::new(Conn::Postgres(conn))));
+        open.say(begin).await?;
+        let result = work.run(open.tx()?).await;
         match result {
-            Ok(out) => match conn.batch_execute("COMMIT").await {
-                Ok(()) => Ok((out, tx.signals)),
-                Err(error) => {
-                    drop(Object::take(conn));
-                    Err(Attempt::of(&error))
-                }
-            },
+            Ok(out) => {
+                open.say("COMMIT").await?;
+                Ok((out, open.close()))
+            }
             Err(error) => {
-                if conn.batch_execute("ROLLBACK").await.is_err() {
-                    drop(Object::take(conn));
-                }
+                open.say("ROLLBACK").await?;
+                open.close();
                 Err(if again(&error) { Attempt::Again(error) } else { Attempt::Final(error) })
             }
         }
     }
 }
 
-/// A transaction whose task was dropped in the middle: its connection must not go back to the pool.
-struct Abandon(Option<Tx>);
+/// A transaction that has not come to its end. Whatever drops it there, an error, a time limit or a
+/// caller that went away, takes its connection out of the pool: nobody knows what is on that line.
+struct Open(Option<Tx>);
 
-impl Drop for Abandon {
+impl Open {
+    fn tx(&mut self) -> std::result::Result<&mut Tx, Attempt> {
+        let closed = || Attempt::Final(StoreError::Corrupt("the transaction has ended".into()));
+        self.0.as_mut().ok_or_else(closed)
+    }
+
+    async fn say(&mut self, statement: &str) -> std::result::Result<(), Attempt> {
+        match &self.tx()?.conn {
+            Conn::Postgres(conn) => {
+                conn.batch_execute(statement).await.map_err(|error| Attempt::of(&error))
+            }
+            Conn::Sqlite(_) => {
+                Err(Attempt::Final(StoreError::Corrupt("not a PostgreSQL connection".into())))
+            }
+        }
+    }
+
+    /// The end: the connection goes back to the pool.
+    fn close(mut self) -> Vec<Signal> {
+        self.0.take().map(|tx| tx.signals).unwrap_or_default()
+    }
+}
+
+impl Drop for Open {
     fn drop(&mut self) {
         if let Some(Tx { conn: Conn::Postgres(conn), .. }) = self.0.take() {
             drop(Object::take(conn));

@@ -141,6 +141,12 @@ fn commit_group(
     while let Some(job) = group.get_mut(done) {
         job.run(tx);
         done += 1;
+        if rolled_back(tx) {
+            // On some errors SQLite ends the transaction by itself. What came after would be committed
+            // on its own, and then be told that it was not.
+            let said = "SQLite gave the transaction up; free some space or look at the disk";
+            return Err(StoreError::Unavailable(said.into()));
+        }
         if given_up(tx) {
             let said = "a group of writes was given up; nothing of it was written";
             return Err(StoreError::Unavailable(said.into()));
@@ -158,6 +164,13 @@ fn given_up(tx: &Tx) -> bool {
     match &tx.conn {
         Conn::Sqlite(conn) => conn.is_autocommit(),
         Conn::Postgres(_) => true,
+    }
+}
+
+fn rolled_back(tx: &Tx) -> bool {
+    match &tx.conn {
+        Conn::Sqlite(conn) => conn.is_autocommit(),
+        Conn::Postgres(_) => false,
     }
 }
 

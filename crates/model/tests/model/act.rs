@@ -1,0 +1,244 @@
+//! What an operator may do, in each of the eight workflow states.
+
+use crate::support::{Story, at, done, fault, join, netboot, note, who, wipe};
+use model::effect::{Answer, Verb};
+use model::fault::Code;
+use model::refusal::RefusalKind;
+use model::run::act::{Acted, Action, Again, act, again};
+use model::run::{HaltKind, Run, StepPhase, Workflow};
+
+/// A run in that state, reached the way runs get there.
+fn run_in(workflow: Workflow) -> Run {
+    let mut story = Story::of(vec![netboot(0), wipe(0)]);
+    match workflow {
+        Workflow::Pending => return crate::support::run(vec![netboot(0), wipe(0)]),
+        Workflow::Running => {}
+        Workflow::Completed => {
+            story.answer(done()).answer(done());
+        }
+        Workflow::FailedRetryable => {
+            story.answer(fault(Code::EffectFailed));
+        }
+        Workflow::FailedManualIntervention => {
+            story.answer(done()).answer(fault(Code::AnswerLost));
+            story.answer(Ok(Answer::Unknown("no trace of it".into())));
+        }
+        Workflow::Cancelled => {
+            story.act(Action::Cancel).interrupt().answer(Ok(Answer::Stopped)).answer(done());
+        }
+        Workflow::Compensating => {
+            story.act(Action::Cancel).interrupt().answer(Ok(Answer::Stopped));
+        }
+        Workflow::Reconciled => {
+            story.answer(done()).answer(fault(Code::EffectFailed)).act(Action::Adopt);
+            story.answer(done());
+        }
+    }
+    assert_eq!(story.run.progress.workflow, workflow, "{:#?}", story.run.progress);
+    story.run
+}
+
+/// What came of it, in a word.
+fn outcome(run: &Run, action: Action) -> String {
+    match act(run, action, &who(), at(9)) {
+        Ok(Acted::Already) => "already".into(),
+        Ok(Acted::Told(progress, note)) => {
+            assert!(note.said.contains("alice") && !note.line.is_empty(), "{note:?}");
+            assert!(!progress.workflow.ended());
+            "told".into()
+        }
+        Ok(Acted::Changed(progress, note)) => {
+            assert!(note.said.contains("because"), "{note:?}");
+            assert!(progress.workflow.ended());
+            "changed".into()
+        }
+        Ok(Acted::Reopened(progress, _)) => {
+            assert!(!progress.workflow.ended() && progress.failure.is_none());
+            assert_eq!(progress.finished_at, None);
+            "reopened".into()
+        }
+        Err(refusal) => {
+            assert_eq!(refusal.kind, RefusalKind::Precondition);
+            assert!(refusal.said.contains("op-1"), "{refusal}");
+            let next = refusal.next.expect("it says what to type");
+            assert!(next.starts_with("farrier ") && next.contains("op-1"), "{next}");
+            refusal.reason.into()
+        }
+    }
+}
+
+const ACTIVE: &str = "RUN_ACTIVE";
+const ENDED: &str = "ALREADY_FINISHED";
+
+#[test]
+fn every_state_and_every_action() {
+    use Workflow::{
+        Cancelled, Compensating, Completed, FailedManualIntervention, FailedRetryable, Pending,
+        Reconciled, Running,
+    };
+    // Columns: cancel, retry-step, resume, adopt, mark-manual.
+    let table = [
+        (Pending, ["told", "already", "already", ACTIVE, "told"]),
+        (Running, ["told", "already", "already", ACTIVE, "told"]),
+        (Compensating, ["already", "already", "already", ACTIVE, "told"]),
+        (FailedRetryable, [ENDED, "reopened", "reopened", "reopened", "changed"]),
+        (FailedManualIntervention, [ENDED, "reopened", "reopened", "reopened", "already"]),
+        (Completed, [ENDED, ENDED, ENDED, ENDED, ENDED]),
+        (Cancelled, [ENDED, ENDED, ENDED, ENDED, ENDED]),
+        (Reconciled, [ENDED, ENDED, ENDED, ENDED, ENDED]),
+    ];
+    assert_eq!(table.len(), Workflow::ALL.len());
+    for (workflow, row) in table {
+        let run = run_in(workflow);
+        for (action, expected) in Action::ALL.into_iter().zip(row) {
+            assert_eq!(outcome(&run, action), expected, "{} in {workflow:?}", action.as_str());
+        }
+    }
+}
+
+#[test]
+fn a_new_run_is_made_of_an_ended_one_only() {
+    for workflow in Workflow::ALL {
+        let run = run_in(workflow);
+        for how in [Again::Rerun, Again::RestartClean] {
+            match again(&run, how) {
+                Ok(progress) => {
+                    assert!(workflow.ended(), "{workflow:?}");
+                    assert_eq!(progress.workflow, Workflow::Pending);
+                    assert_eq!((progress.halt, progress.failure), (None, None));
+                }
+                Err(refusal) => {
+                    assert!(!workflow.ended(), "{workflow:?}");
+                    assert_eq!(refusal.reason, ACTIVE);
+                    assert_eq!(refusal.next.as_deref(), Some("farrier cancel op-1"));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn asking_twice_is_asking_once() {
+    let mut run = run_in(Workflow::Running);
+    for (action, kind) in
+        [(Action::MarkManual, HaltKind::Freeze), (Action::Cancel, HaltKind::Cancel)]
+    {
+        let Ok(Acted::Told(progress, _)) = act(&run, action, &who(), at(9)) else {
+            panic!("{action:?} was not taken");
+        };
+        run.progress = progress;
+        assert_eq!(run.progress.halt.as_ref().map(|halt| halt.kind), Some(kind));
+        assert_eq!(act(&run, action, &who(), at(9)), Ok(Acted::Already));
+    }
+}
+
+#[test]
+fn retrying_is_a_new_attempt_and_resuming_looks_first() {
+    let unknown = run_in(Workflow::FailedManualIntervention);
+    let mut retried = Story::begin(unknown.clone());
+    retried.act(Action::RetryStep).expect(Verb::Perform, "wipe/2");
+    let mut resumed = Story::begin(unknown);
+    resumed.act(Action::Resume).expect(Verb::Inquire, "wipe/1");
+    // An attempt that is known to be over needs no look.
+    let mut plain = Story::begin(run_in(Workflow::FailedRetryable));
+    plain.act(Action::Resume).expect(Verb::Perform, "netboot/2").answer(done());
+    plain.expect(Verb::Perform, "wipe/1").answer(done());
+    assert_eq!(plain.run.progress.workflow, Workflow::Completed);
+}
+
+#[test]
+fn a_failed_run_gets_its_retries_again() {
+    let mut story = Story::of(vec![note(1)]);
+    for attempt in ["note/1", "note/2"] {
+        story.expect(Verb::Perform, attempt).answer(fault(Code::EffectFailed));
+    }
+    assert_eq!(story.run.progress.workflow, Workflow::FailedRetryable);
+    story.act(Action::RetryStep);
+    for attempt in ["note/3", "note/4"] {
+        story.expect(Verb::Perform, attempt).answer(fault(Code::EffectFailed));
+    }
+    assert_eq!(story.run.progress.workflow, Workflow::FailedRetryable);
+}
+
+#[test]
+fn a_cancel_undoes_what_was_begun_last_first() {
+    let mut story = Story::of(vec![netboot(0), wipe(0), join(0), note(0)]);
+    story.answer(done()).answer(done()).expect(Verb::Perform, "join/1");
+    story.act(Action::Cancel).interrupt().expect(Verb::Stop, "join/1");
+    story.answer(Ok(Answer::Stopped)).expect(Verb::Perform, "undo-join/1").answer(done());
+    story.expect(Verb::Perform, "undo-netboot/1").answer(done());
+    let progress = &story.run.progress;
+    assert_eq!(progress.workflow, Workflow::Cancelled);
+    let states: Vec<_> = progress.steps.iter().map(|step| step.state).collect();
+    use StepPhase::{Failed, Succeeded, Waiting};
+    assert_eq!(states, [Succeeded, Succeeded, Failed, Waiting, Succeeded, Succeeded]);
+}
+
+#[test]
+fn a_failed_undo_does_not_keep_the_others_from_being_undone() {
+    let mut story = Story::of(vec![netboot(0), join(0), note(0)]);
+    story.answer(done()).answer(done()).act(Action::Cancel).interrupt();
+    story.answer(Ok(Answer::Stopped)).expect(Verb::Perform, "undo-join/1");
+    story.answer(fault(Code::CapabilityMissing)).expect(Verb::Perform, "undo-netboot/1");
+    story.answer(done());
+    let progress = &story.run.progress;
+    assert_eq!(progress.workflow, Workflow::Cancelled);
+    let failure = progress.failure.as_ref().expect("it says what could not be undone");
+    assert_eq!((failure.fault.code, failure.step.as_str()), (Code::UndoFailed, "undo-join"));
+}
+
+/// Found by the walk: a freeze in the middle of undoing made the run forget that it was canceled.
+#[test]
+fn a_canceled_run_that_is_frozen_and_resumed_stays_canceled() {
+    let mut story = Story::begin(run_in(Workflow::Compensating));
+    story.take_over().expect(Verb::Inquire, "undo-netboot/1").act(Action::MarkManual);
+    story.answer(Ok(Answer::NeverStarted)).expect(Verb::Stop, "undo-netboot/1");
+    story.answer(Ok(Answer::Stopped));
+    assert_eq!(story.run.progress.workflow, Workflow::FailedManualIntervention);
+    // The first key is barred, so it goes on under another.
+    story.act(Action::Resume).expect(Verb::Perform, "undo-netboot/2");
+    story.answer(done());
+    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+}
+
+/// Found by the walk: a second cancel undid everything a second time, under the keys of the first.
+#[test]
+fn a_cancel_after_a_freeze_goes_on_undoing() {
+    let mut run = run_in(Workflow::Compensating);
+    let steps = run.progress.steps.len();
+    for action in [Action::MarkManual, Action::Cancel] {
+        let Ok(Acted::Told(progress, _)) = act(&run, action, &who(), at(9)) else {
+            panic!("{action:?} was not taken");
+        };
+        run.progress = progress;
+    }
+    let mut story = Story::begin(run);
+    story.expect(Verb::Inquire, "undo-netboot/1").answer(done());
+    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+    assert_eq!(story.run.progress.steps.len(), steps);
+}
+
+/// Found by the walk: the names of the first undoing came again with the same keys.
+#[test]
+fn a_clean_restart_that_is_canceled_undoes_under_new_keys() {
+    let ended = run_in(Workflow::Completed);
+    let progress = again(&ended, Again::RestartClean).unwrap();
+    let mut story = Story::with(ended.spec, progress);
+    assert_eq!(story.run.progress.workflow, Workflow::Compensating);
+    story.expect(Verb::Perform, "undo-netboot/1").answer(done());
+    assert_eq!(story.run.progress.workflow, Workflow::Running);
+    story.expect(Verb::Perform, "netboot/1").answer(done()).act(Action::Cancel).interrupt();
+    story.answer(Ok(Answer::Stopped)).expect(Verb::Perform, "undo-netboot/2").answer(done());
+    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+}
+
+#[test]
+fn a_foreign_engine_version_is_refused_not_guessed() {
+    let mut run = run_in(Workflow::Running);
+    run.spec.engine += 1;
+    let story = Story::begin(run);
+    let progress = &story.run.progress;
+    assert_eq!(progress.workflow, Workflow::FailedManualIntervention);
+    assert_eq!(progress.failure.as_ref().unwrap().fault.code, Code::ForeignEngine);
+    assert_eq!(story.asked(), None);
+}

@@ -1,0 +1,157 @@
+//! What a run does to its machine: every type of run, every way to end, both kinds of plan.
+
+use crate::support::{at, note, spec};
+use model::condition::{ConditionType, Evidence};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, RunId};
+use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::plan::{OnFailure, RunType};
+use model::run::{Failure, Halt, HaltKind, Run, RunPhase, RunSpec, Workflow, apply_to_machine};
+
+use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Reachable};
+
+fn machine(phase: Phase) -> Machine {
+    let mut machine =
+        Machine::new(MachineId::trusted("m-1"), MachineSpec::default(), Labels::new(), at(0));
+    machine.phase = phase;
+    machine.active_run = Some(RunId::trusted("op-1"));
+    machine
+}
+
+fn run_in(run_type: RunType, on_failure: OnFailure, workflow: Workflow) -> Run {
+    let mut run = Run::new(RunSpec { run_type, on_failure, ..spec(vec![note(0)]) });
+    run.progress.workflow = workflow;
+    if workflow.failed() {
+        let fault = Fault::new(Code::CommandFailed, "exit status 1");
+        run.progress.failure = Some(Failure { fault, step: "note".into(), attempts: 1 });
+    }
+    run
+}
+
+/// Rule 2 and rule 4 of the documents, written out by hand.
+#[test]
+fn every_type_every_end_both_plans() {
+    let mut cases = 0;
+    for run_type in RunType::ALL {
+        for workflow in Workflow::ALL {
+            for on_failure in [OnFailure::KeepPhase, OnFailure::EnterMaintenance] {
+                for before in Phase::ALL {
+                    cases += 1;
+                    let run = run_in(run_type, on_failure, workflow);
+                    let mut machine = machine(before);
+                    apply_to_machine(&mut machine, &run, &[], at(5));
+                    let case = format!("{run_type:?} {workflow:?} {on_failure:?} {before:?}");
+                    let end = run.phase();
+
+                    let opted_in = on_failure == OnFailure::EnterMaintenance;
+                    let phase = match (end, run_type) {
+                        (RunPhase::Succeeded, RunType::EnterMaintenance) => Phase::Maintenance,
+                        (RunPhase::Succeeded, RunType::ExitMaintenance) => Phase::Ready,
+                        (RunPhase::Failed | RunPhase::Canceled, _) if opted_in => {
+                            Phase::Maintenance
+                        }
+                        _ => before,
+                    };
+                    assert_eq!(machine.phase, phase, "{case}");
+
+                    let failed = end == RunPhase::Failed;
+                    assert_eq!(machine.is(NeedsIntervention), failed, "{case}");
+                    let canceled = end == RunPhase::Canceled;
+                    assert_eq!(machine.is(OperationCanceled), canceled, "{case}");
+                    assert!(!machine.is(Drained), "{case}");
+                    let back_in_service =
+                        end == RunPhase::Succeeded && run_type == RunType::ExitMaintenance;
+                    let known = machine.conditions.get(Drained).is_some();
+                    assert_eq!(known, back_in_service, "{case}");
+                    let active = machine.active_run.is_some();
+                    assert_eq!(active, !end.ended(), "{case}");
+                }
+            }
+        }
+    }
+    assert_eq!(cases, 7 * 8 * 2 * 3);
+}
+
+#[test]
+fn a_failure_names_its_code_and_its_run() {
+    let mut failed = machine(Phase::Ready);
+    let run = run_in(RunType::Reboot, OnFailure::KeepPhase, Workflow::FailedRetryable);
+    apply_to_machine(&mut failed, &run, &[], at(5));
+    let known = failed.conditions.get(NeedsIntervention).unwrap();
+    assert_eq!((known.reason.as_str(), known.last_transition), ("command-failed:op-1", at(5)));
+
+    let mut canceled = machine(Phase::Ready);
+    let run = run_in(RunType::Reboot, OnFailure::KeepPhase, Workflow::Cancelled);
+    apply_to_machine(&mut canceled, &run, &[], at(6));
+    assert_eq!(canceled.conditions.get(OperationCanceled).unwrap().reason, "Canceled:op-1");
+}
+
+#[test]
+fn needs_intervention_lasts_until_a_later_success() {
+    for workflow in Workflow::ALL {
+        let mut machine = machine(Phase::Maintenance);
+        machine.learn(&[Evidence::new(NeedsIntervention, true, "earlier")], at(1));
+        let run = run_in(RunType::Upgrade, OnFailure::KeepPhase, workflow);
+        apply_to_machine(&mut machine, &run, &[], at(5));
+        let cleared = run.phase() == RunPhase::Succeeded;
+        assert_eq!(machine.is(NeedsIntervention), !cleared, "{workflow:?}");
+        let known = machine.conditions.get(NeedsIntervention).unwrap();
+        assert_eq!(known.last_transition, if cleared { at(5) } else { at(1) });
+    }
+}
+
+#[test]
+fn operation_canceled_lasts_until_the_next_run_starts() {
+    for workflow in Workflow::ALL {
+        let mut machine = machine(Phase::Maintenance);
+        machine.learn(&[Evidence::new(OperationCanceled, true, "earlier")], at(1));
+        let run = run_in(RunType::Upgrade, OnFailure::KeepPhase, workflow);
+        apply_to_machine(&mut machine, &run, &[], at(5));
+        assert_eq!(machine.is(OperationCanceled), run.ended(), "{workflow:?}");
+    }
+}
+
+#[test]
+fn a_cancel_that_could_not_undo_needs_a_person() {
+    let mut run = run_in(RunType::Reimage, OnFailure::KeepPhase, Workflow::Cancelled);
+    let fault = Fault::new(Code::UndoFailed, "the boot order stayed");
+    run.progress.failure = Some(Failure { fault, step: "undo-netboot".into(), attempts: 3 });
+    let mut machine = machine(Phase::Maintenance);
+    apply_to_machine(&mut machine, &run, &[], at(5));
+    assert!(machine.is(OperationCanceled) && machine.is(NeedsIntervention));
+    assert_eq!(machine.conditions.get(NeedsIntervention).unwrap().reason, "undo-failed:op-1");
+}
+
+#[test]
+fn a_freeze_moves_no_phase_whatever_the_plan_says() {
+    let on_failure = OnFailure::EnterMaintenance;
+    let mut run = run_in(RunType::Reboot, on_failure, Workflow::FailedManualIntervention);
+    let (kind, by, reason) = (HaltKind::Freeze, "alice".into(), String::new());
+    run.progress.halt = Some(Halt { kind, by, reason, undoing: false });
+    let mut machine = machine(Phase::Ready);
+    apply_to_machine(&mut machine, &run, &[], at(5));
+    assert_eq!(machine.phase, Phase::Ready);
+    assert!(machine.is(NeedsIntervention));
+}
+
+#[test]
+fn a_machine_that_another_run_holds_is_not_let_go() {
+    let mut machine = machine(Phase::Ready);
+    machine.active_run = Some(RunId::trusted("op-2"));
+    let run = run_in(RunType::Reboot, OnFailure::KeepPhase, Workflow::Completed);
+    apply_to_machine(&mut machine, &run, &[], at(5));
+    assert_eq!(machine.active_run, Some(RunId::trusted("op-2")));
+}
+
+#[test]
+fn evidence_is_taken_in_before_the_verdict() {
+    let mut machine = machine(Phase::Maintenance);
+    let seen = [Evidence::new(Reachable, true, "SshOK"), Evidence::new(Drained, true, "NoPods")];
+    let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Running);
+    apply_to_machine(&mut machine, &run, &seen, at(5));
+    assert!(machine.is(Reachable) && machine.is(Drained));
+    // The end of the run overrules what was seen on the way.
+    let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Completed);
+    apply_to_machine(&mut machine, &run, &seen, at(6));
+    assert!(machine.is(Reachable) && !machine.is(Drained));
+}

@@ -1,0 +1,317 @@
+//! What must hold in every state of a run and between any two of them, whatever happened before.
+//!
+//! [`Past`] remembers, beside the model and by rules of its own, what the world was asked and what it
+//! answered. The model does not see it.
+
+use model::effect::{Answer, Order, Verb};
+use model::fault::{Class, Code, Fault, Happened};
+use model::plan::UNDO_PREFIX;
+use model::refusal::Refusal;
+use model::run::act::Action;
+use model::run::{Run, RunPhase, StepPhase, Then, Workflow};
+use model::time::Timestamp;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+type Said<'a> = &'a dyn Fn() -> String;
+
+/// What somebody outside would remember of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Past {
+    /// How many steps the run began with; later ones take back what was done.
+    steps: usize,
+    /// By name of the step.
+    by_step: BTreeMap<String, Trace>,
+    /// The furthest step of the plan that was ever performed.
+    furthest: Option<usize>,
+    /// What the operator last asked for and was told would happen.
+    wish: Option<Wish>,
+    /// Nobody can tell what became of a destructive effect, and a person was told so.
+    unknown: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Wish {
+    Cancel,
+    Freeze,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Trace {
+    /// The effect was asked for, and what became of it is not known.
+    in_doubt: bool,
+    /// That became so just now: the next order must look or stop.
+    just_now: bool,
+    performed: Option<u32>,
+    /// The world said that the last key was never started.
+    never_started: bool,
+}
+
+fn name_in_hand(run: &Run) -> String {
+    run.progress.current().map(|step| run.step_name(step)).unwrap_or_default()
+}
+
+impl Past {
+    pub fn new(run: &Run) -> Self {
+        Self {
+            steps: run.progress.steps.len(),
+            by_step: BTreeMap::new(),
+            furthest: None,
+            wish: None,
+            unknown: false,
+        }
+    }
+
+    /// What of it still matters, with attempts counted from the run's own, so that equal pasts compare
+    /// equal: of steps that are not in hand only which keys they used, where a name may come again.
+    pub fn relative_to(&self, run: &Run) -> Self {
+        let mut past = self.clone();
+        let in_hand = name_in_hand(run);
+        past.by_step.retain(|name, _| *name == in_hand || name.starts_with(UNDO_PREFIX));
+        for (name, trace) in &mut past.by_step {
+            let of_name = |step: &&model::run::StepState| run.step_name(step) == *name;
+            let attempt = run.progress.steps.iter().rfind(of_name).map_or(0, |step| step.attempt);
+            trace.performed = trace.performed.map(|performed| attempt.abs_diff(performed).min(2));
+            if *name != in_hand {
+                *trace = Trace { performed: trace.performed, ..Trace::default() };
+            }
+        }
+        past
+    }
+
+    fn trace(&mut self, run: &Run) -> &mut Trace {
+        self.by_step.entry(name_in_hand(run)).or_default()
+    }
+
+    /// What an answer settles, by the promises of the verbs and nothing else.
+    pub fn answered(&mut self, run: &Run, verb: Verb, result: &Result<Answer, Fault>) {
+        let destructive = run
+            .progress
+            .current()
+            .and_then(|step| run.effect(step))
+            .is_some_and(|effect| effect.destructive());
+        let trace = self.trace(run);
+        match (verb, result) {
+            (Verb::Observe, _) => {}
+            (_, Ok(Answer::Done(_))) => trace.in_doubt = false,
+            (Verb::Inquire, Ok(Answer::NeverStarted)) => {
+                trace.in_doubt = false;
+                trace.never_started = true;
+            }
+            (Verb::Stop, Ok(Answer::Stopped)) => trace.in_doubt = false,
+            (Verb::Inquire | Verb::Stop, Ok(Answer::Unknown(_))) if destructive => {
+                self.unknown = true;
+            }
+            (Verb::Perform | Verb::Follow, Ok(_)) => trace.just_now = true,
+            (Verb::Follow, Err(fault)) if fault.code.unseen() => trace.just_now = true,
+            (Verb::Perform | Verb::Follow, Err(fault)) => match fault.code.happened() {
+                Happened::Maybe => trace.just_now = true,
+                Happened::No => trace.in_doubt = false,
+            },
+            (Verb::Inquire | Verb::Stop, Ok(_) | Err(_)) => {}
+        }
+    }
+
+    /// An order in hand was left without an answer.
+    pub fn lost(&mut self, run: &Run) {
+        if let Some((_, Verb::Perform | Verb::Follow)) = run.open_order() {
+            self.trace(run).just_now = true;
+        }
+    }
+
+    /// (ii), (iii), (v), (vii): what may be asked of the world now.
+    pub fn asked(&mut self, run: &Run, order: &Order, timeout: Duration, said: Said) {
+        assert!(timeout > Duration::ZERO, "{:?} has no time\n{}", order.verb, said());
+        let step = run.progress.current().expect("a step in hand");
+        assert_eq!(order.key, run.key(step), "{}", said());
+        assert_eq!(run.open_order(), Some((order.key.clone(), order.verb)), "{}", said());
+        let (attempt, of, undo) = (step.attempt, step.of, step.undo);
+        let destructive = order.effect.destructive();
+        let trace = self.trace(run);
+        if std::mem::take(&mut trace.just_now) {
+            let looks = matches!(order.verb, Verb::Inquire | Verb::Stop);
+            assert!(looks, "{:?} although it may have happened\n{}", order.verb, said());
+        }
+        if order.verb != Verb::Perform {
+            return;
+        }
+        assert!(!destructive || !trace.in_doubt, "performed while in doubt\n{}", said());
+        if let Some(before) = trace.performed {
+            let fresh = attempt > before || (attempt == before && trace.never_started);
+            assert!(fresh, "the key {} is used twice\n{}", order.key, said());
+        }
+        trace.performed = Some(attempt);
+        trace.in_doubt = true;
+        trace.never_started = false;
+        if !undo {
+            assert!(self.furthest.is_none_or(|far| of >= far), "out of order\n{}", said());
+            self.furthest = Some(of);
+        }
+    }
+
+    /// An operator was told that it would be done.
+    pub fn told(&mut self, run: &Run, action: Action) {
+        match action {
+            Action::Cancel => self.wish = Some(Wish::Cancel),
+            Action::MarkManual if !run.ended() => self.wish = Some(Wish::Freeze),
+            Action::MarkManual | Action::RetryStep | Action::Resume | Action::Adopt => {}
+        }
+    }
+
+    /// A person looked and decided to go on. Only what was being undone stays canceled.
+    pub fn reopened(&mut self, run: &Run, action: Action) {
+        let undoing = self.undoing(run);
+        self.wish = undoing.then_some(Wish::Cancel);
+        self.unknown = false;
+        let trace = self.trace(run);
+        trace.just_now = false;
+        if action == Action::RetryStep {
+            trace.in_doubt = false;
+        }
+    }
+
+    /// A cancel has stopped the work: there are steps that take it back.
+    fn undoing(&self, run: &Run) -> bool {
+        run.progress.steps.len() > self.steps
+    }
+
+    /// (iii) again, for what is adopted: what lies behind is never in hand again.
+    pub fn moved(&mut self, run: &Run, said: Said) {
+        let in_hand = run.progress.current().filter(|step| !step.undo && !run.ended());
+        if let (Some(step), Some(far)) = (in_hand, self.furthest) {
+            assert!(step.of >= far, "an earlier step is in hand again\n{}", said());
+        }
+        // A step that ended one way or the other has nothing left to look into.
+        let settled = run.progress.steps.iter().filter(|one| one.state == StepPhase::Succeeded);
+        for step in settled {
+            if let Some(trace) = self.by_step.get_mut(&run.step_name(step)) {
+                trace.just_now = false;
+            }
+        }
+    }
+}
+
+/// (i), (v): an active run does something, or waits until a moment that comes.
+pub fn check_open(run: &Run, then: Option<&Then>, now: Timestamp, said: Said) {
+    let progress = &run.progress;
+    assert!(progress.finished_at.is_none(), "{}", said());
+    match then {
+        // Told something by an operator: it is woken.
+        None => {}
+        Some(Then::Ask(..)) => assert!(run.open_order().is_some(), "{}", said()),
+        Some(Then::Until(at)) => {
+            assert!(*at > now, "it waits for what has been\n{}", said());
+            assert!(run.open_order().is_none(), "{}", said());
+        }
+        Some(Then::Rest) => panic!("an active run rests\n{}", said()),
+    }
+    let asked = progress.steps.iter().filter(|step| step.asked.is_some()).count();
+    assert_eq!(asked, usize::from(run.open_order().is_some()), "{}", said());
+    let running = progress.steps.iter().filter(|step| step.state == StepPhase::Running).count();
+    assert!(running <= 1, "two steps at once\n{}", said());
+    assert!(matches!(run.phase(), RunPhase::Pending | RunPhase::Running), "{}", said());
+    let undo = progress.current().is_some_and(|step| step.undo);
+    let (compensating, pending) =
+        (progress.workflow == Workflow::Compensating, progress.workflow == Workflow::Pending);
+    assert!(pending || compensating == undo, "{}", said());
+    if let Some(failure) = &progress.failure {
+        assert_eq!(failure.fault.code, Code::UndoFailed, "{}", said());
+    }
+}
+
+/// (iv), (vi), (viii): how a run may end.
+pub fn check_ended(run: &Run, past: &Past, said: Said) {
+    let progress = &run.progress;
+    let workflow = progress.workflow;
+    assert!(progress.finished_at.is_some(), "{}", said());
+    assert!(run.open_order().is_none(), "an order outlives the run\n{}", said());
+    for step in &progress.steps {
+        assert!(step.asked.is_none(), "an order outlives the run\n{}", said());
+        assert_ne!(step.state, StepPhase::Running, "a step outlives the run\n{}", said());
+    }
+    let forward = || progress.steps.iter().filter(|step| !step.undo);
+    let undone = &progress.steps[past.steps.min(progress.steps.len())..];
+    match workflow {
+        Workflow::Completed | Workflow::Reconciled => {
+            let all = forward().all(|step| step.state == StepPhase::Succeeded);
+            assert!(all && undone.is_empty(), "{workflow:?} with work left\n{}", said());
+            assert!(progress.failure.is_none() && past.wish.is_none(), "{}", said());
+            assert_eq!(workflow == Workflow::Reconciled, progress.adopted, "{}", said());
+        }
+        Workflow::Cancelled => {
+            assert_eq!(past.wish, Some(Wish::Cancel), "{}", said());
+            let ended = |phase| matches!(phase, StepPhase::Succeeded | StepPhase::Failed);
+            assert!(undone.iter().all(|step| step.undo && ended(step.state)), "{}", said());
+            let failed = undone.iter().any(|step| step.state == StepPhase::Failed);
+            let code = progress.failure.as_ref().map(|failure| failure.fault.code);
+            assert_eq!(code, failed.then_some(Code::UndoFailed), "{}", said());
+            check_all_undone(run, past, said);
+        }
+        Workflow::FailedRetryable | Workflow::FailedManualIntervention => {
+            check_failed(run, past, said);
+        }
+        Workflow::Pending | Workflow::Running | Workflow::Compensating => {
+            panic!("{workflow:?} is no end\n{}", said());
+        }
+    }
+    let phase = match workflow {
+        Workflow::Completed | Workflow::Reconciled => RunPhase::Succeeded,
+        Workflow::Cancelled => RunPhase::Canceled,
+        _ => RunPhase::Failed,
+    };
+    assert_eq!(run.phase(), phase, "{}", said());
+}
+
+/// What this run began and could take back, it took back, or says that it could not.
+fn check_all_undone(run: &Run, past: &Past, said: Said) {
+    for step in run.progress.steps.iter().take(past.steps) {
+        let undoable = run.plan_step(step).is_some_and(|plan| plan.effect.undo().is_some());
+        if !step.undo && step.attempt > 0 && undoable {
+            let undone = format!("{UNDO_PREFIX}{}", run.step_name(step));
+            let times = run.progress.steps[past.steps..]
+                .iter()
+                .filter(|one| run.step_name(one) == undone)
+                .count();
+            assert_eq!(times, 1, "{undone}\n{}", said());
+        }
+    }
+}
+
+fn check_failed(run: &Run, past: &Past, said: Said) {
+    let progress = &run.progress;
+    let failure = progress.failure.as_ref().expect("a failed run says why");
+    assert!(!failure.fault.said.is_empty(), "{}", said());
+    let at = progress.current().map(|step| run.step_name(step)).unwrap_or_default();
+    assert_eq!(failure.step, at, "it failed elsewhere than where it stands\n{}", said());
+    if failure.fault.class() != Class::Retryable {
+        assert_eq!(progress.workflow, Workflow::FailedManualIntervention, "{}", said());
+    }
+    match past.wish {
+        Some(Wish::Cancel) => {
+            assert_eq!(progress.workflow, Workflow::FailedManualIntervention, "{}", said());
+            assert_eq!(failure.fault.code, Code::OutcomeUnknown, "a cancel was lost\n{}", said());
+        }
+        Some(Wish::Freeze) => {
+            assert_eq!(progress.workflow, Workflow::FailedManualIntervention, "{}", said());
+        }
+        None => assert_ne!(failure.fault.code, Code::FrozenByOperator, "{}", said()),
+    }
+    if past.unknown && past.wish.is_none() {
+        assert_eq!(failure.fault.code, Code::OutcomeUnknown, "{}", said());
+    }
+}
+
+/// An action that is refused says why and what to type instead, and only where it makes no sense.
+pub fn check_refused(run: &Run, action: Action, refusal: &Refusal, said: Said) {
+    let next = refusal.next.as_deref().unwrap_or_default();
+    assert!(next.starts_with("farrier "), "{refusal:?}\n{}", said());
+    let way_out = match action {
+        Action::Cancel => run.ended(),
+        Action::RetryStep | Action::Resume => {
+            matches!(run.phase(), RunPhase::Succeeded | RunPhase::Canceled)
+        }
+        Action::Adopt => run.phase() != RunPhase::Failed,
+        Action::MarkManual => matches!(run.phase(), RunPhase::Succeeded | RunPhase::Canceled),
+    };
+    assert!(way_out, "{action:?} is refused: {refusal}\n{}", said());
+}

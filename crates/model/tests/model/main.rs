@@ -1,0 +1,10 @@
+//! The model as tables and walks: what a run may do, from every state it can reach.
+
+mod act;
+mod adopt;
+mod aftermath;
+mod invariants;
+mod stored;
+mod support;
+mod walk;
+mod why;

@@ -1,0 +1,158 @@
+//! Runs to begin with, and the few words the tables share.
+
+use model::effect::{Answer, Effect, NetbootMode, Outcome, Verb};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, PlanId, RunId};
+use model::plan::{OnFailure, Params, RunStep, RunType};
+use model::run::act::{Acted, Action, Who, act};
+use model::run::{Decision, ENGINE_VERSION, Given, Policy, Progress, Run, RunSpec, Then, decide};
+use model::time::Timestamp;
+
+pub const TIMEOUT_SECONDS: u32 = 3_600;
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + seconds * 1_000)
+}
+
+fn step(name: &str, max_retries: u32, effect: Effect) -> RunStep {
+    RunStep { name: name.into(), timeout_seconds: TIMEOUT_SECONDS, max_retries, effect }
+}
+
+/// Doing it twice does harm, and nothing takes it back.
+pub fn wipe(max_retries: u32) -> RunStep {
+    step("wipe", max_retries, Effect::Repave { image: "ubuntu-2204".into() })
+}
+
+/// Doing it twice does no harm, and nothing takes it back.
+pub fn note(max_retries: u32) -> RunStep {
+    step("note", max_retries, Effect::Ssh { command: "true".into(), destructive: false })
+}
+
+/// Doing it twice does no harm, and there is something that takes it back.
+pub fn netboot(max_retries: u32) -> RunStep {
+    step("netboot", max_retries, Effect::Netboot { mode: NetbootMode::Pxe })
+}
+
+/// The same.
+pub fn join(max_retries: u32) -> RunStep {
+    step("join", max_retries, Effect::Join { cluster_ref: "cluster-a".into() })
+}
+
+pub fn spec(steps: Vec<RunStep>) -> RunSpec {
+    RunSpec {
+        id: RunId::trusted("op-1"),
+        machine_id: MachineId::trusted("m-1"),
+        request_id: "req-1".into(),
+        run_type: RunType::Reimage,
+        plan_id: PlanId::trusted("plan-x"),
+        steps,
+        params: Params::new(),
+        initiator: "alice".into(),
+        parent: None,
+        again: None,
+        on_failure: OnFailure::KeepPhase,
+        engine: ENGINE_VERSION,
+        created_at: at(0),
+    }
+}
+
+pub fn run(steps: Vec<RunStep>) -> Run {
+    Run::new(spec(steps))
+}
+
+pub fn who() -> Who {
+    Who { by: "alice".into(), reason: "because".into() }
+}
+
+pub fn done() -> Result<Answer, Fault> {
+    Ok(Answer::Done(Outcome { said: "it holds".into(), evidence: Vec::new() }))
+}
+
+pub fn fault(code: Code) -> Result<Answer, Fault> {
+    Err(Fault::new(code, "as told"))
+}
+
+/// A run driven by hand, one decision after the other.
+pub struct Story {
+    pub run: Run,
+    pub then: Then,
+    pub now: Timestamp,
+}
+
+impl Story {
+    /// Begins with the first decision about the run.
+    pub fn begin(run: Run) -> Self {
+        let mut story = Self { run, then: Then::Rest, now: at(1) };
+        story.turn(None);
+        story
+    }
+
+    pub fn of(steps: Vec<RunStep>) -> Self {
+        Self::begin(run(steps))
+    }
+
+    pub fn with(spec: RunSpec, progress: Progress) -> Self {
+        Self::begin(Run { spec, progress, version: 1 })
+    }
+
+    fn turn(&mut self, given: Option<&Given>) {
+        let Decision { run, then, .. } = decide(&self.run, 1, given, Policy::default(), self.now);
+        self.run = run;
+        self.then = then;
+    }
+
+    /// Answers the order in hand; what waits afterwards is waited for.
+    pub fn answer(&mut self, result: Result<Answer, Fault>) -> &mut Self {
+        let verb = self.asked().expect("an order is in hand").0;
+        self.turn(Some(&Given::Answered(verb, result)));
+        if let Then::Until(then) = self.then {
+            self.now = then;
+            self.turn(None);
+        }
+        self
+    }
+
+    /// Asks for something that the run must accept, and lets it decide unless an order is in hand.
+    pub fn act(&mut self, action: Action) -> &mut Self {
+        match act(&self.run, action, &who(), self.now) {
+            Ok(Acted::Told(progress, _)) => self.run.progress = progress,
+            Ok(Acted::Changed(progress, _) | Acted::Reopened(progress, _)) => {
+                self.run.progress = progress;
+            }
+            other => panic!("{action:?} on {:?}: {other:?}", self.run.progress.workflow),
+        }
+        if self.run.open_order().is_none() {
+            self.turn(None);
+        }
+        self
+    }
+
+    pub fn interrupt(&mut self) -> &mut Self {
+        self.turn(Some(&Given::Interrupted));
+        self
+    }
+
+    /// The worker died with the order in hand, and another one comes.
+    pub fn take_over(&mut self) -> &mut Self {
+        self.turn(None);
+        self
+    }
+
+    /// The order in hand: its verb and the step and attempt of its key.
+    pub fn asked(&self) -> Option<(Verb, String)> {
+        match &self.then {
+            Then::Ask(order, _) => {
+                let key = order.key.as_str();
+                Some((order.verb, key.split_once('/').expect("a run id").1.to_string()))
+            }
+            Then::Until(_) | Then::Rest => None,
+        }
+    }
+
+    /// Says that the order in hand is this one.
+    #[track_caller]
+    pub fn expect(&mut self, verb: Verb, key: &str) -> &mut Self {
+        assert_eq!(self.asked(), Some((verb, key.to_string())), "{:#?}", self.run.progress);
+        self
+    }
+}

@@ -1,0 +1,117 @@
+//! Why: an answer in every state, with what is normal and what to type.
+
+use crate::support::{at, netboot, spec, wipe};
+use crate::walk::states;
+use model::condition::{ConditionType, Evidence};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, RunId};
+use model::machine::view::EffectiveState;
+use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::run::{Failure, Run, RunPhase, Workflow};
+use model::why::{Explanation, explain_machine, explain_run, next_command, overdue};
+use std::time::Duration;
+
+fn check_commands(told: &Explanation, case: &str) {
+    for command in &told.next_commands {
+        assert!(command.starts_with("farrier "), "{command:?} in {case}");
+    }
+    let mut commands = told.next_commands.clone();
+    commands.sort();
+    commands.dedup();
+    assert_eq!(commands.len(), told.next_commands.len(), "{:?} in {case}", told.next_commands);
+}
+
+#[test]
+fn every_reachable_state_of_a_run_has_an_answer() {
+    let states = states(vec![netboot(0)]);
+    assert!(states.len() > 10_000, "{}", states.len());
+    for (run, now) in &states {
+        let told = explain_run(run, *now);
+        let case = || format!("{told:#?}\n{:#?}", run.progress);
+        assert!(told.headline.contains("op-1"), "{}", case());
+        assert!(told.since.is_some_and(|since| since >= at(0)), "{}", case());
+        assert!(!told.headline.ends_with("step "), "{}", case());
+        check_commands(&told, "a run");
+        assert!(!told.next_commands.is_empty(), "{}", case());
+        if run.ended() {
+            assert!(told.waiting_for.is_empty() && !told.overdue, "{}", case());
+        } else {
+            assert!(!told.waiting_for.is_empty(), "{}", case());
+            assert!(told.normal.starts_with("up to "), "{}", case());
+            // Nobody waits for ever without being told.
+            let later = *now + Duration::from_secs(24 * 3_600);
+            assert!(overdue(run, later), "{}", case());
+            let resume = "farrier run resume op-1";
+            assert_eq!(explain_run(run, later).next_commands[0], resume, "{}", case());
+        }
+        if run.phase() == RunPhase::Failed {
+            assert!(!told.failed.is_empty() && told.fault.is_some(), "{}", case());
+            let next = next_command(run).unwrap_or_default();
+            assert!(next.starts_with("farrier "), "{}", case());
+        }
+    }
+    for workflow in Workflow::ALL {
+        assert!(states.iter().any(|(run, _)| run.progress.workflow == workflow), "{workflow:?}");
+    }
+}
+
+#[test]
+fn every_fault_has_a_command_of_its_own() {
+    for code in Code::ALL {
+        let mut run = Run::new(spec(vec![wipe(0)]));
+        let fault = Fault::new(*code, "the device said no");
+        let failure = Failure { fault, step: "wipe".into(), attempts: 1 };
+        run.progress.workflow = failure.workflow();
+        run.progress.failure = Some(failure);
+        let told = explain_run(&run, at(5));
+        assert_eq!((told.fault, told.failed.as_str()), (Some(*code), "the device said no"));
+        check_commands(&told, code.as_str());
+        let next = next_command(&run).expect("a command");
+        assert!(told.next_commands.contains(&next), "{code:?}: {next}");
+    }
+}
+
+fn machine(phase: Phase, active: bool, set: &[ConditionType]) -> Machine {
+    let mut machine =
+        Machine::new(MachineId::trusted("m-1"), MachineSpec::default(), Labels::new(), at(0));
+    machine.phase = phase;
+    machine.active_run = active.then(|| RunId::trusted("op-1"));
+    for condition in set {
+        machine.learn(&[Evidence::new(*condition, true, "why-not")], at(1));
+    }
+    machine
+}
+
+#[test]
+fn every_state_of_a_machine_has_an_answer() {
+    use ConditionType::{NeedsIntervention, Retired, Rma};
+    let mut seen = Vec::new();
+    for phase in Phase::ALL {
+        for active in [false, true] {
+            for set in [&[][..], &[NeedsIntervention], &[Rma], &[Retired], &[Rma, Retired]] {
+                for run in [None, Some(Run::new(spec(vec![wipe(0)])))] {
+                    let machine = machine(phase, active, set);
+                    let told = explain_machine(&machine, run.as_ref(), at(2));
+                    let case = format!("{machine:?} with {run:?}: {told:?}");
+                    assert!(told.headline.starts_with("m-1 "), "{case}");
+                    check_commands(&told, &case);
+                    seen.push(machine.effective_state());
+                    let lost = machine.effective_state() == EffectiveState::Busy && run.is_none();
+                    assert_eq!(told.next_commands.is_empty(), lost, "{case}");
+                }
+            }
+        }
+    }
+    for state in EffectiveState::ALL {
+        assert!(seen.contains(&state), "{state:?}");
+    }
+}
+
+#[test]
+fn a_machine_that_cannot_be_reached_says_so() {
+    let mut machine = machine(Phase::Ready, false, &[]);
+    machine.learn(&[Evidence::new(ConditionType::BmcReachable, false, "Timeout")], at(3));
+    let told = explain_machine(&machine, None, at(9));
+    assert!(told.headline.contains("BMCReachable is false: Timeout"), "{}", told.headline);
+    assert_eq!((told.since, told.failed.as_str()), (Some(at(3)), "Timeout"));
+}
