@@ -1,0 +1,103 @@
+//! Signals: whoever waits hears of what was committed, and of nothing else.
+
+use crate::harness::{Db, at, event, machine, settle_of, soon};
+use model::refusal::Refusal;
+use model::run::Workflow;
+use std::time::Duration;
+use store::{Hold, NewLog, Signal};
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
+
+on_both!(a_commit_is_heard, what_was_refused_is_not_heard);
+
+fn line() -> NewLog {
+    let (step, data) = ("one".into(), b"hello".to_vec());
+    NewLog { start: 0, ts: at(1), step, attempt: 1, stream: "stdout", data }
+}
+
+/// What has been heard so far. On PostgreSQL a store hears itself at once and others a little later.
+fn heard(bus: &mut Receiver<Signal>) -> Vec<Signal> {
+    let mut all = Vec::new();
+    loop {
+        match bus.try_recv() {
+            Ok(signal) => all.push(signal),
+            Err(TryRecvError::Empty) => return all,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+async fn a_commit_is_heard(db: Db) {
+    let mut bus = db.store.bus().listen();
+    let run = db.add_run("op-1").await;
+    let id = run.spec.id.clone();
+    let signals = heard(&mut bus);
+    assert!(signals.contains(&Signal::Event) && signals.contains(&Signal::Work), "{signals:?}");
+    let run = db.tell(&run, Workflow::Running).await;
+    assert!(heard(&mut bus).contains(&Signal::Wake(id.clone())));
+    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+    assert!(heard(&mut bus).contains(&Signal::Log(id.clone())));
+    // The end of a run ends its log.
+    let claimed = db.claim("a", at(100), 1).await.remove(0);
+    let mut run = run;
+    run.progress.workflow = Workflow::Completed;
+    heard(&mut bus);
+    db.settle(&settle_of(&run, &claimed, Hold::Release(None))).await.unwrap();
+    assert!(heard(&mut bus).contains(&Signal::Log(id)));
+}
+
+async fn what_was_refused_is_not_heard(db: Db) {
+    let id = db.add_run("op-1").await.spec.id;
+    let mut bus = db.store.bus().listen();
+    let more = machine("m-2");
+    let refused = tx!([more, id], |tx| {
+        tx.insert_machine(&more, &event()).await?;
+        tx.wake(&id, at(1)).await?;
+        Err::<(), _>(Refusal::precondition("NOT_NOW", "not now").into())
+    });
+    db.write(refused).await.unwrap_err();
+    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+    let signals = heard(&mut bus);
+    assert!(signals.contains(&Signal::Log(id.clone())), "{signals:?}");
+    assert!(!signals.contains(&Signal::Wake(id)), "{signals:?}");
+}
+
+mod replicas {
+    use super::*;
+
+    on_postgres!(a_write_in_one_store_is_heard_in_another);
+
+    /// Listening begins some time after a store is opened, so it is said until it is heard.
+    async fn a_write_in_one_store_is_heard_in_another(db: Db) {
+        let run = db.add_run("op-1").await;
+        let other = db.another().await;
+        let wanted = [
+            Signal::Log(run.spec.id.clone()),
+            Signal::Wake(run.spec.id.clone()),
+            Signal::Event,
+            Signal::Work,
+        ];
+        // What a new listener is told once, that it should look, must not count.
+        let mut bus = other.store.bus().listen();
+        let id = run.spec.id.clone();
+        let first = async {
+            while !heard(&mut bus).contains(&Signal::Log(id.clone())) {
+                db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon("the first word", first).await;
+        for signal in wanted {
+            let mut bus = other.store.bus().listen();
+            let said = async {
+                while !heard(&mut bus).contains(&signal) {
+                    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+                    let run = db.run(&id).await;
+                    db.tell(&run, Workflow::Running).await;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            soon(&format!("{signal:?}"), said).await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! Filters: what a database selects is what the model says matches, for any filter and any fleet.
+
+use crate::harness::{Db, Dice, ended, knows, machine, run};
+use model::condition::ConditionType;
+use model::filter::{Filter, Item, Subject};
+use model::id::{PlanId, RunId};
+use model::machine::view::{EffectiveState, LifecycleState};
+use model::machine::{Machine, Phase};
+use model::plan::RunType;
+use model::run::{Run, RunPhase, Workflow};
+use std::collections::HashMap;
+
+on_both!(machines_are_selected_as_the_model_says, runs_are_selected_as_the_model_says);
+
+const MACHINES: usize = 60;
+const FILTERS: usize = 400;
+const KEYS: [&str; 9] = ["env", "a.b", "a/b", "5", "-1", "0x", "Env", "null", "team_1"];
+const VALUES: [&str; 12] =
+    ["prod", "Prod", "", "5", "null", "true", "it's", "a b", "\\", "\"quoted\"", "ä☃", "%"];
+const PROVIDERS: [&str; 3] = ["", "sim", "redfish"];
+
+fn random_machine(dice: &mut Dice, number: usize) -> Machine {
+    let mut machine = machine(&format!("m-{number:03}"));
+    machine.phase = *dice.pick(&Phase::ALL);
+    machine.spec.provider = (*dice.pick(&PROVIDERS)).into();
+    machine.active_run = dice.coin().then(|| RunId::trusted(format!("op-{number:03}")));
+    for condition in ConditionType::ALL {
+        match dice.roll(4) {
+            0 => knows(&mut machine, *condition, true),
+            1 => knows(&mut machine, *condition, false),
+            _ => {}
+        }
+    }
+    for _ in 0..dice.roll(5) {
+        let (key, value) = (*dice.pick(&KEYS), *dice.pick(&VALUES));
+        machine.labels.insert(key.into(), value.into());
+    }
+    machine
+}
+
+fn random_run(dice: &mut Dice, machine: &Machine, number: usize) -> Run {
+    let mut run = run(&format!("op-{number:03}"), machine.id.as_str());
+    run.spec.run_type = *dice.pick(&RunType::ALL);
+    run.spec.plan_id = PlanId::trusted(*dice.pick(&["plan-a", "plan-b"]));
+    run.spec.request_id = format!("req {number}");
+    ended(run, *dice.pick(&Workflow::ALL))
+}
+
+fn quoted(value: &str) -> String {
+    format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A field and the values worth asking for.
+fn random_field(dice: &mut Dice, subject: Subject) -> (String, Vec<String>) {
+    let words = |all: &[&str]| all.iter().map(|word| (*word).to_string()).collect::<Vec<_>>();
+    let ids = |prefix: &str| (0..6).map(|n| format!("{prefix}-{:03}", n * 10)).collect::<Vec<_>>();
+    let phases = Phase::ALL.map(Phase::as_str);
+    let effective = EffectiveState::ALL.map(EffectiveState::as_str);
+    let lifecycle = LifecycleState::ALL.map(LifecycleState::as_str);
+    let common = match subject {
+        Subject::Machine => ("phase", words(&phases)),
+        Subject::Run | Subject::Plan => ("machine_phase", words(&phases)),
+    };
+    let condition = format!("condition.{}", dice.pick(ConditionType::ALL).as_str());
+    let label = format!("labels.{}", dice.pick(&KEYS));
+    let mut fields = vec![
+        ("machine_id".to_string(), ids("m")),
+        (common.0.to_string(), common.1),
+        ("effective_state".to_string(), words(&effective)),
+        ("lifecycle_state".to_string(), words(&lifecycle)),
+        ("provider".to_string(), words(&PROVIDERS)),
+        (condition, words(&["true", "false"])),
+        (label, words(&VALUES)),
+    ];
+    if subject == Subject::Run {
+        fields.extend([
+            ("run_id".to_string(), ids("op")),
+            ("operation_id".to_string(), ids("op")),
+            ("type".to_string(), words(&RunType::ALL.map(RunType::run_word))),
+            ("phase".to_string(), words(&RunPhase::ALL.map(RunPhase::as_str))),
+            ("workflow_state".to_string(), words(&Workflow::ALL.map(Workflow::as_str))),
+            ("plan_id".to_string(), words(&["plan-a", "plan-b", "plan-c"])),
+            ("request_id".to_string(), words(&["req 1", "req 2", "no such"])),
+        ]);
+    }
+    fields.swap_remove(dice.roll(fields.len()))
+}
+
+fn random_term(dice: &mut Dice, subject: Subject) -> String {
+    let (field, values) = random_field(dice, subject);
+    let one = quoted(dice.pick::<String>(&values));
+    let some: Vec<_> = (0..=dice.roll(3)).map(|_| quoted(dice.pick::<String>(&values))).collect();
+    let some = some.join(", ");
+    match dice.roll(4) {
+        0 => format!("{field}={one}"),
+        1 => format!("{field} != {one}"),
+        2 => format!("{field} in ({some})"),
+        _ => format!("{field} not in ({some})"),
+    }
+}
+
+fn random_filter(dice: &mut Dice, subject: Subject) -> (String, Filter) {
+    let terms: Vec<_> = (0..dice.roll(4)).map(|_| random_term(dice, subject)).collect();
+    let text = terms.join(" AND ");
+    let filter = Filter::parse(&text, subject).unwrap_or_else(|refusal| panic!("{refusal}"));
+    (text, filter)
+}
+
+async fn fleet(db: &Db, dice: &mut Dice) -> Vec<Machine> {
+    let machines: Vec<_> = (0..MACHINES).map(|number| random_machine(dice, number)).collect();
+    db.add_machines(machines.clone()).await;
+    machines
+}
+
+async fn machines_are_selected_as_the_model_says(db: Db) {
+    let mut dice = Dice::new(7);
+    let machines = fleet(&db, &mut dice).await;
+    let (mut some, mut all_or_none) = (0, 0);
+    for _ in 0..FILTERS {
+        let (text, filter) = random_filter(&mut dice, Subject::Machine);
+        let matching: Vec<_> =
+            machines.iter().filter(|one| filter.matches(Item::Machine(one))).cloned().collect();
+        let selected = tx!([filter], |tx| tx.machines(&filter, None, 1_000).await);
+        let page = db.read(selected).await.unwrap();
+        assert_eq!(page.machines, matching, "{text}");
+        assert_eq!(page.next, None);
+        match matching.len() {
+            0 | MACHINES => all_or_none += 1,
+            _ => some += 1,
+        }
+    }
+    assert!(some > FILTERS / 4 && all_or_none > 0, "{some} filters told any apart");
+}
+
+async fn runs_are_selected_as_the_model_says(db: Db) {
+    let mut dice = Dice::new(11);
+    let machines = fleet(&db, &mut dice).await;
+    let mut runs = Vec::new();
+    for (number, machine) in machines.iter().enumerate() {
+        let run = random_run(&mut dice, machine, number);
+        db.insert_run(&run, None).await.unwrap();
+        runs.push(run);
+    }
+    runs.reverse();
+    let by_id: HashMap<_, _> = machines.iter().map(|one| (&one.id, one)).collect();
+    let mut some = 0;
+    for _ in 0..FILTERS {
+        let (text, filter) = random_filter(&mut dice, Subject::Run);
+        let holds = |run: &&Run| {
+            let machine = by_id.get(&run.spec.machine_id).copied();
+            filter.matches(Item::Run(run, machine))
+        };
+        let matching: Vec<_> = runs.iter().filter(holds).cloned().collect();
+        let selected = tx!([filter], |tx| tx.runs(&filter, None, 1_000).await);
+        assert_eq!(db.read(selected).await.unwrap().runs, matching, "{text}");
+        some += usize::from(!matching.is_empty() && matching.len() < runs.len());
+    }
+    assert!(some > FILTERS / 4, "{some} filters told any apart");
+}

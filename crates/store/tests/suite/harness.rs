@@ -1,0 +1,332 @@
+//! A fresh database for each test, on SQLite and on PostgreSQL.
+//!
+//! PostgreSQL is the server that FARRIER_TEST_POSTGRES names, `postgres://user@host:port`. Each test
+//! makes a database of its own there and drops it at its end, whether it passed or not.
+
+use model::condition::{ConditionType, Evidence};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, PlanId, RunId};
+use model::machine::{Labels, Machine, MachineSpec};
+use model::plan::{OnFailure, Params, RunStep, RunType};
+use model::run::{ENGINE_VERSION, Failure, Run, RunSpec, Workflow};
+use model::time::Timestamp;
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use store::{
+    Cause, Claimed, Cursor, Event, Hold, NewEvent, Options, Result, Settle, Settled, Store, Tx,
+    Work,
+};
+use tokio_postgres::NoTls;
+
+const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
+/// How long anything that must happen may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+const CONNECTIONS: usize = 10;
+
+/// Makes a test of each function, on each database.
+macro_rules! on_both {
+    ($($name:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                crate::harness::on_sqlite(super::$name).await;
+            })*
+        }
+        on_postgres!($($name),*);
+    };
+}
+
+/// Makes a test of each function, on PostgreSQL only.
+macro_rules! on_postgres {
+    ($($name:ident),* $(,)?) => {
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $name() {
+                crate::harness::on_postgres(super::$name).await;
+            })*
+        }
+    };
+}
+
+/// A transaction, written where it is used; what stands in brackets is cloned into each try of it.
+macro_rules! tx {
+    ([$($captured:ident),*], |$tx:ident| $body:expr) => {{
+        $(let $captured = $captured.clone();)*
+        crate::harness::work(move |$tx| {
+            $(let $captured = $captured.clone();)*
+            Box::pin(async move { $body })
+        })
+    }};
+}
+
+type Running<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// A closure as a transaction.
+pub struct Do<T, F>(F, PhantomData<fn() -> T>);
+
+pub fn work<T, F>(body: F) -> Do<T, F>
+where
+    F: for<'a> Fn(&'a mut Tx) -> Running<'a, T> + Send + Sync + 'static,
+{
+    Do(body, PhantomData)
+}
+
+impl<T, F> Work for Do<T, F>
+where
+    T: Send + 'static,
+    F: for<'a> Fn(&'a mut Tx) -> Running<'a, T> + Send + Sync + 'static,
+{
+    type Out = T;
+
+    async fn run(&self, tx: &mut Tx) -> Result<T> {
+        (self.0)(tx).await
+    }
+}
+
+#[derive(Clone)]
+pub struct Db {
+    pub store: Store,
+    pub options: Options,
+}
+
+pub async fn on_sqlite<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -> F) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = Options::Sqlite { path: folder.path().join("farrier.db") };
+    let store = Store::open(&options).await.expect("a fresh database");
+    body(Db { store, options }).await;
+}
+
+pub async fn on_postgres<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -> F) {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let Ok(server) = std::env::var(POSTGRES) else {
+        assert!(std::env::var_os("CI").is_none(), "{POSTGRES} is not set, and this is CI");
+        println!("PostgreSQL: not set, run `cargo xtask test`");
+        return;
+    };
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("farrier_test_{}_{number}", std::process::id());
+    let server = server.trim_end_matches('/');
+    sql(&format!("{server}/postgres"), &format!("CREATE DATABASE {name}")).await;
+    let url = format!("{server}/{name}");
+    // In a task of its own, so that the database is dropped when the test fails, too.
+    let ended = tokio::spawn(async move {
+        let options = Options::Postgres { url, connections: CONNECTIONS };
+        let store = Store::open(&options).await.expect("a fresh database");
+        body(Db { store, options }).await;
+    })
+    .await;
+    sql(&format!("{server}/postgres"), &format!("DROP DATABASE {name} WITH (FORCE)")).await;
+    if let Err(error) = ended {
+        std::panic::resume_unwind(error.into_panic());
+    }
+}
+
+/// Runs a statement on a connection of its own, past the store.
+pub async fn sql(url: &str, statement: &str) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("PostgreSQL");
+    let pump = tokio::spawn(connection);
+    client.batch_execute(statement).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+    drop(client);
+    pump.await.expect("no panic").expect("a clean end");
+}
+
+/// Waits for something that must come.
+pub async fn soon<T>(what: &str, wait: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, wait).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what} did not come within {PATIENCE:?}"),
+    }
+}
+
+impl Db {
+    pub fn is_sqlite(&self) -> bool {
+        matches!(self.options, Options::Sqlite { .. })
+    }
+
+    pub fn write<W: Work>(&self, work: W) -> Running<'static, W::Out> {
+        let store = self.store.clone();
+        Box::pin(async move { soon("a write", store.write(work)).await })
+    }
+
+    pub fn read<W: Work>(&self, work: W) -> Running<'static, W::Out> {
+        let store = self.store.clone();
+        Box::pin(async move { soon("a read", store.scan(work)).await })
+    }
+
+    /// Another store on the same database, as another replica has it.
+    pub async fn another(&self) -> Self {
+        let store = Store::open(&self.options).await.expect("the same database");
+        Self { store, options: self.options.clone() }
+    }
+
+    pub async fn add_machine(&self, id: &str) -> Machine {
+        let machine = machine(id);
+        self.write(tx!([machine], |tx| tx.insert_machine(&machine, &event()).await)).await.unwrap();
+        machine
+    }
+
+    pub async fn add_machines(&self, machines: Vec<Machine>) {
+        let insert = tx!([machines], |tx| {
+            for machine in &machines {
+                tx.insert_machine(machine, &event()).await?;
+            }
+            Ok(())
+        });
+        self.write(insert).await.unwrap();
+    }
+
+    /// A machine and an active run on it, due now.
+    pub async fn add_run(&self, id: &str) -> Run {
+        let machine = format!("m-{id}");
+        self.add_machine(&machine).await;
+        let run = run(id, &machine);
+        self.insert_run(&run, None).await.unwrap();
+        run
+    }
+
+    pub async fn insert_run(&self, run: &Run, owner: Option<&'static str>) -> Result<()> {
+        let run = run.clone();
+        self.write(tx!([run, owner], |tx| tx.insert_run(&run, owner, &event()).await)).await
+    }
+
+    pub async fn run(&self, id: &RunId) -> Run {
+        let found = self.read(tx!([id], |tx| tx.run(&id).await)).await.unwrap();
+        found.unwrap_or_else(|| panic!("no {id}"))
+    }
+
+    pub async fn machine(&self, id: &MachineId) -> Machine {
+        let found = self.read(tx!([id], |tx| tx.machine(&id).await)).await.unwrap();
+        found.unwrap_or_else(|| panic!("no {id}"))
+    }
+
+    pub async fn claim(&self, owner: &'static str, now: Timestamp, limit: i64) -> Vec<Claimed> {
+        self.write(tx!([], |tx| tx.claim_due(owner, now, limit).await)).await.unwrap()
+    }
+
+    pub async fn settle(&self, settle: &Settle) -> Result<Settled> {
+        self.write(tx!([settle], |tx| tx.settle(&settle).await)).await
+    }
+
+    /// Moves a run as an operator does, with its event, and returns it as it is then.
+    pub async fn tell(&self, run: &Run, workflow: Workflow) -> Run {
+        let mut run = run.clone();
+        run.progress.workflow = workflow;
+        let told = tx!([run], |tx| {
+            let version = tx.tell(&run, at(50)).await?.version;
+            let run = Run { version, ..run };
+            tx.tell_run(&run, &event()).await?;
+            Ok(run)
+        });
+        self.write(told).await.unwrap()
+    }
+
+    pub async fn events_after(&self, cursor: Cursor, limit: i64) -> Vec<Event> {
+        self.read(tx!([], |tx| tx.events_after(cursor, limit).await)).await.unwrap()
+    }
+
+    /// The first `count` events. On PostgreSQL an event is shown once everything before it is final,
+    /// which other tests on the same server may delay.
+    pub async fn events(&self, count: usize) -> Vec<Event> {
+        let mut all: Vec<Event> = Vec::new();
+        let wait = async {
+            while all.len() < count {
+                let cursor = all.last().map(|event| event.cursor).unwrap_or_default();
+                all.extend(self.events_after(cursor, 100).await);
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        soon("the events", wait).await;
+        assert_eq!(all.len(), count, "{all:#?}");
+        all
+    }
+}
+
+pub fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(1_700_000_000_000 + seconds * 1_000)
+}
+
+pub fn event() -> NewEvent {
+    NewEvent {
+        cause: Cause::Engine,
+        actor: "test".into(),
+        message: "because".into(),
+        decided_by: "here".into(),
+        at: at(1),
+    }
+}
+
+pub fn machine(id: &str) -> Machine {
+    Machine::new(MachineId::trusted(id), MachineSpec::default(), Labels::new(), at(0))
+}
+
+pub fn knows(machine: &mut Machine, condition: ConditionType, status: bool) {
+    machine.learn(&[Evidence::new(condition, status, "test")], at(2));
+}
+
+/// A run of two steps, not yet begun.
+pub fn run(id: &str, machine: &str) -> Run {
+    let step = |name: &str| RunStep {
+        name: name.into(),
+        timeout_seconds: 60,
+        max_retries: 1,
+        effect: model::effect::Effect::Ssh { command: "true".into(), destructive: false },
+    };
+    Run::new(RunSpec {
+        id: RunId::trusted(id),
+        machine_id: MachineId::trusted(machine),
+        request_id: format!("req-{id}"),
+        run_type: RunType::Upgrade,
+        plan_id: PlanId::trusted("plan-x"),
+        steps: vec![step("one"), step("two")],
+        params: Params::new(),
+        initiator: "alice".into(),
+        parent: None,
+        again: None,
+        on_failure: OnFailure::KeepPhase,
+        engine: ENGINE_VERSION,
+        created_at: at(0),
+    })
+}
+
+/// The same after it has ended.
+pub fn ended(mut run: Run, workflow: Workflow) -> Run {
+    run.progress.workflow = workflow;
+    run.progress.finished_at = Some(at(40));
+    if workflow.failed() {
+        let fault = Fault::new(Code::CommandFailed, "exit status 1");
+        run.progress.failure = Some(Failure { fault, step: "one".into(), attempts: 1 });
+    }
+    run
+}
+
+pub fn settle_of(run: &Run, claimed: &Claimed, hold: Hold) -> Settle {
+    Settle { run: run.clone(), epoch: claimed.epoch, wakes: claimed.wakes, hold, now: at(20) }
+}
+
+/// Chance that is the same each time.
+pub struct Dice(u64);
+
+impl Dice {
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// A number below `sides`.
+    pub fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % sides as u64) as usize
+    }
+
+    pub fn pick<'a, T>(&mut self, among: &'a [T]) -> &'a T {
+        &among[self.roll(among.len())]
+    }
+
+    pub fn coin(&mut self) -> bool {
+        self.roll(2) == 1
+    }
+}

@@ -1,0 +1,148 @@
+//! Machines: written whole, read back the same, changed only by who read the latest.
+
+use crate::harness::{Db, at, event, knows, machine};
+use model::condition::ConditionType;
+use model::id::{MachineId, RunId};
+use model::machine::{Machine, MachineSpec, Phase};
+use model::refusal::Refusal;
+use store::StoreError;
+
+on_both!(
+    every_field_comes_back,
+    an_id_is_taken_once,
+    an_old_version_changes_nothing,
+    racing_updates_are_all_applied,
+    a_refusal_takes_everything_back,
+    odd_texts_survive,
+);
+
+fn full(id: &str) -> Machine {
+    let mut machine = machine(id);
+    machine.labels = [("env".to_string(), "prod".to_string())].into();
+    machine.spec = MachineSpec {
+        ssh_endpoint: "10.0.0.7:22".into(),
+        bmc_endpoint: "https://10.1.0.7".into(),
+        target_cluster_ref: "cluster-a".into(),
+        mac_addresses: vec!["aa:bb:cc:dd:ee:ff".into()],
+        provider: "sim".into(),
+        serial: "S-1".into(),
+        customer_id: "c-9".into(),
+    };
+    machine.phase = Phase::Maintenance;
+    machine.active_run = Some(RunId::trusted("op-1"));
+    knows(&mut machine, ConditionType::Reachable, true);
+    knows(&mut machine, ConditionType::Drained, false);
+    machine
+}
+
+async fn every_field_comes_back(db: Db) {
+    let mut machine = full("m-1");
+    db.add_machines(vec![machine.clone()]).await;
+    assert_eq!(db.machine(&machine.id).await, machine);
+    let id = machine.id.clone();
+    let locked = db.write(tx!([id], |tx| tx.machine_locked(&id).await)).await.unwrap();
+    assert_eq!(locked.as_ref(), Some(&machine));
+    assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(1));
+
+    machine.phase = Phase::Ready;
+    machine.active_run = None;
+    knows(&mut machine, ConditionType::Reachable, false);
+    let changed = tx!([machine], |tx| {
+        let mut machine = machine;
+        tx.update_machine(&mut machine, &event()).await?;
+        Ok(machine)
+    });
+    let written = db.write(changed).await.unwrap();
+    assert_eq!((written.version, written.updated_at), (2, at(1)));
+    assert_eq!(db.machine(&machine.id).await, written);
+    assert_eq!(Machine { version: 1, updated_at: at(0), ..written }, machine);
+
+    let nobody = MachineId::trusted("m-2");
+    assert_eq!(db.read(tx!([nobody], |tx| tx.machine(&nobody).await)).await, Ok(None));
+    let events = db.events(2).await;
+    let told: Vec<_> = events.iter().map(|one| (one.version, one.word.as_str())).collect();
+    assert_eq!(told, [(1, "BUSY"), (2, "IDLE")]);
+    assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
+}
+
+async fn an_id_is_taken_once(db: Db) {
+    let first = db.add_machine("m-1").await;
+    let second = Machine { phase: Phase::Maintenance, ..first.clone() };
+    let insert = tx!([second], |tx| tx.insert_machine(&second, &event()).await);
+    assert_eq!(db.write(insert).await, Err(StoreError::Conflict));
+    assert_eq!(db.machine(&first.id).await, first);
+    db.events(1).await;
+}
+
+async fn an_old_version_changes_nothing(db: Db) {
+    let machine = db.add_machine("m-1").await;
+    for (phase, expected) in
+        [(Phase::Ready, Ok(())), (Phase::Maintenance, Err(StoreError::Conflict))]
+    {
+        let stale = Machine { phase, ..machine.clone() };
+        let update = tx!([stale], |tx| tx.update_machine(&mut stale.clone(), &event()).await);
+        assert_eq!(db.write(update).await, expected);
+    }
+    let stored = db.machine(&machine.id).await;
+    assert_eq!((stored.phase, stored.version), (Phase::Ready, 2));
+    // Two events: the second update told nobody.
+    db.add_machine("m-2").await;
+    assert_eq!(db.events(3).await[2].object_id, "m-2");
+}
+
+async fn racing_updates_are_all_applied(db: Db) {
+    const WRITERS: usize = 8;
+    const EACH: usize = 10;
+    let id = db.add_machine("m-1").await.id;
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        let (db, id) = (db.clone(), id.clone());
+        tasks.spawn(async move {
+            for turn in 0..EACH {
+                let key = format!("w{writer}.{turn}");
+                let add = || {
+                    tx!([id, key], |tx| {
+                        let mut machine = tx.machine(&id).await?.expect("it is there");
+                        machine.labels.insert(key, "x".into());
+                        tx.update_machine(&mut machine, &event()).await
+                    })
+                };
+                // Whoever read an old version reads again.
+                while let Err(error) = db.write(add()).await {
+                    assert_eq!(error, StoreError::Conflict);
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    let machine = db.machine(&id).await;
+    assert_eq!(machine.labels.len(), WRITERS * EACH);
+    assert_eq!(machine.version, 1 + (WRITERS * EACH) as i64);
+    let versions: Vec<_> = db.events(1 + WRITERS * EACH).await;
+    assert!(versions.windows(2).all(|pair| pair[0].version + 1 == pair[1].version));
+}
+
+async fn a_refusal_takes_everything_back(db: Db) {
+    let refusal = Refusal::precondition("NOT_NOW", "not now");
+    let (new, said) = (machine("m-1"), refusal.clone());
+    let refused = tx!([new, said], |tx| {
+        tx.insert_machine(&new, &event()).await?;
+        assert!(tx.machine(&new.id).await?.is_some(), "a transaction sees its own writes");
+        Err::<(), _>(said.into())
+    });
+    assert_eq!(db.write(refused).await, Err(StoreError::Refused(refusal)));
+    assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(0));
+    db.add_machine("m-2").await;
+    assert_eq!(db.events(1).await[0].object_id, "m-2");
+}
+
+async fn odd_texts_survive(db: Db) {
+    let odd = ["", "'; DROP TABLE machines; --", "\"\\\"", "ä☃\u{1F600}", "%_$1?1", "null", "{}"];
+    let mut machine = machine("m-1");
+    for (index, text) in odd.iter().enumerate() {
+        machine.labels.insert(format!("k{index}"), (*text).to_string());
+    }
+    machine.spec.serial = odd.concat();
+    db.add_machines(vec![machine.clone()]).await;
+    assert_eq!(db.machine(&machine.id).await, machine);
+}

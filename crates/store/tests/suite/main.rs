@@ -1,0 +1,19 @@
+//! The store suite: the same promises, kept by both databases.
+
+#[macro_use]
+mod harness;
+
+mod bus;
+mod claims;
+mod events;
+mod filters;
+mod logs;
+mod machines;
+mod opening;
+mod paging;
+mod plans;
+mod replicas;
+mod runs;
+mod settling;
+mod snapshots;
+mod writer;

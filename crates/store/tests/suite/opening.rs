@@ -1,0 +1,132 @@
+//! Opening: an old database is kept, a newer one is refused, and one that cannot be had says why.
+
+use crate::harness::{Db, at, event, machine, sql};
+use model::run::Workflow;
+use store::{Options, Store, StoreError};
+
+on_both!(what_was_written_is_there_after_reopening, a_newer_schema_is_refused_in_words);
+
+async fn what_was_written_is_there_after_reopening(db: Db) {
+    let run = db.add_run("op-1").await;
+    let run = db.tell(&run, Workflow::Running).await;
+    let claimed = db.claim("a", at(100), 1).await;
+    let events = db.events(3).await;
+    let db = db.another().await;
+    assert_eq!(db.run(&run.spec.id).await, run);
+    let again = db.events(3).await;
+    assert!(events.iter().zip(&again).all(|(one, other)| one.cursor == other.cursor));
+    let held = db.read(tx!([], |tx| tx.held_by("a").await)).await.unwrap();
+    assert_eq!(held, [(run.spec.id, claimed[0].epoch)]);
+}
+
+async fn a_newer_schema_is_refused_in_words(db: Db) {
+    match &db.options {
+        Options::Sqlite { path } => {
+            let conn = rusqlite::Connection::open(path).unwrap();
+            conn.pragma_update(None, "user_version", 99).unwrap();
+        }
+        Options::Postgres { url, .. } => {
+            sql(url, "INSERT INTO schema_version (version) VALUES (99)").await;
+        }
+    }
+    match Store::open(&db.options).await.map(drop) {
+        Err(StoreError::Unavailable(said)) => {
+            assert!(said.contains("schema version 99") && said.contains("newer"), "{said}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The words of an error that says that the database cannot be had.
+fn words(result: Result<(), StoreError>) -> String {
+    match result {
+        Err(StoreError::Unavailable(said)) => said,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn open(options: Options) -> Result<(), StoreError> {
+    Store::open(&options).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_folder_that_is_not_there_or_not_ours_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = Options::Sqlite { path: folder.path().join("no/such/folder/farrier.db") };
+    assert!(words(open(missing).await).contains("unable to open"));
+    let itself = Options::Sqlite { path: folder.path().to_path_buf() };
+    assert!(words(open(itself).await).contains("unable to open"));
+    // Not even root may make files there.
+    let forbidden = Options::Sqlite { path: "/sys/farrier.db".into() };
+    assert!(!words(open(forbidden).await).is_empty());
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("farrier.db");
+    std::fs::write(&path, "not a database, but long enough to be read as one".repeat(100)).unwrap();
+    let said = words(open(Options::Sqlite { path: path.clone() }).await);
+    assert!(said.contains("not a database"), "{said}");
+    assert!(std::fs::read_to_string(path).unwrap().starts_with("not a database"));
+}
+
+#[tokio::test]
+async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("farrier.db");
+    let options = Options::Sqlite { path: path.clone() };
+    let db = Db { store: Store::open(&options).await.unwrap(), options };
+    let machine_id = db.add_machine("m-1").await.id;
+    // Root may write whatever the permissions say, so SQLite itself is told not to.
+    let path = format!("file:{}?mode=ro", path.display()).into();
+    let options = Options::Sqlite { path };
+    let db = Db { store: Store::open(&options).await.unwrap(), options };
+    assert_eq!(db.machine(&machine_id).await.version, 1);
+    let more = machine("m-2");
+    let write = tx!([more], |tx| tx.insert_machine(&more, &event()).await);
+    let said = words(db.write(write).await);
+    assert!(said.contains("read-only") && said.contains("writable"), "{said}");
+    assert_eq!(db.machine(&machine_id).await.version, 1, "and it can still be read");
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_says_so() {
+    let url = "postgres://nobody@127.0.0.1:1/nothing".to_string();
+    let said = words(open(Options::Postgres { url, connections: 2 }).await);
+    assert!(said.contains("Connection refused"), "{said}");
+    let url = "this is no URL".to_string();
+    let said = words(open(Options::Postgres { url, connections: 2 }).await);
+    assert!(said.contains("postgres://user@host"), "{said}");
+}
+
+mod together {
+    use super::*;
+
+    on_postgres!(replicas_that_start_together_migrate_once, events_from_another_cluster_come_first,);
+
+    async fn replicas_that_start_together_migrate_once(db: Db) {
+        let Options::Postgres { url, .. } = &db.options else { panic!("not PostgreSQL") };
+        sql(url, "DROP SCHEMA public CASCADE; CREATE SCHEMA public").await;
+        let mut opening = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let options = db.options.clone();
+            opening.spawn(async move { Store::open(&options).await.map(drop) });
+        }
+        let opened = opening.join_all().await;
+        assert!(opened.iter().all(Result::is_ok), "{opened:?}");
+        db.add_machine("m-1").await;
+    }
+
+    /// A dump of another cluster brings transaction ids that this one has not given out yet.
+    async fn events_from_another_cluster_come_first(db: Db) {
+        let run = db.add_run("op-1").await;
+        db.events(2).await;
+        let Options::Postgres { url, .. } = &db.options else { panic!("not PostgreSQL") };
+        sql(url, "UPDATE events SET tx = tx + 1000000000").await;
+        let db = db.another().await;
+        db.tell(&run, Workflow::Running).await;
+        let names: Vec<_> = db.events(3).await.into_iter().map(|one| one.word).collect();
+        assert_eq!(names, ["NEW", "pending", "running"]);
+    }
+}

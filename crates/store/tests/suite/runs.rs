@@ -1,0 +1,123 @@
+//! Runs: one for each request, one active on each machine, whoever asks.
+
+use crate::harness::{Db, at, ended, run};
+use model::id::{MachineId, RunId};
+use model::run::{Run, Workflow};
+use store::StoreError;
+
+on_both!(
+    a_run_comes_back_by_every_name,
+    a_request_makes_one_run,
+    a_machine_has_one_active_run,
+    racing_starts_make_one_run,
+    a_run_needs_its_machine,
+    a_run_may_be_born_in_hand,
+    active_runs_are_counted_by_phase,
+);
+
+async fn a_run_comes_back_by_every_name(db: Db) {
+    let run = db.add_run("op-1").await;
+    assert_eq!(db.run(&run.spec.id).await, run);
+    let (machine, request) = (run.spec.machine_id.clone(), run.spec.request_id.clone());
+    let by_request = tx!([machine, request], |tx| tx.run_of_request(&machine, &request).await);
+    assert_eq!(db.read(by_request).await, Ok(Some(run.clone())));
+    let latest = tx!([machine], |tx| tx.latest_run(&machine).await);
+    assert_eq!(db.read(latest).await, Ok(Some(run.clone())));
+    let id = run.spec.id.clone();
+    let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
+    assert_eq!(held.run, run);
+    assert_eq!((held.epoch, held.wakes, held.owner), (0, 1, None));
+
+    let nobody = RunId::trusted("op-2");
+    assert_eq!(db.read(tx!([nobody], |tx| tx.run(&nobody).await)).await, Ok(None));
+    assert_eq!(db.read(tx!([nobody], |tx| tx.held(&nobody).await)).await, Ok(None));
+    let nothing = tx!([machine], |tx| tx.run_of_request(&machine, "req-2").await);
+    assert_eq!(db.read(nothing).await, Ok(None));
+    let told = db.events(2).await.pop().unwrap();
+    assert_eq!((told.object_id.as_str(), told.word.as_str()), ("op-1", "pending"));
+    assert_eq!(told.run, Some(run));
+}
+
+async fn a_request_makes_one_run(db: Db) {
+    let first = ended(run("op-1", "m-1"), Workflow::Completed);
+    db.add_machine("m-1").await;
+    db.insert_run(&first, None).await.unwrap();
+    let mut second = run("op-2", "m-1");
+    second.spec.request_id = first.spec.request_id.clone();
+    assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
+    // The same words on another machine are another request.
+    db.add_machine("m-2").await;
+    second.spec.machine_id = MachineId::trusted("m-2");
+    db.insert_run(&second, None).await.unwrap();
+    assert_eq!(db.events(4).await.len(), 4);
+}
+
+async fn a_machine_has_one_active_run(db: Db) {
+    let first = db.add_run("op-1").await;
+    let machine = first.spec.machine_id.as_str();
+    let second = run("op-2", machine);
+    assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
+    // Once the first has ended, the machine is free.
+    let first = db.tell(&first, Workflow::Cancelled).await;
+    db.insert_run(&second, None).await.unwrap();
+    // And then the first may not be reopened.
+    let mut reopened = first.clone();
+    reopened.progress.workflow = Workflow::Running;
+    let reopen = tx!([reopened], |tx| tx.tell(&reopened, at(60)).await);
+    assert_eq!(db.write(reopen).await, Err(StoreError::Conflict));
+    assert_eq!(db.run(&first.spec.id).await, first);
+    let host = first.spec.machine_id.clone();
+    let latest = db.read(tx!([host], |tx| tx.latest_run(&host).await)).await.unwrap();
+    assert_eq!(latest.as_ref(), Some(&second));
+    let both = db.read(tx!([host], |tx| tx.latest_runs(&host, 5).await)).await.unwrap();
+    assert_eq!(both, [second, first]);
+}
+
+async fn racing_starts_make_one_run(db: Db) {
+    db.add_machine("m-1").await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..40 {
+        let db = db.clone();
+        tasks.spawn(async move { db.insert_run(&run(&format!("op-{number}"), "m-1"), None).await });
+    }
+    let results = tasks.join_all().await;
+    let won = results.iter().filter(|result| result.is_ok()).count();
+    let lost = results.iter().filter(|result| **result == Err(StoreError::Conflict)).count();
+    assert_eq!((won, lost), (1, 39), "{results:?}");
+    // The losers left nothing behind.
+    assert_eq!(db.events(2).await[1].word, "pending");
+    db.add_machine("m-2").await;
+    assert_eq!(db.events(3).await[2].object_id, "m-2");
+}
+
+async fn a_run_needs_its_machine(db: Db) {
+    let orphan = run("op-1", "m-nobody");
+    assert_eq!(db.insert_run(&orphan, None).await, Err(StoreError::Conflict));
+    let id = orphan.spec.id.clone();
+    assert_eq!(db.read(tx!([id], |tx| tx.run(&id).await)).await, Ok(None));
+}
+
+async fn a_run_may_be_born_in_hand(db: Db) {
+    db.add_machine("m-1").await;
+    let born = run("op-1", "m-1");
+    db.insert_run(&born, Some("replica-a")).await.unwrap();
+    assert_eq!(db.claim("replica-b", at(100), 10).await, []);
+    let held = db.read(tx!([], |tx| tx.held_by("replica-a").await)).await.unwrap();
+    assert_eq!(held, [(born.spec.id.clone(), 1)]);
+    let id = born.spec.id.clone();
+    let holder = db.read(tx!([id], |tx| tx.holder(&id).await)).await.unwrap();
+    assert_eq!(holder.as_deref(), Some("replica-a"));
+}
+
+async fn active_runs_are_counted_by_phase(db: Db) {
+    for id in ["op-1", "op-2", "op-3"] {
+        db.add_run(id).await;
+    }
+    let run: Run = db.run(&RunId::trusted("op-1")).await;
+    db.tell(&run, Workflow::Running).await;
+    let run = db.run(&RunId::trusted("op-2")).await;
+    db.tell(&run, Workflow::Completed).await;
+    let mut counts = db.read(tx!([], |tx| tx.phase_counts().await)).await.unwrap();
+    counts.sort();
+    assert_eq!(counts, [("PENDING".to_string(), 1), ("RUNNING".to_string(), 1)]);
+}

@@ -1,0 +1,138 @@
+//! Settling: a decision is written whole by the worker that still holds the run, or not at all.
+
+use crate::harness::{Db, at, event, settle_of};
+use model::machine::Phase;
+use model::run::{Run, Workflow};
+use store::{Claimed, Hold, Result, Settle, StoreError};
+
+on_both!(
+    a_settle_writes_the_run_and_keeps_the_claim,
+    a_settle_lets_go_until_then,
+    an_ended_run_lets_its_machine_go,
+    a_moved_version_refuses_the_whole_transaction,
+    a_moved_epoch_refuses_the_whole_transaction,
+    a_freed_owner_refuses_the_whole_transaction,
+    a_told_run_moves_its_version,
+);
+
+async fn held(db: &Db) -> (Run, Claimed) {
+    let mut run = db.add_run("op-1").await;
+    run.progress.workflow = Workflow::Running;
+    let claimed = db.claim("a", at(10), 1).await.remove(0);
+    (run, claimed)
+}
+
+/// The whole commit of a worker: the machine, the run, and what there is to say about both.
+async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
+    let settle = settle.clone();
+    let commit = tx!([settle], |tx| {
+        let id = &settle.run.spec.machine_id;
+        let mut machine = tx.machine_locked(id).await?.expect("it is there");
+        machine.phase = Phase::Maintenance;
+        if machine_first {
+            tx.update_machine(&mut machine, &event()).await?;
+        }
+        let version = tx.settle(&settle).await?.version;
+        tx.tell_run(&Run { version, ..settle.run.clone() }, &event()).await?;
+        if !machine_first {
+            tx.update_machine(&mut machine, &event()).await?;
+        }
+        let line = store::NewLog {
+            start: 0,
+            ts: at(1),
+            step: "one".into(),
+            attempt: 1,
+            stream: "stdout",
+            data: b"hello".to_vec(),
+        };
+        tx.append_log(&settle.run.spec.id, &[line]).await
+    });
+    db.write(commit).await
+}
+
+/// Says that a commit was refused and left no trace, wherever in it the run comes.
+async fn is_refused(db: &Db, settle: &Settle, events: usize) {
+    let before = db.run(&settle.run.spec.id).await;
+    for machine_first in [true, false] {
+        assert_eq!(commit(db, settle, machine_first).await, Err(StoreError::Conflict));
+    }
+    let id = settle.run.spec.id.clone();
+    assert_eq!(db.run(&id).await, before);
+    let machine = db.machine(&settle.run.spec.machine_id).await;
+    assert_eq!((machine.phase, machine.version), (Phase::FactoryReady, 1));
+    assert_eq!(db.read(tx!([id], |tx| tx.log_end(&id).await)).await, Ok(0));
+    // Whatever comes next in the order of events is what is written next.
+    db.add_machine("m-after").await;
+    assert_eq!(db.events(events + 1).await[events].object_id, "m-after");
+}
+
+async fn a_settle_writes_the_run_and_keeps_the_claim(db: Db) {
+    let (run, claimed) = held(&db).await;
+    let settle = settle_of(&run, &claimed, Hold::Keep);
+    commit(&db, &settle, false).await.unwrap();
+    let id = run.spec.id.clone();
+    let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
+    assert_eq!(held.run, Run { version: 2, ..run.clone() });
+    assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
+    // The next one goes on from there.
+    let next = Settle { run: held.run, ..settle };
+    assert_eq!(db.settle(&next).await.map(|settled| settled.version), Ok(3));
+    let words: Vec<_> = db.events(4).await.into_iter().map(|one| one.word).collect();
+    assert_eq!(words[1..3], ["pending", "running"]);
+}
+
+async fn a_settle_lets_go_until_then(db: Db) {
+    let (run, claimed) = held(&db).await;
+    db.settle(&settle_of(&run, &claimed, Hold::Release(Some(at(90))))).await.unwrap();
+    assert_eq!(db.claim("b", at(89), 1).await, []);
+    assert_eq!(db.claim("b", at(90), 1).await[0].epoch, 2);
+}
+
+async fn an_ended_run_lets_its_machine_go(db: Db) {
+    let (mut run, claimed) = held(&db).await;
+    run.progress.workflow = Workflow::Completed;
+    db.settle(&settle_of(&run, &claimed, Hold::Release(None))).await.unwrap();
+    assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
+    let next = crate::harness::run("op-2", run.spec.machine_id.as_str());
+    db.insert_run(&next, None).await.unwrap();
+}
+
+async fn a_moved_version_refuses_the_whole_transaction(db: Db) {
+    let (run, claimed) = held(&db).await;
+    db.tell(
+        &Run { progress: db.run(&run.spec.id).await.progress, ..run.clone() },
+        Workflow::Pending,
+    )
+    .await;
+    is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 3).await;
+    // Decided anew on what is stored now, it is written.
+    let run = Run { version: 2, ..run };
+    commit(&db, &settle_of(&run, &claimed, Hold::Keep), true).await.unwrap();
+}
+
+async fn a_moved_epoch_refuses_the_whole_transaction(db: Db) {
+    let (run, claimed) = held(&db).await;
+    let id = run.spec.id.clone();
+    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)).await);
+    db.write(back).await.unwrap();
+    assert_eq!(db.claim("b", at(10), 1).await[0].epoch, 2);
+    is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 2).await;
+}
+
+async fn a_freed_owner_refuses_the_whole_transaction(db: Db) {
+    let (run, claimed) = held(&db).await;
+    let id = run.spec.id.clone();
+    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)).await);
+    db.write(back).await.unwrap();
+    is_refused(&db, &settle_of(&run, &claimed, Hold::Release(None)), 2).await;
+    assert_eq!(db.claim("b", at(10), 1).await.len(), 1, "it is still due");
+}
+
+async fn a_told_run_moves_its_version(db: Db) {
+    let run = db.add_run("op-1").await;
+    let told = db.tell(&run, Workflow::Running).await;
+    assert_eq!((told.version, db.run(&run.spec.id).await), (2, told.clone()));
+    let stale = tx!([run], |tx| tx.tell(&run, at(60)).await);
+    assert_eq!(db.write(stale).await, Err(StoreError::Conflict));
+    assert_eq!(db.run(&run.spec.id).await, told);
+}

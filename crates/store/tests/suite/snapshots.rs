@@ -1,0 +1,182 @@
+//! Snapshots: the list as it was at a place in the order of events, so that going on from that place
+//! misses nothing and repeats nothing.
+
+use crate::harness::{Db, machine, run, soon};
+use model::filter::{Filter, Subject};
+use model::id::RunId;
+use model::run::{Run, Workflow};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use store::{Cursor, RunPage};
+use tokio::sync::watch;
+
+on_both!(
+    a_snapshot_and_what_follows_it_are_the_whole_story,
+    a_snapshot_shows_the_past,
+    a_snapshot_goes_as_far_back_as_it_must,
+);
+
+async fn horizon(db: &Db) -> Cursor {
+    db.read(tx!([], |tx| tx.horizon().await)).await.unwrap()
+}
+
+async fn page(db: &Db, filter: &Filter, before: Option<String>, limit: i64, at: Cursor) -> RunPage {
+    let page =
+        tx!([filter, before], |tx| tx.runs_as_of(&filter, before.as_deref(), limit, at).await);
+    db.read(page).await.unwrap()
+}
+
+/// A place that everything written so far comes before.
+async fn settled_horizon(db: &Db, events: usize) -> Cursor {
+    let last = db.events(events).await.pop().unwrap().cursor;
+    let at = horizon(db).await;
+    assert!(at >= last);
+    at
+}
+
+async fn a_snapshot_shows_the_past(db: Db) {
+    let one = db.add_run("op-1").await;
+    let two = db.add_run("op-2").await;
+    let one_then = db.tell(&one, Workflow::Running).await;
+    let at = settled_horizon(&db, 5).await;
+    let one = db.tell(&one_then, Workflow::Completed).await;
+    db.tell(&two, Workflow::Running).await;
+    db.add_run("op-3").await;
+
+    let everything = Filter::default();
+    let seen = page(&db, &everything, None, 10, at).await;
+    assert_eq!(seen.runs, [two.clone(), one_then], "newest first, and none that came later");
+    assert_eq!(seen.next, None);
+    let first = page(&db, &everything, None, 2, at).await;
+    assert_eq!((first.runs, first.next.as_deref()), (vec![two], Some("op-2")));
+    let now = settled_horizon(&db, 9).await;
+    let running = Filter::parse("phase=SUCCEEDED", Subject::Run).unwrap();
+    assert_eq!(page(&db, &running, None, 10, now).await.runs, [one]);
+}
+
+async fn a_snapshot_goes_as_far_back_as_it_must(db: Db) {
+    let then = db.add_run("op-1").await;
+    let at = settled_horizon(&db, 2).await;
+    let mut run = then.clone();
+    for _ in 0..100 {
+        run = db.tell(&run, Workflow::Running).await;
+    }
+    assert_eq!(page(&db, &Filter::default(), None, 10, at).await.runs, [then]);
+}
+
+const WRITERS: usize = 4;
+const RUNS_EACH: usize = 10;
+const RUNS: usize = WRITERS * RUNS_EACH;
+const CHANGES: usize = 5;
+const WRITES: usize = RUNS * CHANGES;
+const WATCHERS: usize = 8;
+
+/// Makes runs and changes them, and says so. In the middle it waits until it is let go on.
+async fn write_runs(
+    db: Db,
+    writer: usize,
+    written: Arc<watch::Sender<usize>>,
+    mut go_on: watch::Receiver<bool>,
+) {
+    for n in 0..RUNS_EACH {
+        if n == RUNS_EACH / 2 {
+            soon("leave to go on", go_on.wait_for(|open| *open)).await.unwrap();
+        }
+        let (id, host) = (format!("op-{writer}-{n:02}"), format!("m-{writer}-{n}"));
+        let mut run = run(&id, &host);
+        db.insert_run(&run, None).await.unwrap();
+        written.send_modify(|count| *count += 1);
+        for change in 1..CHANGES {
+            let last = change == CHANGES - 1;
+            run = db.tell(&run, if last { Workflow::Completed } else { Workflow::Running }).await;
+            written.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+/// What a watcher saw of each run.
+#[derive(Default)]
+struct Seen {
+    in_snapshot: BTreeMap<RunId, i64>,
+    after: BTreeMap<RunId, Vec<i64>>,
+}
+
+impl Seen {
+    fn ended(&self, id: &RunId) -> bool {
+        let snapshot = self.in_snapshot.get(id);
+        let last = self.after.get(id).and_then(|versions| versions.last()).or(snapshot);
+        last == Some(&(CHANGES as i64))
+    }
+
+    fn ids(&self) -> BTreeSet<&RunId> {
+        self.in_snapshot.keys().chain(self.after.keys()).collect()
+    }
+}
+
+/// Takes a snapshot and goes on from there until every run has ended.
+async fn watch_runs(db: Db) -> Seen {
+    let at = horizon(&db).await;
+    let mut seen = Seen::default();
+    let mut before = None;
+    loop {
+        let page = page(&db, &Filter::default(), before, 7, at).await;
+        for Run { spec, version, .. } in page.runs {
+            let twice = seen.in_snapshot.insert(spec.id, version);
+            assert_eq!(twice, None, "it is in the snapshot twice");
+        }
+        before = page.next;
+        if before.is_none() {
+            break;
+        }
+    }
+    let mut cursor = at;
+    let all = async {
+        while seen.ids().iter().filter(|id| seen.ended(id)).count() < RUNS {
+            for event in db.events_after(cursor, 11).await {
+                cursor = event.cursor;
+                if let Some(run) = event.run {
+                    seen.after.entry(run.spec.id).or_default().push(event.version);
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the end of all runs", all).await;
+    seen
+}
+
+async fn a_snapshot_and_what_follows_it_are_the_whole_story(db: Db) {
+    let host = |w| (0..RUNS_EACH).map(move |n| machine(&format!("m-{w}-{n}")));
+    db.add_machines((0..WRITERS).flat_map(host).collect()).await;
+    let (written, mut count) = watch::channel(0);
+    let (written, (open, go_on)) = (Arc::new(written), watch::channel(false));
+    let mut writers = tokio::task::JoinSet::new();
+    for writer in 0..WRITERS {
+        writers.spawn(write_runs(db.clone(), writer, Arc::clone(&written), go_on.clone()));
+    }
+    // Watchers come at different moments, counted in what has been written by then.
+    let mut watchers = tokio::task::JoinSet::new();
+    for watcher in 0..WATCHERS {
+        let moment = watcher * WRITES / WATCHERS;
+        if moment > WRITES / 2 && !*open.borrow() {
+            // All that was written so far is final, and who comes now finds it in the snapshot.
+            db.events(RUNS + WRITES / 2).await;
+            watchers.spawn(watch_runs(db.clone()));
+            open.send_replace(true);
+        }
+        soon("more writes", count.wait_for(|count| *count >= moment)).await.unwrap();
+        watchers.spawn(watch_runs(db.clone()));
+    }
+    writers.join_all().await;
+    let mut snapshots = Vec::new();
+    for seen in watchers.join_all().await {
+        snapshots.push(seen.in_snapshot.len());
+        assert_eq!(seen.ids().len(), RUNS);
+        for (id, versions) in &seen.after {
+            let first = seen.in_snapshot.get(id).map_or(1, |version| version + 1);
+            let expected: Vec<_> = (first..=CHANGES as i64).collect();
+            assert_eq!(*versions, expected, "{id} after {:?}", seen.in_snapshot.get(id));
+        }
+    }
+    assert!(snapshots.iter().any(|count| *count >= RUNS / 2), "{snapshots:?}");
+}

@@ -1,0 +1,158 @@
+//! The writer: many pieces of work at once, and one that goes wrong stays one.
+
+use crate::harness::{Db, event, machine, soon};
+use model::machine::Phase;
+use model::refusal::Refusal;
+use store::{Result, StoreError};
+
+on_both!(
+    a_refused_piece_leaves_its_neighbours_alone,
+    a_panic_stays_one,
+    a_request_that_went_away_is_whole_or_nothing,
+    reads_see_one_moment,
+);
+
+async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
+    const PIECES: usize = 300;
+    db.add_machine("m-taken").await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..PIECES {
+        let db = db.clone();
+        tasks.spawn(async move {
+            let name = format!("m-{number:03}");
+            let (own, other) = (machine(&name), machine("m-taken"));
+            let piece = tx!([own, other], |tx| {
+                tx.insert_machine(&own, &event()).await?;
+                match number % 3 {
+                    0 => Ok(()),
+                    // The database refuses this one, after it has written something,
+                    1 => tx.insert_machine(&other, &event()).await,
+                    // and the model that one.
+                    _ => Err(Refusal::precondition("NOT_NOW", "not now").into()),
+                }
+            });
+            (number, db.write(piece).await)
+        });
+    }
+    let mut kept = vec!["m-taken".to_string()];
+    for (number, result) in tasks.join_all().await {
+        match (number % 3, result) {
+            (0, Ok(())) => kept.push(format!("m-{number:03}")),
+            (1, Err(StoreError::Conflict)) => {}
+            (2, Err(StoreError::Refused(refusal))) => assert_eq!(refusal.reason, "NOT_NOW"),
+            (_, other) => panic!("{number}: {other:?}"),
+        }
+    }
+    let everything = model::filter::Filter::default();
+    let page = tx!([everything], |tx| tx.machines(&everything, None, 1_000).await);
+    let found = db.read(page).await.unwrap().machines;
+    let mut found: Vec<_> = found.into_iter().map(|one| one.id.to_string()).collect();
+    found.sort();
+    kept.sort();
+    assert_eq!(found, kept);
+    let mut told: Vec<_> =
+        db.events(kept.len()).await.into_iter().map(|one| one.object_id).collect();
+    told.sort();
+    assert_eq!(told, kept);
+}
+
+async fn a_panic_stays_one(db: Db) {
+    let lost = machine("m-lost");
+    let bad = tx!([lost], |tx| {
+        tx.insert_machine(&lost, &event()).await?;
+        assert!(lost.phase == Phase::Ready, "a panic on purpose");
+        Ok(())
+    });
+    let task = tokio::spawn({
+        let db = db.clone();
+        async move { db.write(bad).await }
+    });
+    // SQLite's writer answers for it; on PostgreSQL it is the task's own panic.
+    match soon("the panic", task).await {
+        Ok(result) => assert!(matches!(result, Err(StoreError::Corrupt(_))), "{result:?}"),
+        Err(error) => assert!(error.is_panic() && !db.is_sqlite()),
+    }
+    for number in 0..20 {
+        db.add_machine(&format!("m-{number}")).await;
+    }
+    assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(20));
+    let panics: Result<()> = match db.is_sqlite() {
+        true => {
+            let bad = tx!([], |tx| {
+                tx.count_machines().await?;
+                panic!("on purpose, while reading")
+            });
+            db.read(bad).await
+        }
+        false => Err(StoreError::Corrupt(String::new())),
+    };
+    assert!(matches!(panics, Err(StoreError::Corrupt(_))), "{panics:?}");
+    assert_eq!(db.read(tx!([], |tx| tx.count_machines().await)).await, Ok(20));
+}
+
+/// Whoever asked may be gone; what was asked for is written as a whole, or not at all.
+async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
+    for number in 0..50 {
+        let pair = [machine(&format!("m-{number}-a")), machine(&format!("m-{number}-b"))];
+        let both = tx!([pair], |tx| {
+            for one in &pair {
+                tx.insert_machine(one, &event()).await?;
+            }
+            Ok(())
+        });
+        let asked = tokio::spawn({
+            let db = db.clone();
+            async move { db.write(both).await }
+        });
+        for _ in 0..number % 7 {
+            tokio::task::yield_now().await;
+        }
+        asked.abort();
+        let _ = asked.await;
+    }
+    // Once this is written, everything before it has been, or never will be.
+    db.add_machine("m-last").await;
+    let everything = model::filter::Filter::default();
+    let page = || tx!([everything], |tx| tx.machines(&everything, None, 1_000).await);
+    let ids = async || {
+        let found = db.read(page()).await.unwrap().machines;
+        found.into_iter().map(|one| one.id.to_string()).collect::<Vec<_>>()
+    };
+    let found = ids().await;
+    for number in 0..50 {
+        let halves = ["a", "b"].map(|half| found.contains(&format!("m-{number}-{half}")));
+        assert_eq!(halves[0], halves[1], "m-{number}");
+    }
+    assert!(found.contains(&"m-last".to_string()));
+}
+
+async fn reads_see_one_moment(db: Db) {
+    let id = db.add_machine("m-1").await.id;
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let writer = tokio::spawn({
+        let (db, id) = (db.clone(), id.clone());
+        async move {
+            while !*stopped.borrow() {
+                let change = tx!([id], |tx| {
+                    let mut machine = tx.machine_locked(&id).await?.expect("it is there");
+                    tx.update_machine(&mut machine, &event()).await
+                });
+                db.write(change).await.unwrap();
+            }
+        }
+    });
+    let mut versions = Vec::new();
+    while versions.last().is_none_or(|version| *version < 50) {
+        let twice = tx!([id], |tx| {
+            let first = tx.machine(&id).await?.expect("it is there").version;
+            let last = tx.history(id.as_str(), first - 1, 10).await?;
+            Ok((first, last.iter().map(|one| one.version).collect::<Vec<_>>()))
+        });
+        let (version, history) = db.read(twice).await.unwrap();
+        assert_eq!(history, [version], "the machine and its history at one moment");
+        versions.push(version);
+    }
+    stop.send(true).unwrap();
+    soon("the writer", writer).await.unwrap();
+    assert!(versions.is_sorted());
+}
