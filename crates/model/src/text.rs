@@ -4,7 +4,7 @@
 
 use crate::machine::Labels;
 use crate::refusal::Refusal;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 /// The longest short text: names, serials, references.
 pub const MAX_SHORT: usize = 128;

@@ -1,7 +1,8 @@
 //! The database goes away and comes back: requests are refused with words, work goes on by itself, and
 //! nothing is lost.
 
-use crate::fleet::{Home, Server, Setup, new_database, postgres};
+use crate::api::slow;
+use crate::fleet::{Clients, Home, Server, Setup, new_database, postgres};
 use proto::v1;
 use std::process::Command;
 use std::sync::Arc;
@@ -109,6 +110,13 @@ impl Wire {
     }
 }
 
+/// A run of m-1 in the middle of a repave that takes a while.
+async fn repaving(clients: &mut Clients) -> v1::Run {
+    clients.fault(slow("m-1", "repave", 800)).await;
+    let run = clients.start("m-1", "REPAVE", "r").await;
+    clients.at_step(&run.run_id, "repave-os").await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_comes_back_finds_its_work_resumed() {
     let Some(cluster) = postgres() else { return };
@@ -122,15 +130,7 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
     let mut clients = server.clients().await;
     clients.in_maintenance("m-1").await;
     clients.register("m-2").await;
-    let slow = v1::SimFault {
-        effect: "repave".into(),
-        action: "slow".into(),
-        delay_ms: 800,
-        ..Default::default()
-    };
-    clients.fault(slow).await;
-    let run = clients.start("m-1", "REPAVE", "r").await;
-    clients.at_step(&run.run_id, "repave-os").await;
+    let run = repaving(&mut clients).await;
 
     wire.cut();
     let refused = clients.try_start("m-2", "ENTER_MAINTENANCE", "e").await.unwrap_err();
@@ -242,15 +242,7 @@ async fn a_full_disk_refuses_with_words_and_goes_on_when_there_is_space() {
     let server = Server::start(setup);
     let mut clients = server.clients().await;
     clients.in_maintenance("m-1").await;
-    let slow = v1::SimFault {
-        effect: "repave".into(),
-        action: "slow".into(),
-        delay_ms: 800,
-        ..Default::default()
-    };
-    clients.fault(slow).await;
-    let run = clients.start("m-1", "REPAVE", "r").await;
-    clients.at_step(&run.run_id, "repave-os").await;
+    let run = repaving(&mut clients).await;
 
     let ballast = disk.0.path().join("ballast");
     let filled = std::fs::write(&ballast, vec![0_u8; 64 << 20]);
