@@ -1,7 +1,7 @@
 -- Words in braces differ between the databases; src/driver/*.rs says what they stand for.
 
 CREATE TABLE machines (
-    id          TEXT   NOT NULL PRIMARY KEY,
+    id          {id}   NOT NULL PRIMARY KEY,
     version     BIGINT NOT NULL,
     phase       TEXT   NOT NULL,
     -- The conditions that hold, as bits, for filters.
@@ -17,14 +17,14 @@ CREATE TABLE machines (
 CREATE INDEX machines_active ON machines (active_run) WHERE active_run IS NOT NULL;
 
 CREATE TABLE plans (
-    id          TEXT   NOT NULL PRIMARY KEY,
+    id          {id}   NOT NULL PRIMARY KEY,
     body        TEXT   NOT NULL,
     created_at  BIGINT NOT NULL
 );
 
 -- What never changes of a run.
 CREATE TABLE runs (
-    id          TEXT   NOT NULL PRIMARY KEY,
+    id          {id}   NOT NULL PRIMARY KEY,
     machine_id  TEXT   NOT NULL REFERENCES machines (id),
     request_id  TEXT   NOT NULL,
     type        TEXT   NOT NULL,
@@ -37,7 +37,7 @@ CREATE INDEX runs_machine ON runs (machine_id, created_at);
 
 -- What moves, for every kind of object with a lifecycle: its state, and its place in the one queue.
 CREATE TABLE subjects (
-    id            TEXT   NOT NULL PRIMARY KEY,
+    id            {id}   NOT NULL PRIMARY KEY,
     kind          TEXT   NOT NULL,
     -- One active subject per machine, whatever asks: null once it has ended.
     holds_machine TEXT,

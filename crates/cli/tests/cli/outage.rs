@@ -17,6 +17,8 @@ use tonic::Code;
 struct Wire {
     port: u16,
     whole: Arc<watch::Sender<bool>>,
+    /// Connections older than this have gone dead without a word.
+    dead: Arc<watch::Sender<u32>>,
     commits: Arc<Commits>,
 }
 
@@ -78,6 +80,8 @@ impl Wire {
         let port = listener.local_addr().unwrap().port();
         let whole = Arc::new(watch::Sender::new(true));
         let state = Arc::clone(&whole);
+        let dead = Arc::new(watch::Sender::new(0));
+        let deaths = Arc::clone(&dead);
         let commits = Arc::new(Commits::default());
         let counted = Arc::clone(&commits);
         tokio::spawn(async move {
@@ -89,20 +93,28 @@ impl Wire {
                 let address = address.clone();
                 let mut cut = state.subscribe();
                 let commits = Arc::clone(&counted);
+                let mut death = deaths.subscribe();
+                let born = *death.borrow();
                 tokio::spawn(async move {
                     let Ok(mut far) = TcpStream::connect(address).await else { return };
                     tokio::select! {
                         _ = commits.pass(&mut near, &mut far) => {}
                         _ = cut.wait_for(|whole| !whole) => {}
+                        () = die(&mut death, born) => {}
                     }
                 });
             }
         });
-        Self { port, whole, commits }
+        Self { port, whole, dead, commits }
     }
 
     fn cut(&self) {
         self.whole.send_replace(false);
+    }
+
+    /// Nothing passes on the connections there are, and nobody is told. New ones work.
+    fn go_dead(&self) {
+        self.dead.send_modify(|now| *now += 1);
     }
 
     fn mend(&self) {
@@ -158,6 +170,42 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
     let applied = clients.applied(&run.run_id).await;
     assert!(applied.len() == 5 && applied.values().all(|count| *count == 1), "{applied:?}");
     clients.start("m-2", "ENTER_MAINTENANCE", "e").await;
+}
+
+/// From its death on, a connection says nothing more and does not end.
+async fn die(death: &mut watch::Receiver<u32>, born: u32) {
+    drop(death.wait_for(|now| *now > born).await);
+    std::future::pending().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_goes_dead_without_a_word_is_given_up() {
+    let Some(cluster) = postgres() else { return };
+    let url = new_database(&cluster).await;
+    let (address, name) = url.split_once('@').unwrap().1.split_once('/').unwrap();
+    let wire = Wire::to(address.to_string()).await;
+    let dir = tempfile::tempdir().unwrap();
+    let mut setup = Setup::new(dir.path(), "fast");
+    setup.home = Home::Postgres(format!("postgres://postgres@127.0.0.1:{}/{name}", wire.port));
+    let server = Server::start(setup);
+    let mut clients = server.clients().await;
+    clients.in_maintenance("m-1").await;
+    let run = repaving(&mut clients).await;
+    wire.go_dead();
+    // Whoever asks now is answered, sooner or later with what was asked for, and the run goes on.
+    let started = std::time::Instant::now();
+    let ended = loop {
+        let request = v1::GetRunRequest { run_id: run.run_id.clone() };
+        match clients.runs.get_run(request).await {
+            Ok(found) if found.get_ref().finished_at.is_some() => break found.into_inner(),
+            Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            Err(status) => assert_eq!(status.code(), Code::Unavailable, "{status:?}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "the run did not go on");
+    };
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    let applied = clients.applied(&run.run_id).await;
+    assert!(applied.len() == 5 && applied.values().all(|count| *count == 1), "{applied:?}");
 }
 
 /// The most dangerous answer to lose is that of a commit: it held, and nobody here knows.

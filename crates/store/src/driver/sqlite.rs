@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 /// What the words in braces mean here.
 pub(super) const WORDS: &[(&str, &str)] = &[
+    ("{id}", "TEXT"),
     ("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
     ("{txid}", "BIGINT NOT NULL DEFAULT 0"),
     ("{event_tx}", "0"),
@@ -141,14 +142,8 @@ fn commit_group(
     while let Some(job) = group.get_mut(done) {
         job.run(tx);
         done += 1;
-        if rolled_back(tx) {
-            // On some errors SQLite ends the transaction by itself. What came after would be committed
-            // on its own, and then be told that it was not.
-            let said = "SQLite gave the transaction up; free some space or look at the disk";
-            return Err(StoreError::Unavailable(said.into()));
-        }
         if given_up(tx) {
-            let said = "a group of writes was given up; nothing of it was written";
+            let said = "SQLite gave the transaction up, nothing was written; is the disk full?";
             return Err(StoreError::Unavailable(said.into()));
         }
         if done < MAX_GROUP {
@@ -164,13 +159,6 @@ fn given_up(tx: &Tx) -> bool {
     match &tx.conn {
         Conn::Sqlite(conn) => conn.is_autocommit(),
         Conn::Postgres(_) => true,
-    }
-}
-
-fn rolled_back(tx: &Tx) -> bool {
-    match &tx.conn {
-        Conn::Sqlite(conn) => conn.is_autocommit(),
-        Conn::Postgres(_) => false,
     }
 }
 
