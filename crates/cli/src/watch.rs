@@ -68,14 +68,19 @@ where
 fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String {
     let operation = event.snapshot.clone().unwrap_or_default();
     let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
-    format!(
+    let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
         one_line(&operation.machine_id),
         one_line(&operation.operation_id),
         type_name(&operation),
         paint.apply(tone, phase_name(&operation)),
-    )
+    );
+    // One phase has many events; the step tells them apart.
+    if !operation.current_step.is_empty() {
+        line.push_str(&format!("  {}", one_line(&operation.current_step)));
+    }
+    line
 }
 
 fn run_line(event: &RunEvent, clock: &Clock, paint: Paint) -> String {
