@@ -529,10 +529,10 @@ async fn logs_have_two_streams() {
 async fn a_damaged_file_is_a_fault_and_harms_no_neighbour() {
     let dir = tempfile::tempdir().unwrap();
     let sim = Sim::in_dir(dir.path(), Speed::Zero).unwrap();
-    std::fs::write(dir.path().join("machines/m-1.json"), b"{\"power\":\xff").unwrap();
+    std::fs::write(dir.path().join("machines/m-1.jsonl"), b"{\"power\":\xff").unwrap();
     let fault = perform(&sim, "reboot", REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::AnswerGarbled);
-    assert!(fault.said.contains("m-1.json"), "{fault}");
+    assert!(fault.said.contains("m-1.jsonl"), "{fault}");
     assert!(sim.probe(&target("m-1")).await.is_err());
     assert!(sim.probe(&target("m-2")).await.is_ok());
 

@@ -1,13 +1,14 @@
 //! The simulated fleet in a directory.
 //!
 //! ```text
-//! machines/<id>.json   the hardware of one machine, replaced by renaming
+//! machines/<id>.jsonl  the hardware of one machine: its last whole line, the others are older
 //! locks/<id>.lock      who changes it holds this, for microseconds
 //! effects.jsonl        the ledger, one line for each order and each act, only appended to
 //! faults.json          the fault rules, under locks/.faults.lock
 //! ```
 //!
-//! A process may be killed between any two lines here: a file is either as before or as after.
+//! A process may be killed between any two lines here: what a file says is either as before or as after.
+//! Machines are written by appending, as making and removing files is what file systems are slowest at.
 
 use super::fault::Rules;
 use super::hardware::Hardware;
@@ -26,6 +27,8 @@ const LOCKS: &str = "locks";
 const LEDGER: &str = "effects.jsonl";
 /// How every line of the ledger begins, and nothing within a line.
 const ENTRY_START: &str = "{\"what\":";
+/// How long a machine's file may grow before it begins anew.
+const LONG: usize = 32 * 1_024;
 const RULES: &str = "faults.json";
 const RULES_LOCK: &str = ".faults";
 
@@ -42,15 +45,42 @@ pub fn change_machine<T>(
 ) -> Result<T, Fault> {
     let name = file_name(machine);
     let _alone = exclude(root, &name)?;
-    let path = root.join(MACHINES).join(format!("{name}.json"));
-    let (before, hardware) = read::<Hardware>(&path)?;
-    let mut hardware = hardware.unwrap_or_else(|| Hardware::factory(now));
+    let path = root.join(MACHINES).join(format!("{name}.jsonl"));
+    let text = text_of(&path)?.unwrap_or_default();
+    let before = last_line(&text);
+    let mut hardware = match before {
+        Some(line) => parse(&path, line)?,
+        None => Hardware::factory(now),
+    };
     let mut ledger = Vec::new();
     let result = change(&mut hardware, &mut ledger);
     // First the ledger, then the act: see there why a crash in between tells no lie.
     record(root, &ledger)?;
-    write(&path, before.as_deref(), &hardware)?;
+    append(&path, &text, before, &hardware)?;
     Ok(result)
+}
+
+/// The last line that was written to its end.
+fn last_line(text: &str) -> Option<&str> {
+    let whole = &text[..text.rfind('\n')?];
+    Some(whole.rsplit('\n').next().unwrap_or(whole)).filter(|line| !line.is_empty())
+}
+
+/// Adds a line that says how the machine is now, unless the last one says the same. A file that has grown
+/// long begins anew. The caller holds the lock.
+fn append(path: &Path, text: &str, before: Option<&str>, hardware: &Hardware) -> Result<(), Fault> {
+    let told = |error: io::Error| unreachable(path, &error);
+    let after = serde_json::to_string(hardware).map_err(|error| told(error.into()))?;
+    if before == Some(after.as_str()) {
+        return Ok(());
+    }
+    if text.len() > LONG {
+        return replace(path, &format!("{after}\n"));
+    }
+    // A line that was cut short stands alone, so that the next one is whole.
+    let stump = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let mut file = OpenOptions::new().create(true).append(true).open(path).map_err(told)?;
+    file.write_all(format!("{stump}{after}\n").as_bytes()).map_err(told)
 }
 
 pub fn rules(root: &Path) -> Result<Rules, Fault> {
@@ -112,16 +142,18 @@ fn exclude(root: &Path, name: &str) -> Result<File, Fault> {
     Ok(file)
 }
 
-fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>), Fault> {
+fn text_of(path: &Path) -> Result<Option<String>, Fault> {
     match fs::read(path) {
-        Ok(bytes) => {
-            let text = String::from_utf8(bytes).map_err(|error| garbled(path, &error))?;
-            let value = parse(path, &text)?;
-            Ok((Some(text), Some(value)))
-        }
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok((None, None)),
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|error| garbled(path, &error)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(unreachable(path, &error)),
     }
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<(Option<String>, Option<T>), Fault> {
+    let text = text_of(path)?;
+    let value = text.as_deref().map(|text| parse(path, text)).transpose()?;
+    Ok((text, value))
 }
 
 /// Replaces the file, unless it says the same already. The caller holds the lock.
@@ -131,8 +163,13 @@ fn write<T: Serialize>(path: &Path, before: Option<&str>, value: &T) -> Result<(
     if before == Some(after.as_str()) {
         return Ok(());
     }
+    replace(path, &after)
+}
+
+fn replace(path: &Path, text: &str) -> Result<(), Fault> {
+    let told = |error: io::Error| unreachable(path, &error);
     let temporary = PathBuf::from(format!("{}.tmp", path.display()));
-    fs::write(&temporary, after).map_err(told)?;
+    fs::write(&temporary, text).map_err(told)?;
     fs::rename(&temporary, path).map_err(told)
 }
 
@@ -175,6 +212,20 @@ mod tests {
         assert_eq!(entry(&format!("{}{line}", &line[..30])), Some(whole));
         assert_eq!(entry(&line[..30]), None);
         assert_eq!(entry(""), None);
+    }
+
+    #[test]
+    fn the_last_whole_line_counts() {
+        for (text, line) in [
+            ("", None),
+            ("stump", None),
+            ("a\n", Some("a")),
+            ("a\nb\n", Some("b")),
+            ("a\nstump", Some("a")),
+            ("a\nstump\nb\n", Some("b")),
+        ] {
+            assert_eq!(last_line(text), line, "{text:?}");
+        }
     }
 
     #[test]
