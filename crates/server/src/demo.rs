@@ -1,12 +1,15 @@
 //! The simulated datacenter: machines that are registered at start.
 
 use engine::{Described, Engine};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::id::MachineId;
 use model::machine::{Labels, MachineSpec};
 use store::{Result, StoreError};
 
 pub(crate) const RACKS: usize = 2;
 pub(crate) const PER_RACK: usize = 18;
+/// How many machines are registered at once.
+const AT_ONCE: usize = 64;
 
 /// Two racks of eighteen.
 pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
@@ -22,11 +25,12 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
 
 /// `count` machines, forty to a rack.
 pub(crate) async fn register_fleet(engine: &Engine, count: usize) -> Result<()> {
-    for index in 0..count {
+    let each = stream::iter(0..count).map(|index| async move {
         let (rack, slot) = (index / 40 + 1, index % 40 + 1);
-        register(engine, &format!("sim-{:05}", index + 1), rack, slot, "sim").await?;
-    }
-    Ok(())
+        register(engine, &format!("sim-{:05}", index + 1), rack, slot, "sim").await
+    });
+    // Many at once share their commits.
+    each.buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Registers a machine that is not there yet; one that is keeps what was made of it.
