@@ -55,6 +55,15 @@ async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> R
     }
 }
 
+/// Waits until the engine has nothing in hand: a turn is let go of a moment after its last commit.
+async fn idle(engine: &Engine) {
+    let started = Instant::now();
+    while engine.in_flight() > 0 {
+        assert!(started.elapsed() < PATIENCE, "a run is still in hand");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 async fn in_maintenance(engine: &Engine, machine: &str) {
     let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
     let id = Some(MachineId::trusted(machine));
@@ -108,7 +117,7 @@ async fn a_panic_stays_with_its_run() {
     let bad = until(&engine, &bad.spec.id, Run::ended).await;
     assert_eq!(bad.progress.workflow, Workflow::FailedManualIntervention, "{bad:#?}");
     assert_eq!(bad.progress.failure.unwrap().fault.code, Code::WorkerPanicked);
-    assert_eq!(engine.in_flight(), 0);
+    idle(&engine).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,11 +146,7 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     let ended = until(&quick, &run.spec.id, Run::ended).await;
     assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
     // The frozen worker notices when its own answer comes, and lets go without a word.
-    let started = Instant::now();
-    while frozen.in_flight() > 0 {
-        assert!(started.elapsed() < PATIENCE, "the frozen worker still holds the run");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    idle(&frozen).await;
     assert_eq!(quick.run(&run.spec.id).await.unwrap(), ended, "nothing was written afterwards");
     let effects = sim.effects(run.spec.id.as_str()).unwrap();
     assert_eq!(effects.len(), 5, "{effects:?}");
