@@ -6,6 +6,7 @@
 
 use crate::Engine;
 use crate::journal::{LogBook, logged};
+use crate::worker::POISON_REST;
 use futures_util::FutureExt;
 use model::effect::{Answer, Order, Verb};
 use model::fault::{Code, Fault};
@@ -61,7 +62,7 @@ impl Turn {
             Ok(()) => {}
             Err(Ended::Poisoned) => {
                 tracing::error!(run = %id, "its state cannot be written; it rests and is tried again");
-                self.engine.put_back(id, self.held.epoch).await;
+                self.engine.put_back(id, self.held.epoch, POISON_REST).await;
             }
             Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
             Err(Ended::HandedBack) => {

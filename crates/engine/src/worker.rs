@@ -67,7 +67,7 @@ const DISOWN_TRIES: u32 = 5;
 /// How many runs one claim takes at most.
 const MAX_CLAIM: usize = 128;
 /// How long a run whose record cannot be read, or whose turn panicked, is left alone.
-const POISON_REST: Duration = Duration::from_secs(30);
+pub(crate) const POISON_REST: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -212,7 +212,7 @@ impl Engine {
             {
                 tracing::error!(run = %id, "the worker of a run panicked; it rests and is tried again");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
-                engine.put_back(id, epoch).await;
+                engine.put_back(id, epoch, POISON_REST).await;
             }
         });
     }
@@ -236,8 +236,8 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn put_back(&self, id: RunId, epoch: i64) {
-        let due = self.now() + POISON_REST;
+    pub(crate) async fn put_back(&self, id: RunId, epoch: i64, rest: Duration) {
+        let due = self.now() + rest;
         if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
             tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
         }
@@ -323,11 +323,16 @@ impl Engine {
         match self.store().read(Load { id: claimed.id.clone() }).await {
             Ok(Some(held)) if held.epoch == claimed.epoch => self.take_up(held),
             Ok(_) => {}
+            Err(error @ StoreError::Unavailable(_)) => {
+                // The database was away for a moment, which says nothing about the run.
+                tracing::warn!(run = %claimed.id, %error, "a claimed run could not be read; once more");
+                self.put_back(claimed.id, claimed.epoch, Duration::ZERO).await;
+            }
             Err(error) => {
                 // One bad row must not take the worker or its neighbours with it.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);
-                self.put_back(claimed.id, claimed.epoch).await;
+                self.put_back(claimed.id, claimed.epoch, POISON_REST).await;
             }
         }
     }
