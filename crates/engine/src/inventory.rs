@@ -29,7 +29,7 @@ impl Engine {
     }
 
     async fn put(&self, machine: Described, actor: String, known: Known) -> Result<Machine> {
-        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), rand::random()));
+        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), self.chance()));
         let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
         let new_spec = match known {
             Known::OrNew => self.with_provider(spec.clone().unwrap_or_default())?,

@@ -4,8 +4,9 @@
 use model::id::RunId;
 use model::time::Timestamp;
 use providers::{Line, Stream};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{NewLog, Result, Store, Tx, Work};
+use tokio::time::Instant;
 
 /// The largest piece that is stored as one row; longer output is cut into several.
 const MAX_PIECE: usize = 32 * 1_024;

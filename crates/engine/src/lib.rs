@@ -5,6 +5,7 @@
 //! the claiming and the leases, `observe` the probes, `watch` the events and logs as they happen.
 //! It speaks no vendor's protocol and writes no SQL.
 
+pub mod chance;
 pub mod clock;
 mod inventory;
 mod journal;

@@ -44,7 +44,7 @@ impl Engine {
         let work = || StartRun {
             start: Start { params: params.clone(), ..start.clone() },
             origin: Origin::Plan,
-            id: RunId::new(self.now(), rand::random()),
+            id: RunId::new(self.now(), self.chance()),
             owner: self.eager_owner(),
             defaults: self.defaults().clone(),
             providers: self.providers().clone(),
@@ -72,7 +72,7 @@ impl Engine {
                 initiator: who.by.clone(),
             },
             origin: Origin::Again { parent: parent.spec.id.clone(), how },
-            id: RunId::new(self.now(), rand::random()),
+            id: RunId::new(self.now(), self.chance()),
             owner: self.eager_owner(),
             defaults: self.defaults().clone(),
             providers: self.providers().clone(),

@@ -14,9 +14,10 @@ use model::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{Cursor, Event, LogLine, Result, RunPage, Store, StoreError, Tx, Work};
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 /// How many events the ring holds.
 const RING: usize = 4_096;
@@ -151,10 +152,11 @@ impl Engine {
     pub(crate) async fn run_tail(self) {
         loop {
             tokio::select! {
-                () = self.stopped() => return,
-                () = self.hub().came.notified() => {}
-                () = tokio::time::sleep(POLL) => {}
-            }
+            biased;
+                           () = self.stopped() => return,
+                           () = self.hub().came.notified() => {}
+                           () = tokio::time::sleep(POLL) => {}
+                       }
             if let Err(error) = self.hub().fill().await {
                 tracing::warn!(%error, "cannot read the events; trying again");
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -316,10 +318,11 @@ impl Watch {
         };
         let Some(last) = events.last() else {
             tokio::select! {
-                changed = newest.changed() => drop(changed),
-                () = tokio::time::sleep(POLL) => {}
-                () = self.engine.stopped() => {}
-            }
+            biased;
+                           changed = newest.changed() => drop(changed),
+                           () = tokio::time::sleep(POLL) => {}
+                           () = self.engine.stopped() => {}
+                       }
             return Ok(Vec::new());
         };
         self.place = Place::After(last.cursor);
@@ -392,10 +395,11 @@ impl LogStream {
                 return Ok(lines);
             }
             tokio::select! {
-                () = rung => {}
-                () = tokio::time::sleep(POLL) => {}
-                () = self.engine.stopped() => {}
-            }
+            biased;
+                           () = rung => {}
+                           () = tokio::time::sleep(POLL) => {}
+                           () = self.engine.stopped() => {}
+                       }
         }
     }
 }

@@ -4,6 +4,7 @@
 //! is the safety net. Everything held by a replica that stopped renewing goes back to the queue, and a
 //! starting replica takes back what its own earlier incarnation held.
 
+use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::observe::Observer;
 use crate::turn::{Load, Turn};
@@ -13,12 +14,13 @@ use model::plan::Defaults;
 use model::run::Policy;
 use model::time::Timestamp;
 use providers::Providers;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError, Tx, Work};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -77,9 +79,10 @@ struct Inner {
     providers: Providers,
     settings: Settings,
     clock: Clock,
+    chance: Chance,
     replica: Replica,
     /// The runs in hand, and how to wake each.
-    in_hand: Mutex<HashMap<RunId, Arc<Notify>>>,
+    in_hand: Mutex<BTreeMap<RunId, Arc<Notify>>>,
     work: Notify,
     stopping: watch::Sender<bool>,
     /// When the last renewal that held was begun.
@@ -95,8 +98,9 @@ impl Engine {
         providers: Providers,
         settings: Settings,
         clock: Clock,
+        chance: Chance,
     ) -> Result<Self> {
-        let incarnation = format!("{}#{:016x}", settings.replica, rand::random::<u64>());
+        let incarnation = format!("{}#{:016x}", settings.replica, chance());
         let replica = Replica { name: settings.replica.clone(), incarnation };
         let engine = Self(Arc::new(Inner {
             hub: Hub::new(store.clone()),
@@ -104,6 +108,7 @@ impl Engine {
             providers,
             settings,
             clock,
+            chance,
             replica,
             in_hand: Mutex::default(),
             work: Notify::new(),
@@ -147,6 +152,10 @@ impl Engine {
         (self.0.clock)()
     }
 
+    pub(crate) fn chance(&self) -> u64 {
+        (self.0.chance)()
+    }
+
     pub(crate) fn defaults(&self) -> &Defaults {
         &self.0.settings.defaults
     }
@@ -169,7 +178,7 @@ impl Engine {
         self.hands().len()
     }
 
-    fn hands(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, Arc<Notify>>> {
+    fn hands(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Arc<Notify>>> {
         self.0.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -279,6 +288,7 @@ impl Engine {
         loop {
             let wait = self.claim_round().await;
             tokio::select! {
+                biased;
                 () = self.stopped() => return,
                 () = self.0.work.notified() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -339,9 +349,10 @@ impl Engine {
 
     /// Renews the lease, frees what the dead held, and finds what signals missed.
     async fn run_lease(self) {
-        let mut strays: HashSet<RunId> = HashSet::new();
+        let mut strays: BTreeSet<RunId> = BTreeSet::new();
         loop {
             tokio::select! {
+                biased;
                 () = self.stopped() => return,
                 () = tokio::time::sleep(self.0.settings.renew) => {}
             }
@@ -383,7 +394,7 @@ impl Engine {
 
     /// A claim whose commit was reported lost may have held all the same. What the database says we
     /// hold and we do not is seen twice, then put back.
-    async fn put_back_strays(&self, seen_before: HashSet<RunId>) -> HashSet<RunId> {
+    async fn put_back_strays(&self, seen_before: BTreeSet<RunId>) -> BTreeSet<RunId> {
         let owner = self.0.replica.incarnation.clone();
         let Ok(held) = self.store().read(HeldBy { owner }).await else {
             return seen_before;

@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::grpc::{self, Doors};
 use crate::{console, demo, http, telemetry};
 use axum::serve::ListenerExt;
-use engine::{Engine, clock};
+use engine::{Engine, chance, clock};
 use providers::Providers;
 use providers::sim::Sim;
 use std::fmt;
@@ -65,7 +65,9 @@ pub async fn serve(
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
     let providers = Providers::default().with(Arc::new(sim.clone()));
-    let engine = Engine::start_up(store, providers, config.settings(), clock::system()).await?;
+    let engine =
+        Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
+            .await?;
     load_plans(&engine, &config).await?;
     if demo {
         demo::register_demo(&engine).await?;

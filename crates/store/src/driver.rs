@@ -1,9 +1,11 @@
 //! The two databases behind one door.
 
+mod memory;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
 
 use crate::signal::{Bus, Signal};
+use crate::tap::{Passing, Tap, name_of};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use std::path::PathBuf;
@@ -12,8 +14,15 @@ use std::sync::Arc;
 /// Where the state is kept.
 #[derive(Debug, Clone)]
 pub enum Options {
-    Sqlite { path: PathBuf },
-    Postgres { url: String, connections: usize },
+    Sqlite {
+        path: PathBuf,
+    },
+    Postgres {
+        url: String,
+        connections: usize,
+    },
+    /// Gone with the process.
+    Memory,
 }
 
 /// A transaction as a value. It may be run more than once before it is committed, so it takes `&self`
@@ -28,12 +37,14 @@ pub trait Work: Send + Sync + 'static {
 pub struct Store {
     driver: Driver,
     bus: Bus,
+    tap: Option<Arc<dyn Tap>>,
 }
 
 #[derive(Clone)]
 enum Driver {
     Sqlite(Arc<sqlite::Sqlite>),
     Postgres(Arc<postgres::Postgres>),
+    Memory(Arc<memory::Memory>),
 }
 
 impl Store {
@@ -45,31 +56,53 @@ impl Store {
             Options::Postgres { url, connections } => {
                 Driver::Postgres(postgres::Postgres::open(url, *connections, bus.clone()).await?)
             }
+            Options::Memory => Driver::Memory(memory::Memory::open(bus.clone())?),
         };
-        Ok(Self { driver, bus })
+        Ok(Self { driver, bus, tap: None })
+    }
+
+    /// The same store behind a tap.
+    #[must_use]
+    pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
+        Self { tap: Some(tap), ..self.clone() }
+    }
+
+    async fn pass(&self, passing: Passing) -> Result<()> {
+        match &self.tap {
+            Some(tap) => tap.pass(passing).await,
+            None => Ok(()),
+        }
     }
 
     /// Runs the work in one durable transaction: all of it, or nothing.
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
-        match &self.driver {
+        self.pass(Passing::BeforeCommit(name_of::<W>())).await?;
+        let out = match &self.driver {
             Driver::Sqlite(db) => db.write(work).await,
             Driver::Postgres(db) => db.write(work).await,
-        }
+            Driver::Memory(db) => db.run(&work),
+        }?;
+        self.pass(Passing::AfterCommit(name_of::<W>())).await?;
+        Ok(out)
     }
 
     /// Runs short work that only reads, on one consistent view.
     pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
+        self.pass(Passing::Read).await?;
         match &self.driver {
             Driver::Sqlite(db) => db.read(work),
             Driver::Postgres(db) => db.read(work).await,
+            Driver::Memory(db) => db.run(&work),
         }
     }
 
     /// The same for work that may take milliseconds: it does not hold up other tasks.
     pub async fn scan<W: Work>(&self, work: W) -> Result<W::Out> {
+        self.pass(Passing::Read).await?;
         match &self.driver {
             Driver::Sqlite(db) => db.scan(work).await,
             Driver::Postgres(db) => db.read(work).await,
+            Driver::Memory(db) => db.run(&work),
         }
     }
 

@@ -16,6 +16,7 @@ mod replica;
 mod run;
 mod signal;
 mod subject;
+mod tap;
 mod value;
 
 pub use driver::{Options, Store, Tx, Work};
@@ -27,5 +28,6 @@ pub use replica::Replica;
 pub use run::{Held, RunPage};
 pub use signal::{Bus, Signal};
 pub use subject::{Claimed, Hold, Settle, Settled};
+pub use tap::{Passing, Tap};
 
 pub type Result<T> = std::result::Result<T, StoreError>;

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use engine::submit::Start;
-use engine::{Described, Engine, Settings, clock};
+use engine::{Described, Engine, Settings, chance, clock};
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order, Verb};
 use model::fault::{Code, Fault};
@@ -28,7 +28,9 @@ fn settings(name: &str) -> Settings {
 
 async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settings) -> Engine {
     let providers = Providers::default().with(provider);
-    Engine::start_up(store.clone(), providers, settings, clock::system()).await.unwrap()
+    Engine::start_up(store.clone(), providers, settings, clock::system(), chance::system())
+        .await
+        .unwrap()
 }
 
 async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {

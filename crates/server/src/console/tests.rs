@@ -3,7 +3,7 @@
 use super::*;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
-use engine::{Settings, clock};
+use engine::{Settings, chance, clock};
 use model::id::MachineId;
 use model::machine::{Labels, MachineSpec};
 use providers::Providers;
@@ -25,7 +25,9 @@ async fn site() -> Site {
     let sim = Sim::in_dir(dir.path().join("sim"), Speed::Zero).unwrap();
     let providers = Providers::default().with(Arc::new(sim));
     let engine =
-        Engine::start_up(store, providers, Settings::default(), clock::system()).await.unwrap();
+        Engine::start_up(store, providers, Settings::default(), clock::system(), chance::system())
+            .await
+            .unwrap();
     Site { router: router(engine.clone()), engine, _dir: dir }
 }
 

@@ -163,7 +163,7 @@ fn given_up(tx: &Tx) -> bool {
 }
 
 /// Runs one piece of work so that its failure leaves the others of its group untouched.
-fn in_savepoint<W: Work>(tx: &mut Tx, work: &W) -> Result<W::Out> {
+pub(super) fn in_savepoint<W: Work>(tx: &mut Tx, work: &W) -> Result<W::Out> {
     let said_before = tx.signals.len();
     let result = begin(tx, "SAVEPOINT work").and_then(|()| {
         let run = std::panic::AssertUnwindSafe(|| now(work.run(tx)));
@@ -199,7 +199,7 @@ fn now<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     }
 }
 
-fn connect(path: &Path) -> Result<Connection> {
+pub(super) fn connect(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path).map_err(trouble)?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
@@ -216,7 +216,7 @@ fn connect(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-fn migrate(conn: &mut Connection) -> Result<()> {
+pub(super) fn migrate(conn: &mut Connection) -> Result<()> {
     let version =
         conn.pragma_query_value(None, "user_version", |row| row.get(0)).map_err(trouble)?;
     for (step, sql) in migrations(version, Dialect::Sqlite)? {
