@@ -385,6 +385,8 @@ impl Engine {
                     "this replica was given up for dead, or another one uses its name; starting afresh"
                 );
                 self.enlist().await?;
+                // What was in hand is in other hands by now: nobody waits for hardware in vain.
+                self.hands().values().for_each(|woken| woken.notify_one());
             }
             other => other?,
         }

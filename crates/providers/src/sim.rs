@@ -25,7 +25,7 @@ use crate::port::{Journal, Provider, Target};
 use async_trait::async_trait;
 use fault::Selected;
 use hardware::Hardware;
-use job::{Ending, Job};
+use job::Job;
 use ledger::Entry;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Effect, Order, Verb};
@@ -204,9 +204,8 @@ impl Sim {
             }
         };
         let fault = Fault::new(code, said);
-        let done = self.with_hardware(&target.machine_id, |hardware, _| {
-            let ending = Ending::Failed { fault: fault.clone() };
-            hardware.break_off(&order.key, ending);
+        let done = self.with_hardware(&target.machine_id, |hardware, now| {
+            hardware.fail(&order.key, &order.effect, &fault, now);
             hardware.jobs.get(&order.key).is_some_and(|job| matches!(job.result(), Some(Ok(_))))
         });
         // What has reached its goal cannot fail any more; one can only not hear of it.

@@ -112,8 +112,19 @@ impl Hardware {
         }
     }
 
+    /// Fails what the key started. A key that has not started is used up all the same: an order for it
+    /// that arrives late, from somebody who has not heard of the failure, must not begin it.
+    pub fn fail(&mut self, key: &Key, effect: &Effect, fault: &Fault, now: Timestamp) {
+        let ending = Ending::Failed { fault: fault.clone() };
+        if self.jobs.contains_key(key) {
+            self.break_off(key, ending);
+        } else {
+            self.remember(key, Job::ended(effect.clone(), now, ending));
+        }
+    }
+
     /// Ends a job that is under way without its goal. What it did so far stays.
-    pub fn break_off(&mut self, key: &Key, ending: Ending) {
+    fn break_off(&mut self, key: &Key, ending: Ending) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         if job.ending.is_some() {
             return;

@@ -1,0 +1,183 @@
+//! Those outside: somebody who asks for things and asks again when the answer does not come, and
+//! somebody who watches and comes back where the watch was cut.
+
+use crate::lives::{MACHINE, params};
+use crate::world::runs_of;
+use engine::Engine;
+use engine::submit::Start;
+use engine::watch::Place;
+use model::id::{MachineId, RunId};
+use model::plan::RunType;
+use model::run::Run;
+use model::run::act::{Action, Again, Who};
+use providers::sim::Sim;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{Result, StoreError};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// One thing a client does. All but the first only once the run before it has failed.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    Start(RunType),
+    /// Somebody repairs the hardware.
+    Mend,
+    Act(Action),
+    Again(Again),
+}
+
+/// The address at which Farrier is found. Who is behind it may change.
+#[derive(Clone)]
+pub struct Door(Arc<watch::Sender<Engine>>);
+
+impl Door {
+    pub fn to(engine: &Engine) -> Self {
+        Self(Arc::new(watch::Sender::new(engine.clone())))
+    }
+
+    pub fn lead_to(&self, engine: &Engine) {
+        self.0.send_replace(engine.clone());
+    }
+
+    /// Asks until there is an answer, whoever gives it.
+    pub async fn ask<T, F>(&self, call: impl Fn(Engine) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let mut door = self.0.subscribe();
+        loop {
+            let engine = door.borrow_and_update().clone();
+            tokio::select! {
+                biased;
+                answer = call(engine) => match answer {
+                    Err(StoreError::Unavailable(_)) => tokio::time::sleep(PAUSE).await,
+                    answer => return answer,
+                },
+                _ = door.changed() => {}
+            }
+        }
+    }
+
+    pub async fn ended(&self, id: &RunId) -> Run {
+        loop {
+            let run = self.ask(|engine| async move { engine.run(id).await }).await;
+            let run = run.expect("an accepted run can be found");
+            if run.ended() {
+                return run;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+pub fn operator() -> Who {
+    Who { by: "operator".into(), reason: "to see what happens".into() }
+}
+
+/// Does one thing after the other, each under a request id of its own.
+pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>) {
+    let mut last: Option<Run> = None;
+    for (index, ask) in script.into_iter().enumerate() {
+        if last.as_ref().is_some_and(|run| !run.progress.workflow.failed()) {
+            return;
+        }
+        let request_id = format!("{ask:?} {index}");
+        let id = match ask {
+            Ask::Start(run_type) => start(&door, run_type, request_id).await,
+            Ask::Mend => {
+                sim.clear_faults(None).expect("cleared");
+                continue;
+            }
+            Ask::Act(action) => {
+                let id = last.expect("something to act on").spec.id;
+                let told = door
+                    .ask(|engine| {
+                        let id = id.clone();
+                        async move { engine.act(id, action, operator()).await }
+                    })
+                    .await;
+                // Asked for again after it held and the run went on: there is nothing left to do.
+                assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
+                id
+            }
+            Ask::Again(how) => {
+                let parent = last.expect("something to do again").spec.id;
+                let again = |engine: Engine| {
+                    let (parent, request_id) = (parent.clone(), request_id.clone());
+                    async move { engine.again(parent, how, request_id, operator()).await }
+                };
+                door.ask(again).await.expect("accepted").run.spec.id
+            }
+        };
+        last = Some(door.ended(&id).await);
+    }
+}
+
+async fn start(door: &Door, run_type: RunType, request_id: String) -> RunId {
+    let start = Start {
+        machine_id: MachineId::trusted(MACHINE),
+        request_id,
+        run_type,
+        plan_id: None,
+        params: params(run_type),
+        initiator: "client".into(),
+    };
+    let begin = |engine: Engine| {
+        let start = start.clone();
+        async move { engine.start(start).await }
+    };
+    door.ask(begin).await.expect("accepted").run.spec.id
+}
+
+/// What a watcher has been shown, in order.
+pub struct Watcher {
+    seen: Arc<Mutex<Vec<(RunId, i64)>>>,
+    task: JoinHandle<()>,
+}
+
+impl Watcher {
+    /// Watches the runs of a machine, and goes on elsewhere when the door leads elsewhere.
+    pub fn spawn(door: &Door, machine: &str) -> Self {
+        let seen = Arc::new(Mutex::default());
+        let task = tokio::spawn(watch(door.clone(), machine.to_string(), Arc::clone(&seen)));
+        Self { seen, task }
+    }
+
+    pub fn seen(&self) -> Vec<(RunId, i64)> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<(RunId, i64)>>>) {
+    let mut changes = door.0.subscribe();
+    let mut place: Option<Place> = None;
+    loop {
+        let engine = changes.borrow_and_update().clone();
+        let watching = async {
+            let Ok(mut watch) = engine.watch(runs_of(&machine), place.clone()).await else {
+                return;
+            };
+            while let Ok(shown) = watch.next().await {
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                for one in shown {
+                    place = Some(one.place);
+                    seen.push((one.run.spec.id, one.run.version));
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = watching => tokio::time::sleep(PAUSE).await,
+            _ = changes.changed() => {}
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The gate between a process and everything outside it: its database and its hardware.
+//!
+//! Each time the process is about to commit or to give an order, and each time it is about to hear what
+//! came of it, it passes the gate. There it can be held, and whoever holds it decides what becomes of
+//! it: it goes on, it is told that the line was cut, it stays frozen for a while, or it never moves
+//! again, which is what dying looks like from outside.
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use model::condition::Evidence;
+use model::effect::{Answer, Capability, Order, Verb};
+use model::fault::Fault;
+use providers::sim::Sim;
+use providers::{Journal, Provider, Target};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use store::{Passing, Result, StoreError, Tap};
+use tokio::sync::watch;
+
+/// Written in the background, whatever the runs do: to die there is to die anywhere.
+const BACKGROUND: [&str; 3] = ["Renew", "Reap", "Learn"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum When {
+    Before,
+    /// The hardware is at it.
+    During,
+    After,
+}
+
+/// A place at which a process can be struck.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Point {
+    Commit(When, &'static str),
+    Effect(When, Verb, String),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Vital {
+    Alive,
+    Frozen,
+    Dead,
+}
+
+/// What is held at the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole process: nothing of it passes.
+    Process,
+    /// Only the task that came to the point.
+    Task,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    GoOn,
+    LineCut,
+}
+
+pub struct Gate {
+    vital: watch::Sender<Vital>,
+    passed: Mutex<Vec<Point>>,
+    /// Counting from here, this one is held.
+    hold: Mutex<Option<(usize, Scope)>>,
+    held: watch::Sender<Option<Point>>,
+    verdict: watch::Sender<Option<Verdict>>,
+}
+
+impl Gate {
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self {
+            vital: watch::Sender::new(Vital::Alive),
+            passed: Mutex::default(),
+            hold: Mutex::default(),
+            held: watch::Sender::new(None),
+            verdict: watch::Sender::new(None),
+        })
+    }
+
+    /// Forgets what passed so far, and holds what comes at this index from now on.
+    pub fn arm(&self, hold: Option<(usize, Scope)>) {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        *self.hold.lock().unwrap_or_else(PoisonError::into_inner) = hold;
+    }
+
+    /// Everything that passed since the gate was armed.
+    pub fn passed(&self) -> Vec<Point> {
+        self.passed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Resolves when something is held.
+    pub async fn held(&self) -> Point {
+        let mut held = self.held.subscribe();
+        let point = held.wait_for(Option::is_some).await.expect("the gate stands").clone();
+        point.expect("it was waited for")
+    }
+
+    /// Nothing of the process passes ever again.
+    pub fn kill(&self) {
+        self.vital.send_replace(Vital::Dead);
+    }
+
+    pub fn freeze(&self) {
+        self.vital.send_if_modified(|vital| match vital {
+            Vital::Alive => {
+                *vital = Vital::Frozen;
+                true
+            }
+            Vital::Frozen | Vital::Dead => false,
+        });
+    }
+
+    /// What was frozen goes on as if no time had passed.
+    pub fn thaw(&self) {
+        self.vital.send_if_modified(|vital| match vital {
+            Vital::Frozen => {
+                *vital = Vital::Alive;
+                true
+            }
+            Vital::Alive | Vital::Dead => false,
+        });
+        self.go_on();
+    }
+
+    pub fn go_on(&self) {
+        self.verdict.send_replace(Some(Verdict::GoOn));
+    }
+
+    pub fn cut_the_line(&self) {
+        self.verdict.send_replace(Some(Verdict::LineCut));
+    }
+
+    pub fn is_dead(&self) -> bool {
+        *self.vital.borrow() == Vital::Dead
+    }
+
+    async fn alive(&self) {
+        let mut vital = self.vital.subscribe();
+        // The sender is ours: it cannot be gone.
+        let _ = vital.wait_for(|vital| *vital == Vital::Alive).await;
+    }
+
+    async fn come_to(&self, point: Point) -> Result<()> {
+        self.alive().await;
+        let Some(scope) = self.count(&point) else { return Ok(()) };
+        if scope == Scope::Process {
+            self.freeze();
+        }
+        self.held.send_replace(Some(point));
+        let mut verdict = self.verdict.subscribe();
+        let told = *verdict.wait_for(Option::is_some).await.expect("the gate stands");
+        self.alive().await;
+        match told {
+            Some(Verdict::LineCut) => Err(StoreError::Unavailable("the line was cut".into())),
+            Some(Verdict::GoOn) | None => Ok(()),
+        }
+    }
+
+    /// Whether this is the point to be held at.
+    fn count(&self, point: &Point) -> Option<Scope> {
+        let mut passed = self.passed.lock().unwrap_or_else(PoisonError::into_inner);
+        passed.push(point.clone());
+        let mut hold = self.hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let scope = hold.filter(|(index, _)| index + 1 == passed.len()).map(|(_, scope)| scope);
+        if scope.is_some() {
+            *hold = None;
+        }
+        scope
+    }
+}
+
+impl Tap for Gate {
+    fn pass(&self, passing: Passing) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let point = match passing {
+                Passing::BeforeCommit(name) => Point::Commit(When::Before, name),
+                Passing::AfterCommit(name) => Point::Commit(When::After, name),
+                Passing::Read => {
+                    self.alive().await;
+                    return Ok(());
+                }
+            };
+            match &point {
+                Point::Commit(_, name) if BACKGROUND.contains(name) => {
+                    self.alive().await;
+                    Ok(())
+                }
+                Point::Commit(..) | Point::Effect(..) => self.come_to(point).await,
+            }
+        })
+    }
+}
+
+/// The simulated hardware behind the gate.
+pub struct Gated {
+    pub sim: Sim,
+    pub gate: Arc<Gate>,
+}
+
+impl Gated {
+    async fn at(&self, when: When, order: &Order) {
+        let step = order.key.as_str().split('/').nth(1).unwrap_or_default().to_string();
+        // Only a line to the database can be cut here; faults of the hardware are the simulator's.
+        let _ = self.gate.come_to(Point::Effect(when, order.verb, step)).await;
+    }
+}
+
+#[async_trait]
+impl Provider for Gated {
+    fn name(&self) -> &'static str {
+        self.sim.name()
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        self.sim.capabilities()
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> std::result::Result<Answer, Fault> {
+        self.at(When::Before, order).await;
+        let mut asked = self.sim.ask(target, order, journal);
+        let answered = match std::future::poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx))).await {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => {
+                self.at(When::During, order).await;
+                asked.await
+            }
+        };
+        self.at(When::After, order).await;
+        answered
+    }
+
+    async fn probe(&self, target: &Target) -> std::result::Result<Vec<Evidence>, Fault> {
+        self.gate.alive().await;
+        self.sim.probe(target).await
+    }
+}

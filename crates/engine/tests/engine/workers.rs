@@ -1,0 +1,182 @@
+//! Workers that misbehave, in real time, on a real file.
+
+use async_trait::async_trait;
+use engine::submit::Start;
+use engine::{Described, Engine, Settings, chance, clock};
+use model::condition::Evidence;
+use model::effect::{Answer, Capability, Order, Verb};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, RunId};
+use model::machine::{Labels, MachineSpec};
+use model::plan::{Params, RunType};
+use model::run::{Run, RunPhase, Workflow};
+use providers::sim::{Action, FaultRule, Sim, Speed};
+use providers::{Journal, Provider, Providers, Target};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::{Options, Store};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+async fn open(dir: &tempfile::TempDir) -> Store {
+    Store::open(&Options::Sqlite { path: dir.path().join("test.db") }).await.unwrap()
+}
+
+fn settings(name: &str) -> Settings {
+    Settings { replica: name.into(), grace: Duration::from_millis(100), ..Settings::default() }
+}
+
+async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settings) -> Engine {
+    let providers = Providers::default().with(provider);
+    Engine::start_up(store.clone(), providers, settings, clock::system(), chance::system())
+        .await
+        .unwrap()
+}
+
+async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
+    let start = Start {
+        machine_id: MachineId::trusted(machine),
+        request_id: format!("{run_type:?}"),
+        run_type,
+        plan_id: None,
+        params: Params::new(),
+        initiator: "test".into(),
+    };
+    engine.start(start).await.unwrap().run
+}
+
+async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> Run {
+    let started = Instant::now();
+    loop {
+        let run = engine.run(id).await.unwrap();
+        if reached(&run) {
+            return run;
+        }
+        assert!(started.elapsed() < PATIENCE, "{run:#?} did not get there");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Waits until the engine has nothing in hand: a turn is let go of a moment after its last commit.
+async fn idle(engine: &Engine) {
+    let started = Instant::now();
+    while engine.in_flight() > 0 {
+        assert!(started.elapsed() < PATIENCE, "a run is still in hand");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn in_maintenance(engine: &Engine, machine: &str) {
+    let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
+    let id = Some(MachineId::trusted(machine));
+    let described = Described { id, spec: Some(spec), labels: Labels::new() };
+    engine.register(described, "test".into()).await.unwrap();
+    let run = start(engine, machine, RunType::EnterMaintenance).await;
+    until(engine, &run.spec.id, Run::ended).await;
+}
+
+/// The simulator, except that repaving the machine `bad` panics before anything happens.
+struct Panicking(Sim);
+
+#[async_trait]
+impl Provider for Panicking {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        self.0.capabilities()
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let bad = target.machine_id.as_str() == "bad" && order.effect.word() == "repave";
+        assert!(!bad || order.verb != Verb::Perform, "the driver has a bug");
+        self.0.ask(target, order, journal).await
+    }
+
+    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+        self.0.probe(target).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_stays_with_its_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let sim = Sim::in_ram(Speed::Zero);
+    let engine = engine(&store, Arc::new(Panicking(sim)), settings("one")).await;
+    in_maintenance(&engine, "bad").await;
+    in_maintenance(&engine, "good").await;
+    let bad = start(&engine, "bad", RunType::Reimage).await;
+    let good = start(&engine, "good", RunType::Reimage).await;
+    let good = until(&engine, &good.spec.id, Run::ended).await;
+    assert_eq!(good.phase(), RunPhase::Succeeded);
+    let bad = until(&engine, &bad.spec.id, Run::ended).await;
+    assert_eq!(bad.progress.workflow, Workflow::FailedManualIntervention, "{bad:#?}");
+    assert_eq!(bad.progress.failure.unwrap().fault.code, Code::WorkerPanicked);
+    idle(&engine).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let sim = Sim::in_ram(Speed::Fast);
+    // This one never renews its lease, as if it were frozen while its work goes on.
+    let frozen = Settings {
+        lease: Duration::from_millis(200),
+        renew: Duration::from_secs(3_600),
+        ..settings("frozen")
+    };
+    let frozen = engine(&store, Arc::new(sim.clone()), frozen).await;
+    in_maintenance(&frozen, "m-1").await;
+    let mut slow = FaultRule::new(Action::Slow);
+    slow.effect = "repave".into();
+    slow.delay_ms = 2_000;
+    slow.times = 1;
+    sim.add_fault(slow).unwrap();
+    let run = start(&frozen, "m-1", RunType::Reimage).await;
+    until(&frozen, &run.spec.id, |run| run.current_step() == "repave-os").await;
+
+    let quick = Settings { renew: Duration::from_millis(50), ..settings("quick") };
+    let quick = engine(&store, Arc::new(sim.clone()), quick).await;
+    let ended = until(&quick, &run.spec.id, Run::ended).await;
+    assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
+    // The frozen worker notices when its own answer comes, and lets go without a word.
+    idle(&frozen).await;
+    assert_eq!(quick.run(&run.spec.id).await.unwrap(), ended, "nothing was written afterwards");
+    let effects = sim.effects(run.spec.id.as_str()).unwrap();
+    assert_eq!(effects.len(), 5, "{effects:?}");
+    assert!(effects.iter().all(|effect| effect.applied == 1), "{effects:?}");
+    let history = quick.history(run.spec.id.as_str(), 0, 1_000).await.unwrap();
+    assert!(history.iter().any(|event| event.message.contains("took over")), "{history:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_go_on_where_a_stopped_engine_left_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let sim = Sim::in_ram(Speed::Fast);
+    let first = engine(&store, Arc::new(sim.clone()), settings("one")).await;
+    for index in 0..10 {
+        in_maintenance(&first, &format!("m-{index}")).await;
+    }
+    let mut runs = Vec::new();
+    for index in 0..10 {
+        runs.push(start(&first, &format!("m-{index}"), RunType::Reimage).await.spec.id);
+    }
+    first.shut_down().await;
+    assert_eq!(first.in_flight(), 0, "everything was let go of");
+    let second = engine(&store, Arc::new(sim.clone()), settings("two")).await;
+    for id in &runs {
+        let ended = until(&second, id, Run::ended).await;
+        assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");
+        let effects = sim.effects(id.as_str()).unwrap();
+        assert!(effects.len() == 5 && effects.iter().all(|effect| effect.applied == 1));
+    }
+}

@@ -1,0 +1,163 @@
+//! A world of simulated time: one database, one fleet of simulated hardware, and processes that come
+//! and go. Nothing here waits for a real clock, so hours pass in milliseconds, always the same way.
+
+use crate::gate::{Gate, Gated};
+use engine::{Described, Engine, Settings};
+use model::filter::Filter;
+use model::id::{MachineId, RunId};
+use model::machine::{Labels, Machine, MachineSpec};
+use model::retry::Backoff;
+use model::run::{Policy, Run};
+use model::time::Timestamp;
+use providers::Providers;
+use providers::sim::{Sim, Speed, tokio_clock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+use store::{Event, Held, Options, Result, Store, Tx, Work};
+
+/// When the simulated time begins: some day in 2026.
+const BEGINNING: Timestamp = Timestamp::from_millis(1_780_000_000_000);
+/// Looks that nobody asked for would only add noise.
+const NO_PROBES: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+/// Long, so that somebody who is not woken out of it is found out.
+pub const BACKOFF: Duration = Duration::from_secs(60);
+
+pub struct World {
+    pub store: Store,
+    pub sim: Sim,
+    clock: engine::clock::Clock,
+    chance: engine::chance::Chance,
+}
+
+/// One process of Farrier. Its clock may go wrong.
+#[derive(Clone)]
+pub struct Process {
+    pub gate: Arc<Gate>,
+    pub engine: Engine,
+    skew_ms: Arc<AtomicI64>,
+}
+
+impl Process {
+    /// Sets the clock of the process forward or back.
+    pub fn step_clock(&self, by_ms: i64) {
+        self.skew_ms.fetch_add(by_ms, Ordering::Relaxed);
+    }
+}
+
+/// Runs one story in simulated time, on this thread.
+pub fn simulate<T>(story: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_time().start_paused(true).build().expect("a runtime").block_on(story)
+}
+
+impl World {
+    pub async fn new(seed: u64) -> Self {
+        let clock = tokio_clock(BEGINNING);
+        let next = AtomicU64::new(seed);
+        // A walk through all numbers in a scattered order: enough for ids, and the same each time.
+        let chance = Arc::new(move || {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            model::retry::hash(&number.to_string(), 0)
+        });
+        let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
+        let store = Store::open(&Options::Memory).await.expect("a database");
+        Self { store, sim, clock, chance }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    pub async fn boot(&self, name: &str) -> Process {
+        let gate = Gate::new();
+        let skew_ms = Arc::new(AtomicI64::new(0));
+        let (clock, skew) = (self.clock.clone(), Arc::clone(&skew_ms));
+        let own_clock = Arc::new(move || {
+            let skew = skew.load(Ordering::Relaxed) * 1_000;
+            Timestamp::from_micros(clock().as_micros() + skew)
+        });
+        let gated = Gated { sim: self.sim.clone(), gate: Arc::clone(&gate) };
+        let backoff = Backoff { first: BACKOFF, most: BACKOFF * 4 };
+        let settings = Settings {
+            replica: name.into(),
+            probe_interval: NO_PROBES,
+            policy: Policy { backoff },
+            ..Settings::default()
+        };
+        let engine = Engine::start_up(
+            self.store.tapped(Arc::clone(&gate) as Arc<dyn store::Tap>),
+            Providers::default().with(Arc::new(gated)),
+            settings,
+            own_clock,
+            Arc::clone(&self.chance),
+        )
+        .await
+        .expect("an engine");
+        Process { gate, engine, skew_ms }
+    }
+
+    pub async fn register(&self, engine: &Engine, machine: &str) {
+        let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
+        let id = Some(MachineId::trusted(machine));
+        let described = Described { id, spec: Some(spec), labels: Labels::new() };
+        engine.register(described, "test".into()).await.expect("registered");
+    }
+
+    pub async fn machine(&self, id: &str) -> Machine {
+        self.look(Look { id: MachineId::trusted(id) }).await.machine
+    }
+
+    /// What is stored about one machine, read past every gate.
+    pub async fn about(&self, id: &str) -> About {
+        self.look(Look { id: MachineId::trusted(id) }).await
+    }
+
+    async fn look(&self, look: Look) -> About {
+        self.store.read(look).await.expect("the database of a simulation always answers")
+    }
+}
+
+/// Everything that is stored about one machine.
+pub struct About {
+    pub machine: Machine,
+    pub history: Vec<Event>,
+    /// In the order in which they were accepted.
+    pub runs: Vec<Kept>,
+}
+
+/// A run as it is kept, and its history.
+pub struct Kept {
+    pub run: Run,
+    pub held: Held,
+    pub history: Vec<Event>,
+}
+
+struct Look {
+    id: MachineId,
+}
+
+impl Work for Look {
+    type Out = About;
+
+    async fn run(&self, tx: &mut Tx) -> Result<About> {
+        let machine = tx.machine(&self.id).await?.expect("the machine was registered");
+        let history = tx.history(self.id.as_str(), 0, 10_000).await?;
+        let mut runs = Vec::new();
+        let mut latest = tx.latest_runs(&self.id, 1_000).await?;
+        latest.reverse();
+        for run in latest {
+            let id: RunId = run.spec.id.clone();
+            let held = tx.held(&id).await?.expect("every run is in the queue's table");
+            runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, 10_000).await? });
+        }
+        Ok(About { machine, history, runs })
+    }
+}
+
+/// A filter for the runs of one machine.
+pub fn runs_of(machine: &str) -> Filter {
+    let text = format!("machine_id={machine}");
+    Filter::parse(&text, model::filter::Subject::Run).expect("a filter")
+}
