@@ -14,6 +14,7 @@ mod query;
 pub mod submit;
 mod turn;
 pub mod watch;
+mod witness;
 mod worker;
 
 pub use inventory::Described;

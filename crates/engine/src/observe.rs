@@ -113,7 +113,7 @@ impl Engine {
 
     /// Which part of the fleet is ours: our place among the replicas alive.
     async fn share(&self) -> (u64, u64) {
-        let names = self.store().read(Alive { now: self.now() }).await.unwrap_or_default();
+        let names = self.store().read(Alive).await.unwrap_or_default();
         let place = names.iter().position(|name| *name == self.settings().replica);
         match place {
             Some(place) => (place as u64, names.len() as u64),
@@ -158,15 +158,13 @@ fn lost(reason: String) -> Vec<Evidence> {
     vec![Evidence::new(ConditionType::BmcReachable, false, reason)]
 }
 
-struct Alive {
-    now: Timestamp,
-}
+struct Alive;
 
 impl Work for Alive {
     type Out = Vec<String>;
 
     async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
-        tx.replicas(self.now).await
+        Ok(tx.pulses().await?.into_iter().map(|pulse| pulse.replica.name).collect())
     }
 }
 

@@ -1,6 +1,6 @@
 //! Claiming and leases: who works on what, and what happens when somebody dies.
 //!
-//! A replica claims under its incarnation and renews that one row. Work starts by a signal; the clock
+//! A replica claims under its incarnation and renews that one row; the others watch whether it moves. Work starts by a signal; the clock
 //! is the safety net. Everything held by a replica that stopped renewing goes back to the queue, and a
 //! starting replica takes back what its own earlier incarnation held.
 
@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::observe::Observer;
 use crate::turn::{Load, Turn};
 use crate::watch::Hub;
+use crate::witness::Witness;
 use model::id::{MachineId, RunId};
 use model::plan::Defaults;
 use model::run::Policy;
@@ -17,7 +18,7 @@ use providers::Providers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError, Tx, Work};
+use store::{Claimed, Held, Pulse, Replica, Result, Signal, Store, StoreError, Tx, Work};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -350,6 +351,7 @@ impl Engine {
     /// Renews the lease, frees what the dead held, and finds what signals missed.
     async fn run_lease(self) {
         let mut strays: BTreeSet<RunId> = BTreeSet::new();
+        let mut witness = Witness::default();
         loop {
             tokio::select! {
                 biased;
@@ -360,18 +362,30 @@ impl Engine {
                 tracing::warn!(%error, "cannot renew the lease");
                 continue;
             }
-            match self.store().write(Reap { now: self.now() }).await {
-                Ok(dead) if dead.is_empty() => {}
-                Ok(dead) => {
-                    tracing::warn!(replicas = ?dead, "gave up for dead; their runs go on here")
-                }
-                Err(error) => tracing::warn!(%error, "cannot look for dead replicas"),
-            }
+            self.bury_the_dead(&mut witness).await;
             let owner = self.0.replica.incarnation.clone();
             if let Ok(woken) = self.store().read(Woken { owner }).await {
                 woken.iter().for_each(|id| self.wake_in_hand(id));
             }
             strays = self.put_back_strays(strays).await;
+        }
+    }
+
+    /// Gives up for dead whoever has been silent for the length of a lease.
+    async fn bury_the_dead(&self, witness: &mut Witness) {
+        let pulses = match self.store().read(Pulses).await {
+            Ok(pulses) => pulses,
+            Err(error) => return tracing::warn!(%error, "cannot look for dead replicas"),
+        };
+        let others = pulses.into_iter().filter(|pulse| pulse.replica != self.0.replica).collect();
+        for pulse in witness.silent(others, Instant::now(), self.0.settings.lease) {
+            let replica = pulse.replica.name.clone();
+            match self.store().write(Bury { pulse, now: self.now() }).await {
+                Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
+                // It lives after all, or another was quicker.
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%replica, %error, "cannot give it up for dead"),
+            }
         }
     }
 
@@ -452,7 +466,7 @@ macro_rules! work {
 work!(Enlist { replica: Replica, now: Timestamp, expires: Timestamp } -> u64,
     |work, tx| tx.enlist(&work.replica, work.now, work.expires));
 work!(Renew { replica: Replica, expires: Timestamp } -> (), |work, tx| tx.renew(&work.replica, work.expires));
-work!(Reap { now: Timestamp } -> Vec<String>, |work, tx| tx.reap(work.now));
+work!(Bury { pulse: Pulse, now: Timestamp } -> bool, |work, tx| tx.bury(&work.pulse, work.now));
 work!(Resign { replica: Replica, now: Timestamp } -> u64, |work, tx| tx.resign(&work.replica, work.now));
 work!(Claim { owner: String, now: Timestamp, limit: i64 } -> Vec<Claimed>,
     |work, tx| tx.claim_due(&work.owner, work.now, work.limit));
@@ -460,6 +474,16 @@ work!(PutBack { id: RunId, epoch: i64, due: Timestamp } -> (),
     |work, tx| tx.put_back(&work.id, work.epoch, work.due));
 work!(Woken { owner: String } -> Vec<RunId>, |work, tx| tx.woken(&work.owner));
 work!(HeldBy { owner: String } -> Vec<(RunId, i64)>, |work, tx| tx.held_by(&work.owner));
+
+struct Pulses;
+
+impl Work for Pulses {
+    type Out = Vec<Pulse>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Pulse>> {
+        tx.pulses().await
+    }
+}
 
 struct NextDue;
 

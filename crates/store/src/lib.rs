@@ -24,7 +24,7 @@ pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
 pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
-pub use replica::Replica;
+pub use replica::{Pulse, Replica};
 pub use run::{Held, RunPage};
 pub use signal::{Bus, Signal};
 pub use subject::{Claimed, Hold, Settle, Settled};

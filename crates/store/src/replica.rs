@@ -1,8 +1,8 @@
-//! Replicas: who is alive. A claim names the incarnation of a replica; when that incarnation expires,
-//! all it held goes back to the queue at once. So a lease costs one row per replica, not one per run.
+//! Replicas: who is alive. A claim names the incarnation of a replica; when that incarnation falls
+//! silent, all it held goes back to the queue at once. So a lease costs one row per replica, not one per run.
 
 use crate::signal::Signal;
-use crate::value::values;
+use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::time::Timestamp;
 
@@ -11,6 +11,14 @@ pub struct Replica {
     pub name: String,
     /// This start of it; what claims are made under.
     pub incarnation: String,
+}
+
+/// A replica, and when it last said it would be heard of again. That time is by its own clock, so it is
+/// only good for one thing: to see whether it moves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulse {
+    pub replica: Replica,
+    pub beat: Timestamp,
 }
 
 impl Tx {
@@ -47,21 +55,28 @@ impl Tx {
         }
     }
 
-    /// Gives up for dead whoever has not renewed, and frees what they held. Returns their names.
-    pub async fn reap(&mut self, now: Timestamp) -> Result<Vec<String>> {
-        let sql = self
-            .dialect()
-            .fill("SELECT name, incarnation FROM replicas WHERE expires_at < $1 {skip_locked}");
-        let rows = self.query(&sql, values![now]).await?;
-        let mut names = Vec::new();
-        for row in &rows {
+    /// The pulse of every replica, by name.
+    pub async fn pulses(&mut self) -> Result<Vec<Pulse>> {
+        let sql = "SELECT name, incarnation, expires_at FROM replicas ORDER BY name";
+        let rows = self.query(sql, &[]).await?;
+        let pulse = |row: &Row| {
             let (name, incarnation) = (row.text(0)?.to_string(), row.text(1)?.to_string());
-            self.free(&incarnation, now).await?;
-            let sql = "DELETE FROM replicas WHERE name = $1 AND incarnation = $2";
-            self.execute(sql, values![name.as_str(), incarnation]).await?;
-            names.push(name);
+            Ok(Pulse { replica: Replica { name, incarnation }, beat: row.time(2)? })
+        };
+        rows.iter().map(pulse).collect()
+    }
+
+    /// Gives a replica up for dead and frees what it held, unless its pulse has moved since it was seen.
+    /// True when it is gone.
+    pub async fn bury(&mut self, pulse: &Pulse, now: Timestamp) -> Result<bool> {
+        let sql = "DELETE FROM replicas WHERE name = $1 AND incarnation = $2 AND expires_at = $3";
+        let (name, incarnation) = (&pulse.replica.name, &pulse.replica.incarnation);
+        let gone =
+            self.execute(sql, values![name.as_str(), incarnation.as_str(), pulse.beat]).await?;
+        if gone == 1 {
+            self.free(incarnation, now).await?;
         }
-        Ok(names)
+        Ok(gone == 1)
     }
 
     /// Leaves in good order: everything held goes back to the queue.
@@ -80,12 +95,5 @@ impl Tx {
             self.signal(Signal::Work);
         }
         Ok(freed)
-    }
-
-    /// The replicas that are alive, for sharing out the probes.
-    pub async fn replicas(&mut self, now: Timestamp) -> Result<Vec<String>> {
-        let sql = "SELECT name FROM replicas WHERE expires_at >= $1 ORDER BY name";
-        let rows = self.query(sql, values![now]).await?;
-        rows.iter().map(|row| Ok(row.text(0)?.to_string())).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! Those outside: somebody who asks for things and asks again when the answer does not come, and
 //! somebody who watches and comes back where the watch was cut.
 
+use crate::board::Board;
 use crate::lives::{MACHINE, params};
 use crate::world::runs_of;
 use engine::Engine;
@@ -14,7 +15,6 @@ use providers::sim::Sim;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{Result, StoreError};
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -31,15 +31,15 @@ pub enum Ask {
 
 /// The address at which Farrier is found. Who is behind it may change.
 #[derive(Clone)]
-pub struct Door(Arc<watch::Sender<Engine>>);
+pub struct Door(Arc<Board<Engine>>);
 
 impl Door {
     pub fn to(engine: &Engine) -> Self {
-        Self(Arc::new(watch::Sender::new(engine.clone())))
+        Self(Arc::new(Board::new(engine.clone())))
     }
 
     pub fn lead_to(&self, engine: &Engine) {
-        self.0.send_replace(engine.clone());
+        self.0.set(engine.clone());
     }
 
     /// Asks until there is an answer, whoever gives it.
@@ -47,16 +47,15 @@ impl Door {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut door = self.0.subscribe();
         loop {
-            let engine = door.borrow_and_update().clone();
+            let engine = self.0.get();
             tokio::select! {
                 biased;
                 answer = call(engine) => match answer {
                     Err(StoreError::Unavailable(_)) => tokio::time::sleep(PAUSE).await,
                     answer => return answer,
                 },
-                _ = door.changed() => {}
+                () = self.0.changed() => {}
             }
         }
     }
@@ -158,10 +157,9 @@ impl Drop for Watcher {
 }
 
 async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<(RunId, i64)>>>) {
-    let mut changes = door.0.subscribe();
     let mut place: Option<Place> = None;
     loop {
-        let engine = changes.borrow_and_update().clone();
+        let engine = door.0.get();
         let watching = async {
             let Ok(mut watch) = engine.watch(runs_of(&machine), place.clone()).await else {
                 return;
@@ -177,7 +175,7 @@ async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<(RunId, i64)>>>)
         tokio::select! {
             biased;
             () = watching => tokio::time::sleep(PAUSE).await,
-            _ = changes.changed() => {}
+            () = door.0.changed() => {}
         }
     }
 }

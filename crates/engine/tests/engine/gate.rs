@@ -5,6 +5,7 @@
 //! it: it goes on, it is told that the line was cut, it stays frozen for a while, or it never moves
 //! again, which is what dying looks like from outside.
 
+use crate::board::Board;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use model::condition::Evidence;
@@ -15,10 +16,9 @@ use providers::{Journal, Provider, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use store::{Passing, Result, StoreError, Tap};
-use tokio::sync::watch;
 
 /// Written in the background, whatever the runs do: to die there is to die anywhere.
-const BACKGROUND: [&str; 3] = ["Renew", "Reap", "Learn"];
+const BACKGROUND: [&str; 2] = ["Renew", "Learn"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
@@ -58,22 +58,22 @@ enum Verdict {
 }
 
 pub struct Gate {
-    vital: watch::Sender<Vital>,
+    vital: Board<Vital>,
     passed: Mutex<Vec<Point>>,
     /// Counting from here, this one is held.
     hold: Mutex<Option<(usize, Scope)>>,
-    held: watch::Sender<Option<Point>>,
-    verdict: watch::Sender<Option<Verdict>>,
+    held: Board<Option<Point>>,
+    verdict: Board<Option<Verdict>>,
 }
 
 impl Gate {
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
-            vital: watch::Sender::new(Vital::Alive),
+            vital: Board::new(Vital::Alive),
             passed: Mutex::default(),
             hold: Mutex::default(),
-            held: watch::Sender::new(None),
-            verdict: watch::Sender::new(None),
+            held: Board::new(None),
+            verdict: Board::new(None),
         })
     }
 
@@ -90,54 +90,45 @@ impl Gate {
 
     /// Resolves when something is held.
     pub async fn held(&self) -> Point {
-        let mut held = self.held.subscribe();
-        let point = held.wait_for(Option::is_some).await.expect("the gate stands").clone();
-        point.expect("it was waited for")
+        let held = self.held.wait_for(Option::is_some).await;
+        held.expect("it was waited for")
     }
 
     /// Nothing of the process passes ever again.
     pub fn kill(&self) {
-        self.vital.send_replace(Vital::Dead);
+        self.vital.set(Vital::Dead);
     }
 
     pub fn freeze(&self) {
-        self.vital.send_if_modified(|vital| match vital {
-            Vital::Alive => {
-                *vital = Vital::Frozen;
-                true
-            }
-            Vital::Frozen | Vital::Dead => false,
-        });
+        self.turn(Vital::Alive, Vital::Frozen);
     }
 
     /// What was frozen goes on as if no time had passed.
     pub fn thaw(&self) {
-        self.vital.send_if_modified(|vital| match vital {
-            Vital::Frozen => {
-                *vital = Vital::Alive;
-                true
-            }
-            Vital::Alive | Vital::Dead => false,
-        });
+        self.turn(Vital::Frozen, Vital::Alive);
         self.go_on();
     }
 
+    fn turn(&self, from: Vital, to: Vital) {
+        if self.vital.get() == from {
+            self.vital.set(to);
+        }
+    }
+
     pub fn go_on(&self) {
-        self.verdict.send_replace(Some(Verdict::GoOn));
+        self.verdict.set(Some(Verdict::GoOn));
     }
 
     pub fn cut_the_line(&self) {
-        self.verdict.send_replace(Some(Verdict::LineCut));
+        self.verdict.set(Some(Verdict::LineCut));
     }
 
     pub fn is_dead(&self) -> bool {
-        *self.vital.borrow() == Vital::Dead
+        self.vital.get() == Vital::Dead
     }
 
     async fn alive(&self) {
-        let mut vital = self.vital.subscribe();
-        // The sender is ours: it cannot be gone.
-        let _ = vital.wait_for(|vital| *vital == Vital::Alive).await;
+        self.vital.wait_for(|vital| *vital == Vital::Alive).await;
     }
 
     async fn come_to(&self, point: Point) -> Result<()> {
@@ -146,9 +137,8 @@ impl Gate {
         if scope == Scope::Process {
             self.freeze();
         }
-        self.held.send_replace(Some(point));
-        let mut verdict = self.verdict.subscribe();
-        let told = *verdict.wait_for(Option::is_some).await.expect("the gate stands");
+        self.held.set(Some(point));
+        let told = self.verdict.wait_for(Option::is_some).await;
         self.alive().await;
         match told {
             Some(Verdict::LineCut) => Err(StoreError::Unavailable("the line was cut".into())),

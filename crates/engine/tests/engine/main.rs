@@ -4,6 +4,8 @@
 //! time, where each process stands behind a [`gate`] at which it can be struck.
 
 mod audit;
+mod board;
+mod chaos;
 mod clients;
 mod gate;
 mod lives;

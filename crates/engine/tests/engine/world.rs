@@ -66,15 +66,11 @@ impl World {
         Self { store, sim, clock, chance }
     }
 
-    pub fn now(&self) -> Timestamp {
-        (self.clock)()
-    }
-
     pub async fn boot(&self, name: &str) -> Process {
         let gate = Gate::new();
         let skew_ms = Arc::new(AtomicI64::new(0));
         let (clock, skew) = (self.clock.clone(), Arc::clone(&skew_ms));
-        let own_clock = Arc::new(move || {
+        let own_clock = engine::clock::steady(move || {
             let skew = skew.load(Ordering::Relaxed) * 1_000;
             Timestamp::from_micros(clock().as_micros() + skew)
         });

@@ -1,12 +1,12 @@
 //! Replicas: who is alive holds what it took; who is not, gives it back.
 
 use crate::harness::{Db, at};
-use store::{Replica, Result, StoreError};
+use store::{Pulse, Replica, Result, StoreError};
 
 on_both!(
     a_restarted_replica_takes_back_its_own,
     a_replica_that_was_replaced_cannot_renew,
-    only_the_dead_are_reaped,
+    only_the_dead_are_buried,
     who_resigns_gives_everything_back,
     a_holder_is_known_by_its_name,
 );
@@ -23,8 +23,12 @@ async fn renew(db: &Db, replica: &Replica, expires: i64) -> Result<()> {
     db.write(tx!([replica], |tx| tx.renew(&replica, at(expires)).await)).await
 }
 
-async fn reap(db: &Db, now: i64) -> Vec<String> {
-    db.write(tx!([], |tx| tx.reap(at(now)).await)).await.unwrap()
+async fn pulses(db: &Db) -> Vec<Pulse> {
+    db.read(tx!([], |tx| tx.pulses().await)).await.unwrap()
+}
+
+async fn bury(db: &Db, pulse: &Pulse, now: i64) -> bool {
+    db.write(tx!([pulse], |tx| tx.bury(&pulse, at(now)).await)).await.unwrap()
 }
 
 async fn held(db: &Db, owner: &'static str) -> usize {
@@ -59,19 +63,20 @@ async fn a_replica_that_was_replaced_cannot_renew(db: Db) {
     assert_eq!(renew(&db, &new, 40).await, Ok(()));
 }
 
-async fn only_the_dead_are_reaped(db: Db) {
+async fn only_the_dead_are_buried(db: Db) {
     three_runs(&db).await;
     let (dead, alive) = (replica("dead", "dead-1"), replica("alive", "alive-1"));
     enlist(&db, &dead, 20).await;
     enlist(&db, &alive, 20).await;
     db.claim("dead-1", at(10), 2).await;
     db.claim("alive-1", at(10), 2).await;
-    assert_eq!(reap(&db, 20).await, Vec::<String>::new(), "to the last moment");
+    let [seen_alive, seen_dead] = pulses(&db).await.try_into().unwrap();
     renew(&db, &alive, 30).await.unwrap();
-    let living = |now| tx!([], |tx| tx.replicas(at(now)).await);
-    assert_eq!(db.read(living(20)).await.unwrap(), ["alive", "dead"]);
-    assert_eq!(db.read(living(21)).await.unwrap(), ["alive"]);
-    assert_eq!(reap(&db, 21).await, ["dead"]);
+    assert!(!bury(&db, &seen_alive, 21).await, "its pulse has moved");
+    assert!(bury(&db, &seen_dead, 21).await);
+    assert!(!bury(&db, &seen_dead, 21).await, "once is enough");
+    let left = pulses(&db).await;
+    assert_eq!(left, [Pulse { replica: alive, beat: at(30) }]);
     assert_eq!((held(&db, "dead-1").await, held(&db, "alive-1").await), (0, 1));
     assert_eq!(renew(&db, &dead, 40).await, Err(StoreError::Conflict));
     assert_eq!(db.claim("alive-1", at(21), 10).await.len(), 2, "due at once");
@@ -87,7 +92,7 @@ async fn who_resigns_gives_everything_back(db: Db) {
     let freed = db.write(tx!([leaving], |tx| tx.resign(&leaving, at(12)).await)).await;
     assert_eq!(freed, Ok(2));
     assert_eq!((held(&db, "a-1").await, held(&db, "b-1").await), (0, 1));
-    assert_eq!(db.read(tx!([], |tx| tx.replicas(at(12)).await)).await.unwrap(), ["b"]);
+    assert_eq!(pulses(&db).await, [Pulse { replica: staying, beat: at(20) }]);
     assert_eq!(db.claim("b-1", at(11), 10).await, []);
     assert_eq!(db.claim("b-1", at(12), 10).await.len(), 2);
 }

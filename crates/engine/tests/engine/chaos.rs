@@ -1,0 +1,276 @@
+//! The proof by chance: a few replicas, a few machines, people who ask for all sorts of things, and
+//! somebody who kills, freezes, cuts lines, sets clocks and breaks hardware, as the dice fall.
+//!
+//! A seed tells the whole story: the same one brings the same deaths at the same moments. Run longer with
+//! `cargo xtask chaos --seed N --minutes M`; what it prints on a failure is the seed to replay.
+
+use crate::clients::{Door, Watcher, operator};
+use crate::gate::Scope;
+use crate::lives::params;
+use crate::world::{Process, World, simulate};
+use engine::Engine;
+use engine::submit::Start;
+use model::effect::{Effect, Verb};
+use model::id::{MachineId, RunId};
+use model::plan::RunType;
+use model::run::act::{Action, Again};
+use providers::sim::{self, FaultRule};
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::time::Duration;
+use store::StoreError;
+use tokio::time::{Instant, sleep, timeout};
+
+const REPLICAS: [&str; 3] = ["one", "two", "three"];
+const MACHINES: [&str; 4] = ["m-1", "m-2", "m-3", "m-4"];
+/// How long a story is, in simulated time.
+const STORY: Duration = Duration::from_secs(300);
+/// How long everything may take to come to an end after that.
+const AFTERMATH: Duration = Duration::from_secs(4 * 3_600);
+
+/// Somebody who throws dice.
+struct Dice(SmallRng);
+
+impl Dice {
+    fn new(seed: u64) -> Self {
+        Self(SmallRng::seed_from_u64(seed))
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        self.0.random_range(0..limit)
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    fn millis(&mut self, limit: u64) -> Duration {
+        Duration::from_millis(self.0.random_range(0..limit))
+    }
+
+    fn often(&mut self, percent: u32) -> bool {
+        self.0.random_range(0..100) < percent
+    }
+}
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy)]
+enum Mischief {
+    Kill,
+    Freeze,
+    CutLine,
+    SetClock,
+    BreakHardware,
+    MendHardware,
+}
+
+const MISCHIEF: [Mischief; 6] = [
+    Mischief::Kill,
+    Mischief::Freeze,
+    Mischief::CutLine,
+    Mischief::SetClock,
+    Mischief::BreakHardware,
+    Mischief::MendHardware,
+];
+
+/// One story. Answers what is wrong at its end, and a mark by which it is recognized.
+async fn story(seed: u64) -> (Vec<String>, u64) {
+    let world = World::new(seed).await;
+    let mut processes = Vec::new();
+    for name in REPLICAS {
+        processes.push(world.boot(name).await);
+    }
+    let door = Door::to(&processes[0].engine);
+    let mut watchers = Vec::new();
+    for machine in MACHINES {
+        world.register(&processes[0].engine, machine).await;
+        watchers.push((machine, Watcher::spawn(&door, machine)));
+    }
+    sleep(Duration::from_secs(5)).await;
+    let clients = MACHINES.iter().enumerate().map(|(index, machine)| {
+        let dice = Dice::new(seed.wrapping_mul(31).wrapping_add(index as u64));
+        tokio::spawn(client(door.clone(), (*machine).to_string(), dice))
+    });
+    let clients: Vec<_> = clients.collect();
+    make_mischief(&world, &door, &mut processes, Dice::new(seed)).await;
+
+    let mut wrong = Vec::new();
+    for client in clients {
+        if timeout(AFTERMATH, client).await.is_err() {
+            wrong.push("a client waits for ever".into());
+        }
+    }
+    // A lease runs out, a stray is found, a watcher is shown the last of it.
+    sleep(Duration::from_secs(30)).await;
+    let mut mark = DefaultHasher::new();
+    for (machine, watcher) in watchers {
+        wrong.extend(world.audit(machine, &watcher.seen()).await);
+        watcher.seen().hash(&mut mark);
+        for event in world.about(machine).await.history {
+            (event.ts.as_micros(), event.message).hash(&mut mark);
+        }
+    }
+    (wrong, mark.finish())
+}
+
+/// Asks for one thing after the other, and now and then changes its mind.
+async fn client(door: Door, machine: String, mut dice: Dice) {
+    const MOST: [RunType; 6] = [
+        RunType::EnterMaintenance,
+        RunType::EnterMaintenance,
+        RunType::Reimage,
+        RunType::Reimage,
+        RunType::Reboot,
+        RunType::NetReconfig,
+    ];
+    let until = Instant::now() + STORY;
+    let mut number = 0;
+    let mut failed: Option<RunId> = None;
+    while Instant::now() < until {
+        number += 1;
+        let request_id = format!("r-{number}");
+        let again = failed.take().filter(|_| dice.often(60));
+        let started = match again {
+            None => {
+                let run_type = dice.pick(&MOST);
+                let start = Start {
+                    machine_id: MachineId::trusted(machine.as_str()),
+                    request_id,
+                    run_type,
+                    plan_id: None,
+                    params: params(run_type),
+                    initiator: "client".into(),
+                };
+                let begin = |engine: Engine| {
+                    let start = start.clone();
+                    async move { engine.start(start).await.map(|started| started.run.spec.id) }
+                };
+                door.ask(begin).await
+            }
+            Some(id) => go_on(&door, id, request_id, &mut dice).await,
+        };
+        let Ok(id) = started else {
+            sleep(dice.millis(3_000)).await;
+            continue;
+        };
+        if dice.often(25) {
+            sleep(dice.millis(2_000)).await;
+            tell(&door, &id, Action::Cancel).await;
+        }
+        let run = door.ended(&id).await;
+        failed = run.progress.workflow.failed().then_some(id);
+        sleep(dice.millis(2_000)).await;
+    }
+}
+
+/// What a person does about a run that failed.
+async fn go_on(
+    door: &Door,
+    id: RunId,
+    request_id: String,
+    dice: &mut Dice,
+) -> Result<RunId, StoreError> {
+    let how = match dice.below(4) {
+        0 => Again::Rerun,
+        1 => Again::RestartClean,
+        2 => {
+            tell(door, &id, Action::RetryStep).await;
+            return Ok(id);
+        }
+        _ => {
+            tell(door, &id, Action::Adopt).await;
+            return Ok(id);
+        }
+    };
+    let again = |engine: Engine| {
+        let (id, request_id) = (id.clone(), request_id.clone());
+        async move { engine.again(id, how, request_id, operator()).await }
+    };
+    door.ask(again).await.map(|started| started.run.spec.id)
+}
+
+/// Says it until it is heard. That it makes no sense any more is an answer too.
+async fn tell(door: &Door, id: &RunId, action: Action) {
+    let told = door
+        .ask(|engine| {
+            let id = id.clone();
+            async move { engine.act(id, action, operator()).await }
+        })
+        .await;
+    assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
+}
+
+/// Does harm until the story is over, then puts everything right.
+async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mut dice: Dice) {
+    let until = Instant::now() + STORY;
+    while Instant::now() < until {
+        sleep(dice.millis(6_000)).await;
+        let index = dice.below(processes.len());
+        match dice.pick(&MISCHIEF) {
+            Mischief::Kill => {
+                processes[index].gate.kill();
+                sleep(dice.millis(12_000)).await;
+                processes[index] = world.boot(REPLICAS[index]).await;
+            }
+            Mischief::Freeze => {
+                processes[index].gate.freeze();
+                door.lead_to(&processes[(index + 1) % processes.len()].engine);
+                sleep(dice.millis(20_000)).await;
+                processes[index].gate.thaw();
+            }
+            Mischief::CutLine => {
+                let gate = &processes[index].gate;
+                gate.arm(Some((dice.below(6), Scope::Task)));
+                // Held or not, whatever comes to that point finds the line cut.
+                gate.cut_the_line();
+            }
+            Mischief::SetClock => {
+                let by_ms = dice.pick(&[-3_600_000, -5_000, 5_000, 60_000]);
+                processes[index].step_clock(by_ms);
+            }
+            Mischief::BreakHardware => {
+                let actions = [sim::Action::Fail, sim::Action::Drop, sim::Action::Garbage];
+                let verbs = [Verb::Perform, Verb::Perform, Verb::Follow, Verb::Inquire];
+                let rule = FaultRule {
+                    effect: dice.pick(&Effect::WORDS).into(),
+                    verb: dice.pick(&verbs),
+                    times: 1 + dice.below(2) as u32,
+                    ..FaultRule::new(dice.pick(&actions))
+                };
+                world.sim.add_fault(rule).expect("a rule");
+            }
+            Mischief::MendHardware => drop(world.sim.clear_faults(None)),
+        }
+        door.lead_to(&processes[dice.below(processes.len())].engine);
+    }
+    world.sim.clear_faults(None).expect("mended");
+}
+
+#[test]
+fn a_seed_tells_the_whole_story() {
+    let (_, first) = simulate(story(7));
+    let (_, second) = simulate(story(7));
+    let (_, other) = simulate(story(8));
+    assert_eq!(first, second, "the same seed");
+    assert_ne!(first, other, "another seed");
+}
+
+/// `FARRIER_CHAOS_SEED` and `FARRIER_CHAOS_SECONDS` say where to begin and for how long to go on.
+#[test]
+fn whatever_happens_nothing_is_lost_and_nothing_happens_twice() {
+    let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("FARRIER_CHAOS_SEED").unwrap_or(1);
+    let least = number("FARRIER_CHAOS_SECONDS").map(Duration::from_secs);
+    let begun = std::time::Instant::now();
+    let mut stories = 0;
+    for seed in first.. {
+        let (wrong, _) = simulate(story(seed));
+        assert!(wrong.is_empty(), "--seed {seed}:\n{}", wrong.join("\n"));
+        stories += 1;
+        if least.map_or(stories == 20, |least| begun.elapsed() >= least) {
+            break;
+        }
+    }
+    println!("{stories} stories, seeds {first} to {}", first + stories - 1);
+}
