@@ -158,8 +158,8 @@ fn lost(reason: String) -> Vec<Evidence> {
     vec![Evidence::new(ConditionType::BmcReachable, false, reason)]
 }
 
-struct Alive {
-    now: Timestamp,
+pub(crate) struct Alive {
+    pub now: Timestamp,
 }
 
 impl Work for Alive {

@@ -6,6 +6,7 @@
 
 use crate::clock::Clock;
 use crate::observe::Observer;
+use crate::retention::Retention;
 use crate::turn::{Load, Turn};
 use crate::watch::Hub;
 use model::id::{MachineId, RunId};
@@ -39,6 +40,7 @@ pub struct Settings {
     pub probe_interval: Duration,
     pub probe_timeout: Duration,
     pub probes_at_once: usize,
+    pub retention: Retention,
 }
 
 impl Default for Settings {
@@ -56,6 +58,7 @@ impl Default for Settings {
             probe_interval: Duration::from_secs(60),
             probe_timeout: Duration::from_secs(5),
             probes_at_once: 64,
+            retention: Retention::default(),
         }
     }
 }
@@ -120,6 +123,7 @@ impl Engine {
         tokio::spawn(engine.clone().run_lease());
         tokio::spawn(engine.clone().run_probes());
         tokio::spawn(engine.clone().run_tail());
+        tokio::spawn(engine.clone().run_retention());
         Ok(engine)
     }
 
