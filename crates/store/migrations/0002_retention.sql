@@ -10,7 +10,7 @@ CREATE INDEX subjects_ended ON subjects (ended_at, id) WHERE ended_at IS NOT NUL
 CREATE INDEX subjects_phase ON subjects (phase, id) WHERE ended_at IS NOT NULL;
 
 -- The events of a run go with the run. Those of everything else go by their age.
-CREATE INDEX events_aged ON events (ts, seq) WHERE kind <> 'run';
+CREATE INDEX events_aged ON events (ts, seq, kind) WHERE kind <> 'run';
 
 -- The latest runs of a machine, in the very order they are asked for.
 DROP INDEX runs_machine;

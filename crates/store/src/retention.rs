@@ -207,7 +207,7 @@ impl Tx {
         }
     }
 
-    async fn cut_logs(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
+    pub(crate) async fn cut_logs(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
         if runs.is_empty() {
             return Ok(0);
         }
@@ -220,7 +220,7 @@ impl Tx {
     }
 
     /// Oldest first, so that what is left of a history is its end.
-    async fn cut_events(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
+    pub(crate) async fn cut_events(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
         let sql = self.dialect().fill(&format!(
             "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e \
              WHERE e.object_id IN ({}) AND {{is_final}} ORDER BY e.object_id, e.version LIMIT $1) \
@@ -231,7 +231,7 @@ impl Tx {
     }
 
     /// The rows of those of which nothing else is left.
-    async fn cut_rows(&mut self, runs: &[RunId]) -> Result<u64> {
+    pub(crate) async fn cut_rows(&mut self, runs: &[RunId]) -> Result<u64> {
         let sql = format!(
             "DELETE FROM subjects WHERE id IN ({}) \
              AND NOT EXISTS (SELECT 1 FROM logs l WHERE l.run_id = subjects.id) \

@@ -1,5 +1,7 @@
 //! The engine in one process, with a store, a simulated fleet, and workers that misbehave.
 
+mod retention;
+
 use async_trait::async_trait;
 use engine::submit::Start;
 use engine::{Described, Engine, Settings, clock};

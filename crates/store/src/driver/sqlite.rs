@@ -3,6 +3,8 @@
 //! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes what
 //! is waiting, runs each piece in a savepoint of its own, commits once, and only then answers them all.
 
+mod plans;
+
 use super::{Conn, Dialect, Tx, Work, migrations};
 use crate::signal::Bus;
 use crate::value::{Row, Value};
