@@ -161,6 +161,22 @@ async fn too_many_bytes_of_log_lose_the_oldest() {
     engine.shut_down().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_first_of_the_replicas_clears_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    let runs = with_three_runs(&store, &sim).await;
+    let first = in_days(&store, &sim, 0, never()).await;
+    let greedy = Retention { max_runs: Some(1), ..never() };
+    let second = Settings { retention: greedy, ..settings("two") };
+    let second = engine(&store, Arc::new(sim.clone()), second).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(second.run(&runs[0]).await.is_ok(), "the first one keeps everything");
+    first.shut_down().await;
+    eventually("the turn of the second", async || second.run(&runs[0]).await.is_err()).await;
+    second.shut_down().await;
+}
+
 async fn next_place(watch: &mut Watch) -> Place {
     let seen = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
     seen.last().unwrap().place.clone()
