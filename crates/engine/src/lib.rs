@@ -2,7 +2,7 @@
 //!
 //! The engine claims what is due, asks the model what to do, asks a provider to do it, and commits the
 //! outcome in one fenced transaction. [`submit`] and `inventory` are the doors for requests, `turn` the kernel, `worker`
-//! the claiming and the leases, `observe` the probes, `watch` the events and logs as they happen.
+//! the claiming and the leases, `observe` the probes, `watch` the events and logs as they happen, `retention` the clearing away.
 //! It speaks no vendor's protocol and writes no SQL.
 
 pub mod chance;
@@ -11,6 +11,7 @@ mod inventory;
 mod journal;
 mod observe;
 mod query;
+mod retention;
 pub mod submit;
 mod turn;
 pub mod watch;
@@ -19,4 +20,5 @@ mod worker;
 
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};
+pub use retention::Retention;
 pub use worker::{Engine, Settings};

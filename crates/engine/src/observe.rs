@@ -158,7 +158,7 @@ fn lost(reason: String) -> Vec<Evidence> {
     vec![Evidence::new(ConditionType::BmcReachable, false, reason)]
 }
 
-struct Alive;
+pub(crate) struct Alive;
 
 impl Work for Alive {
     type Out = Vec<String>;

@@ -5,6 +5,7 @@
 //! slow watcher, and a slow watcher misses nothing.
 
 use crate::Engine;
+use crate::retention::check_place;
 use model::filter::{Filter, Item};
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
@@ -119,7 +120,14 @@ impl Hub {
             }
         };
         loop {
-            let events = self.store.scan(After { cursor: at, limit: BATCH }).await?;
+            let events = match self.store.scan(After { cursor: at, limit: BATCH }).await {
+                Err(error @ StoreError::Refused(_)) => {
+                    // What was missed is gone. The ring begins anew; watchers find out by themselves.
+                    *self.ring() = Ring::default();
+                    return Err(error);
+                }
+                other => other?,
+            };
             let Some(last) = events.last() else { return Ok(()) };
             at = last.cursor;
             let full = events.len() as i64 == BATCH;
@@ -167,7 +175,10 @@ impl Engine {
     /// Opens a watch: with a snapshot of what matches, or after a cursor.
     pub async fn watch(&self, filter: Filter, place: Option<Place>) -> Result<Watch> {
         let place = match place {
-            Some(place) => place,
+            Some(place) => {
+                self.store().read(CheckPlace(place.cursor())).await?;
+                place
+            }
             None => Place::Snapshot { at: self.settled_place().await?, before: None },
         };
         self.hub().watchers.fetch_add(1, Ordering::Relaxed);
@@ -205,6 +216,13 @@ pub enum Place {
 }
 
 impl Place {
+    /// After this all events are still to come.
+    fn cursor(&self) -> Cursor {
+        match self {
+            Self::After(cursor) | Self::Snapshot { at: cursor, .. } => *cursor,
+        }
+    }
+
     /// The word that a client carries.
     pub fn to_word(&self) -> String {
         match self {
@@ -443,6 +461,16 @@ impl Work for Horizon {
     }
 }
 
+struct CheckPlace(Cursor);
+
+impl Work for CheckPlace {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        check_place(tx, self.0).await
+    }
+}
+
 struct After {
     cursor: Cursor,
     limit: i64,
@@ -452,6 +480,7 @@ impl Work for After {
     type Out = Vec<Event>;
 
     async fn run(&self, tx: &mut Tx) -> Result<Vec<Event>> {
+        check_place(tx, self.cursor).await?;
         tx.events_after(self.cursor, self.limit).await
     }
 }
@@ -466,6 +495,7 @@ impl Work for AsOf {
     type Out = RunPage;
 
     async fn run(&self, tx: &mut Tx) -> Result<RunPage> {
+        check_place(tx, self.at).await?;
         tx.runs_as_of(&self.filter, self.before.as_deref(), SNAPSHOT_PAGE, self.at).await
     }
 }

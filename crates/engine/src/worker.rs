@@ -7,6 +7,7 @@
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::observe::Observer;
+use crate::retention::Retention;
 use crate::turn::{Load, Turn};
 use crate::watch::Hub;
 use crate::witness::Witness;
@@ -42,6 +43,7 @@ pub struct Settings {
     pub probe_interval: Duration,
     pub probe_timeout: Duration,
     pub probes_at_once: usize,
+    pub retention: Retention,
 }
 
 impl Default for Settings {
@@ -59,6 +61,7 @@ impl Default for Settings {
             probe_interval: Duration::from_secs(60),
             probe_timeout: Duration::from_secs(5),
             probes_at_once: 64,
+            retention: Retention::default(),
         }
     }
 }
@@ -126,6 +129,7 @@ impl Engine {
         tokio::spawn(engine.clone().run_lease());
         tokio::spawn(engine.clone().run_probes());
         tokio::spawn(engine.clone().run_tail());
+        tokio::spawn(engine.clone().run_retention());
         Ok(engine)
     }
 

@@ -14,6 +14,8 @@ pub enum RefusalKind {
     Precondition,
     /// The same name already stands for something else.
     Exists,
+    /// What is asked for was there and has been cleared away.
+    Gone,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
-use engine::Settings;
+use engine::{Retention, Settings};
 use model::plan::Defaults;
 use model::retry::Backoff;
 use model::run::Policy;
@@ -33,6 +33,7 @@ pub struct Config {
     pub engine: EngineConfig,
     pub defaults: StepDefaults,
     pub probes: Probes,
+    pub retention: Keep,
     pub sim: Sim,
 }
 
@@ -95,6 +96,24 @@ pub struct Probes {
     pub at_once: usize,
 }
 
+/// What is kept, and for how long. Zero is without limit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Keep {
+    /// A run goes this long after its end, with its history, its log and its request id.
+    pub runs_days: u32,
+    /// The log of a run goes this long after its end, and with the run at the latest.
+    pub logs_days: u32,
+    /// Events of machines go at this age.
+    pub events_days: u32,
+    /// Of runs that have ended, the newest so many stay.
+    pub max_runs: u64,
+    /// Of the logs of runs that have ended, the newest so many bytes stay.
+    pub max_log_bytes: u64,
+    /// Of the events of machines, the newest so many stay.
+    pub max_events: u64,
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Sim {
@@ -122,6 +141,7 @@ impl Default for Config {
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
             probes: Probes::default(),
+            retention: Keep::default(),
             sim: Sim::default(),
         }
     }
@@ -171,6 +191,67 @@ impl Default for Probes {
     }
 }
 
+/// A century: more is a slip of the hand.
+const MOST_DAYS: u32 = 36_500;
+const DAY: Duration = Duration::from_secs(86_400);
+/// Less room for logs would not hold the log of one run.
+const LEAST_LOG_BYTES: u64 = 1_048_576;
+
+fn days(duration: Option<Duration>) -> u32 {
+    let days = duration.map_or(0, |duration| duration.as_secs() / DAY.as_secs());
+    u32::try_from(days).unwrap_or(MOST_DAYS)
+}
+
+impl Default for Keep {
+    fn default() -> Self {
+        let kept = Retention::default();
+        Self {
+            runs_days: days(kept.runs),
+            logs_days: days(kept.logs),
+            events_days: days(kept.events),
+            max_runs: kept.max_runs.unwrap_or_default(),
+            max_log_bytes: kept.max_log_bytes.unwrap_or_default(),
+            max_events: kept.max_events.unwrap_or_default(),
+        }
+    }
+}
+
+impl Keep {
+    fn check(&self) -> Result<(), String> {
+        let ages = [
+            ("runs_days", self.runs_days),
+            ("logs_days", self.logs_days),
+            ("events_days", self.events_days),
+        ];
+        if let Some((field, days)) = ages.iter().find(|(_, days)| *days > MOST_DAYS) {
+            return Err(format!(
+                "retention.{field} is {days}; use at most {MOST_DAYS}, or 0 to keep them for ever"
+            ));
+        }
+        if (1..LEAST_LOG_BYTES).contains(&self.max_log_bytes) {
+            return Err(format!(
+                "retention.max_log_bytes is {}; use at least {LEAST_LOG_BYTES}, or 0 for no limit",
+                self.max_log_bytes
+            ));
+        }
+        Ok(())
+    }
+
+    fn settings(&self) -> Retention {
+        let age = |days: u32| (days > 0).then(|| DAY * days);
+        let most = |count: u64| (count > 0).then_some(count);
+        Retention {
+            runs: age(self.runs_days),
+            logs: age(self.logs_days),
+            events: age(self.events_days),
+            max_runs: most(self.max_runs),
+            max_log_bytes: most(self.max_log_bytes),
+            max_events: most(self.max_events),
+            ..Retention::default()
+        }
+    }
+}
+
 impl Default for Sim {
     fn default() -> Self {
         Self { machines: 0, speed: Speed::Human, dir: PathBuf::new(), faults: Vec::new() }
@@ -212,7 +293,7 @@ impl Config {
                 engine.renew_ms, engine.lease_ms
             ));
         }
-        Ok(())
+        self.retention.check()
     }
 
     /// The same without what must not be shown.
@@ -252,6 +333,7 @@ impl Config {
             probe_interval: ms(self.probes.interval_ms),
             probe_timeout: ms(self.probes.timeout_ms),
             probes_at_once: self.probes.at_once,
+            retention: self.retention.settings(),
         }
     }
 
@@ -317,5 +399,30 @@ mod tests {
             ..Config::default()
         };
         assert!(config.check().unwrap_err().contains("renew_ms"));
+    }
+
+    #[test]
+    fn what_is_kept_is_checked_and_zero_is_for_ever() {
+        let read = |text: &str| toml::from_str::<Config>(&format!("[retention]\n{text}"));
+        for (text, words) in [
+            ("runs = 90", "runs_days"),
+            ("runs_days = \"90d\"", "expected u32"),
+            ("logs_days = -1", "-1"),
+        ] {
+            let wrong = read(text).unwrap_err().to_string();
+            assert!(wrong.contains(words), "{wrong}");
+        }
+        for (text, words) in [
+            ("events_days = 36501", "retention.events_days is 36501; use at most 36500, or 0"),
+            ("max_log_bytes = 5", "use at least 1048576, or 0 for no limit"),
+        ] {
+            let wrong = read(text).unwrap().check().unwrap_err();
+            assert!(wrong.contains(words), "{wrong}");
+        }
+        let kept = read("runs_days = 0\nmax_runs = 5").unwrap();
+        kept.check().unwrap();
+        let kept = kept.settings().retention;
+        assert_eq!((kept.runs, kept.logs), (None, Some(DAY * 30)));
+        assert_eq!((kept.max_runs, kept.max_log_bytes, kept.max_events), (Some(5), None, None));
     }
 }

@@ -51,7 +51,11 @@ fn describe() {
     );
     describe_counter!("farrier_unreadable_records_total", "Claimed runs that cannot be read.");
     describe_counter!("farrier_requests_total", "Requests, by path and gRPC status.");
+    describe_counter!("farrier_retention_removed_total", "Rows cleared away, by what they were.");
     // What has not happened yet is zero, not absent.
+    for what in ["runs", "events", "logs"] {
+        metrics::counter!("farrier_retention_removed_total", "what" => what).increment(0);
+    }
     metrics::counter!("farrier_probes_total").increment(0);
     metrics::counter!("farrier_turn_panics_total").increment(0);
     metrics::counter!("farrier_unreadable_records_total").increment(0);

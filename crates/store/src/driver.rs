@@ -203,7 +203,8 @@ impl Dialect {
 }
 
 /// The schema, step by step. A step never changes once it has been released.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_init.sql")];
+const MIGRATIONS: [&str; 2] =
+    [include_str!("../migrations/0001_init.sql"), include_str!("../migrations/0002_retention.sql")];
 
 /// The steps that a database at `version` still needs.
 fn migrations(version: i64, dialect: Dialect) -> Result<Vec<(i64, String)>> {

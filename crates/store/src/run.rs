@@ -124,14 +124,14 @@ impl Tx {
         limit: i64,
     ) -> Result<RunPage> {
         let mut select = Select::new(self.dialect(), "r.machine_id");
-        select.compare("r.id", "<", before);
+        select.compare("s.id", "<", before);
         sql_of(filter, &mut select);
         let join =
             if filter.needs_machine() { "JOIN machines ON machines.id = r.machine_id" } else { "" };
         let clause = select.clause();
         let count = select.bind(limit + 1);
         let sql = format!(
-            "SELECT r.spec, s.state, s.version {FROM} {join} {clause} ORDER BY r.id DESC LIMIT {count}"
+            "SELECT r.spec, s.state, s.version {FROM} {join} {clause} ORDER BY s.id DESC LIMIT {count}"
         );
         let rows = self.query(&sql, &select.values).await?;
         let more = rows.len() as i64 > limit;

@@ -50,6 +50,11 @@ fn state_of(progress: &Progress) -> Result<Value> {
     Ok(Value::Text(serde_json::to_string(progress)?))
 }
 
+/// When the run ended, once it has.
+fn ended_at(run: &Run, now: Timestamp) -> Value {
+    Value::from(run.ended().then_some(now))
+}
+
 /// The machine that an active run holds.
 fn holds(run: &Run) -> Value {
     Value::from((!run.ended()).then(|| run.spec.machine_id.as_str()))
@@ -61,8 +66,8 @@ impl Tx {
         let epoch = i64::from(owner.is_some());
         Ok(Statement {
             sql: "INSERT INTO subjects (id, kind, holds_machine, version, epoch, owner, due_at, \
-                  wakes_asked, wakes_handled, phase, workflow, state, updated_at) \
-                  VALUES ($1, 'run', $2, $3, $4, $5, $6, 1, 0, $7, $8, $9, $6)"
+                  wakes_asked, wakes_handled, phase, workflow, state, updated_at, ended_at) \
+                  VALUES ($1, 'run', $2, $3, $4, $5, $6, 1, 0, $7, $8, $9, $6, $10)"
                 .into(),
             values: vec![
                 Value::from(run.spec.id.as_str()),
@@ -74,6 +79,7 @@ impl Tx {
                 Value::from(run.phase().as_str()),
                 Value::from(run.progress.workflow.as_str()),
                 state_of(&run.progress)?,
+                ended_at(run, run.spec.created_at),
             ],
         })
     }
@@ -112,7 +118,7 @@ impl Tx {
             Hold::Release(due) => (0, due),
         };
         let sql = "UPDATE subjects SET version = $4, phase = $5, workflow = $6, state = $7, \
-                   holds_machine = $8, updated_at = $9, wakes_handled = $10, \
+                   holds_machine = $8, updated_at = $9, wakes_handled = $10, ended_at = $13, \
                    owner = CASE WHEN CAST($11 AS BIGINT) = 1 THEN owner ELSE NULL END, \
                    due_at = CASE WHEN CAST($11 AS BIGINT) = 1 THEN due_at \
                                  WHEN wakes_asked > $10 THEN $9 ELSE $12 END \
@@ -133,6 +139,7 @@ impl Tx {
                     settle.wakes,
                     i64::from(keep),
                     due,
+                    ended_at(run, settle.now),
                 ],
             )
             .await?;
@@ -153,8 +160,8 @@ impl Tx {
     pub async fn tell(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
         let version = run.version + 1;
         let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $5, state = $6, \
-                   holds_machine = $7, updated_at = $8, wakes_asked = wakes_asked + 1, due_at = $8 \
-                   WHERE id = $1 AND version = $2";
+                   holds_machine = $7, updated_at = $8, wakes_asked = wakes_asked + 1, due_at = $8, \
+                   ended_at = $9 WHERE id = $1 AND version = $2";
         let touched = self
             .execute(
                 sql,
@@ -167,6 +174,7 @@ impl Tx {
                     serde_json::to_string(&run.progress)?,
                     holds(run),
                     now,
+                    ended_at(run, now),
                 ],
             )
             .await?;

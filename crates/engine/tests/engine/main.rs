@@ -10,5 +10,6 @@ mod clients;
 mod gate;
 mod lives;
 mod matrix;
+mod retention;
 mod workers;
 mod world;

@@ -16,24 +16,24 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Options, Store};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
-async fn open(dir: &tempfile::TempDir) -> Store {
+pub async fn open(dir: &tempfile::TempDir) -> Store {
     Store::open(&Options::Sqlite { path: dir.path().join("test.db") }).await.unwrap()
 }
 
-fn settings(name: &str) -> Settings {
+pub fn settings(name: &str) -> Settings {
     Settings { replica: name.into(), grace: Duration::from_millis(100), ..Settings::default() }
 }
 
-async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settings) -> Engine {
+pub async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settings) -> Engine {
     let providers = Providers::default().with(provider);
     Engine::start_up(store.clone(), providers, settings, clock::system(), chance::system())
         .await
         .unwrap()
 }
 
-async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
+pub async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
     let start = Start {
         machine_id: MachineId::trusted(machine),
         request_id: format!("{run_type:?}"),
@@ -45,7 +45,7 @@ async fn start(engine: &Engine, machine: &str, run_type: RunType) -> Run {
     engine.start(start).await.unwrap().run
 }
 
-async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> Run {
+pub async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> Run {
     let started = Instant::now();
     loop {
         let run = engine.run(id).await.unwrap();
@@ -58,7 +58,7 @@ async fn until(engine: &Engine, id: &RunId, reached: impl Fn(&Run) -> bool) -> R
 }
 
 /// Waits until the engine has nothing in hand: a turn is let go of a moment after its last commit.
-async fn idle(engine: &Engine) {
+pub async fn idle(engine: &Engine) {
     let started = Instant::now();
     while engine.in_flight() > 0 {
         assert!(started.elapsed() < PATIENCE, "a run is still in hand");
@@ -66,7 +66,7 @@ async fn idle(engine: &Engine) {
     }
 }
 
-async fn in_maintenance(engine: &Engine, machine: &str) {
+pub async fn in_maintenance(engine: &Engine, machine: &str) {
     let spec = MachineSpec { target_cluster_ref: "c".into(), ..MachineSpec::default() };
     let id = Some(MachineId::trusted(machine));
     let described = Described { id, spec: Some(spec), labels: Labels::new() };
@@ -143,7 +143,11 @@ async fn a_worker_that_lost_its_lease_writes_nothing_and_repeats_nothing() {
     let run = start(&frozen, "m-1", RunType::Reimage).await;
     until(&frozen, &run.spec.id, |run| run.current_step() == "repave-os").await;
 
-    let quick = Settings { renew: Duration::from_millis(50), ..settings("quick") };
+    let quick = Settings {
+        lease: Duration::from_millis(200),
+        renew: Duration::from_millis(50),
+        ..settings("quick")
+    };
     let quick = engine(&store, Arc::new(sim.clone()), quick).await;
     let ended = until(&quick, &run.spec.id, Run::ended).await;
     assert_eq!(ended.phase(), RunPhase::Succeeded, "{ended:#?}");

@@ -36,8 +36,10 @@ pub(super) async fn read(
         Err(error) => return Err(error),
     };
     events.retain(|event| event.version < end);
+    // Old ones are cleared away from the beginning: where the page is not full, nothing is before it.
+    let full = events.first().is_some_and(|first| first.version == after + 1);
     events.reverse();
-    Ok(History { events, older: (after > 0).then_some(after + 1), newest })
+    Ok(History { events, older: (after > 0 && full).then_some(after + 1), newest })
 }
 
 pub(super) fn before(asked: &super::Asked) -> Option<i64> {

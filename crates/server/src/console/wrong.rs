@@ -88,6 +88,7 @@ impl From<Refusal> for Wrong {
             RefusalKind::NotFound => (StatusCode::NOT_FOUND, "Not found"),
             RefusalKind::Precondition => (StatusCode::CONFLICT, "Not now"),
             RefusalKind::Exists => (StatusCode::CONFLICT, "Already there"),
+            RefusalKind::Gone => (StatusCode::GONE, "Cleared away"),
         };
         Self { status, title, said: refusal.said, next: refusal.next }
     }

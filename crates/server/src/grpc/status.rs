@@ -15,6 +15,7 @@ pub(super) fn refused(refusal: Refusal) -> Status {
         RefusalKind::NotFound => Code::NotFound,
         RefusalKind::Precondition => Code::FailedPrecondition,
         RefusalKind::Exists => Code::AlreadyExists,
+        RefusalKind::Gone => Code::OutOfRange,
     };
     let mut details = ErrorDetails::new();
     let mut metadata = HashMap::new();
@@ -57,6 +58,7 @@ mod tests {
             (Refusal::not_found("machine", "m-1", "farrier list"), Code::NotFound),
             (Refusal::precondition("MACHINE_BUSY", "busy"), Code::FailedPrecondition),
             (Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", "used"), Code::AlreadyExists),
+            (Refusal::new(RefusalKind::Gone, "CURSOR_GONE", "gone"), Code::OutOfRange),
         ];
         for (refusal, code) in table {
             let status = refused(refusal.clone());

@@ -33,11 +33,21 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ),
     ("{bytes}", "BYTEA"),
     ("{events_order}", "CREATE INDEX events_order ON events (tx, seq);"),
+    // What names an id sorts as the id does: an index in another order is of no use to find it.
+    (
+        "{ids_by_bytes}",
+        "ALTER TABLE machines ALTER COLUMN active_run TYPE TEXT COLLATE \"C\"; \
+         ALTER TABLE runs ALTER COLUMN machine_id TYPE TEXT COLLATE \"C\"; \
+         ALTER TABLE subjects ALTER COLUMN holds_machine TYPE TEXT COLLATE \"C\"; \
+         ALTER TABLE events ALTER COLUMN object_id TYPE TEXT COLLATE \"C\"; \
+         ALTER TABLE logs ALTER COLUMN run_id TYPE TEXT COLLATE \"C\";",
+    ),
     (
         "{after_cursor}",
         "(e.tx, e.seq) > ($1, $2) \
          AND e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     ),
+    ("{is_final}", "e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
     ("{lock}", "FOR UPDATE"),
     ("{skip_locked}", "FOR UPDATE SKIP LOCKED"),
     (
@@ -50,8 +60,11 @@ pub(super) const WORDS: &[(&str, &str)] = &[
 /// The lock that keeps two starting replicas from migrating at once.
 const MIGRATION_LOCK: i64 = 0x6661_7272_6965_7221_u64 as i64;
 /// Transaction ids belong to a cluster. Events restored from a dump of another one carry ids that this
-/// one has yet to give out; they are older than anything that happens here.
+/// one has yet to give out; they are older than anything that happens here. What had been cleared away
+/// there may have been any of them.
 const FROM_ANOTHER_CLUSTER: &str = "UPDATE events SET tx = 0 \
+     WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint; \
+     UPDATE removed SET tx = 0, seq = 9223372036854775807 \
      WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 /// After this long without a word a connection is dead, whatever TCP believes.
 const DEAD_LINE: Duration = Duration::from_secs(4);

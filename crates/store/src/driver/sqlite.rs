@@ -3,6 +3,8 @@
 //! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes what
 //! is waiting, runs each piece in a savepoint of its own, commits once, and only then answers them all.
 
+mod plans;
+
 use super::{Conn, Dialect, Tx, Work, migrations};
 use crate::signal::Bus;
 use crate::value::{Row, Value};
@@ -23,11 +25,14 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ("{event_tx}", "0"),
     ("{bytes}", "BLOB"),
     ("{events_order}", ""),
+    ("{ids_by_bytes}", ""),
     // One writer at a time: what is committed is in order, and rows need no locks.
     ("{after_cursor}", "e.seq > $2 AND e.tx >= $1"),
+    ("{is_final}", "1 = 1"),
     ("{lock}", ""),
     ("{skip_locked}", ""),
-    ("{horizon}", "SELECT 0, COALESCE(MAX(seq), 0) FROM events"),
+    // The last number that was given out, whether or not its event has been cleared away since.
+    ("{horizon}", "SELECT 0, COALESCE((SELECT seq FROM sqlite_sequence WHERE name = 'events'), 0)"),
     ("{latest}", "SELECT 0, 0"),
 ];
 

@@ -145,6 +145,17 @@ impl Db {
         matches!(self.options, Options::Sqlite { .. })
     }
 
+    /// Runs what fits the database, past the store.
+    pub async fn past_the_store(&self, on_sqlite: &str, on_postgres: &str) {
+        match &self.options {
+            Options::Sqlite { path } => {
+                rusqlite::Connection::open(path).unwrap().execute_batch(on_sqlite).unwrap();
+            }
+            Options::Postgres { url, .. } => sql(url, on_postgres).await,
+            Options::Memory => unreachable!("the suite is for databases that outlive a process"),
+        }
+    }
+
     pub fn write<W: Work>(&self, work: W) -> Running<'static, W::Out> {
         let store = self.store.clone();
         Box::pin(async move { soon("a write", store.write(work)).await })

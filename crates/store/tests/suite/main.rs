@@ -13,6 +13,7 @@ mod opening;
 mod paging;
 mod plans;
 mod replicas;
+mod retention;
 mod runs;
 mod settling;
 mod snapshots;

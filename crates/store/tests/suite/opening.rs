@@ -2,9 +2,13 @@
 
 use crate::harness::{Db, at, event, machine, sql};
 use model::run::Workflow;
-use store::{Options, Store, StoreError};
+use store::{Options, RunPlace, Store, StoreError};
 
-on_both!(what_was_written_is_there_after_reopening, a_newer_schema_is_refused_in_words);
+on_both!(
+    what_was_written_is_there_after_reopening,
+    an_older_schema_is_brought_up_to_date,
+    a_newer_schema_is_refused_in_words,
+);
 
 async fn what_was_written_is_there_after_reopening(db: Db) {
     let run = db.add_run("op-1").await;
@@ -19,17 +23,26 @@ async fn what_was_written_is_there_after_reopening(db: Db) {
     assert_eq!(held, [(run.spec.id, claimed[0].epoch)]);
 }
 
+/// From the first schema, in which nothing says when a run ended.
+async fn an_older_schema_is_brought_up_to_date(db: Db) {
+    db.add_run("op-1").await;
+    let done = db.add_run("op-2").await;
+    db.tell(&done, Workflow::Completed).await;
+    let back = "DROP INDEX subjects_ended; DROP INDEX subjects_phase; DROP INDEX events_aged; \
+                DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at;";
+    let on_sqlite = format!("{back} PRAGMA user_version = 1");
+    let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 1");
+    db.past_the_store(&on_sqlite, &on_postgres).await;
+    let db = db.another().await;
+    let ended = tx!([], |tx| tx.ended_runs(at(100), &RunPlace::default(), 9).await);
+    let ended = db.read(ended).await.unwrap();
+    let ended: Vec<_> = ended.iter().map(|run| (run.id.as_str(), run.at)).collect();
+    assert_eq!(ended, [("op-2", at(50))]);
+}
+
 async fn a_newer_schema_is_refused_in_words(db: Db) {
-    match &db.options {
-        Options::Sqlite { path } => {
-            let conn = rusqlite::Connection::open(path).unwrap();
-            conn.pragma_update(None, "user_version", 99).unwrap();
-        }
-        Options::Postgres { url, .. } => {
-            sql(url, "INSERT INTO schema_version (version) VALUES (99)").await;
-        }
-        Options::Memory => unreachable!("the suite is for databases that outlive a process"),
-    }
+    let on_postgres = "INSERT INTO schema_version (version) VALUES (99)";
+    db.past_the_store("PRAGMA user_version = 99", on_postgres).await;
     match Store::open(&db.options).await.map(drop) {
         Err(StoreError::Unavailable(said)) => {
             assert!(said.contains("schema version 99") && said.contains("newer"), "{said}");

@@ -1,0 +1,330 @@
+//! Clearing away: runs, logs and events that are older than they need be, or more than there is room for.
+//!
+//! One replica does it, the first by name of those alive; two that do it at once do no harm. It looks
+//! in reads and removes in short writes, and after each it rests at least as long as that took, so that
+//! writers have the database to themselves most of the time. A size limit becomes a time: what ended
+//! before the last that fits goes.
+
+use crate::Engine;
+use crate::observe::Alive;
+use model::id::RunId;
+use model::refusal::{Refusal, RefusalKind};
+use model::time::Timestamp;
+use std::time::Duration;
+use store::{
+    Aged, Cursor, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, Result, RunPlace, Tx, Work,
+};
+use tokio::time::{Instant, sleep};
+
+/// How many candidates are looked at in one read.
+const PAGE: i64 = 500;
+/// The least rest after a write.
+const REST: Duration = Duration::from_millis(20);
+/// The rest after a round is at least this many times the round, so that looking stays cheap.
+const REST_FACTOR: u32 = 10;
+/// But no longer than this.
+const LONGEST_REST: Duration = Duration::from_secs(3_600);
+/// The smallest step of time: what ended at a moment ended before the next one.
+const TICK: Duration = Duration::from_micros(1);
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// What is kept. None is without limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retention {
+    /// How long after its end a run goes, with its history and its log.
+    pub runs: Option<Duration>,
+    /// How long after the end of a run its log goes.
+    pub logs: Option<Duration>,
+    /// How old an event of anything else becomes.
+    pub events: Option<Duration>,
+    pub max_runs: Option<u64>,
+    /// Bytes of log of all runs that have ended.
+    pub max_log_bytes: Option<u64>,
+    /// Events of anything but runs.
+    pub max_events: Option<u64>,
+    /// How often to look.
+    pub interval: Duration,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            runs: Some(90 * DAY),
+            logs: Some(30 * DAY),
+            events: Some(30 * DAY),
+            max_runs: None,
+            max_log_bytes: None,
+            max_events: None,
+            interval: Duration::from_secs(60),
+        }
+    }
+}
+
+impl Engine {
+    /// Clears away, round after round, while this replica is the one to do it.
+    pub(crate) async fn run_retention(self) {
+        let mut sweeper = Sweeper { engine: self.clone(), logs_gone: RunPlace::default() };
+        let mut wait = self.settings().retention.interval;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stopped() => return,
+                () = sleep(wait) => {}
+            }
+            let begun = Instant::now();
+            tokio::select! {
+                biased;
+                () = self.stopped() => return,
+                swept = sweeper.round() => match swept {
+                    Ok(removed) if removed.is_empty() => {}
+                    Ok(Removed { runs, events, logs }) => {
+                        tracing::info!(runs, events, logs, "cleared away what was too old");
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot clear away; trying again later"),
+                }
+            }
+            let long = (begun.elapsed() * REST_FACTOR).min(LONGEST_REST);
+            wait = self.settings().retention.interval.max(long);
+        }
+    }
+
+    async fn clears_away(&self) -> Result<bool> {
+        let alive = self.store().read(Alive).await?;
+        Ok(alive.first() == Some(&self.settings().replica))
+    }
+}
+
+/// Refuses a place in the order of events behind which some have been cleared away: going on from
+/// there would leave them out without a word.
+pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
+    if place >= tx.removed("run").await? {
+        return Ok(());
+    }
+    let said = format!(
+        "events after the cursor {place} have been cleared away since; \
+         watch again without a cursor, which begins with everything as it is now"
+    );
+    Err(Refusal::new(RefusalKind::Gone, "CURSOR_GONE", said).next("farrier watch").into())
+}
+
+struct Sweeper {
+    engine: Engine,
+    /// No run that ended up to here has a log any more. Found out anew after a restart.
+    logs_gone: RunPlace,
+}
+
+impl Sweeper {
+    async fn round(&mut self) -> Result<Removed> {
+        let mut sum = Removed::default();
+        if !self.engine.clears_away().await? {
+            return Ok(sum);
+        }
+        let rule = self.engine.settings().retention.clone();
+        let behind = self.behind(rule.max_runs, Behind::Runs).await?;
+        if let Some(before) = self.old(rule.runs).max(behind) {
+            self.sweep_runs(before, &mut sum).await?;
+        }
+        let behind = self.logs_behind(rule.max_log_bytes).await?;
+        if let Some(before) = self.old(rule.logs).max(behind) {
+            self.sweep_logs(before, &mut sum).await?;
+        }
+        let behind = self.behind(rule.max_events, Behind::Events).await?;
+        if let Some(before) = self.old(rule.events).max(behind) {
+            self.sweep_events(before, &mut sum).await?;
+        }
+        Ok(sum)
+    }
+
+    /// What is from before this is too old.
+    fn old(&self, age: Option<Duration>) -> Option<Timestamp> {
+        age.map(|age| self.engine.now() - age)
+    }
+
+    /// What is from before this is too much.
+    async fn behind(
+        &self,
+        most: Option<u64>,
+        of: impl Fn(i64) -> Behind,
+    ) -> Result<Option<Timestamp>> {
+        let Some(most) = most else { return Ok(None) };
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        Ok(self.engine.store().scan(of(most)).await?.map(|at| at + TICK))
+    }
+
+    /// The same for bytes of log: they are added up from the newest run on.
+    async fn logs_behind(&self, most: Option<u64>) -> Result<Option<Timestamp>> {
+        let Some(mut left) = most else { return Ok(None) };
+        let mut before = RunPlace { at: Timestamp::from_micros(i64::MAX), id: String::new() };
+        while before > self.logs_gone {
+            let sizes = self.engine.store().scan(LogSizes { before: before.clone() }).await?;
+            let Some((last, _)) = sizes.last().cloned() else { break };
+            for (place, bytes) in sizes {
+                match left.checked_sub(bytes.unsigned_abs()) {
+                    Some(rest) => left = rest,
+                    None => return Ok(Some(place.at + TICK)),
+                }
+            }
+            before = last;
+        }
+        Ok(None)
+    }
+
+    async fn sweep_runs(&self, before: Timestamp, sum: &mut Removed) -> Result<()> {
+        let mut after = RunPlace::default();
+        loop {
+            let page = self.engine.store().scan(EndedRuns { before, after }).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.place();
+            let runs = page.into_iter().filter(|run| run.superseded).map(|run| run.id);
+            for some in chunks(runs.collect()) {
+                self.until_gone(|| RemoveRuns(some.clone()), sum).await?;
+            }
+        }
+    }
+
+    async fn sweep_logs(&mut self, before: Timestamp, sum: &mut Removed) -> Result<()> {
+        loop {
+            let after = self.logs_gone.clone();
+            let page = self.engine.store().scan(EndedRuns { before, after }).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            let last = last.place();
+            let runs = page.into_iter().filter(|run| run.logged).map(|run| run.id);
+            for some in chunks(runs.collect()) {
+                self.until_gone(|| RemoveLogs(some.clone()), sum).await?;
+            }
+            self.logs_gone = last;
+        }
+    }
+
+    async fn sweep_events(&self, before: Timestamp, sum: &mut Removed) -> Result<()> {
+        let mut after = EventPlace::default();
+        loop {
+            let page = self.engine.store().scan(AgedEvents { before, after }).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            let upto = last.place;
+            if page.iter().any(|event| event.spare) {
+                self.until_gone(|| RemoveEvents { after, upto }, sum).await?;
+            }
+            after = upto;
+        }
+    }
+
+    /// One short write after the other, with a rest after each, until nothing goes any more.
+    async fn until_gone<W: Work<Out = Removed>>(
+        &self,
+        work: impl Fn() -> W,
+        sum: &mut Removed,
+    ) -> Result<()> {
+        loop {
+            let begun = Instant::now();
+            let gone = self.engine.store().write(work()).await?;
+            sleep(begun.elapsed().max(REST)).await;
+            count(gone);
+            sum.runs += gone.runs;
+            sum.events += gone.events;
+            sum.logs += gone.logs;
+            // Less than a batch was the last of it.
+            if gone.events + gone.logs < MAX_REMOVED as u64 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn count(gone: Removed) {
+    for (what, rows) in [("runs", gone.runs), ("events", gone.events), ("logs", gone.logs)] {
+        metrics::counter!("farrier_retention_removed_total", "what" => what).increment(rows);
+    }
+}
+
+fn chunks(runs: Vec<RunId>) -> Vec<Vec<RunId>> {
+    runs.chunks(RUNS_AT_ONCE).map(<[RunId]>::to_vec).collect()
+}
+
+/// Where the newest so many end.
+enum Behind {
+    Runs(i64),
+    Events(i64),
+}
+
+impl Work for Behind {
+    type Out = Option<Timestamp>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
+        match self {
+            Self::Runs(newer) => tx.ended_behind(*newer).await,
+            Self::Events(newer) => tx.aged_behind(*newer).await,
+        }
+    }
+}
+
+struct EndedRuns {
+    before: Timestamp,
+    after: RunPlace,
+}
+
+impl Work for EndedRuns {
+    type Out = Vec<Ended>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Ended>> {
+        tx.ended_runs(self.before, &self.after, PAGE).await
+    }
+}
+
+struct LogSizes {
+    before: RunPlace,
+}
+
+impl Work for LogSizes {
+    type Out = Vec<(RunPlace, i64)>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<(RunPlace, i64)>> {
+        tx.log_sizes(&self.before, PAGE).await
+    }
+}
+
+struct AgedEvents {
+    before: Timestamp,
+    after: EventPlace,
+}
+
+impl Work for AgedEvents {
+    type Out = Vec<Aged>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Aged>> {
+        tx.aged_events(self.before, self.after, PAGE).await
+    }
+}
+
+struct RemoveRuns(Vec<RunId>);
+
+impl Work for RemoveRuns {
+    type Out = Removed;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Removed> {
+        tx.remove_runs(&self.0).await
+    }
+}
+
+struct RemoveLogs(Vec<RunId>);
+
+impl Work for RemoveLogs {
+    type Out = Removed;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Removed> {
+        tx.remove_logs(&self.0).await
+    }
+}
+
+struct RemoveEvents {
+    after: EventPlace,
+    upto: EventPlace,
+}
+
+impl Work for RemoveEvents {
+    type Out = Removed;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Removed> {
+        tx.remove_events(self.after, self.upto).await
+    }
+}

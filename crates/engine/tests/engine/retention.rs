@@ -1,0 +1,227 @@
+//! Clearing away, as the engine does it by itself: what is old goes while others work, and a watcher that
+//! was away too long is told so.
+
+use crate::workers::{PATIENCE, engine, idle, in_maintenance, open, settings, start, until};
+use engine::watch::{Place, Watch};
+use engine::{Engine, Retention, Settings, chance, clock};
+use model::filter::Filter;
+use model::id::{MachineId, RunId};
+use model::plan::RunType;
+use model::refusal::{Refusal, RefusalKind};
+use model::run::Run;
+use providers::Providers;
+use providers::sim::{Sim, Speed};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::{Store, StoreError};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+fn never() -> Retention {
+    Retention {
+        runs: None,
+        logs: None,
+        events: None,
+        max_runs: None,
+        max_log_bytes: None,
+        max_events: None,
+        interval: Duration::from_millis(20),
+    }
+}
+
+/// An engine that lives so many days from now.
+async fn in_days(store: &Store, sim: &Sim, days: u32, retention: Retention) -> Engine {
+    let providers = Providers::default().with(Arc::new(sim.clone()));
+    let now = clock::system();
+    let then: clock::Clock = Arc::new(move || now() + DAY * days);
+    let settings = Settings { retention, ..settings("one") };
+    Engine::start_up(store.clone(), providers, settings, then, chance::system()).await.unwrap()
+}
+
+/// A machine that has been through three runs, oldest first.
+async fn with_three_runs(store: &Store, sim: &Sim) -> Vec<RunId> {
+    let settings = Settings { retention: never(), ..settings("one") };
+    let engine = engine(store, Arc::new(sim.clone()), settings).await;
+    in_maintenance(&engine, "m-1").await;
+    idle(&engine).await;
+    engine.shut_down().await;
+    with_more(store, sim).await
+}
+
+/// Two more runs on the machine; all that there are, oldest first.
+async fn with_more(store: &Store, sim: &Sim) -> Vec<RunId> {
+    let settings = Settings { retention: never(), ..settings("one") };
+    let engine = engine(store, Arc::new(sim.clone()), settings).await;
+    for run_type in [RunType::Reimage, RunType::ExitMaintenance] {
+        let run = start(&engine, "m-1", run_type).await;
+        until(&engine, &run.spec.id, Run::ended).await;
+    }
+    idle(&engine).await;
+    let page = engine.runs(Filter::default(), None, 10).await.unwrap();
+    assert_eq!(page.runs.len(), 3);
+    engine.shut_down().await;
+    page.runs.into_iter().rev().map(|run| run.spec.id).collect()
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let started = Instant::now();
+    while !holds().await {
+        assert!(started.elapsed() < PATIENCE, "{what} did not come");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn log_of(engine: &Engine, id: &RunId) -> usize {
+    let mut log = engine.follow_log(id, 0, false).await.unwrap();
+    let mut bytes = 0;
+    loop {
+        let lines = log.next().await.unwrap();
+        if lines.is_empty() {
+            return bytes;
+        }
+        bytes += lines.iter().map(|line| line.data.len()).sum::<usize>();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_runs_go_and_the_latest_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    let runs = with_three_runs(&store, &sim).await;
+    let kept = Retention { runs: Some(90 * DAY), events: Some(30 * DAY), ..never() };
+    let engine = in_days(&store, &sim, 89, kept.clone()).await;
+    eventually("the end of old events", async || {
+        engine.history("m-1", 0, 100).await.unwrap().len() == 1
+    })
+    .await;
+    assert_eq!(engine.runs(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
+    engine.shut_down().await;
+
+    let engine = in_days(&store, &sim, 91, kept).await;
+    eventually("the end of old runs", async || {
+        engine.runs(Filter::default(), None, 10).await.unwrap().runs.len() == 1
+    })
+    .await;
+    assert!(engine.run(&runs[2]).await.is_ok(), "the latest");
+    for id in &runs[..2] {
+        assert!(matches!(engine.run(id).await, Err(StoreError::Refused(_))));
+        assert!(engine.history(id.as_str(), 0, 10).await.is_err());
+    }
+    // The machine goes on as before, and its request ids are free again.
+    let machine = engine.machine(&MachineId::trusted("m-1")).await.unwrap();
+    let run = start(&engine, "m-1", RunType::EnterMaintenance).await;
+    let run = until(&engine, &run.spec.id, Run::ended).await;
+    let history = engine.history("m-1", 0, 100).await.unwrap();
+    assert_eq!(history[0].version, machine.version);
+    assert!(history.len() > 1, "{run:?}");
+    idle(&engine).await;
+    engine.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn logs_and_numbers_have_limits_of_their_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    let runs = with_three_runs(&store, &sim).await;
+    let engine = in_days(&store, &sim, 0, never()).await;
+    assert!(log_of(&engine, &runs[1]).await > 0, "a reimage writes a log");
+    engine.shut_down().await;
+
+    let kept = Retention { logs: Some(30 * DAY), ..never() };
+    let engine = in_days(&store, &sim, 31, kept).await;
+    eventually("the end of the log", async || log_of(&engine, &runs[1]).await == 0).await;
+    assert_eq!(engine.runs(Filter::default(), None, 10).await.unwrap().runs.len(), 3);
+    engine.shut_down().await;
+
+    let engine = in_days(&store, &sim, 0, Retention { max_runs: Some(2), ..never() }).await;
+    eventually("the end of the oldest run", async || engine.run(&runs[0]).await.is_err()).await;
+    assert_eq!(engine.runs(Filter::default(), None, 10).await.unwrap().runs.len(), 2);
+    engine.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_bytes_of_log_lose_the_oldest() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    let runs = with_three_runs(&store, &sim).await;
+    let engine = in_days(&store, &sim, 0, never()).await;
+    let mut newest = 0;
+    for id in &runs[1..] {
+        newest += log_of(&engine, id).await as u64;
+    }
+    engine.shut_down().await;
+    let engine =
+        in_days(&store, &sim, 0, Retention { max_log_bytes: Some(newest), ..never() }).await;
+    eventually("the end of the oldest log", async || log_of(&engine, &runs[0]).await == 0).await;
+    let mut left = 0;
+    for id in &runs[1..] {
+        left += log_of(&engine, id).await as u64;
+    }
+    assert_eq!(left, newest);
+    engine.shut_down().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_first_of_the_replicas_clears_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    let runs = with_three_runs(&store, &sim).await;
+    let first = in_days(&store, &sim, 0, never()).await;
+    let greedy = Retention { max_runs: Some(1), ..never() };
+    let second = Settings { retention: greedy, ..settings("two") };
+    let second = engine(&store, Arc::new(sim.clone()), second).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(second.run(&runs[0]).await.is_ok(), "the first one keeps everything");
+    first.shut_down().await;
+    eventually("the turn of the second", async || second.run(&runs[0]).await.is_err()).await;
+    second.shut_down().await;
+}
+
+async fn next_place(watch: &mut Watch) -> Place {
+    let seen = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
+    seen.last().unwrap().place.clone()
+}
+
+fn gone(result: Result<impl Sized, StoreError>) -> Refusal {
+    match result {
+        Err(StoreError::Refused(refusal)) => {
+            assert_eq!((refusal.kind, refusal.reason), (RefusalKind::Gone, "CURSOR_GONE"));
+            refusal
+        }
+        Err(error) => panic!("{error}"),
+        Ok(_) => panic!("it was let through"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watcher_that_was_away_too_long_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, sim) = (open(&dir).await, Sim::in_ram(Speed::Zero));
+    let quiet = Settings { retention: never(), ..settings("one") };
+    let first = engine(&store, Arc::new(sim.clone()), quiet).await;
+    let beginning = Place::parse("0.0").unwrap();
+    let mut early = first.watch(Filter::default(), Some(beginning.clone())).await.unwrap();
+    in_maintenance(&first, "m-1").await;
+    next_place(&mut early).await;
+    drop(early);
+    first.shut_down().await;
+    let runs = with_more(&store, &sim).await;
+
+    let kept = Retention { runs: Some(90 * DAY), ..never() };
+    let engine = in_days(&store, &sim, 91, kept).await;
+    eventually("the end of old runs", async || engine.run(&runs[0]).await.is_err()).await;
+    let refusal = gone(engine.watch(Filter::default(), Some(beginning)).await);
+    assert!(refusal.said.contains("without a cursor"), "{refusal}");
+    assert_eq!(refusal.next.as_deref(), Some("farrier watch"));
+    gone(engine.watch(Filter::default(), Some(Place::parse("0.0~").unwrap())).await);
+    // Who begins anew gets what there is, and goes on from there.
+    let mut anew = engine.watch(Filter::default(), None).await.unwrap();
+    let place = next_place(&mut anew).await;
+    let run = start(&engine, "m-1", RunType::Reboot).await;
+    let mut resumed = engine.watch(Filter::default(), Some(place)).await.unwrap();
+    let seen = tokio::time::timeout(PATIENCE, resumed.next()).await.unwrap().unwrap();
+    assert_eq!(seen[0].run.spec.id, run.spec.id);
+    until(&engine, &run.spec.id, Run::ended).await;
+    idle(&engine).await;
+    engine.shut_down().await;
+}

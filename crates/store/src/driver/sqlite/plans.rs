@@ -1,0 +1,193 @@
+//! A database that has seen a million runs is as fast as a new one: no statement that the work needs
+//! reads a table from end to end. SQLite says how it means to find the rows, and it chooses by the
+//! schema alone, so an empty database tells it all.
+
+#![cfg(test)]
+
+use super::*;
+use crate::event::{Cause, Cursor, NewEvent};
+use crate::log::NewLog;
+use crate::replica::Replica;
+use crate::retention::{EventPlace, RunPlace};
+use crate::subject::{Hold, Settle};
+use model::filter::{Filter, Subject};
+use model::id::{MachineId, PlanId, RunId};
+use model::machine::{Labels, Machine, MachineSpec};
+use model::plan::{OnFailure, Params, RunType};
+use model::run::{ENGINE_VERSION, Run, RunSpec, Workflow};
+use model::time::Timestamp;
+use rusqlite::trace::{TraceEvent, TraceEventCodes};
+use std::collections::BTreeSet;
+
+/// What may be read from one end on: tables with a row or two, the index of what is due, which knows
+/// nothing of the runs that have ended, the list of all runs, which stops after a page, and the index
+/// that is counted to keep the newest events.
+const FREE: [&str; 8] = [
+    "SCAN replicas",
+    "SCAN replicas USING INDEX sqlite_autoindex_replicas_1",
+    "SCAN r LEFT-JOIN",
+    "SCAN sqlite_sequence",
+    "SCAN CONSTANT ROW",
+    "SCAN subjects USING COVERING INDEX subjects_due",
+    "SCAN s USING INDEX sqlite_autoindex_subjects_1",
+    "SCAN e USING COVERING INDEX events_aged",
+];
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1_000)
+}
+
+fn run_on(machine: &Machine) -> Run {
+    Run::new(RunSpec {
+        id: RunId::trusted("op-1"),
+        machine_id: machine.id.clone(),
+        request_id: "once".into(),
+        run_type: RunType::Reboot,
+        plan_id: PlanId::trusted("p"),
+        steps: Vec::new(),
+        params: Params::new(),
+        initiator: "test".into(),
+        parent: None,
+        again: None,
+        on_failure: OnFailure::KeepPhase,
+        engine: ENGINE_VERSION,
+        created_at: at(0),
+    })
+}
+
+/// Requests, and what a worker does with them.
+async fn work(tx: &mut Tx) -> Result<()> {
+    let mut machine =
+        Machine::new(MachineId::trusted("m"), MachineSpec::default(), Labels::new(), at(0));
+    let (text, decided_by) = (String::new(), String::new());
+    let event = NewEvent {
+        cause: Cause::Engine,
+        actor: text.clone(),
+        message: text,
+        decided_by,
+        at: at(1),
+    };
+    tx.insert_machine(&machine, &event).await?;
+    tx.machine_locked(&machine.id).await?;
+    let mut run = run_on(&machine);
+    let id = run.spec.id.clone();
+    tx.run_of_request(&machine.id, "once").await?;
+    tx.insert_run(&run, None, &event).await?;
+    tx.update_machine(&mut machine, &event).await?;
+    let replica = Replica { name: "a".into(), incarnation: "a#1".into() };
+    tx.enlist(&replica, at(1), at(9)).await?;
+    tx.renew(&replica, at(9)).await?;
+    tx.pulses().await?;
+    tx.next_due().await?;
+    tx.claim_due(&replica.incarnation, at(1), 9).await?;
+    tx.held(&id).await?;
+    tx.held_by(&replica.incarnation).await?;
+    tx.woken(&replica.incarnation).await?;
+    tx.holder(&id).await?;
+    let lines = [NewLog {
+        start: 0,
+        ts: at(1),
+        step: "s".into(),
+        attempt: 1,
+        stream: "stdout",
+        data: b"x".to_vec(),
+    }];
+    tx.append_log_held(&id, 1, &lines).await?;
+    tx.logged_by(&id, "s", 1).await?;
+    run.progress.workflow = Workflow::Completed;
+    let settle = Settle { run, epoch: 1, wakes: 1, hold: Hold::Release(None), now: at(2) };
+    tx.settle(&settle).await?;
+    let run = Run { version: 2, ..settle.run };
+    tx.tell(&run, at(3)).await?;
+    tx.tell_run(&run, &event).await?;
+    tx.wake(&id, at(3)).await?;
+    tx.release(&id, 1, 1, None, at(3)).await?;
+    tx.put_back(&id, 1, at(3)).await?;
+    tx.resign(&replica, at(3)).await.map(drop)
+}
+
+/// Questions, and watches.
+async fn look(tx: &mut Tx) -> Result<()> {
+    let (machine, id) = (MachineId::trusted("m"), RunId::trusted("op-1"));
+    tx.machine(&machine).await?;
+    tx.run(&id).await?;
+    tx.latest_runs(&machine, 5).await?;
+    tx.active_runs(5).await?;
+    tx.phase_counts().await?;
+    tx.history("m", 0, 5).await?;
+    tx.read_log(&id, 0, 5).await?;
+    tx.log_end(&id).await?;
+    let here = tx.horizon().await?;
+    tx.latest().await?;
+    tx.events_after(Cursor::default(), 5).await?;
+    for filter in [
+        "",
+        "machine_id=m",
+        "run_id=op-1",
+        "phase=FAILED",
+        "phase in (PENDING, RUNNING)",
+        "workflow_state=running",
+        "machine_id=m AND phase=SUCCEEDED",
+    ] {
+        let filter = Filter::parse(filter, Subject::Run)?;
+        tx.runs(&filter, None, 5).await?;
+        tx.runs_as_of(&filter, Some("op-2"), 5, here).await?;
+    }
+    Ok(())
+}
+
+async fn clear_away(tx: &mut Tx) -> Result<()> {
+    let runs = [RunId::trusted("op-1"), RunId::trusted("op-2")];
+    let place = RunPlace::default();
+    tx.ended_runs(at(9), &place, 5).await?;
+    tx.ended_behind(5).await?;
+    tx.log_sizes(&place, 5).await?;
+    tx.remove_logs(&runs).await?;
+    let (first, last) = (EventPlace::default(), EventPlace { at: at(9), seq: 9 });
+    tx.aged_events(at(9), first, 5).await?;
+    tx.aged_behind(5).await?;
+    tx.remove_events(first, last).await?;
+    tx.removed("run").await?;
+    // What is only reached when there is something to remove.
+    tx.cut_logs(&runs, 5).await?;
+    tx.cut_events(&runs, 5).await?;
+    tx.cut_rows(&runs).await?;
+    tx.remove_runs(&runs).await.map(drop)
+}
+
+#[test]
+fn no_statement_reads_a_whole_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("farrier.db");
+    let mut conn = connect(&path).unwrap();
+    migrate(&mut conn).unwrap();
+    let (sender, said) = channel();
+    let note = move |event: TraceEvent<'_>| {
+        if let TraceEvent::Stmt(_, sql) = event {
+            // Who hears it has not gone away while the connection is open.
+            let _ = sender.send(sql.to_string());
+        }
+    };
+    conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note)).unwrap();
+    let mut tx = Tx::new(Conn::Sqlite(conn));
+    now(work(&mut tx)).unwrap();
+    now(look(&mut tx)).unwrap();
+    now(clear_away(&mut tx)).unwrap();
+    drop(tx);
+    let statements: BTreeSet<String> = said.iter().collect();
+    assert!(statements.len() > 50, "only {} statements were seen", statements.len());
+    let conn = connect(&path).unwrap();
+    let mut wrong = Vec::new();
+    for sql in &statements {
+        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        // What is not bound is null, which a plan does not look at.
+        let mut rows = explain.raw_query();
+        while let Some(row) = rows.next().unwrap() {
+            let line: String = row.get(3).unwrap();
+            if line.starts_with("SCAN") && !FREE.contains(&line.as_str()) {
+                wrong.push(format!("{line}: {sql}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,295 @@
+//! Clearing away: what is old goes in small pieces, so that no writer waits long for it.
+//!
+//! Candidates are found in a read, page by page; a short write then removes some of them, and looks at
+//! the rules again before it does. A run goes as a whole, but in steps: its log, its events, and the
+//! rows only when nothing of it is left, so whoever is stopped half-way goes on where it stopped.
+//!
+//! Never removed: a run that has not ended, the latest run of each machine, the newest event of each
+//! object that lives, and an event that is not final yet.
+
+use crate::event::Cursor;
+use crate::value::{Row, Value, values};
+use crate::{Result, Tx};
+use model::id::RunId;
+use model::time::Timestamp;
+
+/// How many rows of logs and events one transaction removes at most.
+pub const MAX_REMOVED: i64 = 500;
+/// How many runs one transaction takes on at most.
+pub const RUNS_AT_ONCE: usize = 32;
+
+/// A place in the order in which runs ended. The default is before all of them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct RunPlace {
+    pub at: Timestamp,
+    pub id: String,
+}
+
+/// A run that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    pub id: RunId,
+    pub at: Timestamp,
+    /// Another run came after it on its machine. No gate looks at it any more, and nothing reopens it.
+    pub superseded: bool,
+    /// There is a log of it.
+    pub logged: bool,
+}
+
+impl Ended {
+    pub fn place(&self) -> RunPlace {
+        RunPlace { at: self.at, id: self.id.to_string() }
+    }
+}
+
+/// A place in the order of age of the events that belong to no run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct EventPlace {
+    pub at: Timestamp,
+    pub seq: i64,
+}
+
+/// An old event that belongs to no run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Aged {
+    pub place: EventPlace,
+    /// It may go: its object has a newer one, or is gone.
+    pub spare: bool,
+}
+
+/// What went, in rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Removed {
+    pub runs: u64,
+    pub events: u64,
+    pub logs: u64,
+}
+
+impl Removed {
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// Whether another run came after `r` on its machine.
+const SUPERSEDED: &str = "EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
+     AND (n.created_at, n.id) > (r.created_at, r.id))";
+
+/// Whether the event `e` may go without leaving a living object without any.
+const SPARE: &str = "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
+     AND n.version > e.version) OR (e.kind = 'machine' \
+     AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = e.object_id)))";
+
+impl Tx {
+    /// Runs that ended before `before`, oldest first, after a place.
+    pub async fn ended_runs(
+        &mut self,
+        before: Timestamp,
+        after: &RunPlace,
+        limit: i64,
+    ) -> Result<Vec<Ended>> {
+        let (superseded, logged) =
+            (flag(SUPERSEDED), flag("EXISTS (SELECT 1 FROM logs l WHERE l.run_id = s.id)"));
+        let sql = format!(
+            "SELECT s.ended_at, s.id, {superseded}, {logged} \
+             FROM subjects s JOIN runs r ON r.id = s.id \
+             WHERE s.ended_at IS NOT NULL AND s.ended_at < $1 AND (s.ended_at, s.id) > ($2, $3) \
+             ORDER BY s.ended_at, s.id LIMIT $4"
+        );
+        let rows = self.query(&sql, values![before, after.at, after.id.as_str(), limit]).await?;
+        rows.iter().map(ended).collect()
+    }
+
+    /// When the run ended that has `newer` runs which ended after it.
+    pub async fn ended_behind(&mut self, newer: i64) -> Result<Option<Timestamp>> {
+        let sql = "SELECT ended_at FROM subjects WHERE ended_at IS NOT NULL \
+                   ORDER BY ended_at DESC, id DESC LIMIT 1 OFFSET $1";
+        self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
+    }
+
+    /// Removes some of what there is of these runs, as far as they may go at all. To be called again
+    /// until nothing goes any more.
+    pub async fn remove_runs(&mut self, runs: &[RunId]) -> Result<Removed> {
+        let sql = format!(
+            "SELECT s.id FROM subjects s JOIN runs r ON r.id = s.id WHERE s.id IN ({}) \
+             AND s.ended_at IS NOT NULL AND s.owner IS NULL AND {SUPERSEDED}",
+            places(1, runs.len())
+        );
+        let rows = self.query(&sql, &ids(runs)).await?;
+        let runs = rows.iter().map(|row| Ok(RunId::trusted(row.text(0)?)));
+        let runs = runs.collect::<Result<Vec<_>>>()?;
+        if runs.is_empty() {
+            return Ok(Removed::default());
+        }
+        let logs = self.cut_logs(&runs, MAX_REMOVED).await?;
+        let events = self.cut_events(&runs, MAX_REMOVED - logs as i64).await?;
+        let runs = self.cut_rows(&runs).await?;
+        Ok(Removed { runs, events, logs })
+    }
+
+    /// Removes some of the logs of those of these runs that have ended. To be called again until
+    /// nothing goes any more.
+    pub async fn remove_logs(&mut self, runs: &[RunId]) -> Result<Removed> {
+        let sql = format!(
+            "SELECT id FROM subjects WHERE id IN ({}) AND ended_at IS NOT NULL AND owner IS NULL",
+            places(1, runs.len())
+        );
+        let rows = self.query(&sql, &ids(runs)).await?;
+        let runs = rows.iter().map(|row| Ok(RunId::trusted(row.text(0)?)));
+        let runs = runs.collect::<Result<Vec<_>>>()?;
+        let logs = self.cut_logs(&runs, MAX_REMOVED).await?;
+        Ok(Removed { logs, ..Removed::default() })
+    }
+
+    /// How many bytes of log the ended runs have, newest first, before a place.
+    pub async fn log_sizes(
+        &mut self,
+        before: &RunPlace,
+        limit: i64,
+    ) -> Result<Vec<(RunPlace, i64)>> {
+        // Offsets count bytes, so a log is as long as the end of its last piece.
+        let sql = "SELECT s.ended_at, s.id, CAST(COALESCE((SELECT l.start + LENGTH(l.data) \
+                   FROM logs l WHERE l.run_id = s.id ORDER BY l.start DESC LIMIT 1), 0) AS BIGINT) \
+                   FROM subjects s WHERE s.ended_at IS NOT NULL AND (s.ended_at, s.id) < ($1, $2) \
+                   ORDER BY s.ended_at DESC, s.id DESC LIMIT $3";
+        let rows = self.query(sql, values![before.at, before.id.as_str(), limit]).await?;
+        let size = |row: &Row| {
+            Ok((RunPlace { at: row.time(0)?, id: row.text(1)?.to_string() }, row.int(2)?))
+        };
+        rows.iter().map(size).collect()
+    }
+
+    /// Events older than `before` that belong to no run, oldest first, after a place.
+    pub async fn aged_events(
+        &mut self,
+        before: Timestamp,
+        after: EventPlace,
+        limit: i64,
+    ) -> Result<Vec<Aged>> {
+        let sql = format!(
+            "SELECT e.ts, e.seq, {} FROM events e WHERE e.kind <> 'run' AND e.ts < $1 \
+             AND (e.ts, e.seq) > ($2, $3) ORDER BY e.ts, e.seq LIMIT $4",
+            flag(SPARE)
+        );
+        let rows = self.query(&sql, values![before, after.at, after.seq, limit]).await?;
+        let aged = |row: &Row| {
+            let place = EventPlace { at: row.time(0)?, seq: row.int(1)? };
+            Ok(Aged { place, spare: row.int(2)? == 1 })
+        };
+        rows.iter().map(aged).collect()
+    }
+
+    /// When the event that belongs to no run was written that has `newer` newer ones.
+    pub async fn aged_behind(&mut self, newer: i64) -> Result<Option<Timestamp>> {
+        let sql = "SELECT e.ts FROM events e WHERE e.kind <> 'run' \
+                   ORDER BY e.ts DESC, e.seq DESC LIMIT 1 OFFSET $1";
+        self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
+    }
+
+    /// Removes the events between two places that belong to no run and may go, at most a batch.
+    pub async fn remove_events(&mut self, after: EventPlace, upto: EventPlace) -> Result<Removed> {
+        let sql = self.dialect().fill(&format!(
+            "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.kind <> 'run' \
+             AND (e.ts, e.seq) > ($1, $2) AND (e.ts, e.seq) <= ($3, $4) AND {{is_final}} \
+             AND {SPARE} ORDER BY e.ts, e.seq LIMIT $5) RETURNING kind, tx, seq"
+        ));
+        let range = values![after.at, after.seq, upto.at, upto.seq, MAX_REMOVED];
+        let events = self.forget_events(&sql, range).await?;
+        Ok(Removed { events, ..Removed::default() })
+    }
+
+    /// The newest event of a kind that has been cleared away. Who stands before it has missed it.
+    pub async fn removed(&mut self, kind: &str) -> Result<Cursor> {
+        let sql = "SELECT tx, seq FROM removed WHERE kind = $1";
+        match self.query_one(sql, values![kind]).await? {
+            Some(row) => Ok(Cursor { tx: row.int(0)?, seq: row.int(1)? }),
+            None => Ok(Cursor::default()),
+        }
+    }
+
+    pub(crate) async fn cut_logs(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
+        if runs.is_empty() {
+            return Ok(0);
+        }
+        let sql = format!(
+            "DELETE FROM logs WHERE (run_id, start) IN (SELECT l.run_id, l.start FROM logs l \
+             WHERE l.run_id IN ({}) ORDER BY l.run_id, l.start LIMIT $1)",
+            places(2, runs.len())
+        );
+        self.execute(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
+    }
+
+    /// Oldest first, so that what is left of a history is its end.
+    pub(crate) async fn cut_events(&mut self, runs: &[RunId], most: i64) -> Result<u64> {
+        let sql = self.dialect().fill(&format!(
+            "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e \
+             WHERE e.object_id IN ({}) AND {{is_final}} ORDER BY e.object_id, e.version LIMIT $1) \
+             RETURNING kind, tx, seq",
+            places(2, runs.len())
+        ));
+        self.forget_events(&sql, &[vec![Value::from(most)], ids(runs)].concat()).await
+    }
+
+    /// The rows of those of which nothing else is left.
+    pub(crate) async fn cut_rows(&mut self, runs: &[RunId]) -> Result<u64> {
+        let sql = format!(
+            "DELETE FROM subjects WHERE id IN ({}) \
+             AND NOT EXISTS (SELECT 1 FROM logs l WHERE l.run_id = subjects.id) \
+             AND NOT EXISTS (SELECT 1 FROM events e WHERE e.object_id = subjects.id) RETURNING id",
+            places(1, runs.len())
+        );
+        let rows = self.query(&sql, &ids(runs)).await?;
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let gone = rows.iter().map(|row| Ok(Value::from(row.text(0)?)));
+        let gone = gone.collect::<Result<Vec<_>>>()?;
+        let sql = format!("DELETE FROM runs WHERE id IN ({})", places(1, gone.len()));
+        self.execute(&sql, &gone).await
+    }
+
+    /// Deletes events, and remembers the newest of each kind in the same breath: a watcher that comes
+    /// back must be able to tell that it missed something.
+    async fn forget_events(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
+        let rows = self.query(sql, values).await?;
+        let mut newest: Vec<(&str, Cursor)> = Vec::new();
+        for row in &rows {
+            let (kind, cursor) = (row.text(0)?, Cursor { tx: row.int(1)?, seq: row.int(2)? });
+            match newest.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, known)) => *known = cursor.max(*known),
+                None => newest.push((kind, cursor)),
+            }
+        }
+        let sql = "INSERT INTO removed (kind, tx, seq) VALUES ($1, $2, $3) \
+                   ON CONFLICT (kind) DO UPDATE SET tx = excluded.tx, seq = excluded.seq \
+                   WHERE (excluded.tx, excluded.seq) > (removed.tx, removed.seq)";
+        for (kind, cursor) in newest {
+            self.execute(sql, values![kind, cursor.tx, cursor.seq]).await?;
+        }
+        Ok(rows.len() as u64)
+    }
+}
+
+fn ended(row: &Row) -> Result<Ended> {
+    Ok(Ended {
+        at: row.time(0)?,
+        id: RunId::trusted(row.text(1)?),
+        superseded: row.int(2)? == 1,
+        logged: row.int(3)? == 1,
+    })
+}
+
+/// A condition as a number, which both databases return alike.
+fn flag(condition: &str) -> String {
+    format!("CAST(CASE WHEN {condition} THEN 1 ELSE 0 END AS BIGINT)")
+}
+
+/// `count` placeholders from `$first` on.
+fn places(first: usize, count: usize) -> String {
+    let places: Vec<String> = (first..first + count).map(|n| format!("${n}")).collect();
+    places.join(", ")
+}
+
+fn ids(runs: &[RunId]) -> Vec<Value> {
+    runs.iter().map(|run| Value::from(run.as_str())).collect()
+}

@@ -1,0 +1,350 @@
+//! Clearing away: what may go goes whole and in small pieces, what may not stays whoever asks, and what
+//! went is remembered.
+
+use crate::harness::{Db, at, ended, event, machine, run};
+use model::filter::{Filter, Subject};
+use model::id::{MachineId, RunId};
+use model::run::{Run, Workflow};
+use model::time::Timestamp;
+use store::{
+    Aged, Cursor, Ended, EventPlace, Hold, MAX_REMOVED, NewEvent, NewLog, Options, Removed,
+    RunPlace, Settle,
+};
+
+on_both!(
+    a_run_goes_whole,
+    what_a_gate_may_look_at_stays,
+    a_long_log_goes_in_pieces,
+    logs_go_before_their_runs,
+    ended_runs_come_in_order,
+    a_reopened_run_has_not_ended,
+    the_newest_event_of_a_machine_stays,
+    the_events_of_a_deleted_machine_go,
+    the_mark_only_moves_forward,
+    a_list_by_phase_is_the_same_by_whatever_index,
+);
+
+fn id(name: &str) -> RunId {
+    RunId::trusted(name)
+}
+
+fn later() -> Timestamp {
+    at(1_000_000)
+}
+
+async fn end_run(db: &Db, name: &str, host: &str, seconds: i64) -> Run {
+    let mut run = ended(run(name, host), Workflow::Completed);
+    run.spec.created_at = at(seconds);
+    db.insert_run(&run, None).await.unwrap();
+    run
+}
+
+async fn log(db: &Db, run: &str, lines: i64) {
+    let run = id(run);
+    let piece = |n: i64| NewLog {
+        start: n * 4,
+        ts: at(1),
+        step: "one".into(),
+        attempt: 1,
+        stream: "stdout",
+        data: b"abc\n".to_vec(),
+    };
+    let pieces: Vec<_> = (0..lines).map(piece).collect();
+    db.write(tx!([run, pieces], |tx| tx.append_log(&run, &pieces).await)).await.unwrap();
+}
+
+async fn log_end(db: &Db, run: &str) -> i64 {
+    let run = id(run);
+    db.read(tx!([run], |tx| tx.log_end(&run).await)).await.unwrap()
+}
+
+/// Other tests on the same server may hold the horizon back: what is not final does not go yet.
+async fn remove(db: &Db, runs: &[&str]) -> Removed {
+    db.events(count_events(db).await).await;
+    let runs: Vec<RunId> = runs.iter().map(|run| id(run)).collect();
+    db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap()
+}
+
+async fn count_events(db: &Db) -> usize {
+    let mut count = 0;
+    for object in ["m-1", "m-2", "op-1", "op-2", "op-3", "op-4"] {
+        count += db.read(tx!([], |tx| tx.history(object, 0, 1_000).await)).await.unwrap().len();
+    }
+    count
+}
+
+async fn ended_runs(db: &Db, before: Timestamp, after: RunPlace, limit: i64) -> Vec<Ended> {
+    db.read(tx!([after], |tx| tx.ended_runs(before, &after, limit).await)).await.unwrap()
+}
+
+async fn known(db: &Db, run: &str) -> bool {
+    let run = id(run);
+    db.read(tx!([run], |tx| tx.run(&run).await)).await.unwrap().is_some()
+}
+
+async fn removed(db: &Db, kind: &'static str) -> Cursor {
+    db.read(tx!([], |tx| tx.removed(kind).await)).await.unwrap()
+}
+
+async fn a_run_goes_whole(db: Db) {
+    db.add_machine("m-1").await;
+    let old = end_run(&db, "op-1", "m-1", 10).await;
+    log(&db, "op-1", 3).await;
+    end_run(&db, "op-2", "m-1", 20).await;
+    let last = db.events(3).await[1].cursor;
+    assert_eq!(removed(&db, "run").await, Cursor::default());
+    let gone = remove(&db, &["op-1", "op-2", "op-nobody"]).await;
+    assert_eq!(gone, Removed { runs: 1, events: 1, logs: 3 }, "the latest stays");
+    assert!(!known(&db, "op-1").await && known(&db, "op-2").await);
+    assert_eq!(db.read(tx!([], |tx| tx.history("op-1", 0, 9).await)).await.unwrap().len(), 0);
+    assert_eq!(log_end(&db, "op-1").await, 0);
+    assert_eq!(removed(&db, "run").await, last, "and what went last is remembered");
+    let again = remove(&db, &["op-1", "op-2"]).await;
+    assert!(again.is_empty(), "{again:?}");
+    // Its request id is free again.
+    let mut newer = run("op-3", "m-1");
+    newer.spec.request_id = old.spec.request_id;
+    db.insert_run(&newer, None).await.unwrap();
+}
+
+async fn what_a_gate_may_look_at_stays(db: Db) {
+    // One that is active, though another came after it; and one that is ended, but in hand.
+    db.add_machine("m-1").await;
+    db.add_machine("m-2").await;
+    db.insert_run(&run("op-1", "m-1"), None).await.unwrap();
+    let mut newer = ended(run("op-2", "m-1"), Workflow::Completed);
+    newer.spec.created_at = at(9);
+    db.insert_run(&newer, None).await.unwrap();
+    let held = ended(run("op-3", "m-2"), Workflow::Completed);
+    db.insert_run(&held, Some("replica-a")).await.unwrap();
+    let mut newer = ended(run("op-4", "m-2"), Workflow::Completed);
+    newer.spec.created_at = at(9);
+    db.insert_run(&newer, None).await.unwrap();
+    let gone = remove(&db, &["op-1", "op-2", "op-3", "op-4"]).await;
+    assert!(gone.is_empty(), "{gone:?}");
+    let found = ended_runs(&db, later(), RunPlace::default(), 9).await;
+    let spare: Vec<_> = found.iter().map(|run| (run.id.as_str(), run.superseded)).collect();
+    assert_eq!(spare, [("op-3", true), ("op-2", false), ("op-4", false)]);
+}
+
+async fn a_long_log_goes_in_pieces(db: Db) {
+    db.add_machine("m-1").await;
+    end_run(&db, "op-1", "m-1", 10).await;
+    end_run(&db, "op-2", "m-1", 20).await;
+    let lines = MAX_REMOVED * 2 + 7;
+    log(&db, "op-1", lines).await;
+    for _ in 0..2 {
+        let gone = remove(&db, &["op-1"]).await;
+        assert_eq!(gone, Removed { logs: MAX_REMOVED as u64, ..Removed::default() });
+        assert!(known(&db, "op-1").await, "the row goes last");
+        assert_eq!(log_end(&db, "op-1").await, lines * 4, "from the beginning");
+    }
+    let gone = remove(&db, &["op-1"]).await;
+    assert_eq!(gone, Removed { runs: 1, events: 1, logs: 7 });
+    assert!(!known(&db, "op-1").await);
+}
+
+async fn logs_go_before_their_runs(db: Db) {
+    db.add_machine("m-1").await;
+    end_run(&db, "op-1", "m-1", 10).await;
+    log(&db, "op-1", 5).await;
+    let runs = [id("op-1"), id("op-2")];
+    db.add_machine("m-2").await;
+    db.insert_run(&run("op-2", "m-2"), None).await.unwrap();
+    log(&db, "op-2", 5).await;
+    let sizes = tx!([], |tx| {
+        let end = RunPlace { at: at(1_000_000), id: String::new() };
+        tx.log_sizes(&end, 10).await
+    });
+    let place = RunPlace { at: at(10), id: "op-1".into() };
+    assert_eq!(db.read(sizes).await.unwrap(), [(place, 20)]);
+    assert!(ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
+    let gone = db.write(tx!([runs], |tx| tx.remove_logs(&runs).await)).await.unwrap();
+    assert_eq!(gone, Removed { logs: 5, ..Removed::default() }, "not that of the active one");
+    assert!(known(&db, "op-1").await);
+    assert!(!ended_runs(&db, later(), RunPlace::default(), 9).await[0].logged);
+    assert_eq!((log_end(&db, "op-1").await, log_end(&db, "op-2").await), (0, 20));
+}
+
+async fn ended_runs_come_in_order(db: Db) {
+    db.add_machine("m-1").await;
+    for (name, seconds) in [("op-3", 10), ("op-1", 20), ("op-2", 20), ("op-4", 30)] {
+        end_run(&db, name, "m-1", seconds).await;
+    }
+    let (mut seen, mut after) = (Vec::new(), RunPlace::default());
+    loop {
+        let page = ended_runs(&db, at(30), after, 2).await;
+        let Some(last) = page.last() else { break };
+        after = last.place();
+        seen.extend(page.into_iter().map(|run| run.id.to_string()));
+    }
+    assert_eq!(seen, ["op-3", "op-1", "op-2"]);
+    for (newer, expected) in [(0, Some(30)), (1, Some(20)), (3, Some(10)), (4, None)] {
+        let behind = db.read(tx!([], |tx| tx.ended_behind(newer).await)).await.unwrap();
+        assert_eq!(behind, expected.map(at), "{newer}");
+    }
+}
+
+async fn a_reopened_run_has_not_ended(db: Db) {
+    let first = db.add_run("op-1").await;
+    let claimed = db.claim("a", at(10), 1).await.remove(0);
+    let done = ended(first, Workflow::FailedRetryable);
+    let (epoch, wakes) = (claimed.epoch, claimed.wakes);
+    let settle = Settle { run: done, epoch, wakes, hold: Hold::Release(None), now: at(77) };
+    db.settle(&settle).await.unwrap();
+    let found = ended_runs(&db, later(), RunPlace::default(), 9).await;
+    assert_eq!(found[0].place(), RunPlace { at: at(77), id: "op-1".into() });
+    let run = db.run(&id("op-1")).await;
+    db.tell(&run, Workflow::Running).await;
+    assert_eq!(ended_runs(&db, later(), RunPlace::default(), 9).await, []);
+}
+
+async fn change_machine(db: &Db, name: &str, times: i64) {
+    let name = MachineId::trusted(name);
+    for n in 1..=times {
+        let change = tx!([name], |tx| {
+            let mut machine = tx.machine_locked(&name).await?.unwrap();
+            let event = NewEvent { at: at(n * 10), ..event() };
+            tx.update_machine(&mut machine, &event).await
+        });
+        db.write(change).await.unwrap();
+    }
+}
+
+async fn aged(db: &Db, before: Timestamp) -> Vec<Aged> {
+    let after = EventPlace::default();
+    db.read(tx!([], |tx| tx.aged_events(before, after, 100).await)).await.unwrap()
+}
+
+async fn remove_events(db: &Db, before: Timestamp) -> Removed {
+    let upto = aged(db, before).await.last().unwrap().place;
+    let after = EventPlace::default();
+    db.write(tx!([], |tx| tx.remove_events(after, upto).await)).await.unwrap()
+}
+
+async fn versions(db: &Db, object: &'static str) -> Vec<i64> {
+    let events = db.read(tx!([], |tx| tx.history(object, 0, 100).await)).await.unwrap();
+    events.into_iter().map(|event| event.version).collect()
+}
+
+async fn the_newest_event_of_a_machine_stays(db: Db) {
+    db.add_machine("m-1").await;
+    db.add_machine("m-2").await;
+    end_run(&db, "op-1", "m-2", 3).await;
+    change_machine(&db, "m-1", 5).await;
+    let all = db.events(8).await;
+    let spare: Vec<_> = aged(&db, later()).await.iter().map(|event| event.spare).collect();
+    assert_eq!(spare, [true, false, true, true, true, true, false], "of runs there is none here");
+    assert_eq!(remove_events(&db, at(30)).await, Removed { events: 3, ..Removed::default() });
+    assert_eq!(versions(&db, "m-1").await, [4, 5, 6]);
+    assert_eq!(versions(&db, "m-2").await, [1], "it has no other");
+    assert_eq!(versions(&db, "op-1").await, [1], "it goes with its run only");
+    assert_eq!(removed(&db, "machine").await, all[4].cursor);
+    assert_eq!(removed(&db, "run").await, Cursor::default(), "a watch of runs has missed nothing");
+    remove_events(&db, later()).await;
+    assert_eq!(versions(&db, "m-1").await, [6]);
+    change_machine(&db, "m-1", 1).await;
+    assert_eq!(versions(&db, "m-1").await, [6, 7], "versions go on");
+    let behind = db.read(tx!([], |tx| tx.aged_behind(1).await)).await.unwrap();
+    assert_eq!(behind, Some(at(50)));
+}
+
+/// Past the store, which has no such thing yet.
+async fn delete_machine(db: &Db, name: &str) {
+    let statement = format!("DELETE FROM machines WHERE id = '{name}'");
+    db.past_the_store(&statement, &statement).await;
+}
+
+async fn the_events_of_a_deleted_machine_go(db: Db) {
+    db.add_machine("m-1").await;
+    change_machine(&db, "m-1", 2).await;
+    db.events(3).await;
+    delete_machine(&db, "m-1").await;
+    assert_eq!(remove_events(&db, at(15)).await.events, 2);
+    assert_eq!(versions(&db, "m-1").await, [3], "by age like the others");
+    assert_eq!(remove_events(&db, later()).await.events, 1);
+}
+
+/// Also when nothing newer is left: a watch that begins now stands behind all that went.
+async fn the_mark_only_moves_forward(db: Db) {
+    db.add_machine("m-1").await;
+    end_run(&db, "op-1", "m-1", 10).await;
+    end_run(&db, "op-2", "m-1", 20).await;
+    end_run(&db, "op-3", "m-1", 30).await;
+    // The last event of all is one of an old run.
+    let run = db.run(&id("op-2")).await;
+    db.tell(&run, Workflow::Reconciled).await;
+    let last = db.events(5).await[4].cursor;
+    assert_eq!(remove(&db, &["op-2"]).await.runs, 1);
+    assert_eq!(removed(&db, "run").await, last);
+    assert_eq!(remove(&db, &["op-1"]).await.runs, 1);
+    assert_eq!(removed(&db, "run").await, last);
+    let horizon = db.read(tx!([], |tx| tx.horizon().await)).await.unwrap();
+    assert!(horizon >= last, "{horizon} {last}");
+}
+
+async fn a_list_by_phase_is_the_same_by_whatever_index(db: Db) {
+    db.add_machines((0..20).map(|n| machine(&format!("m-{n}"))).collect()).await;
+    for n in 0..20 {
+        let workflow = Workflow::ALL[n % Workflow::ALL.len()];
+        let fresh = run(&format!("op-{n:02}"), &format!("m-{n}"));
+        let mut run = if workflow.ended() { ended(fresh, workflow) } else { fresh };
+        run.progress.workflow = workflow;
+        db.insert_run(&run, None).await.unwrap();
+    }
+    let everything = db.read(tx!([], |tx| tx.runs(&Filter::default(), None, 99).await)).await;
+    let everything = everything.unwrap().runs;
+    assert_eq!(everything.len(), 20);
+    for text in [
+        "phase=FAILED",
+        "phase=SUCCEEDED",
+        "phase in (FAILED, CANCELED)",
+        "phase in (FAILED, RUNNING)",
+        "phase in (PENDING, RUNNING)",
+        "phase!=FAILED",
+        "workflow_state=completed",
+        "workflow_state=compensating",
+        "phase=FAILED AND machine_id=m-3",
+        "phase=RUNNING AND phase=FAILED",
+    ] {
+        let filter = Filter::parse(text, Subject::Run).unwrap();
+        let matches = |run: &&Run| filter.matches(model::filter::Item::Run(run, None));
+        let expected: Vec<Run> = everything.iter().filter(matches).cloned().collect();
+        let found = db.read(tx!([filter], |tx| tx.runs(&filter, None, 99).await)).await.unwrap();
+        assert_eq!(found.runs, expected, "{text}");
+        let before = expected.first().map(|run| run.spec.id.to_string());
+        let rest = tx!([filter, before], |tx| tx.runs(&filter, before.as_deref(), 99).await);
+        let rest = db.read(rest).await.unwrap();
+        assert_eq!(rest.runs.len(), expected.len().saturating_sub(1), "{text}");
+    }
+}
+
+mod unfinished {
+    use super::*;
+
+    on_postgres!(what_is_not_final_stays);
+
+    /// A watcher may still stand before it.
+    async fn what_is_not_final_stays(db: Db) {
+        db.add_machine("m-1").await;
+        end_run(&db, "op-1", "m-1", 10).await;
+        end_run(&db, "op-2", "m-1", 20).await;
+        db.events(3).await;
+        let Options::Postgres { url, .. } = &db.options else { panic!("not PostgreSQL") };
+        let (client, connection) =
+            tokio_postgres::connect(url, tokio_postgres::NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute("BEGIN; SELECT pg_current_xact_id()").await.unwrap();
+        change_machine(&db, "m-1", 1).await;
+        end_run(&db, "op-3", "m-1", 30).await;
+        let runs = vec![id("op-1"), id("op-2")];
+        let gone = db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap();
+        assert_eq!(gone.runs, 2, "they are from before the open transaction");
+        end_run(&db, "op-4", "m-1", 40).await;
+        let runs = vec![id("op-3")];
+        let gone = db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap();
+        assert!(gone.is_empty(), "{gone:?}");
+        assert_eq!(remove_events(&db, later()).await.events, 1, "the first, not the second");
+        client.batch_execute("COMMIT").await.unwrap();
+    }
+}
