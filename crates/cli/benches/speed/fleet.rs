@@ -5,6 +5,7 @@ use crate::{Bench, Outcome, Store};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
@@ -12,6 +13,9 @@ use tonic::transport::Channel;
 const MAX_CHANNELS: usize = 8;
 /// Far enough apart that none comes while something is measured.
 const SELDOM_MS: u64 = 86_400_000;
+/// New machines have all been looked at when this passes without another look.
+const SETTLE_LOOK: Duration = Duration::from_millis(400);
+const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// What the simulated hardware does with the first step of entering maintenance.
 #[derive(Clone, Copy, PartialEq)]
@@ -91,7 +95,29 @@ impl Fleet {
         };
         let dir = tempfile::tempdir()?;
         let (child, url) = launch(&setup, dir.path(), &database)?;
-        Ok(Self { setup, url, child, database, dir })
+        let fleet = Self { setup, url, child, database, dir };
+        fleet.settle().await?;
+        Ok(fleet)
+    }
+
+    /// Waits until the machines that are new have been looked at, which is no part of any figure.
+    async fn settle(&self) -> Outcome<()> {
+        if !matches!(self.setup.probes, Probes::Seldom) || self.setup.machines == 0 {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let mut before = -1.0;
+        loop {
+            let probes = self.metric("farrier_probes_total")?;
+            if probes == before {
+                return Ok(());
+            }
+            if begun.elapsed() > SETTLE_PATIENCE {
+                return Err("the new machines were not looked at in two minutes".into());
+            }
+            before = probes;
+            tokio::time::sleep(SETTLE_LOOK).await;
+        }
     }
 
     /// `kill -9`, and a new server on the same data.
@@ -186,12 +212,14 @@ pub fn first_line(mut command: Command) -> Outcome<Option<(Child, String)>> {
     Ok(Some((child, url)))
 }
 
-/// A database of its own on the cluster.
+/// An empty database on the cluster. There is one server at a time, so it takes the place of the one before; what a
+/// database leaves behind is work for the cluster, and would slow the next figure down.
 async fn new_database(cluster: &str) -> Outcome<String> {
     let address = format!("{cluster}/postgres");
     let (client, connection) = tokio_postgres::connect(&address, tokio_postgres::NoTls).await?;
     tokio::spawn(connection);
-    let name = format!("farrier_bench_{:016x}", rand::random::<u64>());
+    let name = format!("farrier_bench_{}", std::process::id());
+    client.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
     client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
     Ok(format!("{cluster}/{name}"))
 }

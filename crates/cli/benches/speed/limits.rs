@@ -59,7 +59,10 @@ impl Limits {
     fn show(&self, report: &mut Report) {
         let raw = &self.raw;
         let p99 = format!("p99 {:.2} ms", raw.fsync_p99_ms);
-        report.add(Row::new("limit: fsync of 4 KiB, median", raw.fsync_ms, Unit::Millis).note(p99));
+        report.add(
+            Row::new("limit: fsync of 4 KiB appended, median", raw.fsync_ms, Unit::Millis)
+                .note(p99),
+        );
         let commits = [
             (Store::Sqlite, 1, Some(raw.sqlite_commits_per_s)),
             (Store::Postgres, 1, raw.postgres_commits_per_s),

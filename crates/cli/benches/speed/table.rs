@@ -60,6 +60,8 @@ enum Verdict {
     /// By how many percent it was missed.
     Short(f64),
     NoTarget,
+    /// Nothing ended in time to be measured.
+    NoSample,
 }
 
 impl fmt::Display for Verdict {
@@ -68,6 +70,7 @@ impl fmt::Display for Verdict {
             Self::Reached => f.write_str("reached"),
             Self::Short(percent) => write!(f, "{percent:.0}% short"),
             Self::NoTarget => f.write_str("-"),
+            Self::NoSample => f.write_str("no sample"),
         }
     }
 }
@@ -123,6 +126,7 @@ impl Row {
     fn verdict(&self) -> Verdict {
         let measured = self.measured.value;
         match self.target {
+            _ if measured.is_nan() => Verdict::NoSample,
             None => Verdict::NoTarget,
             Some(Target::AtLeast(wanted)) if measured >= wanted => Verdict::Reached,
             Some(Target::AtMost(wanted)) if measured <= wanted => Verdict::Reached,
@@ -208,6 +212,9 @@ impl Report {
     pub fn errors_of(&mut self, what: &str, tally: &Tally) {
         if let Some(first) = &tally.first_error {
             self.wrong(format!("{what}: {} errors, the first: {first}", tally.errors));
+        }
+        if tally.samples.is_empty() {
+            self.wrong(format!("{what}: nothing ended within the time measured"));
         }
     }
 

@@ -49,13 +49,12 @@ impl Tally {
     }
 }
 
-/// The nearest rank: a value that was measured, not one between two.
+/// The nearest rank: a value that was measured, not one between two. Without a sample it is not a number.
 pub fn percentile_ms(samples: &[Duration], percent: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
     let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
-    let found = sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default();
-    found.as_secs_f64() * 1e3
+    sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |found| found.as_secs_f64() * 1e3)
 }
 
 /// Has each hand do the work over and over. What ends within the span counts.
