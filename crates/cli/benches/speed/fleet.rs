@@ -25,6 +25,14 @@ pub enum Hardware {
     Holding,
 }
 
+/// How many runs the engine takes up.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Hands {
+    Default,
+    /// One, so that all others wait in the queue as they were accepted.
+    Full,
+}
+
 /// How often each machine is looked at.
 #[derive(Clone, Copy)]
 pub enum Probes {
@@ -38,12 +46,14 @@ pub struct Setup {
     pub store: Store,
     pub machines: usize,
     pub hardware: Hardware,
+    pub hands: Hands,
     pub probes: Probes,
 }
 
 impl Setup {
     pub fn new(store: Store) -> Self {
-        Self { store, machines: 0, hardware: Hardware::Prompt, probes: Probes::Seldom }
+        let (hardware, hands, probes) = (Hardware::Prompt, Hands::Default, Probes::Seldom);
+        Self { store, machines: 0, hardware, hands, probes }
     }
 
     pub fn machines(self, machines: usize) -> Self {
@@ -52,6 +62,10 @@ impl Setup {
 
     pub fn hardware(self, hardware: Hardware) -> Self {
         Self { hardware, ..self }
+    }
+
+    pub fn hands(self, hands: Hands) -> Self {
+        Self { hands, ..self }
     }
 
     pub fn probes(self, probes: Probes) -> Self {
@@ -70,11 +84,15 @@ impl Setup {
                 "faults = [{ effect = \"verify\", action = \"slow\", delay_ms = 3600000 }]"
             }
         };
+        let engine = match self.hands {
+            Hands::Default => "",
+            Hands::Full => "max_in_flight = 1\neager_in_flight = 0",
+        };
         let machines = self.machines;
         format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[probes]\n{interval}\n\
-             [sim]\nspeed = \"zero\"\nmachines = {machines}\n{faults}\n"
+             replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
+             [probes]\n{interval}\n[sim]\nspeed = \"zero\"\nmachines = {machines}\n{faults}\n"
         )
     }
 }

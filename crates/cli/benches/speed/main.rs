@@ -75,6 +75,12 @@ enum Figure {
     Growth,
 }
 
+impl Figure {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    }
+}
+
 /// Measure how fast Farrier is, beside what the disk and an empty server allow
 #[derive(Parser)]
 #[command(name = "cargo xtask bench")]
@@ -89,7 +95,7 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 128])]
     clients: Vec<usize>,
     /// How long each load lasts
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 2.0)]
     seconds: f64,
     /// What the store's bench found
     #[arg(long, hide = true)]
@@ -146,7 +152,7 @@ async fn run(args: Args) -> Outcome<bool> {
     for figure in wanted(args.only) {
         for store in wanted(args.store.clone()) {
             if let Err(error) = measure(figure, &bench, store, &mut report).await {
-                report.wrong(format!("{}: {error}", store.as_str()));
+                report.wrong(format!("{}, {}: {error}", figure.name(), store.as_str()));
             }
         }
     }

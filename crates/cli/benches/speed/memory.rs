@@ -13,7 +13,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let setup = Setup::new(store).machines(MACHINES).hardware(Hardware::Holding);
     let fleet = Fleet::start(bench, setup).await?;
-    let mut hand = fleet.crew(1).await?.first();
+    let crew = fleet.crew(1).await?;
+    let mut hand = crew.first();
     for index in 0..IN_FLIGHT {
         hand.start(&machine(index), "ENTER_MAINTENANCE", "memory").await?;
     }

@@ -5,7 +5,7 @@ use crate::hand::Hand;
 use std::time::{Duration, Instant};
 
 /// Connections, caches and statements are warm before anything counts.
-const WARM_UP: Duration = Duration::from_millis(300);
+pub const WARM_UP: Duration = Duration::from_millis(300);
 /// A request that takes this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// A client with this many errors has nothing more to tell.
