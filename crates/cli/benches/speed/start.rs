@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// that there is no such machine is an error like any other and is shown.
 const fn machines_per_second(store: Store) -> f64 {
     match store {
-        Store::Sqlite => 6_000.0,
-        Store::Postgres => 4_000.0,
+        Store::Sqlite => 15_000.0,
+        Store::Postgres => 5_000.0,
     }
 }
 
