@@ -1,6 +1,7 @@
 //! The project's own chores, as a program instead of a folder of scripts, so that they are typed, tested and the same
 //! on every machine. It uses the standard library only: it must build in seconds, before anything else is known to work.
 
+mod bench;
 mod postgres;
 mod python;
 mod shell;
@@ -19,9 +20,11 @@ Commands:
                      What is missing (PostgreSQL, a Python environment) is installed or started first.
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   tidy               Only check the architecture and the habits of the tree.
+  bench [OPTION…]    Measure how fast it is, beside what the disk and an empty server allow. Narrow it with e.g.
+                     `--only provision --store sqlite --clients 32 --seconds 3`; `--help` lists the figures.
 
 Environment:
-  FARRIER_TEST_POSTGRES  A PostgreSQL server to test against, instead of a private one for this run.
+  FARRIER_TEST_POSTGRES  A PostgreSQL server to test against and to measure, instead of a private one for this run.
 ";
 
 /// What the exit codes mean: 0 done, 1 something was found or failed, 2 the command was not understood.
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(&[]),
         ["test", "--", filter @ ..] => test::run(filter),
         ["tidy"] => tidy::run(),
+        ["bench", options @ ..] => bench::run(options),
         unknown => {
             eprintln!("xtask: `{}` is not a command\n\n{HELP}", unknown.join(" "));
             return ExitCode::from(2);

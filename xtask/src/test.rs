@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
+pub const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
 const PYTHON: &str = "FARRIER_TEST_PYTHON";
 const BINARY: &str = "FARRIER_TEST_BIN";
 
@@ -113,13 +113,13 @@ fn executable(messages: &str) -> Option<PathBuf> {
     })
 }
 
-fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     let named = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     shell::root().join(named)
 }
 
 /// The caller's server, or one of our own that lives as long as the second value does.
-fn database() -> Result<(String, Option<postgres::Cluster>), Failure> {
+pub fn database() -> Result<(String, Option<postgres::Cluster>), Failure> {
     if let Ok(url) = std::env::var(POSTGRES) {
         println!("using the server named by {POSTGRES}");
         return Ok((url, None));

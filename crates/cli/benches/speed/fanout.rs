@@ -1,0 +1,148 @@
+//! Watch fan-out: many watchers of all runs while runs go on at a steady pace. Every watcher must see every version of
+//! every run once and in order; how long an event takes is from its timestamp to its arrival.
+
+use crate::fleet::{Fleet, Setup, machine};
+use crate::hand::Crew;
+use crate::table::{Report, Row, Target, Unit};
+use crate::tally::percentile_ms;
+use crate::wire::{self, Event, since_1970};
+use crate::{Bench, Outcome, Store};
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::task::JoinSet;
+use tonic::Streaming;
+
+pub const WATCHERS: usize = 200;
+/// Each has three events: accepted, started, ended. A little more than 1,000 events a second.
+const RUNS_PER_SECOND: f64 = 360.0;
+/// Long enough that the way of the last event is a small part of it.
+const SPAN: Duration = Duration::from_secs(5);
+const EVENTS_PER_RUN: usize = 3;
+const WANTED_PER_SECOND: f64 = 1_000.0;
+/// Runs go round over so many machines, more than are ever busy at once.
+const MACHINES: usize = 2_000;
+/// How long the last event may take to arrive before it counts as missed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What one watcher saw.
+#[derive(Default)]
+struct Seen {
+    versions: HashMap<String, i64>,
+    latencies: Vec<Duration>,
+    ended: usize,
+    out_of_order: usize,
+}
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    let fleet = Fleet::start(bench, Setup::new(store).machines(MACHINES)).await?;
+    let runs = (SPAN.as_secs_f64() * RUNS_PER_SECOND) as usize;
+    let mut watchers = JoinSet::new();
+    let channels: Vec<_> =
+        futures_util::future::try_join_all((0..8).map(|_| fleet.channel())).await?;
+    for channel in channels.iter().cycle().take(WATCHERS) {
+        let stream = wire::watch(channel.clone(), "", "").await?;
+        watchers.spawn(watch(stream, runs));
+    }
+    let crew = fleet.crew(8).await?;
+    let begun = Instant::now();
+    let refused = produce(&crew, runs).await;
+    let produced = begun.elapsed();
+    let mut all = Vec::new();
+    while let Some(seen) = watchers.join_next().await {
+        all.push(seen??);
+    }
+    let took = begun.elapsed();
+    refused.into_iter().for_each(|said| report.wrong(format!("fan-out: {said}")));
+    check(&all, runs, report);
+    add_rows(bench, store, report, &all, [produced, took]);
+    Ok(())
+}
+
+/// Starts runs at a steady pace, whatever becomes of the earlier ones.
+async fn produce(crew: &Crew, runs: usize) -> Vec<String> {
+    let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / RUNS_PER_SECOND));
+    let mut started = JoinSet::new();
+    for (index, hand) in (0..runs).zip(crew.hands.iter().cycle()) {
+        tick.tick().await;
+        let mut hand = hand.clone();
+        started.spawn(async move {
+            let request = format!("f-{index}");
+            hand.start(&machine(index % MACHINES), "ENTER_MAINTENANCE", &request).await
+        });
+    }
+    let mut refused = Vec::new();
+    while let Some(done) = started.join_next().await {
+        match done {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => refused.push(error.to_string()),
+            Err(error) => refused.push(error.to_string()),
+        }
+    }
+    refused
+}
+
+/// Reads until so many runs have ended, or nothing more comes.
+async fn watch(mut stream: Streaming<Event>, runs: usize) -> Outcome<Seen> {
+    let mut seen = Seen::default();
+    while seen.ended < runs {
+        let Ok(next) = tokio::time::timeout(PATIENCE, stream.message()).await else { break };
+        let Some(event) = next? else { break };
+        let (Some(ts), Some(run)) = (event.ts, event.run) else {
+            return Err("an event without a time or a run".into());
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
+        seen.latencies.push(now.saturating_sub(since_1970(&ts)));
+        seen.ended += usize::from(run.ended());
+        let last = seen.versions.entry(run.run_id).or_default();
+        seen.out_of_order += usize::from(run.version != *last + 1);
+        *last = run.version;
+    }
+    Ok(seen)
+}
+
+/// Every watcher saw every version of every run, once and in order.
+fn check(all: &[Seen], runs: usize, report: &mut Report) {
+    let incomplete = all.iter().filter(|seen| seen.ended != runs || seen.versions.len() != runs);
+    let unlike = all.iter().filter(|seen| seen.versions != all[0].versions).count();
+    let out_of_order: usize = all.iter().map(|seen| seen.out_of_order).sum();
+    let incomplete = incomplete.count();
+    if incomplete + unlike + out_of_order > 0 {
+        report.wrong(format!(
+            "fan-out: {incomplete} watchers missed a run, {unlike} saw other versions than the \
+             first, {out_of_order} events were missed, doubled or out of order"
+        ));
+    }
+}
+
+fn add_rows(
+    bench: &Bench,
+    store: Store,
+    report: &mut Report,
+    all: &[Seen],
+    [produced, took]: [Duration; 2],
+) {
+    let latencies: Vec<Duration> = all.iter().flat_map(|seen| &seen.latencies).copied().collect();
+    let events = latencies.len() as f64 / WATCHERS as f64;
+    let rate = events / took.as_secs_f64();
+    let row = Row::new("fan-out to 200 watchers, events", rate, Unit::PerSecond);
+    report.add(
+        row.store(store)
+            .clients(WATCHERS)
+            .limit(bench.limits.events_per_second / WATCHERS as f64, "empty events")
+            .target(Target::AtLeast(WANTED_PER_SECOND))
+            .note(format!(
+                "{events:.0} events in {:.1} s, offered in {:.1} s, {EVENTS_PER_RUN} a run",
+                took.as_secs_f64(),
+                produced.as_secs_f64()
+            )),
+    );
+    let row =
+        Row::new("fan-out to 200 watchers, p99", percentile_ms(&latencies, 99.0), Unit::Millis);
+    let (median, count) = (percentile_ms(&latencies, 50.0), latencies.len());
+    report.add(
+        row.store(store)
+            .clients(WATCHERS)
+            .target(Target::AtMost(250.0))
+            .note(format!("event's ts to arrival; median {median:.1} ms, {count} deliveries")),
+    );
+}

@@ -1,0 +1,243 @@
+//! The real `farrier serve` as a process of its own, with simulated hardware that takes no time.
+
+use crate::hand::Crew;
+use crate::{Bench, Outcome, Store};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use tonic::transport::Channel;
+
+/// More clients than this share connections.
+const MAX_CHANNELS: usize = 8;
+/// Far enough apart that none comes while something is measured.
+const SELDOM_MS: u64 = 86_400_000;
+/// New machines have all been looked at when this passes without another look.
+const SETTLE_LOOK: Duration = Duration::from_millis(400);
+const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the simulated hardware does with the first step of entering maintenance.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Hardware {
+    Prompt,
+    /// It begins the step and keeps the answer to itself: the run is merely in flight.
+    Holding,
+}
+
+/// How many runs the engine takes up.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Hands {
+    Default,
+    /// One, so that all others wait in the queue as they were accepted.
+    Full,
+}
+
+/// How often each machine is looked at.
+#[derive(Clone, Copy)]
+pub enum Probes {
+    Seldom,
+    Default,
+    EveryMs(u64),
+}
+
+#[derive(Clone)]
+pub struct Setup {
+    pub store: Store,
+    pub machines: usize,
+    pub hardware: Hardware,
+    pub hands: Hands,
+    pub probes: Probes,
+}
+
+impl Setup {
+    pub fn new(store: Store) -> Self {
+        let (hardware, hands, probes) = (Hardware::Prompt, Hands::Default, Probes::Seldom);
+        Self { store, machines: 0, hardware, hands, probes }
+    }
+
+    pub fn machines(self, machines: usize) -> Self {
+        Self { machines, ..self }
+    }
+
+    pub fn hardware(self, hardware: Hardware) -> Self {
+        Self { hardware, ..self }
+    }
+
+    pub fn hands(self, hands: Hands) -> Self {
+        Self { hands, ..self }
+    }
+
+    pub fn probes(self, probes: Probes) -> Self {
+        Self { probes, ..self }
+    }
+
+    fn config(&self, dir: &Path, database: &str) -> String {
+        let interval = match self.probes {
+            Probes::Seldom => format!("interval_ms = {SELDOM_MS}"),
+            Probes::Default => String::new(),
+            Probes::EveryMs(every) => format!("interval_ms = {every}"),
+        };
+        let faults = match self.hardware {
+            Hardware::Prompt => "",
+            Hardware::Holding => {
+                "faults = [{ effect = \"verify\", action = \"slow\", delay_ms = 3600000 }]"
+            }
+        };
+        let engine = match self.hands {
+            Hands::Default => "",
+            Hands::Full => "max_in_flight = 1\neager_in_flight = 0",
+        };
+        let machines = self.machines;
+        format!(
+            "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
+             replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
+             [probes]\n{interval}\n[sim]\nspeed = \"zero\"\nmachines = {machines}\n{faults}\n"
+        )
+    }
+}
+
+pub struct Fleet {
+    pub setup: Setup,
+    url: String,
+    child: Child,
+    database: String,
+    dir: TempDir,
+}
+
+impl Fleet {
+    pub async fn start(bench: &Bench, setup: Setup) -> Outcome<Self> {
+        let database = match setup.store {
+            Store::Sqlite => String::new(),
+            Store::Postgres => new_database(bench.postgres()?).await?,
+        };
+        let dir = tempfile::tempdir()?;
+        let (child, url) = launch(&setup, dir.path(), &database)?;
+        let fleet = Self { setup, url, child, database, dir };
+        fleet.settle().await?;
+        Ok(fleet)
+    }
+
+    /// Waits until the machines that are new have been looked at, which is no part of any figure.
+    async fn settle(&self) -> Outcome<()> {
+        if !matches!(self.setup.probes, Probes::Seldom) || self.setup.machines == 0 {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let mut before = -1.0;
+        loop {
+            let probes = self.metric("farrier_probes_total")?;
+            if probes == before {
+                return Ok(());
+            }
+            if begun.elapsed() > SETTLE_PATIENCE {
+                return Err("the new machines were not looked at in two minutes".into());
+            }
+            before = probes;
+            tokio::time::sleep(SETTLE_LOOK).await;
+        }
+    }
+
+    /// `kill -9`, and a new server on the same data.
+    pub fn crash(&mut self) -> Outcome<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        (self.child, self.url) = launch(&self.setup, self.dir.path(), &self.database)?;
+        Ok(())
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub async fn channel(&self) -> Outcome<Channel> {
+        connect(&self.url).await
+    }
+
+    /// So many clients, on a few connections.
+    pub async fn crew(&self, clients: usize) -> Outcome<Crew> {
+        Crew::gather(channels(&self.url, clients).await?, clients).await
+    }
+
+    /// A counter or gauge as the server tells it to Prometheus.
+    pub fn metric(&self, name: &str) -> Outcome<f64> {
+        let address = self.url.trim_start_matches("http://");
+        let mut stream = std::net::TcpStream::connect(address)?;
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut page = String::new();
+        stream.read_to_string(&mut page)?;
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        Ok(value.ok_or_else(|| format!("no metric {name}"))?.trim().parse()?)
+    }
+
+    /// What the server complained about; an empty log is a good one.
+    pub fn complaints(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The name of a machine that the server registered at its start, counted from zero.
+pub fn machine(index: usize) -> String {
+    format!("sim-{:05}", index + 1)
+}
+
+pub async fn channels(url: &str, clients: usize) -> Outcome<Vec<Channel>> {
+    let mut channels = Vec::new();
+    for _ in 0..clients.clamp(1, MAX_CHANNELS) {
+        channels.push(connect(url).await?);
+    }
+    Ok(channels)
+}
+
+async fn connect(url: &str) -> Outcome<Channel> {
+    Ok(Channel::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?)
+}
+
+/// Starts a server and waits until it answers.
+fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)> {
+    let file = dir.join("farrier.toml");
+    std::fs::write(&file, setup.config(&dir.join("data"), database))?;
+    let log = std::fs::File::options().create(true).append(true).open(dir.join("server.log"))?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
+    command.args(["serve", "--config"]).arg(&file).stderr(log);
+    let launched = first_line(command)?;
+    launched.ok_or_else(|| {
+        let said = std::fs::read_to_string(dir.join("server.log")).unwrap_or_default();
+        format!("the server did not start: {said}").into()
+    })
+}
+
+/// Starts a program that says where it serves in its first line; nothing when it says something else.
+pub fn first_line(mut command: Command) -> Outcome<Option<(Child, String)>> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    if let Some(stdout) = child.stdout.take() {
+        BufReader::new(stdout).read_line(&mut line)?;
+    }
+    let url = line.split_whitespace().find(|word| word.starts_with("http://"));
+    let Some(url) = url.map(|url| url.trim_end_matches(',').to_string()) else {
+        let _ = child.kill();
+        child.wait()?;
+        return Ok(None);
+    };
+    Ok(Some((child, url)))
+}
+
+/// An empty database on the cluster. There is one server at a time, so it takes the place of the one before; what a
+/// database leaves behind is work for the cluster, and would slow the next figure down.
+async fn new_database(cluster: &str) -> Outcome<String> {
+    let address = format!("{cluster}/postgres");
+    let (client, connection) = tokio_postgres::connect(&address, tokio_postgres::NoTls).await?;
+    tokio::spawn(connection);
+    let name = format!("farrier_bench_{}", std::process::id());
+    client.batch_execute(&format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")).await?;
+    client.batch_execute(&format!("CREATE DATABASE {name}")).await?;
+    Ok(format!("{cluster}/{name}"))
+}

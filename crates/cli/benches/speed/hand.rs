@@ -1,0 +1,171 @@
+//! Clients. Each [`Hand`] asks for one thing at a time; a crew of them shares a few connections and one watch that
+//! tells each when its run has ended, as a program that drives a fleet would do it.
+
+use crate::wire::{self, Run};
+use crate::{Outcome, Wrong};
+use proto::v1;
+use proto::v1::machine_service_client::MachineServiceClient;
+use proto::v1::run_service_client::RunServiceClient;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+
+pub struct Crew {
+    pub hands: Vec<Hand>,
+    watch: JoinHandle<()>,
+}
+
+impl Crew {
+    pub async fn gather(channels: Vec<Channel>, clients: usize) -> Outcome<Self> {
+        let ends = Arc::new(Ends::default());
+        let first = channels.first().cloned().ok_or("a crew needs a connection")?;
+        let ended = "phase in (SUCCEEDED, FAILED, CANCELED)";
+        let stream = wire::watch(first, ended, "").await?;
+        let watch = tokio::spawn(run_watch(stream, Arc::clone(&ends)));
+        let hand = |channel: &Channel| Hand {
+            machines: MachineServiceClient::new(channel.clone()),
+            runs: RunServiceClient::new(channel.clone()),
+            ends: Arc::clone(&ends),
+        };
+        let hands = channels.iter().cycle().take(clients).map(hand).collect();
+        Ok(Self { hands, watch })
+    }
+
+    pub fn first(&self) -> Hand {
+        self.hands[0].clone()
+    }
+}
+
+impl Drop for Crew {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+#[derive(Clone)]
+pub struct Hand {
+    pub machines: MachineServiceClient<Channel>,
+    pub runs: RunServiceClient<Channel>,
+    ends: Arc<Ends>,
+}
+
+impl Hand {
+    pub async fn register(&mut self, id: &str) -> Outcome<()> {
+        let spec = v1::MachineSpec {
+            target_cluster_ref: "cluster-a".into(),
+            provider: "sim".into(),
+            ..Default::default()
+        };
+        let machine = v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() };
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        self.machines.register_machine(request).await?;
+        Ok(())
+    }
+
+    /// Has a run accepted, and does not wait for more.
+    pub async fn start(&mut self, machine: &str, kind: &str, request: &str) -> Outcome<String> {
+        let request = v1::StartRunRequest {
+            machine_id: machine.into(),
+            r#type: kind.into(),
+            request_id: request.into(),
+            ..Default::default()
+        };
+        Ok(self.runs.start_run(request).await?.into_inner().run_id)
+    }
+
+    /// Starts a run and waits until it has succeeded. Anything else is an error.
+    pub async fn carry_out(&mut self, machine: &str, kind: &str, request: &str) -> Outcome<Run> {
+        let id = self.start(machine, kind, request).await?;
+        let run = self.ends.wait(&id).await?;
+        if run.succeeded() {
+            return Ok(run);
+        }
+        Err(format!("{kind} {id} on {machine} did not succeed").into())
+    }
+
+    pub async fn get(&mut self, id: &str) -> Outcome<()> {
+        let request = v1::GetMachineRequest { machine_id: id.into() };
+        let machine = self.machines.get_machine(request).await?.into_inner();
+        match machine.machine_id == id {
+            true => Ok(()),
+            false => Err(format!("asked for {id}, got {}", machine.machine_id).into()),
+        }
+    }
+
+    pub async fn list(
+        &mut self,
+        filter: &str,
+        page_size: i32,
+        page_token: String,
+    ) -> Outcome<v1::ListMachinesResponse> {
+        let request = v1::ListMachinesRequest { filter: filter.into(), page_size, page_token };
+        Ok(self.machines.list_machines(request).await?.into_inner())
+    }
+}
+
+/// Who waits for the end of which run. An end may be seen before its run's id is known to whoever asked for it.
+#[derive(Default)]
+struct Ends(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    runs: HashMap<String, Slot>,
+    broken: Option<String>,
+}
+
+enum Slot {
+    Wanted(oneshot::Sender<Run>),
+    Ended(Run),
+}
+
+impl Ends {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn came(&self, run: Run) {
+        let mut waiting = self.lock();
+        match waiting.runs.remove(&run.run_id) {
+            // Whoever gave up waiting has counted that as an error already.
+            Some(Slot::Wanted(sender)) => drop(sender.send(run)),
+            Some(Slot::Ended(_)) | None => {
+                waiting.runs.insert(run.run_id.clone(), Slot::Ended(run));
+            }
+        }
+    }
+
+    /// Nobody will hear of another end: those who wait are told so.
+    fn broke(&self, said: String) {
+        let mut waiting = self.lock();
+        waiting.runs.clear();
+        waiting.broken = Some(said);
+    }
+
+    async fn wait(&self, id: &str) -> Outcome<Run> {
+        let wanted = {
+            let mut waiting = self.lock();
+            if let Some(said) = &waiting.broken {
+                return Err(said.clone().into());
+            }
+            if let Some(Slot::Ended(run)) = waiting.runs.remove(id) {
+                return Ok(run);
+            }
+            let (sender, wanted) = oneshot::channel();
+            waiting.runs.insert(id.into(), Slot::Wanted(sender));
+            wanted
+        };
+        wanted.await.map_err(|_| Wrong::from("the watch over all runs broke"))
+    }
+}
+
+async fn run_watch(mut stream: tonic::Streaming<wire::Event>, ends: Arc<Ends>) {
+    loop {
+        match stream.message().await {
+            Ok(Some(event)) => event.run.into_iter().for_each(|run| ends.came(run)),
+            Ok(None) => return ends.broke("the watch over all runs ended".into()),
+            Err(error) => return ends.broke(format!("the watch over all runs broke: {error}")),
+        }
+    }
+}

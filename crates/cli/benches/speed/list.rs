@@ -1,0 +1,87 @@
+//! ListMachines: the whole fleet page by page, and one page of a rack.
+
+use crate::fleet::{Fleet, Setup};
+use crate::hand::Hand;
+use crate::table::{Report, Row, Target, Unit};
+use crate::tally::{Tally, press};
+use crate::{Bench, MACHINES, Outcome, Store};
+use std::collections::HashSet;
+
+const PAGE: i32 = 1_000;
+/// The simulated fleet has forty machines to a rack.
+const PER_RACK: usize = 40;
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    let fleet = Fleet::start(bench, Setup::new(store).machines(MACHINES)).await?;
+    let crew = fleet.crew(1).await?;
+    let tally = press(&crew.hands, bench.span, |hand, _| whole_fleet(hand)).await;
+    report.errors_of("ListMachines", &tally);
+    let pages = MACHINES as f64 / f64::from(PAGE);
+    let empty = bench.limits.calls(1)?;
+    report.add(
+        Row::new(
+            "ListMachines, 20,000 in 20 pages, p99",
+            tally.percentile_ms(99.0) / 1e3,
+            Unit::Seconds,
+        )
+        .store(store)
+        .clients(1)
+        .limit(empty.median_ms * pages / 1e3, "20 empty calls")
+        .target(Target::AtMost(1.0))
+        .note(format!("median {:.3} s", tally.percentile_ms(50.0) / 1e3)),
+    );
+    for clients in bench.clients.iter().copied() {
+        let crew = fleet.crew(clients).await?;
+        let tally = press(&crew.hands, bench.span, |hand, _| rack(hand)).await;
+        report.add(filtered_row(bench, store, clients, &tally)?);
+        report.errors_of("ListMachines of a rack", &tally);
+    }
+    Ok(())
+}
+
+fn filtered_row(bench: &Bench, store: Store, clients: usize, tally: &Tally) -> Outcome<Row> {
+    let row = Row::new("ListMachines, labels.rack=…, p99", tally.percentile_ms(99.0), Unit::Millis);
+    let (rate, median) = (tally.per_second(), tally.percentile_ms(50.0));
+    Ok(row
+        .store(store)
+        .clients(clients)
+        .limit(bench.limits.calls(clients)?.p99_ms, "empty call")
+        .target_if(clients == 1, Target::AtMost(20.0))
+        .note(format!("40 of 20,000; median {median:.2} ms, {rate:.0}/s")))
+}
+
+/// Reads everything, and sees that each machine came once.
+async fn whole_fleet(mut hand: Hand) -> Outcome<()> {
+    let mut seen = HashSet::new();
+    let mut token = String::new();
+    loop {
+        let page = hand.list("", PAGE, token).await?;
+        for machine in page.machines {
+            if !seen.insert(machine.machine_id.clone()) {
+                return Err(format!("{} was listed twice", machine.machine_id).into());
+            }
+        }
+        token = page.next_page_token;
+        if token.is_empty() {
+            break;
+        }
+    }
+    match seen.len() {
+        MACHINES => Ok(()),
+        other => Err(format!("{other} machines were listed").into()),
+    }
+}
+
+async fn rack(mut hand: Hand) -> Outcome<()> {
+    let rack = rand::random_range(1..=MACHINES / PER_RACK);
+    list_rack(&mut hand, rack).await
+}
+
+/// One page with the machines of a rack, all of them.
+pub async fn list_rack(hand: &mut Hand, rack: usize) -> Outcome<()> {
+    let page = hand.list(&format!("labels.rack=r{rack}"), 100, String::new()).await?;
+    match page.machines.len() {
+        PER_RACK => Ok(()),
+        other => Err(format!("rack r{rack} has {other} machines").into()),
+    }
+}

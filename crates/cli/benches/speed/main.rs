@@ -1,0 +1,180 @@
+//! How fast Farrier is: the real binary, durable, with hardware that takes no time, beside what the disk and an empty
+//! server allow on the same cores in the same run. `cargo xtask bench` builds, measures the limits and starts this.
+//!
+//! A program, not a test: a target that is missed is printed. It fails only when something went wrong, such as a run
+//! that did not succeed or an event that came twice.
+
+mod crash;
+mod empty;
+mod fanout;
+mod fleet;
+mod get;
+mod growth;
+mod hand;
+mod idle;
+mod limits;
+mod list;
+mod memory;
+mod process;
+mod provision;
+mod reaction;
+mod start;
+mod table;
+mod tally;
+mod wire;
+
+use clap::{Parser, ValueEnum};
+use limits::Limits;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use table::Report;
+
+pub type Wrong = Box<dyn std::error::Error + Send + Sync>;
+pub type Outcome<T> = Result<T, Wrong>;
+
+/// The fleet that reads, memory and idle cost are measured on.
+const MACHINES: usize = 20_000;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Store {
+    Sqlite,
+    Postgres,
+}
+
+impl Store {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sqlite => "sqlite",
+            Self::Postgres => "postgres",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Figure {
+    /// Register, enter maintenance, reimage, exit maintenance: how many per second
+    Provision,
+    /// StartRun accepted per second
+    Start,
+    /// From accepted to the first step started
+    Reaction,
+    /// GetMachine of 20,000
+    Get,
+    /// The whole fleet through pages, and a filtered page
+    List,
+    /// Every event to 200 watchers
+    Fanout,
+    /// Resident memory with 20,000 machines and 1,000 runs in flight
+    Memory,
+    /// Processor time of an idle fleet
+    Idle,
+    /// Killed with 5,000 runs in flight
+    Crash,
+    /// Time per operation at 1,000, 10,000 and 100,000 machines
+    Growth,
+}
+
+impl Figure {
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    }
+}
+
+/// Measure how fast Farrier is, beside what the disk and an empty server allow
+#[derive(Parser)]
+#[command(name = "cargo xtask bench")]
+struct Args {
+    /// Only these figures
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<Figure>,
+    /// Only these databases
+    #[arg(long, value_enum, value_delimiter = ',')]
+    store: Vec<Store>,
+    /// How many clients ask at once, where that is varied
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 128])]
+    clients: Vec<usize>,
+    /// How long each load lasts
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// What the store's bench found
+    #[arg(long, hide = true)]
+    limits: Option<PathBuf>,
+    /// Where to write the rows as JSON
+    #[arg(long, hide = true)]
+    json: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    serve_empty: bool,
+    /// What cargo says to every bench
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What every figure needs to know.
+pub struct Bench {
+    clients: Vec<usize>,
+    span: Duration,
+    limits: Limits,
+    postgres: Option<String>,
+}
+
+impl Bench {
+    fn postgres(&self) -> Outcome<&str> {
+        let missing = || Wrong::from("FARRIER_TEST_POSTGRES is not set; use `cargo xtask bench`");
+        self.postgres.as_deref().ok_or_else(missing)
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.serve_empty {
+        true => empty::serve().await.map(|()| true),
+        false => run(args).await,
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(args: Args) -> Outcome<bool> {
+    let mut report = Report::begin();
+    let path = args.limits.ok_or("start it with `cargo xtask bench`")?;
+    let limits = Limits::measure(&path, &args.clients, &mut report).await?;
+    let postgres = std::env::var("FARRIER_TEST_POSTGRES").ok();
+    let span = Duration::try_from_secs_f64(args.seconds)?;
+    let bench = Bench { clients: args.clients, span, limits, postgres };
+    for figure in wanted(args.only) {
+        for store in wanted(args.store.clone()) {
+            if let Err(error) = measure(figure, &bench, store, &mut report).await {
+                report.wrong(format!("{}, {}: {error}", figure.name(), store.as_str()));
+            }
+        }
+    }
+    report.finish(args.json.as_deref())
+}
+
+/// What was named, or everything.
+fn wanted<T: ValueEnum + Clone>(named: Vec<T>) -> Vec<T> {
+    if named.is_empty() { T::value_variants().to_vec() } else { named }
+}
+
+async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    match figure {
+        Figure::Provision => provision::measure(bench, store, report).await,
+        Figure::Start => start::measure(bench, store, report).await,
+        Figure::Reaction => reaction::measure(bench, store, report).await,
+        Figure::Get => get::measure(bench, store, report).await,
+        Figure::List => list::measure(bench, store, report).await,
+        Figure::Fanout => fanout::measure(bench, store, report).await,
+        Figure::Memory => memory::measure(bench, store, report).await,
+        Figure::Idle => idle::measure(bench, store, report).await,
+        Figure::Crash => crash::measure(bench, store, report).await,
+        Figure::Growth => growth::measure(bench, store, report).await,
+    }
+}

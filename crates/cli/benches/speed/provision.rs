@@ -1,0 +1,65 @@
+//! Full provisions: a new machine is registered, enters maintenance, is reimaged in five steps and leaves maintenance.
+
+use crate::fleet::{Fleet, Setup};
+use crate::hand::Hand;
+use crate::table::{Report, Row, Target, Unit};
+use crate::tally::{Tally, Turn, press};
+use crate::{Bench, Outcome, Store};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Registering is one; each run is one for its acceptance, one for its end, one for each step.
+const COMMITS: f64 = 14.0;
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    for clients in bench.clients.iter().copied() {
+        let (tally, _) = load(bench, store, clients).await?;
+        report.errors_of("provision", &tally);
+        let target = match store {
+            Store::Sqlite => Target::AtLeast(300.0),
+            Store::Postgres => Target::AtLeast(150.0),
+        };
+        let alone = bench.limits.commits(store, clients) / COMMITS;
+        let (median, p99) = (tally.percentile_ms(50.0), tally.percentile_ms(99.0));
+        report.add(
+            Row::new("full provision", tally.per_second(), Unit::PerSecond)
+                .store(store)
+                .clients(clients)
+                .limit(alone, "raw commits ÷ 14")
+                .target_if(clients == 32, target)
+                .note(format!("each: median {median:.1} ms, p99 {p99:.1} ms")),
+        );
+    }
+    Ok(())
+}
+
+/// Provisions for a while. Also how long each of their runs took from accepted to its first step.
+pub async fn load(bench: &Bench, store: Store, clients: usize) -> Outcome<(Tally, Vec<Duration>)> {
+    let fleet = Fleet::start(bench, Setup::new(store)).await?;
+    let crew = fleet.crew(clients).await?;
+    let reactions = Arc::new(Mutex::new(Vec::new()));
+    let kept = Arc::clone(&reactions);
+    let mut tally = press(&crew.hands, bench.span, move |hand, turn| {
+        let kept = Arc::clone(&kept);
+        async move {
+            let seen = provision(hand, turn).await?;
+            kept.lock().unwrap_or_else(PoisonError::into_inner).extend(seen);
+            Ok(())
+        }
+    })
+    .await;
+    fleet.complaints().lines().for_each(|line| tally.error(line));
+    let reactions = std::mem::take(&mut *reactions.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok((tally, reactions))
+}
+
+async fn provision(mut hand: Hand, turn: Turn) -> Outcome<Vec<Duration>> {
+    let id = format!("b-{}-{}", turn.client, turn.turn);
+    hand.register(&id).await?;
+    let mut reactions = Vec::new();
+    for kind in ["ENTER_MAINTENANCE", "REPAVE", "EXIT_MAINTENANCE"] {
+        let run = hand.carry_out(&id, kind, kind).await?;
+        reactions.push(run.reaction().ok_or("a run ended without having started")?);
+    }
+    Ok(reactions)
+}

@@ -1,0 +1,50 @@
+//! Reaction: from the run's `created_at` to the `started_at` of its first step, both by the server's clock.
+
+use crate::fleet::{Fleet, Setup, machine};
+use crate::table::{Report, Row, Target, Unit};
+use crate::tally::percentile_ms;
+use crate::{Bench, Outcome, Store, provision};
+use std::time::{Duration, Instant};
+
+const BUSY_CLIENTS: usize = 32;
+const PAUSE: Duration = Duration::from_millis(10);
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    let idle = idle(bench, store).await?;
+    let (tally, busy) = provision::load(bench, store, BUSY_CLIENTS).await?;
+    report.errors_of("reaction", &tally);
+    for (what, clients, wanted, seen) in [
+        ("reaction p99, idle", 1, 20.0, idle),
+        ("reaction p99, provisioning", BUSY_CLIENTS, 100.0, busy),
+    ] {
+        let row = Row::new(what, percentile_ms(&seen, 99.0), Unit::Millis);
+        let median = percentile_ms(&seen, 50.0);
+        report.add(
+            row.store(store)
+                .clients(clients)
+                .limit(bench.limits.fsync_ms(), "one fsync")
+                .target(Target::AtMost(wanted))
+                .note(format!(
+                    "created_at to first step; median {median:.2} ms, {} runs",
+                    seen.len()
+                )),
+        );
+    }
+    Ok(())
+}
+
+/// One run at a time, with a pause after each.
+async fn idle(bench: &Bench, store: Store) -> Outcome<Vec<Duration>> {
+    let fleet = Fleet::start(bench, Setup::new(store).machines(1)).await?;
+    let crew = fleet.crew(1).await?;
+    let mut hand = crew.first();
+    let mut seen = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < bench.span {
+        let request = format!("r-{}", seen.len());
+        let run = hand.carry_out(&machine(0), "ENTER_MAINTENANCE", &request).await?;
+        seen.push(run.reaction().ok_or("a run ended without having started")?);
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(seen)
+}

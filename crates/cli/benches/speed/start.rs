@@ -1,0 +1,102 @@
+//! StartRun: how many are accepted, durably, per second. Every one is an ENTER_MAINTENANCE on a machine that was
+//! registered before, and merely waits once it is accepted: in the queue of an engine that has its hands full; or, at 32
+//! clients, also in a first step that the hardware has begun and does not answer. The second has the engine and the
+//! simulated hardware at work on the same cores, which writes each strike of its fault rule to a file.
+
+use crate::fleet::{Fleet, Hands, Hardware, Setup, machine};
+use crate::table::{Report, Row, Target, Unit};
+use crate::tally::{WARM_UP, press};
+use crate::{Bench, Outcome, Store};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Each run wants a machine of its own; this is more than can be accepted. Should it once be too few, the answer
+/// that there is no such machine is an error like any other and is shown.
+const fn machines_per_second(store: Store) -> f64 {
+    match store {
+        Store::Sqlite => 15_000.0,
+        Store::Postgres => 5_000.0,
+    }
+}
+
+/// The number of clients that the target is about.
+const JUDGED: usize = 32;
+/// Where an fsync is quicker than this, half the raw rate is wanted.
+const FAST_FSYNC_MS: f64 = 0.5;
+/// Where it is slower than this, five times the raw rate is wanted; in between nothing is.
+const SLOW_FSYNC_MS: f64 = 3.0;
+
+/// Where an accepted run waits.
+#[derive(Clone, Copy)]
+enum Wait {
+    Queue,
+    FirstStep,
+}
+
+impl Wait {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queue => "the engine's hands are full, runs wait in the queue",
+            Self::FirstStep => "simulated hardware holds the first step",
+        }
+    }
+}
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    for clients in bench.clients.iter().copied() {
+        accept(bench, store, clients, Wait::Queue, report).await?;
+    }
+    if bench.clients.contains(&JUDGED) {
+        accept(bench, store, JUDGED, Wait::FirstStep, report).await?;
+    }
+    Ok(())
+}
+
+async fn accept(
+    bench: &Bench,
+    store: Store,
+    clients: usize,
+    wait: Wait,
+    report: &mut Report,
+) -> Outcome<()> {
+    let machines = machines_per_second(store) * (bench.span + WARM_UP).as_secs_f64();
+    let setup = Setup::new(store).machines(machines as usize).hardware(Hardware::Holding);
+    let (name, setup) = match wait {
+        Wait::Queue => ("StartRun accepted", setup.hands(Hands::Full)),
+        Wait::FirstStep => ("StartRun accepted, first step begun", setup),
+    };
+    let fleet = Fleet::start(bench, setup).await?;
+    let crew = fleet.crew(clients).await?;
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut tally = press(&crew.hands, bench.span, move |mut hand, _| {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        async move {
+            hand.start(&machine(index), "ENTER_MAINTENANCE", "start").await?;
+            Ok(())
+        }
+    })
+    .await;
+    fleet.complaints().lines().for_each(|line| tally.error(line));
+    report.errors_of(name, &tally);
+    let p99 = tally.percentile_ms(99.0);
+    let row = Row::new(name, tally.per_second(), Unit::PerSecond)
+        .store(store)
+        .clients(clients)
+        .limit(bench.limits.commits(store, clients), "raw commits")
+        .note(format!("{}; p99 {p99:.1} ms", wait.as_str()));
+    report.add(match target(bench).filter(|_| clients == JUDGED) {
+        Some(target) => row.target(target),
+        None => row,
+    });
+    Ok(())
+}
+
+/// Measured against SQLite's raw rate, whichever database is used.
+fn target(bench: &Bench) -> Option<Target> {
+    let raw = bench.limits.sqlite_commits();
+    match bench.limits.fsync_ms() {
+        fast if fast < FAST_FSYNC_MS => Some(Target::AtLeast(raw / 2.0)),
+        slow if slow > SLOW_FSYNC_MS => Some(Target::AtLeast(raw * 5.0)),
+        _ => None,
+    }
+}

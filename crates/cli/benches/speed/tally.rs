@@ -1,0 +1,115 @@
+//! Pressing: many clients at once for a span of time, each with one request under way, and what came of it.
+
+use crate::Outcome;
+use crate::hand::Hand;
+use std::time::{Duration, Instant};
+
+/// Connections, caches and statements are warm before anything counts.
+pub const WARM_UP: Duration = Duration::from_millis(300);
+/// A request that takes this long has failed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A client with this many errors has nothing more to tell.
+const MAX_ERRORS: usize = 20;
+
+/// What was recorded: every sample, so that percentiles are exact, and every error.
+#[derive(Default)]
+pub struct Tally {
+    pub samples: Vec<Duration>,
+    pub errors: usize,
+    pub first_error: Option<String>,
+    pub span: Duration,
+}
+
+/// Which request of which client it is.
+#[derive(Clone, Copy)]
+pub struct Turn {
+    pub client: usize,
+    pub turn: usize,
+}
+
+impl Tally {
+    pub fn per_second(&self) -> f64 {
+        self.samples.len() as f64 / self.span.as_secs_f64().max(f64::EPSILON)
+    }
+
+    /// The sample below which so many percent lie.
+    pub fn percentile_ms(&self, percent: f64) -> f64 {
+        percentile_ms(&self.samples, percent)
+    }
+
+    pub fn error(&mut self, error: impl ToString) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| error.to_string());
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.samples.extend(other.samples);
+        self.errors += other.errors;
+        self.first_error = self.first_error.take().or(other.first_error);
+    }
+}
+
+/// The nearest rank: a value that was measured, not one between two. Without a sample it is not a number.
+pub fn percentile_ms(samples: &[Duration], percent: f64) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_unstable();
+    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |found| found.as_secs_f64() * 1e3)
+}
+
+/// Has each hand do the work over and over. What ends within the span counts.
+pub async fn press<W, F>(hands: &[Hand], span: Duration, work: W) -> Tally
+where
+    W: Fn(Hand, Turn) -> F + Clone + Send + 'static,
+    F: Future<Output = Outcome<()>> + Send + 'static,
+{
+    let each = hands.iter().cloned().enumerate().map(|(client, hand)| {
+        let work = work.clone();
+        move |turn| work(hand.clone(), Turn { client, turn })
+    });
+    press_each(each, span).await
+}
+
+/// The same for clients of any kind.
+pub async fn press_each<C, F>(clients: impl Iterator<Item = C>, span: Duration) -> Tally
+where
+    C: Fn(usize) -> F + Send + 'static,
+    F: Future<Output = Outcome<()>> + Send + 'static,
+{
+    let open = Instant::now() + WARM_UP;
+    let tasks: Vec<_> = clients.map(|client| tokio::spawn(one(client, open, span))).collect();
+    let mut total = Tally { span, ..Tally::default() };
+    for task in tasks {
+        match task.await {
+            Ok(tally) => total.merge(tally),
+            Err(error) => total.error(error),
+        }
+    }
+    total
+}
+
+async fn one<C, F>(client: C, open: Instant, span: Duration) -> Tally
+where
+    C: Fn(usize) -> F,
+    F: Future<Output = Outcome<()>>,
+{
+    let end = open + span;
+    let mut tally = Tally::default();
+    for turn in 0.. {
+        let begun = Instant::now();
+        if begun >= end || tally.errors == MAX_ERRORS {
+            break;
+        }
+        match tokio::time::timeout(PATIENCE, client(turn)).await {
+            Ok(Ok(())) => {
+                let done = Instant::now();
+                if done >= open && done <= end {
+                    tally.samples.push(done - begun);
+                }
+            }
+            Ok(Err(error)) => tally.error(error),
+            Err(_) => tally.error("no answer in a minute"),
+        }
+    }
+    tally
+}

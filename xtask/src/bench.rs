@@ -1,0 +1,58 @@
+//! `cargo xtask bench`: first what the disk and the databases allow, then what Farrier makes of it, in one run on one
+//! disk. A target that is not reached is shown and is no failure; a wrong result is one.
+
+use crate::shell::{self, Failure};
+use crate::test::{POSTGRES, database, target};
+use std::fs;
+
+pub fn run(arguments: &[&str]) -> Result<(), Failure> {
+    let (url, cluster) = match needs_postgres(arguments) {
+        true => database().map(|(url, cluster)| (Some(url), cluster))?,
+        false => (None, None),
+    };
+    let measured = measure(arguments, url.as_deref());
+    drop(cluster);
+    measured
+}
+
+fn measure(arguments: &[&str], url: Option<&str>) -> Result<(), Failure> {
+    let limits = target().join("bench-limits.json");
+    let json = target().join("bench.json");
+    let mut raw =
+        shell::cargo(["bench", "--quiet", "--locked", "-p", "farrier-store", "--bench", "limits"]);
+    let mut speed =
+        shell::cargo(["bench", "--quiet", "--locked", "-p", "farrier", "--bench", "speed", "--"]);
+    for command in [&mut raw, &mut speed] {
+        match url {
+            Some(url) => command.env(POSTGRES, url),
+            None => command.env_remove(POSTGRES),
+        };
+    }
+    println!("building, then measuring what the disk allows; the temporary folder is on it");
+    let found = shell::answer(&mut raw, "see the error above")?;
+    fs::write(&limits, found).map_err(|error| {
+        Failure::new(format!("{}: {error}", limits.display()), "make room in the target folder")
+    })?;
+    speed.arg("--limits").arg(limits).arg("--json").arg(json).args(arguments);
+    shell::run(&mut speed, "the lines above say what was wrong, or which arguments there are")
+}
+
+/// Whether anything but SQLite is wanted.
+fn needs_postgres(arguments: &[&str]) -> bool {
+    let narrowed = arguments.windows(2).any(|pair| pair == ["--store", "sqlite"]);
+    !narrowed && !arguments.contains(&"--store=sqlite")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_started_only_where_it_is_measured() {
+        assert!(needs_postgres(&[]));
+        assert!(needs_postgres(&["--store", "postgres"]));
+        assert!(needs_postgres(&["--only", "sqlite"]));
+        assert!(!needs_postgres(&["--clients", "32", "--store", "sqlite"]));
+        assert!(!needs_postgres(&["--store=sqlite"]));
+    }
+}
