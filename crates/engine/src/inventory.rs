@@ -141,14 +141,14 @@ impl Work for Put {
                     machine.spec = spec.clone();
                     machine.labels = self.labels.clone();
                     let event = event("spec or labels changed", here!());
-                    tx.update_machine(&mut machine, &event).await?;
+                    tx.update_machine(&mut machine, &event)?;
                 }
                 Ok(machine)
             }
             None if matches!(self.known, Known::OrNew) => {
                 let (id, spec) = (self.id.clone(), self.new_spec.clone());
                 let machine = Machine::new(id, spec, self.labels.clone(), self.now);
-                tx.insert_machine(&machine, &event("registered", here!())).await?;
+                tx.insert_machine(&machine, &event("registered", here!()))?;
                 Ok(machine)
             }
             None => Err(no_machine(&self.id).into()),
@@ -181,7 +181,7 @@ impl Work for Flag {
             let what = if self.status { "set" } else { "cleared" };
             let message = format!("{} {what}: {}", self.condition.as_str(), self.who.reason);
             let event = event(Cause::Admin, &self.who.by, message, here!(), self.now);
-            tx.update_machine(&mut machine, &event).await?;
+            tx.update_machine(&mut machine, &event)?;
         }
         Ok(machine)
     }

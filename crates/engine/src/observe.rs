@@ -198,7 +198,7 @@ impl Work for Learn {
             decided_by: here!().into(),
             at: self.now,
         };
-        tx.update_machine(&mut machine, &event).await?;
+        tx.update_machine(&mut machine, &event)?;
         Ok(Some(machine))
     }
 }

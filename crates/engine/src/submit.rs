@@ -199,10 +199,10 @@ impl Work for StartRun {
 
         let message = format!("{} accepted", start.run_type.as_str());
         let event = event(Cause::Request, &start.initiator, message, here!(), self.now);
-        tx.insert_run(&run, self.owner.as_deref(), &event).await?;
+        tx.insert_run(&run, self.owner.as_deref(), &event)?;
         apply_to_machine(&mut machine, &run, &[], self.now);
         let message = format!("held by {}", run.spec.id);
-        tx.update_machine(&mut machine, &NewEvent { message, ..event }).await?;
+        tx.update_machine(&mut machine, &NewEvent { message, ..event })?;
         let held = self.owner.clone().map(|owner| Held {
             run: run.clone(),
             epoch: 1,
@@ -329,7 +329,7 @@ impl Work for Act {
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
                 if !run.ended() {
-                    tx.wake(&self.id, self.now).await?;
+                    tx.wake(&self.id, self.now)?;
                 }
                 Ok(run)
             }
@@ -346,7 +346,7 @@ impl Work for Act {
                 apply_to_machine(&mut machine, &run, &[], self.now);
                 let message = format!("held by {} again", run.spec.id);
                 let event = event(Cause::Request, &self.who.by, message, note.line, self.now);
-                tx.update_machine(&mut machine, &event).await?;
+                tx.update_machine(&mut machine, &event)?;
                 self.write(tx, run, note).await
             }
         }
@@ -355,9 +355,9 @@ impl Work for Act {
 
 impl Act {
     async fn write(&self, tx: &mut Tx, mut run: Run, note: model::run::Note) -> Result<Run> {
-        run.version = tx.tell(&run, self.now).await?.version;
+        run.version = tx.tell(&run, self.now)?.version;
         let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
-        tx.tell_run(&run, &event).await?;
+        tx.tell_run(&run, &event)?;
         Ok(run)
     }
 

@@ -6,7 +6,6 @@
 
 use crate::Engine;
 use crate::journal::{LogBook, logged};
-use crate::worker::POISON_REST;
 use futures_util::FutureExt;
 use model::effect::{Answer, Order, Verb};
 use model::fault::{Code, Fault};
@@ -62,7 +61,7 @@ impl Turn {
             Ok(()) => {}
             Err(Ended::Poisoned) => {
                 tracing::error!(run = %id, "its state cannot be written; it rests and is tried again");
-                self.engine.put_back(id, self.held.epoch, POISON_REST).await;
+                self.engine.put_back(id, self.held.epoch).await;
             }
             Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
             Err(Ended::HandedBack) => {
@@ -404,17 +403,17 @@ impl Work for Commit {
             hold: self.hold,
             now: self.now,
         };
-        let version = tx.settle(&settle).await?.version;
+        let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
-        tx.tell_run(&run, &event).await?;
+        tx.tell_run(&run, &event)?;
         if let Some(mut machine) = machine {
             let before = machine.clone();
             apply_to_machine(&mut machine, &run, evidence, self.now);
             if machine != before {
-                tx.update_machine(&mut machine, &event).await?;
+                tx.update_machine(&mut machine, &event)?;
             }
         }
-        tx.append_log(&run.spec.id, &self.lines).await?;
+        tx.append_log(&run.spec.id, &self.lines)?;
         Ok(version)
     }
 }
@@ -431,12 +430,12 @@ impl Work for Release {
     type Out = ();
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.release(&self.id, self.epoch, self.wakes, self.due, self.now).await
+        tx.release(&self.id, self.epoch, self.wakes, self.due, self.now)
     }
 }
 
-pub(crate) struct Load {
-    pub id: model::id::RunId,
+struct Load {
+    id: model::id::RunId,
 }
 
 impl Work for Load {

@@ -8,7 +8,7 @@ use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::observe::Observer;
 use crate::retention::Retention;
-use crate::turn::{Load, Turn};
+use crate::turn::Turn;
 use crate::watch::Hub;
 use crate::witness::Witness;
 use model::id::{MachineId, RunId};
@@ -73,7 +73,7 @@ const DISOWN_TRIES: u32 = 5;
 /// How many runs one claim takes at most.
 const MAX_CLAIM: usize = 128;
 /// How long a run whose record cannot be read, or whose turn panicked, is left alone.
-pub(crate) const POISON_REST: Duration = Duration::from_secs(30);
+const POISON_REST: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>);
@@ -226,7 +226,7 @@ impl Engine {
             {
                 tracing::error!(run = %id, "the worker of a run panicked; it rests and is tried again");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
-                engine.put_back(id, epoch, POISON_REST).await;
+                engine.put_back(id, epoch).await;
             }
         });
     }
@@ -250,8 +250,8 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn put_back(&self, id: RunId, epoch: i64, rest: Duration) {
-        let due = self.now() + rest;
+    pub(crate) async fn put_back(&self, id: RunId, epoch: i64) {
+        let due = self.now() + POISON_REST;
         if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
             tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
         }
@@ -315,8 +315,8 @@ impl Engine {
             match self.store().write(claim).await {
                 Ok(claimed) => {
                     let count = claimed.len();
-                    for one in claimed {
-                        self.take_claimed(one).await;
+                    for (one, held) in claimed {
+                        self.take_claimed(one, held).await;
                     }
                     if count < limit {
                         break;
@@ -328,26 +328,20 @@ impl Engine {
                 }
             }
         }
-        match self.store().read(NextDue).await {
+        match self.store().read(NextDue {}).await {
             Ok(Some(due)) => due.since(self.now()).min(poll),
             Ok(None) | Err(_) => poll,
         }
     }
 
-    async fn take_claimed(&self, claimed: Claimed) {
-        match self.store().read(Load { id: claimed.id.clone() }).await {
-            Ok(Some(held)) if held.epoch == claimed.epoch => self.take_up(held),
-            Ok(_) => {}
-            Err(error @ StoreError::Unavailable(_)) => {
-                // The database was away for a moment, which says nothing about the run.
-                tracing::warn!(run = %claimed.id, %error, "a claimed run could not be read; once more");
-                self.put_back(claimed.id, claimed.epoch, Duration::ZERO).await;
-            }
+    async fn take_claimed(&self, claimed: Claimed, held: Result<Held>) {
+        match held {
+            Ok(held) => self.take_up(held),
             Err(error) => {
                 // One bad row must not take the worker or its neighbours with it.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);
-                self.put_back(claimed.id, claimed.epoch, POISON_REST).await;
+                self.put_back(claimed.id, claimed.epoch).await;
             }
         }
     }
@@ -377,7 +371,7 @@ impl Engine {
 
     /// Gives up for dead whoever has been silent for the length of a lease.
     async fn bury_the_dead(&self, witness: &mut Witness) {
-        let pulses = match self.store().read(Pulses).await {
+        let pulses = match self.store().read(Pulses {}).await {
             Ok(pulses) => pulses,
             Err(error) => return tracing::warn!(%error, "cannot look for dead replicas"),
         };
@@ -461,40 +455,48 @@ macro_rules! work {
             type Out = $out;
             async fn run(&self, $tx: &mut Tx) -> Result<$out> {
                 let $this = self;
-                $body.await
+                $body
             }
         }
     };
 }
 
 work!(Enlist { replica: Replica, now: Timestamp, expires: Timestamp } -> u64,
-    |work, tx| tx.enlist(&work.replica, work.now, work.expires));
-work!(Renew { replica: Replica, expires: Timestamp } -> (), |work, tx| tx.renew(&work.replica, work.expires));
-work!(Bury { pulse: Pulse, now: Timestamp } -> bool, |work, tx| tx.bury(&work.pulse, work.now));
-work!(Resign { replica: Replica, now: Timestamp } -> u64, |work, tx| tx.resign(&work.replica, work.now));
-work!(Claim { owner: String, now: Timestamp, limit: i64 } -> Vec<Claimed>,
-    |work, tx| tx.claim_due(&work.owner, work.now, work.limit));
+    |work, tx| tx.enlist(&work.replica, work.now, work.expires).await);
+work!(Renew { replica: Replica, expires: Timestamp } -> (), |work, tx| tx.renew(&work.replica, work.expires).await);
+work!(Bury { pulse: Pulse, now: Timestamp } -> bool, |work, tx| tx.bury(&work.pulse, work.now).await);
+work!(Resign { replica: Replica, now: Timestamp } -> u64, |work, tx| tx.resign(&work.replica, work.now).await);
 work!(PutBack { id: RunId, epoch: i64, due: Timestamp } -> (),
     |work, tx| tx.put_back(&work.id, work.epoch, work.due));
-work!(Woken { owner: String } -> Vec<RunId>, |work, tx| tx.woken(&work.owner));
-work!(HeldBy { owner: String } -> Vec<(RunId, i64)>, |work, tx| tx.held_by(&work.owner));
+work!(Woken { owner: String } -> Vec<RunId>, |work, tx| tx.woken(&work.owner).await);
+work!(HeldBy { owner: String } -> Vec<(RunId, i64)>, |work, tx| tx.held_by(&work.owner).await);
 
-struct Pulses;
+work!(Pulses {} -> Vec<Pulse>, |_work, tx| tx.pulses().await);
+work!(NextDue {} -> Option<Timestamp>, |_work, tx| tx.next_due().await);
 
-impl Work for Pulses {
-    type Out = Vec<Pulse>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Pulse>> {
-        tx.pulses().await
-    }
+/// Takes what is due, and reads it in the same transaction.
+struct Claim {
+    owner: String,
+    now: Timestamp,
+    limit: i64,
 }
 
-struct NextDue;
+impl Work for Claim {
+    type Out = Vec<(Claimed, Result<Held>)>;
 
-impl Work for NextDue {
-    type Out = Option<Timestamp>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
-        tx.next_due().await
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let claimed = tx.claim_due(&self.owner, self.now, self.limit).await?;
+        if claimed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ids: Vec<&str> = claimed.iter().map(|one| one.id.as_str()).collect();
+        let mut held: BTreeMap<RunId, Result<Held>> =
+            tx.held_among(&ids).await?.into_iter().collect();
+        let gone = || Err(StoreError::Corrupt("its record is missing".into()));
+        let with_run = |one: Claimed| {
+            let held = held.remove(&one.id).unwrap_or_else(gone);
+            (one, held)
+        };
+        Ok(claimed.into_iter().map(with_run).collect())
     }
 }

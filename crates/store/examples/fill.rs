@@ -117,7 +117,7 @@ impl Work for Register {
                 decided_by: "fill".into(),
                 at: self.from,
             };
-            tx.insert_machine(&machine, &event).await?;
+            tx.insert_machine(&machine, &event)?;
         }
         Ok(())
     }

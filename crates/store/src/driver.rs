@@ -115,6 +115,16 @@ impl Store {
 pub struct Tx {
     conn: Conn,
     signals: Vec<Signal>,
+    /// What was put and has not been sent; see [`Tx::put`].
+    pending: Vec<(Statement, Expect)>,
+}
+
+/// How many rows a statement must touch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// One; otherwise somebody else wrote first.
+    One,
+    Any,
 }
 
 enum Conn {
@@ -131,7 +141,7 @@ pub(crate) enum Dialect {
 
 impl Tx {
     fn new(conn: Conn) -> Self {
-        Self { conn, signals: Vec::new() }
+        Self { conn, signals: Vec::new(), pending: Vec::new() }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -149,6 +159,7 @@ impl Tx {
     }
 
     pub(crate) async fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>> {
+        self.flush().await?;
         match &mut self.conn {
             Conn::Sqlite(conn) => sqlite::query(conn, sql, values),
             Conn::Postgres(conn) => postgres::query(conn, sql, values).await,
@@ -160,19 +171,48 @@ impl Tx {
     }
 
     pub(crate) async fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
+        self.flush().await?;
         match &mut self.conn {
             Conn::Sqlite(conn) => sqlite::execute(conn, sql, values),
             Conn::Postgres(conn) => postgres::execute(conn, sql, values).await,
         }
     }
 
-    /// Several statements in one round trip; the number of rows each touched.
-    pub(crate) async fn execute_all(&mut self, batch: Vec<Statement>) -> Result<Vec<u64>> {
-        match &mut self.conn {
+    /// Writes something of which nothing but its success matters. Where each statement costs a round
+    /// trip it waits, until something is read or the transaction ends, and goes with its neighbours.
+    pub(crate) fn put(&mut self, statement: Statement, expect: Expect) -> Result<()> {
+        match &self.conn {
             Conn::Sqlite(conn) => {
-                batch.iter().map(|one| sqlite::execute(conn, &one.sql, &one.values)).collect()
+                let touched = sqlite::execute(conn, &statement.sql, &statement.values)?;
+                expect.check(touched)
             }
-            Conn::Postgres(conn) => postgres::execute_all(conn, &batch).await,
+            Conn::Postgres(_) => {
+                self.pending.push((statement, expect));
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends what was put, all in one round trip.
+    pub(crate) async fn flush(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let pending = std::mem::take(&mut self.pending);
+        let touched = match &self.conn {
+            Conn::Postgres(conn) => postgres::execute_all(conn, &pending).await?,
+            // Nothing waits here.
+            Conn::Sqlite(_) => Vec::new(),
+        };
+        pending.iter().zip(touched).try_for_each(|((_, expect), touched)| expect.check(touched))
+    }
+}
+
+impl Expect {
+    fn check(self, touched: u64) -> Result<()> {
+        match self {
+            Self::One if touched != 1 => Err(StoreError::Conflict),
+            Self::One | Self::Any => Ok(()),
         }
     }
 }
@@ -181,6 +221,12 @@ impl Tx {
 pub(crate) struct Statement {
     pub sql: String,
     pub values: Vec<Value>,
+}
+
+impl Statement {
+    pub fn new(sql: impl Into<String>, values: &[Value]) -> Self {
+        Self { sql: sql.into(), values: values.to_vec() }
+    }
 }
 
 impl Dialect {

@@ -2,7 +2,7 @@
 //! in order they are the watch. An event is written by the transaction that made the change, and by
 //! nothing else.
 
-use crate::driver::Statement;
+use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
@@ -82,9 +82,9 @@ pub struct Event {
 
 impl Tx {
     /// Tells of a run's change. `run` is the run after it, at its new version.
-    pub async fn tell_run(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
+    pub fn tell_run(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
         let statement = self.run_event(run, event)?;
-        self.execute(&statement.sql, &statement.values).await?;
+        self.put(statement, Expect::One)?;
         self.signal(Signal::Event);
         Ok(())
     }

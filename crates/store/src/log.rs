@@ -1,6 +1,7 @@
 //! Logs: what came out of the work, by run, at byte offsets. Appending never fails a transition:
 //! lines that are there already are passed over.
 
+use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx};
@@ -32,7 +33,7 @@ pub struct LogLine {
 const ROWS_AT_ONCE: usize = 64;
 
 impl Tx {
-    pub async fn append_log(&mut self, run: &RunId, lines: &[NewLog]) -> Result<()> {
+    pub fn append_log(&mut self, run: &RunId, lines: &[NewLog]) -> Result<()> {
         for chunk in lines.chunks(ROWS_AT_ONCE) {
             let mut sql = String::from(
                 "INSERT INTO logs (run_id, start, ts, step, attempt, stream, data) VALUES ",
@@ -62,7 +63,7 @@ impl Tx {
                 ]);
             }
             sql.push_str(" ON CONFLICT DO NOTHING");
-            self.execute(&sql, &all).await?;
+            self.put(Statement { sql, values: all }, Expect::Any)?;
         }
         if !lines.is_empty() {
             self.signal(Signal::Log(run.clone()));
@@ -80,7 +81,7 @@ impl Tx {
         let sql = "SELECT epoch FROM subjects WHERE id = $1 AND owner IS NOT NULL";
         let row = self.query_one(sql, values![run.as_str()]).await?;
         match row.map(|row| row.int(0)).transpose()? {
-            Some(held) if held == epoch => self.append_log(run, lines).await,
+            Some(held) if held == epoch => self.append_log(run, lines),
             Some(_) | None => Err(StoreError::Conflict),
         }
     }

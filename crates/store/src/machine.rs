@@ -1,6 +1,6 @@
 //! Machines, as rows. The columns beside the body are those that filters select by.
 
-use crate::driver::Statement;
+use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
 use crate::filter::{Select, sql_of};
 use crate::signal::Signal;
@@ -45,7 +45,7 @@ impl Tx {
     }
 
     /// Writes a new machine and tells of it. A conflict means that the id is taken.
-    pub async fn insert_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
+    pub fn insert_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
         let body = body(machine)?;
         let sql = "INSERT INTO machines (id, version, phase, holds, active_run, provider, labels, \
                    body, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
@@ -61,14 +61,14 @@ impl Tx {
             machine.created_at,
             machine.updated_at,
         ];
-        let statement = Statement { sql: sql.into(), values: values.to_vec() };
-        self.execute_all(vec![statement, self.machine_event(machine, event)]).await?;
+        self.put(Statement::new(sql, values), Expect::One)?;
+        self.put(self.machine_event(machine, event), Expect::One)?;
         self.signal(Signal::Event);
         Ok(())
     }
 
     /// Writes a changed machine and tells of it. `machine.version` is the version it was read at.
-    pub async fn update_machine(&mut self, machine: &mut Machine, event: &NewEvent) -> Result<()> {
+    pub fn update_machine(&mut self, machine: &mut Machine, event: &NewEvent) -> Result<()> {
         let read_at = machine.version;
         machine.version += 1;
         // Whoever looked at the clock first may write last; a history goes forward all the same.
@@ -89,11 +89,8 @@ impl Tx {
             body(machine)?,
             machine.updated_at,
         ];
-        let statement = Statement { sql: sql.into(), values: values.to_vec() };
-        let touched = self.execute_all(vec![statement, self.machine_event(machine, event)]).await?;
-        if touched.first() != Some(&1) {
-            return Err(StoreError::Conflict);
-        }
+        self.put(Statement::new(sql, values), Expect::One)?;
+        self.put(self.machine_event(machine, event), Expect::One)?;
         self.signal(Signal::Event);
         Ok(())
     }

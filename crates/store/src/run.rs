@@ -1,6 +1,6 @@
 //! Runs, as rows: what never changes in `runs`, what moves in `subjects`.
 
-use crate::driver::Statement;
+use crate::driver::{Expect, Statement};
 use crate::event::{Cursor, NewEvent};
 use crate::filter::{Select, sql_of};
 use crate::signal::Signal;
@@ -27,6 +27,8 @@ pub struct Held {
 }
 
 const FROM: &str = "FROM runs r JOIN subjects s ON s.id = r.id";
+const HELD: &str = "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner, r.id \
+                    FROM runs r JOIN subjects s ON s.id = r.id";
 
 impl Tx {
     pub async fn run(&mut self, id: &RunId) -> Result<Option<Run>> {
@@ -37,15 +39,16 @@ impl Tx {
 
     /// The same with its place in the queue.
     pub async fn held(&mut self, id: &RunId) -> Result<Option<Held>> {
-        let sql = format!(
-            "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner {FROM} \
-             WHERE r.id = $1"
-        );
-        let Some(row) = self.query_one(&sql, values![id.as_str()]).await? else {
-            return Ok(None);
-        };
-        let owner = row.opt_text(5)?.map(String::from);
-        Ok(Some(Held { run: run(&row)?, epoch: row.int(3)?, wakes: row.int(4)?, owner }))
+        let sql = format!("{HELD} WHERE r.id = $1");
+        let row = self.query_one(&sql, values![id.as_str()]).await?;
+        row.as_ref().map(held).transpose()
+    }
+
+    /// Several of them. One that cannot be read leaves the others readable.
+    pub async fn held_among(&mut self, ids: &[&str]) -> Result<Vec<(RunId, Result<Held>)>> {
+        let sql = self.dialect().fill(&format!("{HELD} WHERE r.id {{among $1}}"));
+        let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
+        rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), held(row)))).collect()
     }
 
     /// The run that a machine's request made.
@@ -86,12 +89,7 @@ impl Tx {
 
     /// Writes a new run, its place in the queue and its first event. With an owner it is born in the
     /// hands of that replica. A conflict means that another request won the race.
-    pub async fn insert_run(
-        &mut self,
-        run: &Run,
-        owner: Option<&str>,
-        event: &NewEvent,
-    ) -> Result<()> {
+    pub fn insert_run(&mut self, run: &Run, owner: Option<&str>, event: &NewEvent) -> Result<()> {
         let spec = &run.spec;
         let row = Statement {
             sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at) \
@@ -107,8 +105,9 @@ impl Tx {
                 Value::from(spec.created_at),
             ],
         };
-        let batch = vec![row, Self::subject_row(run, owner)?, self.run_event(run, event)?];
-        self.execute_all(batch).await?;
+        self.put(row, Expect::One)?;
+        self.put(Self::subject_row(run, owner)?, Expect::One)?;
+        self.put(self.run_event(run, event)?, Expect::One)?;
         self.signal(Signal::Event);
         if owner.is_none() {
             self.signal(Signal::Work);
@@ -174,6 +173,11 @@ impl Tx {
         }
         Ok(RunPage { runs, next: page.next })
     }
+}
+
+fn held(row: &Row) -> Result<Held> {
+    let owner = row.opt_text(5)?.map(String::from);
+    Ok(Held { run: run(row)?, epoch: row.int(3)?, wakes: row.int(4)?, owner })
 }
 
 fn run(row: &Row) -> Result<Run> {

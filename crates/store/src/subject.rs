@@ -4,10 +4,10 @@
 //! it was decided on, and is refused whole when either moved. The row counts the wake-ups that were
 //! asked for and those that were handled, so an object woken while it is being worked on runs again.
 
-use crate::driver::Statement;
+use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
-use crate::{Result, StoreError, Tx};
+use crate::{Result, Tx};
 use model::id::RunId;
 use model::run::{Progress, Run};
 use model::time::Timestamp;
@@ -110,7 +110,7 @@ impl Tx {
 
     /// Writes a decision of the worker that holds the run. Refused whole when the epoch or the version
     /// moved; the caller's other writes go with it.
-    pub async fn settle(&mut self, settle: &Settle) -> Result<Settled> {
+    pub fn settle(&mut self, settle: &Settle) -> Result<Settled> {
         let run = &settle.run;
         let version = run.version + 1;
         let (keep, due) = match settle.hold {
@@ -123,29 +123,22 @@ impl Tx {
                    due_at = CASE WHEN CAST($11 AS BIGINT) = 1 THEN due_at \
                                  WHEN wakes_asked > $10 THEN $9 ELSE $12 END \
                    WHERE id = $1 AND epoch = $2 AND version = $3 AND owner IS NOT NULL";
-        let touched = self
-            .execute(
-                sql,
-                values![
-                    run.spec.id.as_str(),
-                    settle.epoch,
-                    run.version,
-                    version,
-                    run.phase().as_str(),
-                    run.progress.workflow.as_str(),
-                    serde_json::to_string(&run.progress)?,
-                    holds(run),
-                    settle.now,
-                    settle.wakes,
-                    i64::from(keep),
-                    due,
-                    ended_at(run, settle.now),
-                ],
-            )
-            .await?;
-        if touched != 1 {
-            return Err(StoreError::Conflict);
-        }
+        let values = values![
+            run.spec.id.as_str(),
+            settle.epoch,
+            run.version,
+            version,
+            run.phase().as_str(),
+            run.progress.workflow.as_str(),
+            serde_json::to_string(&run.progress)?,
+            holds(run),
+            settle.now,
+            settle.wakes,
+            i64::from(keep),
+            due,
+            ended_at(run, settle.now),
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
         if let Hold::Release(Some(_)) = settle.hold {
             self.signal(Signal::Work);
         }
@@ -157,39 +150,32 @@ impl Tx {
     }
 
     /// Writes what somebody asked of a run without holding it, and wakes it.
-    pub async fn tell(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
+    pub fn tell(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
         let version = run.version + 1;
         let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $5, state = $6, \
                    holds_machine = $7, updated_at = $8, wakes_asked = wakes_asked + 1, due_at = $8, \
                    ended_at = $9 WHERE id = $1 AND version = $2";
-        let touched = self
-            .execute(
-                sql,
-                values![
-                    run.spec.id.as_str(),
-                    run.version,
-                    version,
-                    run.phase().as_str(),
-                    run.progress.workflow.as_str(),
-                    serde_json::to_string(&run.progress)?,
-                    holds(run),
-                    now,
-                    ended_at(run, now),
-                ],
-            )
-            .await?;
-        if touched != 1 {
-            return Err(StoreError::Conflict);
-        }
+        let values = values![
+            run.spec.id.as_str(),
+            run.version,
+            version,
+            run.phase().as_str(),
+            run.progress.workflow.as_str(),
+            serde_json::to_string(&run.progress)?,
+            holds(run),
+            now,
+            ended_at(run, now),
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
         self.signal(Signal::Wake(run.spec.id.clone()));
         self.signal(Signal::Work);
         Ok(Settled { version })
     }
 
     /// Asks for a look at a run, changing nothing about it.
-    pub async fn wake(&mut self, id: &RunId, now: Timestamp) -> Result<()> {
+    pub fn wake(&mut self, id: &RunId, now: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET wakes_asked = wakes_asked + 1, due_at = $2 WHERE id = $1";
-        self.execute(sql, values![id.as_str(), now]).await?;
+        self.put(Statement::new(sql, values![id.as_str(), now]), Expect::Any)?;
         self.signal(Signal::Wake(id.clone()));
         self.signal(Signal::Work);
         Ok(())
@@ -203,7 +189,7 @@ impl Tx {
     }
 
     /// Lets go of a run about which there was nothing to decide.
-    pub async fn release(
+    pub fn release(
         &mut self,
         id: &RunId,
         epoch: i64,
@@ -214,7 +200,7 @@ impl Tx {
         let sql = "UPDATE subjects SET owner = NULL, wakes_handled = $3, \
                    due_at = CASE WHEN wakes_asked > $3 THEN CAST($5 AS BIGINT) ELSE CAST($4 AS BIGINT) END \
                    WHERE id = $1 AND epoch = $2";
-        self.execute(sql, values![id.as_str(), epoch, wakes, due, now]).await?;
+        self.put(Statement::new(sql, values![id.as_str(), epoch, wakes, due, now]), Expect::Any)?;
         self.signal(Signal::Work);
         Ok(())
     }
@@ -227,9 +213,9 @@ impl Tx {
     }
 
     /// Lets go of one object without deciding anything, to be looked at again at `due`.
-    pub async fn put_back(&mut self, id: &RunId, epoch: i64, due: Timestamp) -> Result<()> {
+    pub fn put_back(&mut self, id: &RunId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
-        self.execute(sql, values![id.as_str(), epoch, due]).await?;
+        self.put(Statement::new(sql, values![id.as_str(), epoch, due]), Expect::Any)?;
         self.signal(Signal::Work);
         Ok(())
     }

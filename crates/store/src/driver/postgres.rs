@@ -3,11 +3,12 @@
 //! A notification inside a transaction would make commits queue behind one lock, so signals are sent
 //! after the commit, coalesced, on a connection of their own that need not wait for the disk.
 
-use super::{Conn, Dialect, Statement, Tx, Work, migrations};
+use super::{Conn, Dialect, Expect, Statement, Tx, Work, migrations};
 use crate::signal::{Bus, Signal};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
+use futures_util::FutureExt;
 use futures_util::future::try_join_all;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub(super) const WORDS: &[(&str, &str)] = &[
          AND e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint",
     ),
     ("{is_final}", "e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
+    ("{among $1}", "= ANY (ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))"),
     ("{lock}", "FOR UPDATE"),
     ("{skip_locked}", "FOR UPDATE SKIP LOCKED"),
     (
@@ -121,7 +123,7 @@ impl Postgres {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.in_time(WRITE_LIMIT, &work, "BEGIN").await {
+            match self.in_time(WRITE_LIMIT, &work, Kind::Write).await {
                 Err(Attempt::Again(_)) if tries < MAX_TRIES => {}
                 Err(Attempt::Again(error) | Attempt::Final(error)) => return Err(error),
                 Ok((out, signals)) => {
@@ -137,8 +139,7 @@ impl Postgres {
     }
 
     pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
-        let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-        match self.in_time(READ_LIMIT, &work, begin).await {
+        match self.in_time(READ_LIMIT, &work, Kind::Read).await {
             Ok((out, _)) => Ok(out),
             Err(Attempt::Again(error) | Attempt::Final(error)) => Err(error),
         }
@@ -150,9 +151,9 @@ impl Postgres {
         &self,
         limit: Duration,
         work: &W,
-        begin: &str,
+        kind: Kind,
     ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
-        tokio::time::timeout(limit, self.attempt(work, begin)).await.unwrap_or_else(|_| {
+        tokio::time::timeout(limit, self.attempt(work, kind)).await.unwrap_or_else(|_| {
             let said = format!("PostgreSQL did not answer within {} s", limit.as_secs());
             Err(Attempt::Final(StoreError::Unavailable(said)))
         })
@@ -161,22 +162,44 @@ impl Postgres {
     async fn attempt<W: Work>(
         &self,
         work: &W,
-        begin: &str,
+        kind: Kind,
     ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
         let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
         let mut open = Open(Some(Tx::new(Conn::Postgres(conn))));
-        open.say(begin).await?;
-        let result = work.run(open.tx()?).await;
-        match result {
-            Ok(out) => {
+        open.send(kind.begin())?;
+        let result = match work.run(open.tx()?).await {
+            Ok(out) => open.tx()?.flush().await.map(|()| out),
+            Err(error) => Err(error),
+        };
+        match (result, kind) {
+            (Ok(out), Kind::Write) => {
                 open.say("COMMIT").await?;
                 Ok((out, open.close()))
             }
-            Err(error) => {
-                open.say("ROLLBACK").await?;
+            (Ok(out), Kind::Read) => {
+                open.send("COMMIT")?;
+                Ok((out, open.close()))
+            }
+            (Err(error), _) => {
+                open.send("ROLLBACK")?;
                 open.close();
                 Err(if again(&error) { Attempt::Again(error) } else { Attempt::Final(error) })
             }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Read,
+    Write,
+}
+
+impl Kind {
+    const fn begin(self) -> &'static str {
+        match self {
+            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Write => "BEGIN",
         }
     }
 }
@@ -191,15 +214,26 @@ impl Open {
         self.0.as_mut().ok_or_else(closed)
     }
 
-    async fn say(&mut self, statement: &str) -> std::result::Result<(), Attempt> {
+    fn conn(&mut self) -> std::result::Result<&Object, Attempt> {
         match &self.tx()?.conn {
-            Conn::Postgres(conn) => {
-                conn.batch_execute(statement).await.map_err(|error| Attempt::of(&error))
-            }
+            Conn::Postgres(conn) => Ok(conn),
             Conn::Sqlite(_) => {
                 Err(Attempt::Final(StoreError::Corrupt("not a PostgreSQL connection".into())))
             }
         }
+    }
+
+    /// Sends a statement whose answer tells nothing new. Answers come in the order of what was asked,
+    /// so whoever asks next waits for this one too; that saves a round trip at either end.
+    fn send(&mut self, statement: &str) -> std::result::Result<(), Attempt> {
+        match self.conn()?.batch_execute(statement).now_or_never() {
+            Some(Err(error)) => Err(Attempt::of(&error)),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+
+    async fn say(&mut self, statement: &str) -> std::result::Result<(), Attempt> {
+        self.conn()?.batch_execute(statement).await.map_err(|error| Attempt::of(&error))
     }
 
     /// The end: the connection goes back to the pool.
@@ -293,9 +327,9 @@ pub(super) async fn execute(conn: &Object, sql: &str, values: &[Value]) -> Resul
 }
 
 /// All statements are on their way before the first answer is read.
-pub(super) async fn execute_all(conn: &Object, batch: &[Statement]) -> Result<Vec<u64>> {
+pub(super) async fn execute_all(conn: &Object, batch: &[(Statement, Expect)]) -> Result<Vec<u64>> {
     let mut prepared = Vec::with_capacity(batch.len());
-    for one in batch {
+    for (one, _) in batch {
         let statement = conn.prepare_cached(&one.sql).await.map_err(|error| trouble(&error))?;
         prepared.push((statement, borrowed(&one.values)));
     }

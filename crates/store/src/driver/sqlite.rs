@@ -29,6 +29,8 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     // One writer at a time: what is committed is in order, and rows need no locks.
     ("{after_cursor}", "e.seq > $2 AND e.tx >= $1"),
     ("{is_final}", "1 = 1"),
+    // A list of ids, as the text of a JSON array.
+    ("{among $1}", "IN (SELECT value FROM json_each($1))"),
     ("{lock}", ""),
     ("{skip_locked}", ""),
     // The last number that was given out, whether or not its event has been cleared away since.

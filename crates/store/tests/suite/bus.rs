@@ -35,7 +35,7 @@ async fn a_commit_is_heard(db: Db) {
     assert!(signals.contains(&Signal::Event) && signals.contains(&Signal::Work), "{signals:?}");
     let run = db.tell(&run, Workflow::Running).await;
     assert!(heard(&mut bus).contains(&Signal::Wake(id.clone())));
-    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
     assert!(heard(&mut bus).contains(&Signal::Log(id.clone())));
     // The end of a run ends its log.
     let claimed = db.claim("a", at(100), 1).await.remove(0);
@@ -51,12 +51,12 @@ async fn what_was_refused_is_not_heard(db: Db) {
     let mut bus = db.store.bus().listen();
     let more = machine("m-2");
     let refused = tx!([more, id], |tx| {
-        tx.insert_machine(&more, &event()).await?;
-        tx.wake(&id, at(1)).await?;
+        tx.insert_machine(&more, &event())?;
+        tx.wake(&id, at(1))?;
         Err::<(), _>(Refusal::precondition("NOT_NOW", "not now").into())
     });
     db.write(refused).await.unwrap_err();
-    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
     let signals = heard(&mut bus);
     assert!(signals.contains(&Signal::Log(id.clone())), "{signals:?}");
     assert!(!signals.contains(&Signal::Wake(id)), "{signals:?}");
@@ -82,7 +82,7 @@ mod replicas {
         let id = run.spec.id.clone();
         let first = async {
             while !heard(&mut bus).contains(&Signal::Log(id.clone())) {
-                db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+                db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
@@ -91,7 +91,7 @@ mod replicas {
             let mut bus = other.store.bus().listen();
             let said = async {
                 while !heard(&mut bus).contains(&signal) {
-                    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]).await)).await.unwrap();
+                    db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
                     let run = db.run(&id).await;
                     db.tell(&run, Workflow::Running).await;
                     tokio::time::sleep(Duration::from_millis(10)).await;

@@ -32,14 +32,13 @@ async fn next_due(db: &Db) -> Option<model::time::Timestamp> {
 
 async fn release(db: &Db, claimed: &Claimed, due: Option<model::time::Timestamp>) {
     let claimed = claimed.clone();
-    let release = tx!([claimed], |tx| {
-        tx.release(&claimed.id, claimed.epoch, claimed.wakes, due, at(20)).await
-    });
+    let release =
+        tx!([claimed], |tx| { tx.release(&claimed.id, claimed.epoch, claimed.wakes, due, at(20)) });
     db.write(release).await.unwrap();
 }
 
 async fn wake(db: &Db, id: &RunId) {
-    db.write(tx!([id], |tx| tx.wake(&id, at(15)).await)).await.unwrap();
+    db.write(tx!([id], |tx| tx.wake(&id, at(15)))).await.unwrap();
 }
 
 async fn a_claim_moves_the_epoch(db: Db) {
@@ -173,7 +172,7 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
     let new = only(db.claim("b", at(10), 1).await);
     release(&db, &old, None).await;
     let id = run.spec.id;
-    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)).await);
+    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)));
     db.write(back).await.unwrap();
     let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
     assert_eq!((held.epoch, held.owner.as_deref()), (new.epoch, Some("b")));
@@ -182,7 +181,7 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
 async fn what_is_put_back_is_due_when_said(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let claimed = only(db.claim("a", at(10), 1).await);
-    let back = tx!([id], |tx| tx.put_back(&id, claimed.epoch, at(70)).await);
+    let back = tx!([id], |tx| tx.put_back(&id, claimed.epoch, at(70)));
     db.write(back).await.unwrap();
     assert_eq!(next_due(&db).await, Some(at(70)));
     let again = only(db.claim("b", at(70), 1).await);

@@ -90,7 +90,7 @@ async fn write_much(db: Db, writer: usize) -> usize {
                     let id = MachineId::trusted(format!("m-{id}"));
                     let mut machine = tx.machine_locked(&id).await?.expect("it is there");
                     machine.labels.insert("turn".into(), format!("{writer}.{turn}"));
-                    tx.update_machine(&mut machine, &event()).await?;
+                    tx.update_machine(&mut machine, &event())?;
                     if pause > 0 {
                         tokio::time::sleep(Duration::from_millis(pause)).await;
                     }
@@ -177,7 +177,7 @@ mod concurrent {
             for (index, id) in ids.iter().enumerate() {
                 let mut machine = tx.machine_locked(id).await?.expect("it is there");
                 machine.labels.insert("by".into(), "slow".into());
-                tx.update_machine(&mut machine, &event()).await?;
+                tx.update_machine(&mut machine, &event())?;
                 if index == 0 {
                     begun.notify_one();
                     go_on.notified().await;
@@ -197,7 +197,7 @@ mod concurrent {
         let id = MachineId::trusted(id);
         let change = tx!([id], |tx| {
             let mut machine = tx.machine(&id).await?.expect("it is there");
-            tx.update_machine(&mut machine, &event()).await
+            tx.update_machine(&mut machine, &event())
         });
         db.write(change).await.unwrap();
     }

@@ -174,14 +174,14 @@ impl Db {
 
     pub async fn add_machine(&self, id: &str) -> Machine {
         let machine = machine(id);
-        self.write(tx!([machine], |tx| tx.insert_machine(&machine, &event()).await)).await.unwrap();
+        self.write(tx!([machine], |tx| tx.insert_machine(&machine, &event()))).await.unwrap();
         machine
     }
 
     pub async fn add_machines(&self, machines: Vec<Machine>) {
         let insert = tx!([machines], |tx| {
             for machine in &machines {
-                tx.insert_machine(machine, &event()).await?;
+                tx.insert_machine(machine, &event())?;
             }
             Ok(())
         });
@@ -199,7 +199,7 @@ impl Db {
 
     pub async fn insert_run(&self, run: &Run, owner: Option<&'static str>) -> Result<()> {
         let run = run.clone();
-        self.write(tx!([run, owner], |tx| tx.insert_run(&run, owner, &event()).await)).await
+        self.write(tx!([run, owner], |tx| tx.insert_run(&run, owner, &event()))).await
     }
 
     pub async fn run(&self, id: &RunId) -> Run {
@@ -217,7 +217,7 @@ impl Db {
     }
 
     pub async fn settle(&self, settle: &Settle) -> Result<Settled> {
-        self.write(tx!([settle], |tx| tx.settle(&settle).await)).await
+        self.write(tx!([settle], |tx| tx.settle(&settle))).await
     }
 
     /// Moves a run as an operator does, with its event, and returns it as it is then.
@@ -225,9 +225,9 @@ impl Db {
         let mut run = run.clone();
         run.progress.workflow = workflow;
         let told = tx!([run], |tx| {
-            let version = tx.tell(&run, at(50)).await?.version;
+            let version = tx.tell(&run, at(50))?.version;
             let run = Run { version, ..run };
-            tx.tell_run(&run, &event()).await?;
+            tx.tell_run(&run, &event())?;
             Ok(run)
         });
         self.write(told).await.unwrap()

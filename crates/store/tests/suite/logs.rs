@@ -20,7 +20,7 @@ fn piece(start: i64, step: &str, attempt: u32, data: &[u8]) -> NewLog {
 }
 
 async fn append(db: &Db, id: &RunId, lines: Vec<NewLog>) {
-    db.write(tx!([id, lines], |tx| tx.append_log(&id, &lines).await)).await.unwrap();
+    db.write(tx!([id, lines], |tx| tx.append_log(&id, &lines))).await.unwrap();
 }
 
 async fn log_from(db: &Db, id: &RunId, offset: i64, limit: i64) -> Vec<LogLine> {
@@ -124,7 +124,7 @@ async fn a_worker_that_lost_its_claim_writes_no_log(db: Db) {
     assert_eq!(write(0, 0).await, Err(StoreError::Conflict), "nobody holds it");
     db.claim("a", at(10), 1).await;
     assert_eq!(write(1, 0).await, Ok(()));
-    db.write(tx!([id], |tx| tx.put_back(&id, 1, at(10)).await)).await.unwrap();
+    db.write(tx!([id], |tx| tx.put_back(&id, 1, at(10)))).await.unwrap();
     assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "it was let go");
     db.claim("b", at(10), 1).await;
     assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "another one holds it");

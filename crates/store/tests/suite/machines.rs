@@ -49,7 +49,7 @@ async fn every_field_comes_back(db: Db) {
     knows(&mut machine, ConditionType::Reachable, false);
     let changed = tx!([machine], |tx| {
         let mut machine = machine;
-        tx.update_machine(&mut machine, &event()).await?;
+        tx.update_machine(&mut machine, &event())?;
         Ok(machine)
     });
     let written = db.write(changed).await.unwrap();
@@ -68,7 +68,7 @@ async fn every_field_comes_back(db: Db) {
 async fn an_id_is_taken_once(db: Db) {
     let first = db.add_machine("m-1").await;
     let second = Machine { phase: Phase::Maintenance, ..first.clone() };
-    let insert = tx!([second], |tx| tx.insert_machine(&second, &event()).await);
+    let insert = tx!([second], |tx| tx.insert_machine(&second, &event()));
     assert_eq!(db.write(insert).await, Err(StoreError::Conflict));
     assert_eq!(db.machine(&first.id).await, first);
     db.events(1).await;
@@ -80,7 +80,7 @@ async fn an_old_version_changes_nothing(db: Db) {
         [(Phase::Ready, Ok(())), (Phase::Maintenance, Err(StoreError::Conflict))]
     {
         let stale = Machine { phase, ..machine.clone() };
-        let update = tx!([stale], |tx| tx.update_machine(&mut stale.clone(), &event()).await);
+        let update = tx!([stale], |tx| tx.update_machine(&mut stale.clone(), &event()));
         assert_eq!(db.write(update).await, expected);
     }
     let stored = db.machine(&machine.id).await;
@@ -104,7 +104,7 @@ async fn racing_updates_are_all_applied(db: Db) {
                     tx!([id, key], |tx| {
                         let mut machine = tx.machine(&id).await?.expect("it is there");
                         machine.labels.insert(key, "x".into());
-                        tx.update_machine(&mut machine, &event()).await
+                        tx.update_machine(&mut machine, &event())
                     })
                 };
                 // Whoever read an old version reads again.
@@ -126,7 +126,7 @@ async fn a_refusal_takes_everything_back(db: Db) {
     let refusal = Refusal::precondition("NOT_NOW", "not now");
     let (new, said) = (machine("m-1"), refusal.clone());
     let refused = tx!([new, said], |tx| {
-        tx.insert_machine(&new, &event()).await?;
+        tx.insert_machine(&new, &event())?;
         assert!(tx.machine(&new.id).await?.is_some(), "a transaction sees its own writes");
         Err::<(), _>(said.into())
     });

@@ -98,7 +98,7 @@ async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
     let db = Db { store: Store::open(&options).await.unwrap(), options };
     assert_eq!(db.machine(&machine_id).await.version, 1);
     let more = machine("m-2");
-    let write = tx!([more], |tx| tx.insert_machine(&more, &event()).await);
+    let write = tx!([more], |tx| tx.insert_machine(&more, &event()));
     let said = words(db.write(write).await);
     assert!(said.contains("read-only") && said.contains("writable"), "{said}");
     assert_eq!(db.machine(&machine_id).await.version, 1, "and it can still be read");

@@ -67,14 +67,14 @@ async fn machines_are_paged_while_others_write(db: Db) {
             let insert = tx!([fresh], |tx| {
                 match tx.machine(&fresh.id).await? {
                     Some(_) => Ok(()),
-                    None => tx.insert_machine(&fresh, &event()).await,
+                    None => tx.insert_machine(&fresh, &event()),
                 }
             });
             db.write(insert).await.unwrap();
             let update = tx!([old], |tx| {
                 let mut machine = tx.machine_locked(&old).await?.expect("it is there");
                 machine.labels.insert("seen".into(), "again".into());
-                tx.update_machine(&mut machine, &event()).await
+                tx.update_machine(&mut machine, &event())
             });
             db.write(update).await.unwrap();
         }
@@ -109,7 +109,7 @@ async fn runs_are_paged_while_others_write(db: Db) {
             .collect();
         let insert = tx!([runs], |tx| {
             for run in &runs {
-                tx.insert_run(run, None, &event()).await?;
+                tx.insert_run(run, None, &event())?;
             }
             Ok(())
         });

@@ -50,7 +50,7 @@ async fn log(db: &Db, run: &str, lines: i64) {
         data: b"abc\n".to_vec(),
     };
     let pieces: Vec<_> = (0..lines).map(piece).collect();
-    db.write(tx!([run, pieces], |tx| tx.append_log(&run, &pieces).await)).await.unwrap();
+    db.write(tx!([run, pieces], |tx| tx.append_log(&run, &pieces))).await.unwrap();
 }
 
 async fn log_end(db: &Db, run: &str) -> i64 {
@@ -205,7 +205,7 @@ async fn change_machine(db: &Db, name: &str, times: i64) {
         let change = tx!([name], |tx| {
             let mut machine = tx.machine_locked(&name).await?.unwrap();
             let event = NewEvent { at: at(n * 10), ..event() };
-            tx.update_machine(&mut machine, &event).await
+            tx.update_machine(&mut machine, &event)
         });
         db.write(change).await.unwrap();
     }

@@ -63,7 +63,7 @@ async fn a_machine_has_one_active_run(db: Db) {
     // And then the first may not be reopened.
     let mut reopened = first.clone();
     reopened.progress.workflow = Workflow::Running;
-    let reopen = tx!([reopened], |tx| tx.tell(&reopened, at(60)).await);
+    let reopen = tx!([reopened], |tx| tx.tell(&reopened, at(60)));
     assert_eq!(db.write(reopen).await, Err(StoreError::Conflict));
     assert_eq!(db.run(&first.spec.id).await, first);
     let host = first.spec.machine_id.clone();

@@ -30,12 +30,12 @@ async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
         let mut machine = tx.machine_locked(id).await?.expect("it is there");
         machine.phase = Phase::Maintenance;
         if machine_first {
-            tx.update_machine(&mut machine, &event()).await?;
+            tx.update_machine(&mut machine, &event())?;
         }
-        let version = tx.settle(&settle).await?.version;
-        tx.tell_run(&Run { version, ..settle.run.clone() }, &event()).await?;
+        let version = tx.settle(&settle)?.version;
+        tx.tell_run(&Run { version, ..settle.run.clone() }, &event())?;
         if !machine_first {
-            tx.update_machine(&mut machine, &event()).await?;
+            tx.update_machine(&mut machine, &event())?;
         }
         let line = store::NewLog {
             start: 0,
@@ -45,7 +45,7 @@ async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
             stream: "stdout",
             data: b"hello".to_vec(),
         };
-        tx.append_log(&settle.run.spec.id, &[line]).await
+        tx.append_log(&settle.run.spec.id, &[line])
     });
     db.write(commit).await
 }
@@ -113,7 +113,7 @@ async fn a_moved_version_refuses_the_whole_transaction(db: Db) {
 async fn a_moved_epoch_refuses_the_whole_transaction(db: Db) {
     let (run, claimed) = held(&db).await;
     let id = run.spec.id.clone();
-    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)).await);
+    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)));
     db.write(back).await.unwrap();
     assert_eq!(db.claim("b", at(10), 1).await[0].epoch, 2);
     is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 2).await;
@@ -122,7 +122,7 @@ async fn a_moved_epoch_refuses_the_whole_transaction(db: Db) {
 async fn a_freed_owner_refuses_the_whole_transaction(db: Db) {
     let (run, claimed) = held(&db).await;
     let id = run.spec.id.clone();
-    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)).await);
+    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)));
     db.write(back).await.unwrap();
     is_refused(&db, &settle_of(&run, &claimed, Hold::Release(None)), 2).await;
     assert_eq!(db.claim("b", at(10), 1).await.len(), 1, "it is still due");
@@ -132,7 +132,7 @@ async fn a_told_run_moves_its_version(db: Db) {
     let run = db.add_run("op-1").await;
     let told = db.tell(&run, Workflow::Running).await;
     assert_eq!((told.version, db.run(&run.spec.id).await), (2, told.clone()));
-    let stale = tx!([run], |tx| tx.tell(&run, at(60)).await);
+    let stale = tx!([run], |tx| tx.tell(&run, at(60)));
     assert_eq!(db.write(stale).await, Err(StoreError::Conflict));
     assert_eq!(db.run(&run.spec.id).await, told);
 }

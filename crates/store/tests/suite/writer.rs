@@ -22,11 +22,11 @@ async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
             let name = format!("m-{number:03}");
             let (own, other) = (machine(&name), machine("m-taken"));
             let piece = tx!([own, other], |tx| {
-                tx.insert_machine(&own, &event()).await?;
+                tx.insert_machine(&own, &event())?;
                 match number % 3 {
                     0 => Ok(()),
                     // The database refuses this one, after it has written something,
-                    1 => tx.insert_machine(&other, &event()).await,
+                    1 => tx.insert_machine(&other, &event()),
                     // and the model that one.
                     _ => Err(Refusal::precondition("NOT_NOW", "not now").into()),
                 }
@@ -59,7 +59,7 @@ async fn a_refused_piece_leaves_its_neighbours_alone(db: Db) {
 async fn a_panic_stays_one(db: Db) {
     let lost = machine("m-lost");
     let bad = tx!([lost], |tx| {
-        tx.insert_machine(&lost, &event()).await?;
+        tx.insert_machine(&lost, &event())?;
         assert!(lost.phase == Phase::Ready, "a panic on purpose");
         Ok(())
     });
@@ -96,7 +96,7 @@ async fn a_request_that_went_away_is_whole_or_nothing(db: Db) {
         let pair = [machine(&format!("m-{number}-a")), machine(&format!("m-{number}-b"))];
         let both = tx!([pair], |tx| {
             for one in &pair {
-                tx.insert_machine(one, &event()).await?;
+                tx.insert_machine(one, &event())?;
             }
             Ok(())
         });
@@ -135,7 +135,7 @@ async fn reads_see_one_moment(db: Db) {
             while !*stopped.borrow() {
                 let change = tx!([id], |tx| {
                     let mut machine = tx.machine_locked(&id).await?.expect("it is there");
-                    tx.update_machine(&mut machine, &event()).await
+                    tx.update_machine(&mut machine, &event())
                 });
                 db.write(change).await.unwrap();
             }

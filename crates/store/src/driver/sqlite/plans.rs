@@ -67,13 +67,13 @@ async fn work(tx: &mut Tx) -> Result<()> {
         decided_by,
         at: at(1),
     };
-    tx.insert_machine(&machine, &event).await?;
+    tx.insert_machine(&machine, &event)?;
     tx.machine_locked(&machine.id).await?;
     let mut run = run_on(&machine);
     let id = run.spec.id.clone();
     tx.run_of_request(&machine.id, "once").await?;
-    tx.insert_run(&run, None, &event).await?;
-    tx.update_machine(&mut machine, &event).await?;
+    tx.insert_run(&run, None, &event)?;
+    tx.update_machine(&mut machine, &event)?;
     let replica = Replica { name: "a".into(), incarnation: "a#1".into() };
     tx.enlist(&replica, at(1), at(9)).await?;
     tx.renew(&replica, at(9)).await?;
@@ -96,13 +96,13 @@ async fn work(tx: &mut Tx) -> Result<()> {
     tx.logged_by(&id, "s", 1).await?;
     run.progress.workflow = Workflow::Completed;
     let settle = Settle { run, epoch: 1, wakes: 1, hold: Hold::Release(None), now: at(2) };
-    tx.settle(&settle).await?;
+    tx.settle(&settle)?;
     let run = Run { version: 2, ..settle.run };
-    tx.tell(&run, at(3)).await?;
-    tx.tell_run(&run, &event).await?;
-    tx.wake(&id, at(3)).await?;
-    tx.release(&id, 1, 1, None, at(3)).await?;
-    tx.put_back(&id, 1, at(3)).await?;
+    tx.tell(&run, at(3))?;
+    tx.tell_run(&run, &event)?;
+    tx.wake(&id, at(3))?;
+    tx.release(&id, 1, 1, None, at(3))?;
+    tx.put_back(&id, 1, at(3))?;
     tx.resign(&replica, at(3)).await.map(drop)
 }
 
