@@ -70,6 +70,14 @@ pub enum Item<'a> {
 }
 
 impl Filter {
+    /// A label that everything wanted has, where the filter names one.
+    pub fn label(&self) -> Option<(&str, &str)> {
+        self.terms.iter().find_map(|term| match (&term.field, term.values.as_slice()) {
+            (Field::Label(key), [value]) if !term.negated => Some((key.as_str(), value.as_str())),
+            _ => None,
+        })
+    }
+
     pub fn parse(text: &str, subject: Subject) -> Result<Self, Refusal> {
         parse::parse(text, subject)
     }

@@ -249,8 +249,11 @@ impl Dialect {
 }
 
 /// The schema, step by step. A step never changes once it has been released.
-const MIGRATIONS: [&str; 2] =
-    [include_str!("../migrations/0001_init.sql"), include_str!("../migrations/0002_retention.sql")];
+const MIGRATIONS: [&str; 3] = [
+    include_str!("../migrations/0001_init.sql"),
+    include_str!("../migrations/0002_retention.sql"),
+    include_str!("../migrations/0003_labels.sql"),
+];
 
 /// The steps that a database at `version` still needs.
 fn migrations(version: i64, dialect: Dialect) -> Result<Vec<(i64, String)>> {

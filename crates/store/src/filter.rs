@@ -34,6 +34,10 @@ impl Select {
         }
     }
 
+    pub fn require(&mut self, term: &str) {
+        self.terms.push(term.into());
+    }
+
     pub fn clause(&self) -> String {
         if self.terms.is_empty() {
             String::new()

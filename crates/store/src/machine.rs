@@ -103,11 +103,21 @@ impl Tx {
         limit: i64,
     ) -> Result<MachinePage> {
         let mut select = Select::new(self.dialect(), "machines.id");
-        select.compare("machines.id", ">", after);
+        // A label finds its machines by an index, in the order of their ids.
+        let (from, id) = match filter.label() {
+            Some((key, value)) => {
+                select.compare("l.key", "=", Some(key));
+                select.compare("l.value", "=", Some(value));
+                select.require("machines.id = l.machine_id");
+                ("machine_labels l CROSS JOIN machines", "l.machine_id")
+            }
+            None => ("machines", "machines.id"),
+        };
+        select.compare(id, ">", after);
         sql_of(filter, &mut select);
         let clause = select.clause();
         let count = select.bind(limit + 1);
-        let sql = format!("SELECT {COLUMNS} FROM machines {clause} ORDER BY id LIMIT {count}");
+        let sql = format!("SELECT {COLUMNS} FROM {from} {clause} ORDER BY {id} LIMIT {count}");
         let rows = self.query(&sql, &select.values).await?;
         let more = rows.len() as i64 > limit;
         let kept = rows.iter().take(limit as usize);

@@ -50,6 +50,20 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ),
     ("{is_final}", "e.tx < pg_snapshot_xmin(pg_current_snapshot())::text::bigint"),
     ("{among $1}", "= ANY (ARRAY(SELECT jsonb_array_elements_text($1::text::jsonb)))"),
+    ("{keyed}", ""),
+    ("{labels_of m}", "jsonb_each_text(m.labels::jsonb)"),
+    (
+        "{keep_labels}",
+        "CREATE FUNCTION keep_machine_labels() RETURNS trigger LANGUAGE plpgsql AS $keep$ BEGIN \
+         IF TG_OP <> 'INSERT' THEN DELETE FROM machine_labels WHERE machine_id = OLD.id; END IF; \
+         IF TG_OP <> 'DELETE' THEN INSERT INTO machine_labels \
+         SELECT key, value, NEW.id FROM jsonb_each_text(NEW.labels::jsonb); END IF; \
+         RETURN NULL; END $keep$; \
+         CREATE TRIGGER machines_labels AFTER INSERT OR DELETE ON machines \
+         FOR EACH ROW EXECUTE FUNCTION keep_machine_labels(); \
+         CREATE TRIGGER machines_labels_changed AFTER UPDATE OF labels ON machines \
+         FOR EACH ROW WHEN (OLD.labels <> NEW.labels) EXECUTE FUNCTION keep_machine_labels();",
+    ),
     ("{lock}", "FOR UPDATE"),
     ("{skip_locked}", "FOR UPDATE SKIP LOCKED"),
     (

@@ -31,6 +31,19 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ("{is_final}", "1 = 1"),
     // A list of ids, as the text of a JSON array.
     ("{among $1}", "IN (SELECT value FROM json_each($1))"),
+    ("{keyed}", " WITHOUT ROWID"),
+    ("{labels_of m}", "json_each(m.labels)"),
+    (
+        "{keep_labels}",
+        "CREATE TRIGGER machines_labels_new AFTER INSERT ON machines BEGIN \
+         INSERT INTO machine_labels SELECT key, value, NEW.id FROM json_each(NEW.labels); END; \
+         CREATE TRIGGER machines_labels_changed AFTER UPDATE OF labels ON machines \
+         WHEN OLD.labels <> NEW.labels BEGIN \
+         DELETE FROM machine_labels WHERE machine_id = OLD.id; \
+         INSERT INTO machine_labels SELECT key, value, NEW.id FROM json_each(NEW.labels); END; \
+         CREATE TRIGGER machines_labels_gone AFTER DELETE ON machines BEGIN \
+         DELETE FROM machine_labels WHERE machine_id = OLD.id; END;",
+    ),
     ("{lock}", ""),
     ("{skip_locked}", ""),
     // The last number that was given out, whether or not its event has been cleared away since.

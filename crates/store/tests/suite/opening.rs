@@ -29,9 +29,16 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
     let done = db.add_run("op-2").await;
     db.tell(&done, Workflow::Completed).await;
     let back = "DROP INDEX subjects_ended; DROP INDEX subjects_phase; DROP INDEX events_aged; \
-                DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at;";
-    let on_sqlite = format!("{back} PRAGMA user_version = 1");
-    let on_postgres = format!("{back} DELETE FROM schema_version WHERE version > 1");
+                DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at; \
+                DROP TABLE machine_labels;";
+    let on_sqlite = format!(
+        "{back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
+         DROP TRIGGER machines_labels_gone; PRAGMA user_version = 1"
+    );
+    let on_postgres = format!(
+        "{back} DROP FUNCTION keep_machine_labels() CASCADE; \
+         DELETE FROM schema_version WHERE version > 1"
+    );
     db.past_the_store(&on_sqlite, &on_postgres).await;
     let db = db.another().await;
     let ended = tx!([], |tx| tx.ended_runs(at(100), &RunPlace::default(), 9).await);
