@@ -74,6 +74,8 @@ const WRITE_LIMIT: Duration = Duration::from_secs(4);
 const READ_LIMIT: Duration = Duration::from_secs(15);
 const WAIT_FOR_CONNECTION: Duration = DEAD_LINE;
 const MAX_TRIES: u32 = 5;
+/// Connections beside the pool: the one that hears the other replicas.
+const LISTENERS: usize = 1;
 const CHANNEL: &str = "farrier";
 /// How many signals one notification carries.
 const MAX_COALESCED: usize = 64;
@@ -86,7 +88,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    pub async fn open(url: &str, connections: usize, bus: Bus) -> Result<Arc<Self>> {
+    pub async fn open(url: &str, connections: usize, name: &str, bus: Bus) -> Result<Arc<Self>> {
         let mut config: Config = url.parse().map_err(|error| {
             StoreError::Unavailable(format!(
                 "the database URL cannot be read ({error}); write postgres://user@host:5432/name"
@@ -98,9 +100,13 @@ impl Postgres {
             .keepalives_interval(DEAD_LINE / 4)
             .keepalives_retries(3)
             .tcp_user_timeout(DEAD_LINE);
+        // A name that somebody put into the URL stays.
+        if config.get_application_name().is_none() {
+            config.application_name(name);
+        }
         let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, manager))
-            .max_size(connections.max(2))
+            .max_size(connections.saturating_sub(LISTENERS).max(1))
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
                 wait: Some(WAIT_FOR_CONNECTION),
