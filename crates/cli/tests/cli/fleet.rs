@@ -19,6 +19,9 @@ use tonic::transport::Channel;
 /// Long enough for the slowest machine; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Replicas that find out about each other's death while a test waits.
+pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 1500\nrenew_ms = 300";
+
 /// Where a server keeps its state.
 #[derive(Debug, Clone)]
 pub enum Home {
@@ -131,6 +134,16 @@ impl Server {
         self.setup.clone()
     }
 
+    /// SIGSTOP: it does nothing, and does not know it.
+    pub fn freeze(&self) {
+        signal(self.pid(), "STOP");
+    }
+
+    /// SIGCONT: it goes on where it was, as if no time had passed.
+    pub fn thaw(&self) {
+        signal(self.pid(), "CONT");
+    }
+
     pub async fn clients(&self) -> Clients {
         Clients::connect(&self.url()).await
     }
@@ -160,12 +173,19 @@ pub struct Clients {
     pub plans: PlanServiceClient<Channel>,
     pub admin: AdminServiceClient<Channel>,
     pub explain: ExplainServiceClient<Channel>,
-    pub channel: Channel,
 }
 
 impl Clients {
     pub async fn connect(url: &str) -> Self {
-        let channel = Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap();
+        Self::on(Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap())
+    }
+
+    /// Connects when it is first needed, and again whenever the connection broke.
+    pub fn lazy(url: &str) -> Self {
+        Self::on(Channel::from_shared(url.to_string()).unwrap().connect_lazy())
+    }
+
+    fn on(channel: Channel) -> Self {
         Self {
             machines: MachineServiceClient::new(channel.clone()),
             operations: OperationServiceClient::new(channel.clone()),
@@ -173,8 +193,7 @@ impl Clients {
             sim: SimulatorServiceClient::new(channel.clone()),
             plans: PlanServiceClient::new(channel.clone()),
             admin: AdminServiceClient::new(channel.clone()),
-            explain: ExplainServiceClient::new(channel.clone()),
-            channel,
+            explain: ExplainServiceClient::new(channel),
         }
     }
 
@@ -278,6 +297,15 @@ pub fn postgres() -> Option<String> {
             None
         }
     }
+}
+
+/// Replicas with these names on one new database and one simulated fleet. None without PostgreSQL.
+pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Server>> {
+    let cluster = postgres()?;
+    let mut setup = Setup::new(dir, "fast");
+    setup.home = Home::Postgres(new_database(&cluster).await);
+    setup.config = config.into();
+    Some(names.iter().map(|name| Server::start(setup.replica(name))).collect())
 }
 
 /// A database of its own on the test cluster.

@@ -9,6 +9,7 @@ mod api_http;
 mod api_inventory;
 mod api_plans;
 mod api_start;
+mod audit;
 mod crash;
 mod fleet;
 mod foreign;
