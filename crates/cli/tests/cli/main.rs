@@ -13,6 +13,7 @@ mod audit;
 mod crash;
 mod fleet;
 mod foreign;
+mod frozen;
 mod outage;
 mod replicas;
 mod scripted;
