@@ -100,7 +100,10 @@ impl Postgres {
             .keepalives_interval(DEAD_LINE / 4)
             .keepalives_retries(3)
             .tcp_user_timeout(DEAD_LINE);
-        // A name that somebody put into the URL stays.
+        // What somebody put into the URL stays, so it comes last.
+        let asked = config.get_options().unwrap_or_default();
+        let options = format!("{} {asked}", session_limits());
+        config.options(options.trim());
         if config.get_application_name().is_none() {
             config.application_name(name);
         }
@@ -185,6 +188,18 @@ impl Postgres {
             }
         }
     }
+}
+
+/// What the database does by itself when we cannot: a process that was frozen or lost its host in the
+/// middle of a transaction would keep its rows locked and every watch waiting for as long as TCP takes to
+/// find out, which is hours; and a statement that we gave up would go on waiting for a lock.
+fn session_limits() -> String {
+    let (idle, lock) = (DEAD_LINE.as_millis(), WRITE_LIMIT.as_millis());
+    let statement = READ_LIMIT.as_millis();
+    format!(
+        "-c idle_in_transaction_session_timeout={idle} -c lock_timeout={lock} \
+         -c statement_timeout={statement}"
+    )
 }
 
 /// A transaction that has not come to its end. Whatever drops it there, an error, a time limit or a
@@ -275,6 +290,8 @@ async fn migrate(pool: &Pool) -> Result<()> {
     // That a table exists already is no news.
     run("SET client_min_messages = warning".into()).await?;
     run("BEGIN".into()).await?;
+    // Bringing a large database up to date takes as long as it takes, and so does waiting for whoever does.
+    run("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0".into()).await?;
     run(format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
     run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)".into()).await?;
     let sql = "SELECT COALESCE(MAX(version), 0) FROM schema_version";
