@@ -38,7 +38,8 @@ pub struct Setup {
     pub speed: &'static str,
     pub name: String,
     pub port: u16,
-    /// More lines for the configuration file.
+    /// More lines for the configuration file: before its sections, and after.
+    pub top: String,
     pub config: String,
 }
 
@@ -51,6 +52,7 @@ impl Setup {
             speed,
             name: "one".into(),
             port: free_port(),
+            top: String::new(),
             config: String::new(),
         }
     }
@@ -77,7 +79,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(setup: Setup) -> Self {
-        let Setup { home, dir, sim_dir, speed, name, port, config } = &setup;
+        let Setup { home, dir, sim_dir, speed, name, port, top, config } = &setup;
         std::fs::create_dir_all(dir).unwrap();
         let database = match home {
             Home::Sqlite => String::new(),
@@ -86,7 +88,7 @@ impl Server {
         let file = dir.join("farrier.toml");
         let text = format!(
             "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = {name:?}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
+             replica_name = {name:?}\n{top}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
              dir = {sim_dir:?}\n{config}\n"
         );
         std::fs::write(&file, text).unwrap();

@@ -11,6 +11,7 @@ mod api_plans;
 mod api_start;
 mod audit;
 mod cluster;
+mod connections;
 mod crash;
 mod fleet;
 mod foreign;

@@ -72,6 +72,8 @@ const DEAD_LINE: Duration = Duration::from_secs(4);
 /// so that a renewal on a dead line leaves time for another one.
 const WRITE_LIMIT: Duration = Duration::from_secs(4);
 const READ_LIMIT: Duration = Duration::from_secs(15);
+/// How long a line that was left in the middle may take to be of use again.
+const CLEAR_LIMIT: Duration = Duration::from_secs(1);
 const WAIT_FOR_CONNECTION: Duration = DEAD_LINE;
 const MAX_TRIES: u32 = 5;
 /// Connections beside the pool: the one that hears the other replicas.
@@ -203,7 +205,7 @@ fn session_limits() -> String {
 }
 
 /// A transaction that has not come to its end. Whatever drops it there, an error, a time limit or a
-/// caller that went away, takes its connection out of the pool: nobody knows what is on that line.
+/// caller that went away: nobody knows what is on that line, so it is cleared before anybody gets it.
 struct Open(Option<Tx>);
 
 impl Open {
@@ -231,9 +233,20 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Some(Tx { conn: Conn::Postgres(conn), .. }) = self.0.take() {
-            drop(Object::take(conn));
+        let Some(Tx { conn: Conn::Postgres(conn), .. }) = self.0.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(clear(conn))),
+            Err(_) => drop(Object::take(conn)),
         }
+    }
+}
+
+/// Ends the transaction on a line. Until then it counts as in use: callers that go away by the dozen
+/// must not make us open more connections than we may. A line that does not answer is given up.
+async fn clear(conn: Object) {
+    let ended = tokio::time::timeout(CLEAR_LIMIT, conn.batch_execute("ROLLBACK")).await;
+    if !matches!(ended, Ok(Ok(()))) {
+        drop(Object::take(conn));
     }
 }
 
