@@ -32,11 +32,14 @@ pub async fn audit(api: &mut Clients, runs: &[String]) {
     }
 }
 
+/// True when the connection broke. That has whatever code the client's library gives it.
+pub fn is_broken(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
 /// True when the one who was asked is gone or cannot answer now: asking again, or elsewhere, is right.
 fn is_gone(status: &Status) -> bool {
-    // A connection that breaks in the middle has whatever code the client's library gives it.
-    let broken = std::error::Error::source(status).is_some();
-    status.code() == Code::Unavailable || broken
+    status.code() == Code::Unavailable || is_broken(status)
 }
 
 /// A client with the addresses of all replicas. Whatever is not answered is asked again elsewhere.
