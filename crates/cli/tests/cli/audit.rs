@@ -158,6 +158,10 @@ impl Watcher {
         while !left.is_empty() {
             let run = timeout(PATIENCE, self.seen.recv()).await;
             let run = run.unwrap_or_else(|_| panic!("no event came of {left:?}")).unwrap();
+            // Earlier ones may have been in the middle when the watch began.
+            if !runs.contains(&run.run_id) {
+                continue;
+            }
             let versions = self.versions.entry(run.run_id.clone()).or_default();
             versions.push(run.version);
             let expected: Vec<i64> = (1..=versions.len() as i64).collect();

@@ -136,9 +136,31 @@ impl Server {
         self.setup.clone()
     }
 
-    /// SIGSTOP: it does nothing, and does not know it.
+    /// SIGSTOP: it does nothing, and does not know it. Replicas share the simulated hardware by locks on
+    /// files, which real hardware does not have: it is frozen while it holds none of them.
     pub fn freeze(&self) {
-        signal(self.pid(), "STOP");
+        loop {
+            signal(self.pid(), "STOP");
+            while !self.stands_still() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if !self.holds_hardware() {
+                return;
+            }
+            self.thaw();
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        status.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+    }
+
+    fn holds_hardware(&self) -> bool {
+        let locks = std::fs::read_dir(self.setup.sim_dir.join("locks")).unwrap();
+        let held = |path: PathBuf| std::fs::File::open(path).unwrap().try_lock().is_err();
+        locks.flatten().any(|lock| held(lock.path()))
     }
 
     /// SIGCONT: it goes on where it was, as if no time had passed.
