@@ -3,8 +3,13 @@
 use crate::audit::{Anywhere, Watcher, audit, in_maintenance, names};
 use crate::cluster::Cluster;
 use crate::fleet::{Home, SHORT_LEASE, Server, Setup, new_database};
-use std::time::Duration;
+use proto::v1;
+use std::time::{Duration, Instant};
 use tonic::Code;
+
+fn all() -> v1::ListRunsRequest {
+    v1::ListRunsRequest::default()
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
@@ -41,14 +46,18 @@ async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
         })
         .await
         .unwrap();
+        let back = Instant::now();
+        through.clone().ask(|mut api| async move { api.runs.list_runs(all()).await }).await;
+        println!("{with}: answered again {:?} after PostgreSQL was back", back.elapsed());
     }
+    let back = Instant::now();
     let (mut runs, mut refusals) = (Vec::new(), Vec::new());
     for one in work {
         let (started, refused) = one.await.unwrap();
         runs.extend(started);
         refusals.extend(refused);
     }
-    println!("{} refusals meanwhile", refusals.len());
+    println!("{} refusals meanwhile; all ended {:?} later", refusals.len(), back.elapsed());
     assert!(!refusals.is_empty(), "nobody noticed");
     // The servers stood all the time: whatever they said, they said in so many words.
     for status in &refusals {
