@@ -22,7 +22,7 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// A PostgreSQL URL, `postgres://user@host:5432/name`. Empty: SQLite in `data_dir`.
     pub database_url: String,
-    /// How many PostgreSQL connections this replica may open.
+    /// How many PostgreSQL connections this replica may open, at least 3: one listens, the others work.
     pub database_connections: usize,
     /// What this replica is called, over restarts. Empty: the host's name and the port,
     /// or `farrier` on SQLite.
@@ -194,6 +194,8 @@ impl Default for Probes {
 /// A century: more is a slip of the hand.
 const MOST_DAYS: u32 = 36_500;
 const DAY: Duration = Duration::from_secs(86_400);
+/// With fewer PostgreSQL connections a replica could not keep its lease under load.
+const LEAST_CONNECTIONS: usize = 3;
 /// Less room for logs would not hold the log of one run.
 const LEAST_LOG_BYTES: u64 = 1_048_576;
 
@@ -282,7 +284,6 @@ impl Config {
             ("probes.interval_ms", self.probes.interval_ms),
             ("probes.timeout_ms", self.probes.timeout_ms),
             ("probes.at_once", self.probes.at_once as u64),
-            ("database_connections", self.database_connections as u64),
         ];
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(format!("{field} is 0; use at least 1"));
@@ -291,6 +292,13 @@ impl Config {
             return Err(format!(
                 "engine.renew_ms is {} and engine.lease_ms is {}; a lease must outlast two renewals",
                 engine.renew_ms, engine.lease_ms
+            ));
+        }
+        if self.database_connections < LEAST_CONNECTIONS {
+            return Err(format!(
+                "database_connections is {}; use at least {LEAST_CONNECTIONS}: one listens to the \
+                 other replicas, and one must be left for the lease while another one works",
+                self.database_connections
             ));
         }
         self.retention.check()
@@ -337,7 +345,7 @@ impl Config {
         }
     }
 
-    fn replica(&self) -> String {
+    pub(crate) fn replica(&self) -> String {
         if !self.replica_name.is_empty() {
             return self.replica_name.clone();
         }
@@ -399,6 +407,9 @@ mod tests {
             ..Config::default()
         };
         assert!(config.check().unwrap_err().contains("renew_ms"));
+        let config = Config { database_connections: 2, ..Config::default() };
+        let wrong = config.check().unwrap_err();
+        assert!(wrong.contains("database_connections is 2; use at least 3"), "{wrong}");
     }
 
     #[test]

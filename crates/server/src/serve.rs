@@ -133,7 +133,8 @@ fn options(config: &Config) -> Options {
         Options::Sqlite { path: config.data_dir.join("farrier.db") }
     } else {
         let url = config.database_url.clone();
-        Options::Postgres { url, connections: config.database_connections }
+        let name = format!("farrier/{}", config.replica());
+        Options::Postgres { url, connections: config.database_connections, name }
     }
 }
 

@@ -59,7 +59,8 @@ impl Asked {
 
     fn options(&self) -> Options {
         if self.is_postgres() {
-            Options::Postgres { url: self.database.clone(), connections: 4 }
+            let (url, name) = (self.database.clone(), "farrier/fill".into());
+            Options::Postgres { url, connections: 4, name }
         } else {
             Options::Sqlite { path: PathBuf::from(&self.database) }
         }

@@ -19,7 +19,10 @@ pub enum Options {
     },
     Postgres {
         url: String,
+        /// How many there may be, the one that listens to the other replicas included.
         connections: usize,
+        /// What the connections are called in the database's own list.
+        name: String,
     },
     /// Gone with the process.
     Memory,
@@ -53,8 +56,9 @@ impl Store {
         let bus = Bus::default();
         let driver = match options {
             Options::Sqlite { path } => Driver::Sqlite(sqlite::Sqlite::open(path, bus.clone())?),
-            Options::Postgres { url, connections } => {
-                Driver::Postgres(postgres::Postgres::open(url, *connections, bus.clone()).await?)
+            Options::Postgres { url, connections, name } => {
+                let bus = bus.clone();
+                Driver::Postgres(postgres::Postgres::open(url, *connections, name, bus).await?)
             }
             Options::Memory => Driver::Memory(memory::Memory::open(bus.clone())?),
         };

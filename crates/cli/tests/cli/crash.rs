@@ -1,6 +1,7 @@
 //! Killed in the middle: nothing is lost, nothing is done twice.
 
-use crate::fleet::{Clients, Server, Setup, steps};
+use crate::audit::{Anywhere, Dice, Watcher, audit, in_maintenance, names};
+use crate::fleet::{SHORT_LEASE, Server, Setup, replicas, steps};
 use crate::stage::{farrier, finish};
 use proto::v1;
 use std::time::Duration;
@@ -30,11 +31,8 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
     let mut clients = server.clients().await;
 
     let ended = clients.finished(&run.run_id).await;
-    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
     assert!(steps(&ended).iter().all(|(_, state)| *state == "SUCCEEDED"), "{ended:#?}");
-    let applied = clients.applied(&run.run_id).await;
-    assert_eq!(applied.len(), 5, "{applied:?}");
-    assert!(applied.values().all(|count| *count == 1), "{applied:?}");
+    audit(&mut clients, std::slice::from_ref(&run.run_id)).await;
 
     // The follower saw it through, over the restart.
     let (code, stdout, stderr) = finish(follower);
@@ -53,12 +51,8 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
         .unwrap()
         .into_inner();
     assert_eq!(again.operation_id, run.run_id);
-    // Its history has no gap.
-    let history = history(&clients, &run.run_id).await;
-    let versions: Vec<i64> = history.iter().map(|entry| entry.version).collect();
-    assert_eq!(versions, (1..=versions.len() as i64).collect::<Vec<_>>());
+    let history = clients.history(&run.run_id).await;
     assert!(history.iter().any(|entry| entry.message.contains("took over")), "{history:#?}");
-    assert!(history.iter().all(|entry| !entry.decided_by.is_empty()));
 }
 
 /// A repave that takes longer than the server lives.
@@ -72,44 +66,56 @@ fn slow_repave() -> v1::SimFault {
     }
 }
 
-async fn history(clients: &Clients, id: &str) -> Vec<v1::HistoryEntry> {
-    let mut explain =
-        v1::explain_service_client::ExplainServiceClient::new(clients.channel.clone());
-    let request = v1::ListHistoryRequest { id: id.into(), page_size: 1_000, ..Default::default() };
-    explain.list_history(request).await.unwrap().into_inner().entries
+/// Reimages and then reboots every machine, while the servers die at moments that the seed chooses and
+/// are started again, and audits what is left.
+async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
+    const MACHINES: usize = 24;
+    const KILLS: usize = 8;
+    let mut dice = Dice::seeded(seed);
+    let machines = names(MACHINES);
+    in_maintenance(&servers[0].clients().await, &machines).await;
+    let through = Anywhere::of(&servers);
+    let watcher = Watcher::start(through.clone()).await;
+    let work = machines.into_iter().enumerate().map(|(index, machine)| {
+        let mut through = through.clone();
+        (0..index).for_each(|_| through.move_on());
+        tokio::spawn(async move {
+            let reimage = through.start(&machine, "REPAVE", "reimage").await;
+            through.finished(&reimage).await;
+            let reboot = through.start(&machine, "REBOOT", "reboot").await;
+            // The same again, as of a client that heard nothing, is the same run.
+            assert_eq!(through.start(&machine, "REBOOT", "reboot").await, reboot);
+            [reimage, reboot]
+        })
+    });
+    let work: Vec<_> = work.collect();
+    for _ in 0..KILLS {
+        tokio::time::sleep(Duration::from_millis(20 + dice.below(250))).await;
+        let victim = dice.below(servers.len() as u64) as usize;
+        let setup = servers.remove(victim).kill();
+        servers.insert(victim, Server::start(setup));
+    }
+    let mut runs = Vec::new();
+    for one in work {
+        runs.extend(one.await.unwrap());
+    }
+    watcher.saw_all_of(&runs).await;
+    audit(&mut servers[0].clients().await, &runs).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_again_and_again_under_load_nothing_is_lost_and_nothing_happens_twice() {
-    const MACHINES: usize = 24;
+async fn killed_at_random_moments_nothing_is_lost_and_nothing_happens_twice() {
     let dir = tempfile::tempdir().unwrap();
-    let mut server = Server::start(Setup::new(dir.path(), "fast"));
-    let mut clients = server.clients().await;
-    for index in 0..MACHINES {
-        clients.in_maintenance(&format!("m-{index}")).await;
-    }
-    let mut runs = Vec::new();
-    for index in 0..MACHINES {
-        let run = clients.start(&format!("m-{index}"), "REPAVE", "reimage").await;
-        runs.push(run.run_id);
-    }
-    for round in 0..6_u64 {
-        tokio::time::sleep(Duration::from_millis(40 + 70 * (round % 4))).await;
-        server = Server::start(server.kill());
-    }
-    let mut clients = server.clients().await;
-    for id in &runs {
-        let ended = clients.finished(id).await;
-        assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
-        let applied = clients.applied(id).await;
-        // One key for each of the five steps, and each acted once: no retry hides a repetition.
-        assert_eq!(applied.len(), 5, "{applied:?}");
-        assert!(applied.values().all(|count| *count == 1), "{applied:?}");
-    }
-    for index in 0..MACHINES {
-        let machine = clients.machine(&format!("m-{index}")).await;
-        assert_eq!(machine.status.unwrap().active_run_id, "");
-    }
+    let server = Server::start(Setup::new(dir.path(), "fast"));
+    killed_at_random(vec![server], 0xfa_44_1e_40).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_killed_at_random_moments_lose_nothing_and_repeat_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let names = ["one", "two", "three"];
+    let Some(servers) = replicas(dir.path(), &names, SHORT_LEASE).await else { return };
+    killed_at_random(servers, 0xfa_44_1e_41).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,7 +132,5 @@ async fn sigterm_cancels_nothing() {
     let setup = server.terminate();
     let server = Server::start(setup);
     let mut clients = server.clients().await;
-    let ended = clients.finished(&run.run_id).await;
-    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
-    assert!(clients.applied(&run.run_id).await.values().all(|count| *count == 1));
+    audit(&mut clients, &[run.run_id]).await;
 }

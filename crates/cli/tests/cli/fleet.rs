@@ -19,6 +19,9 @@ use tonic::transport::Channel;
 /// Long enough for the slowest machine; a test that waits this long has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Replicas that find out about each other's death while a test waits.
+pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 1500\nrenew_ms = 300";
+
 /// Where a server keeps its state.
 #[derive(Debug, Clone)]
 pub enum Home {
@@ -35,7 +38,8 @@ pub struct Setup {
     pub speed: &'static str,
     pub name: String,
     pub port: u16,
-    /// More lines for the configuration file.
+    /// More lines for the configuration file: before its sections, and after.
+    pub top: String,
     pub config: String,
 }
 
@@ -48,6 +52,7 @@ impl Setup {
             speed,
             name: "one".into(),
             port: free_port(),
+            top: String::new(),
             config: String::new(),
         }
     }
@@ -74,7 +79,7 @@ pub struct Server {
 
 impl Server {
     pub fn start(setup: Setup) -> Self {
-        let Setup { home, dir, sim_dir, speed, name, port, config } = &setup;
+        let Setup { home, dir, sim_dir, speed, name, port, top, config } = &setup;
         std::fs::create_dir_all(dir).unwrap();
         let database = match home {
             Home::Sqlite => String::new(),
@@ -83,7 +88,7 @@ impl Server {
         let file = dir.join("farrier.toml");
         let text = format!(
             "listen = \"127.0.0.1:{port}\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
-             replica_name = {name:?}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
+             replica_name = {name:?}\n{top}\n[log]\nlevel = \"warn\"\n[sim]\nspeed = {speed:?}\n\
              dir = {sim_dir:?}\n{config}\n"
         );
         std::fs::write(&file, text).unwrap();
@@ -131,6 +136,38 @@ impl Server {
         self.setup.clone()
     }
 
+    /// SIGSTOP: it does nothing, and does not know it. Replicas share the simulated hardware by locks on
+    /// files, which real hardware does not have: it is frozen while it holds none of them.
+    pub fn freeze(&self) {
+        loop {
+            signal(self.pid(), "STOP");
+            while !self.stands_still() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if !self.holds_hardware() {
+                return;
+            }
+            self.thaw();
+            std::thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap();
+        status.rsplit_once(')').unwrap().1.trim_start().starts_with('T')
+    }
+
+    fn holds_hardware(&self) -> bool {
+        let locks = std::fs::read_dir(self.setup.sim_dir.join("locks")).unwrap();
+        let held = |path: PathBuf| std::fs::File::open(path).unwrap().try_lock().is_err();
+        locks.flatten().any(|lock| held(lock.path()))
+    }
+
+    /// SIGCONT: it goes on where it was, as if no time had passed.
+    pub fn thaw(&self) {
+        signal(self.pid(), "CONT");
+    }
+
     pub async fn clients(&self) -> Clients {
         Clients::connect(&self.url()).await
     }
@@ -160,12 +197,19 @@ pub struct Clients {
     pub plans: PlanServiceClient<Channel>,
     pub admin: AdminServiceClient<Channel>,
     pub explain: ExplainServiceClient<Channel>,
-    pub channel: Channel,
 }
 
 impl Clients {
     pub async fn connect(url: &str) -> Self {
-        let channel = Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap();
+        Self::on(Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap())
+    }
+
+    /// Connects when it is first needed, and again whenever the connection broke.
+    pub fn lazy(url: &str) -> Self {
+        Self::on(Channel::from_shared(url.to_string()).unwrap().connect_lazy())
+    }
+
+    fn on(channel: Channel) -> Self {
         Self {
             machines: MachineServiceClient::new(channel.clone()),
             operations: OperationServiceClient::new(channel.clone()),
@@ -173,8 +217,7 @@ impl Clients {
             sim: SimulatorServiceClient::new(channel.clone()),
             plans: PlanServiceClient::new(channel.clone()),
             admin: AdminServiceClient::new(channel.clone()),
-            explain: ExplainServiceClient::new(channel.clone()),
-            channel,
+            explain: ExplainServiceClient::new(channel),
         }
     }
 
@@ -278,6 +321,15 @@ pub fn postgres() -> Option<String> {
             None
         }
     }
+}
+
+/// Replicas with these names on one new database and one simulated fleet. None without PostgreSQL.
+pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Server>> {
+    let cluster = postgres()?;
+    let mut setup = Setup::new(dir, "fast");
+    setup.home = Home::Postgres(new_database(&cluster).await);
+    setup.config = config.into();
+    Some(names.iter().map(|name| Server::start(setup.replica(name))).collect())
 }
 
 /// A database of its own on the test cluster.

@@ -88,8 +88,12 @@ const DEAD_LINE: Duration = Duration::from_secs(4);
 /// so that a renewal on a dead line leaves time for another one.
 const WRITE_LIMIT: Duration = Duration::from_secs(4);
 const READ_LIMIT: Duration = Duration::from_secs(15);
+/// How long a line that was left in the middle may take to be of use again.
+const CLEAR_LIMIT: Duration = Duration::from_secs(1);
 const WAIT_FOR_CONNECTION: Duration = DEAD_LINE;
 const MAX_TRIES: u32 = 5;
+/// Connections beside the pool: the one that hears the other replicas.
+const LISTENERS: usize = 1;
 const CHANNEL: &str = "farrier";
 /// How many signals one notification carries.
 const MAX_COALESCED: usize = 64;
@@ -102,7 +106,7 @@ pub(crate) struct Postgres {
 }
 
 impl Postgres {
-    pub async fn open(url: &str, connections: usize, bus: Bus) -> Result<Arc<Self>> {
+    pub async fn open(url: &str, connections: usize, name: &str, bus: Bus) -> Result<Arc<Self>> {
         let mut config: Config = url.parse().map_err(|error| {
             StoreError::Unavailable(format!(
                 "the database URL cannot be read ({error}); write postgres://user@host:5432/name"
@@ -114,9 +118,16 @@ impl Postgres {
             .keepalives_interval(DEAD_LINE / 4)
             .keepalives_retries(3)
             .tcp_user_timeout(DEAD_LINE);
+        // What somebody put into the URL stays, so it comes last.
+        let asked = config.get_options().unwrap_or_default();
+        let options = format!("{} {asked}", session_limits());
+        config.options(options.trim());
+        if config.get_application_name().is_none() {
+            config.application_name(name);
+        }
         let manager = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         let pool = Pool::builder(Manager::from_config(config.clone(), NoTls, manager))
-            .max_size(connections.max(2))
+            .max_size(connections.saturating_sub(LISTENERS).max(1))
             .runtime(Runtime::Tokio1)
             .timeouts(Timeouts {
                 wait: Some(WAIT_FOR_CONNECTION),
@@ -218,8 +229,20 @@ impl Kind {
     }
 }
 
+/// What the database does by itself when we cannot: a process that was frozen or lost its host in the
+/// middle of a transaction would keep its rows locked and every watch waiting for as long as TCP takes to
+/// find out, which is hours; and a statement that we gave up would go on waiting for a lock.
+fn session_limits() -> String {
+    let (idle, lock) = (DEAD_LINE.as_millis(), WRITE_LIMIT.as_millis());
+    let statement = READ_LIMIT.as_millis();
+    format!(
+        "-c idle_in_transaction_session_timeout={idle} -c lock_timeout={lock} \
+         -c statement_timeout={statement}"
+    )
+}
+
 /// A transaction that has not come to its end. Whatever drops it there, an error, a time limit or a
-/// caller that went away, takes its connection out of the pool: nobody knows what is on that line.
+/// caller that went away: nobody knows what is on that line, so it is cleared before anybody gets it.
 struct Open(Option<Tx>);
 
 impl Open {
@@ -258,9 +281,20 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        if let Some(Tx { conn: Conn::Postgres(conn), .. }) = self.0.take() {
-            drop(Object::take(conn));
+        let Some(Tx { conn: Conn::Postgres(conn), .. }) = self.0.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(clear(conn))),
+            Err(_) => drop(Object::take(conn)),
         }
+    }
+}
+
+/// Ends the transaction on a line. Until then it counts as in use: callers that go away by the dozen
+/// must not make us open more connections than we may. A line that does not answer is given up.
+async fn clear(conn: Object) {
+    let ended = tokio::time::timeout(CLEAR_LIMIT, conn.batch_execute("ROLLBACK")).await;
+    if !matches!(ended, Ok(Ok(()))) {
+        drop(Object::take(conn));
     }
 }
 
@@ -317,6 +351,8 @@ async fn migrate(pool: &Pool) -> Result<()> {
     // That a table exists already is no news.
     run("SET client_min_messages = warning".into()).await?;
     run("BEGIN".into()).await?;
+    // Bringing a large database up to date takes as long as it takes, and so does waiting for whoever does.
+    run("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0".into()).await?;
     run(format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
     run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)".into()).await?;
     let sql = "SELECT COALESCE(MAX(version), 0) FROM schema_version";

@@ -112,7 +112,7 @@ pub async fn on_postgres<F: Future<Output = ()> + Send + 'static>(body: fn(Db) -
     let url = format!("{server}/{name}");
     // In a task of its own, so that the database is dropped when the test fails, too.
     let ended = tokio::spawn(async move {
-        let options = Options::Postgres { url, connections: CONNECTIONS };
+        let options = Options::Postgres { url, connections: CONNECTIONS, name: "test".into() };
         let store = Store::open(&options).await.expect("a fresh database");
         body(Db { store, options }).await;
     })

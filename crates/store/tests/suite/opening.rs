@@ -111,13 +111,17 @@ async fn a_read_only_database_is_read_and_says_why_it_is_not_written() {
     assert_eq!(db.machine(&machine_id).await.version, 1, "and it can still be read");
 }
 
+fn nowhere(url: String) -> Options {
+    Options::Postgres { url, connections: 2, name: "test".into() }
+}
+
 #[tokio::test]
 async fn a_server_that_is_not_there_says_so() {
     let url = "postgres://nobody@127.0.0.1:1/nothing".to_string();
-    let said = words(open(Options::Postgres { url, connections: 2 }).await);
+    let said = words(open(nowhere(url)).await);
     assert!(said.contains("Connection refused"), "{said}");
     let url = "this is no URL".to_string();
-    let said = words(open(Options::Postgres { url, connections: 2 }).await);
+    let said = words(open(nowhere(url)).await);
     assert!(said.contains("postgres://user@host"), "{said}");
 }
 

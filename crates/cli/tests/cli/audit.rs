@@ -1,0 +1,227 @@
+//! What must hold at the end, whatever was killed, frozen or cut on the way: one audit for all of it,
+//! clients that ask another replica when one is gone, and a watcher that comes back.
+
+use crate::fleet::{Clients, PATIENCE, Server};
+use proto::v1;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tonic::{Code, Response, Status, Streaming};
+
+const RETRY: Duration = Duration::from_millis(20);
+
+/// Every run succeeded, each of its steps acted exactly once, its history has no gap, and nobody holds
+/// anything any more.
+pub async fn audit(api: &mut Clients, runs: &[String]) {
+    for id in runs {
+        let ended = api.finished(id).await;
+        assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+        let applied = api.applied(&format!("{id}/")).await;
+        // One key for each step: no retry hides a repetition.
+        assert_eq!(applied.len(), ended.steps.len(), "{applied:?}");
+        assert!(applied.values().all(|count| *count == 1), "{applied:?}");
+        let history = api.history(id).await;
+        let versions: Vec<i64> = history.iter().map(|entry| entry.version).collect();
+        assert_eq!(versions, (1..=ended.version).collect::<Vec<_>>(), "{history:#?}");
+        assert!(history.iter().all(|entry| !entry.decided_by.is_empty()), "{history:#?}");
+        assert_eq!(api.why(id).await.held_by, "", "{id}");
+        let machine = api.machine(&ended.machine_id).await;
+        assert_eq!(machine.status.unwrap().active_run_id, "", "{}", ended.machine_id);
+    }
+}
+
+/// True when the connection broke. That has whatever code the client's library gives it.
+pub fn is_broken(status: &Status) -> bool {
+    std::error::Error::source(status).is_some()
+}
+
+/// True when the one who was asked is gone or cannot answer now: asking again, or elsewhere, is right.
+fn is_gone(status: &Status) -> bool {
+    status.code() == Code::Unavailable || is_broken(status)
+}
+
+/// A client with the addresses of all replicas. Whatever is not answered is asked again elsewhere.
+#[derive(Clone)]
+pub struct Anywhere {
+    replicas: Vec<Clients>,
+    at: usize,
+    /// Every refusal on the way, in its own words.
+    pub refusals: Vec<Status>,
+}
+
+impl Anywhere {
+    pub fn of(servers: &[Server]) -> Self {
+        let replicas = servers.iter().map(|server| Clients::lazy(&server.url())).collect();
+        Self { replicas, at: 0, refusals: Vec::new() }
+    }
+
+    pub async fn ask<T, F>(&mut self, call: impl Fn(Clients) -> F) -> T
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
+        let started = Instant::now();
+        loop {
+            let asked = &self.replicas[self.at % self.replicas.len()];
+            // Who does not answer at all is as good as gone.
+            let answer = timeout(PATIENCE / 6, call(asked.clone())).await;
+            match answer.unwrap_or_else(|_| Err(Status::unavailable("no answer"))) {
+                Ok(answer) => return answer,
+                Err(status) => {
+                    assert!(is_gone(&status), "{status:?}");
+                    assert!(started.elapsed() < PATIENCE, "nobody answers: {status:?}");
+                    self.refusals.push(status);
+                }
+            }
+            self.at += 1;
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    pub async fn start(&mut self, machine: &str, kind: &str, request: &str) -> String {
+        let request = v1::StartRunRequest {
+            machine_id: machine.into(),
+            r#type: kind.into(),
+            request_id: request.into(),
+            ..Default::default()
+        };
+        let call = |mut api: Clients| {
+            let request = request.clone();
+            async move { api.runs.start_run(request).await }
+        };
+        self.ask(call).await.into_inner().run_id
+    }
+
+    /// Waits until the run has ended, wherever that can be read.
+    pub async fn finished(&mut self, id: &str) -> v1::Run {
+        let started = Instant::now();
+        loop {
+            let request = v1::GetRunRequest { run_id: id.into() };
+            let call = |mut api: Clients| {
+                let request = request.clone();
+                async move { api.runs.get_run(request).await }
+            };
+            let run = self.ask(call).await.into_inner();
+            if run.finished_at.is_some() {
+                return run;
+            }
+            assert!(started.elapsed() < PATIENCE, "{run:#?} did not end");
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Goes to the next replica for what is asked from now on.
+    pub fn move_on(&mut self) {
+        self.at += 1;
+    }
+}
+
+/// Follows all runs over every death, and goes to another replica with its cursor again and again,
+/// whether it must or not.
+pub struct Watcher {
+    task: JoinHandle<()>,
+    seen: mpsc::UnboundedReceiver<v1::Run>,
+    versions: BTreeMap<String, Vec<i64>>,
+}
+
+/// How many events a watcher reads before it goes elsewhere.
+const STAY: usize = 23;
+
+impl Watcher {
+    /// At least one run must be there already, so that there is a cursor to come back with.
+    pub async fn start(mut through: Anywhere) -> Self {
+        let (sender, seen) = mpsc::unbounded_channel();
+        let (mut stream, mut cursor) = (watch(&mut through, "").await, String::new());
+        while cursor.is_empty() {
+            cursor = stream.message().await.unwrap().unwrap().cursor;
+        }
+        let task = tokio::spawn(async move {
+            loop {
+                for _ in 0..STAY {
+                    let Ok(Some(event)) = stream.message().await else { break };
+                    cursor = event.cursor;
+                    if !event.initial && sender.send(event.snapshot.unwrap()).is_err() {
+                        return;
+                    }
+                }
+                through.move_on();
+                stream = watch(&mut through, &cursor).await;
+            }
+        });
+        Self { task, seen, versions: BTreeMap::new() }
+    }
+
+    /// Reads until these have ended: every version of each came, once and in order.
+    pub async fn saw_all_of(mut self, runs: &[String]) {
+        let mut left: std::collections::BTreeSet<&str> = runs.iter().map(String::as_str).collect();
+        while !left.is_empty() {
+            let run = timeout(PATIENCE, self.seen.recv()).await;
+            let run = run.unwrap_or_else(|_| panic!("no event came of {left:?}")).unwrap();
+            // Earlier ones may have been in the middle when the watch began.
+            if !runs.contains(&run.run_id) {
+                continue;
+            }
+            let versions = self.versions.entry(run.run_id.clone()).or_default();
+            versions.push(run.version);
+            let expected: Vec<i64> = (1..=versions.len() as i64).collect();
+            assert_eq!(*versions, expected, "no event of {} is missing or doubled", run.run_id);
+            if run.finished_at.is_some() {
+                left.remove(run.run_id.as_str());
+            }
+        }
+        self.task.abort();
+    }
+}
+
+async fn watch(through: &mut Anywhere, cursor: &str) -> Streaming<v1::RunEvent> {
+    let request = v1::WatchRunsRequest { cursor: cursor.into(), ..Default::default() };
+    let call = |mut api: Clients| {
+        let request = request.clone();
+        async move { api.runs.watch_runs(request).await }
+    };
+    through.ask(call).await.into_inner()
+}
+
+/// The same numbers for the same seed, so that what failed once can be tried again.
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn seeded(seed: u64) -> Self {
+        println!("seed {seed:#x}");
+        Self(seed)
+    }
+
+    /// A number below the bound (splitmix64).
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+/// Registers machines and brings them into maintenance, many at a time.
+pub async fn in_maintenance(api: &Clients, machines: &[String]) {
+    let each = machines.iter().map(|id| {
+        let mut api = api.clone();
+        async move { api.in_maintenance(id).await }
+    });
+    futures_util::future::join_all(each).await;
+}
+
+pub fn names(count: usize) -> Vec<String> {
+    (0..count).map(|index| format!("m-{index}")).collect()
+}
+
+/// The whole log of a run, as it is now or until its end.
+pub async fn log_of(api: &mut Clients, run: &str, no_follow: bool) -> String {
+    let request = v1::StreamRunLogsRequest { run_id: run.into(), offset: 0, no_follow };
+    let mut stream = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
+    let mut text = Vec::new();
+    while let Some(chunk) = timeout(PATIENCE, stream.message()).await.unwrap().unwrap() {
+        text.extend(chunk.data);
+    }
+    String::from_utf8(text).unwrap()
+}
