@@ -40,9 +40,11 @@ struct Mutant {
 
 pub fn run() -> Result<(), Failure> {
     let tree = target().join("mutants").join("tree");
-    let sources = read(&shell::root());
+    let sources = set_apart(read(&shell::root()))?;
     let mutated = MUTANTS.iter().try_fold(sources.clone(), |files, mutant| mutant.apply(files))?;
     write(&tree, &mutated)?;
+    let fetched = "see that the network, or the folder of fetched crates, is there";
+    shell::run(&mut shell::cargo(["fetch", "--locked", "--quiet"]), fetched)?;
     let Some(tests) = build(&tree)? else {
         return Err(find_the_uncompilable(&tree, &sources)?);
     };
@@ -111,6 +113,22 @@ fn read(root: &Path) -> Files {
     paths.filter_map(text).collect()
 }
 
+/// Gives the crates of the copy a version of their own. Cargo tells the crates of a workspace apart by name and version,
+/// not by where the workspace lies: with the same version, broken code would be taken for the tree's own.
+fn set_apart(mut files: Files) -> Result<Files, Failure> {
+    const SECTION: &str = "[workspace.package]\nversion = \"";
+    let manifest = files.entry(PathBuf::from("Cargo.toml")).or_default();
+    let apart = manifest.split_once(SECTION).and_then(|(before, after)| {
+        let (version, after) = after.split_once('"')?;
+        Some(format!("{before}{SECTION}{version}-mutants\"{after}"))
+    });
+    *manifest = apart.ok_or_else(|| {
+        let next = "let [workspace.package] begin with the version, or change `set_apart`";
+        Failure::new("the version of the workspace is not where it was", next)
+    })?;
+    Ok(files)
+}
+
 /// Makes the folder hold these files and no others. What has not changed is not touched, so that cargo does not build it
 /// again.
 fn write(tree: &Path, files: &Files) -> Result<(), Failure> {
@@ -136,11 +154,12 @@ fn write(tree: &Path, files: &Files) -> Result<(), Failure> {
     })
 }
 
-/// Builds the engine's tests in the copy, beside the tree's own: what comes from the registry is there already. None when
-/// they do not compile.
+/// Builds the engine's tests in the copy, into the tree's own target folder: what comes from the registry is there
+/// already. None when they do not compile.
 fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
-    // The whole workspace is named so that the dependencies have the features they have in the suite.
-    let mut build = shell::cargo(["test", "--workspace", "--locked", "--quiet", "--no-run"]);
+    // The whole workspace is named so that the dependencies have the features they have in the suite. Cargo writes the
+    // new version of our crates into the copy's lock; what is locked of others stays, and nothing is fetched.
+    let mut build = shell::cargo(["test", "--workspace", "--offline", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
     build.current_dir(tree).env("CARGO_TARGET_DIR", target());
     match shell::answer(&mut build, "") {
@@ -154,6 +173,11 @@ fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
 
 /// Says which mutant does not compile, by building each alone.
 fn find_the_uncompilable(tree: &Path, sources: &Files) -> Result<Failure, Failure> {
+    write(tree, sources)?;
+    if build(tree)?.is_none() {
+        let said = "the copy does not compile even without a mutant in it";
+        return Ok(Failure::new(said, "see whether the tree does: `cargo test --no-run`"));
+    }
     let next = "the compiler's words are above; change the mutant in xtask/src/mutants/table.rs";
     for mutant in MUTANTS {
         write(tree, &mutant.apply(sources.clone())?)?;
@@ -275,6 +299,16 @@ mod tests {
         assert_eq!(names.len(), MUTANTS.len());
         let applied = MUTANTS.iter().try_fold(read(&shell::root()), |files, one| one.apply(files));
         assert!(applied.is_ok(), "{}", applied.map(drop).unwrap_err());
+    }
+
+    #[test]
+    fn the_copy_is_no_crate_of_the_tree() {
+        let manifest = |text: &str| Files::from([(PathBuf::from("Cargo.toml"), text.to_owned())]);
+        let apart = set_apart(manifest("[workspace.package]\nversion = \"1.2.3\"\n")).unwrap();
+        let text = &apart[Path::new("Cargo.toml")];
+        assert_eq!(text, "[workspace.package]\nversion = \"1.2.3-mutants\"\n");
+        assert!(set_apart(manifest("[package]\n")).is_err());
+        assert!(set_apart(read(&shell::root())).is_ok());
     }
 
     #[test]
