@@ -2,6 +2,8 @@
 //! on every machine. It uses the standard library only: it must build in seconds, before anything else is known to work.
 
 mod bench;
+mod chaos;
+mod mutants;
 mod postgres;
 mod python;
 mod shell;
@@ -20,6 +22,10 @@ Commands:
                      What is missing (PostgreSQL, a Python environment) is installed or started first.
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   tidy               Only check the architecture and the habits of the tree.
+  mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
+  chaos [--seed N] [--minutes M]
+                     Live stories of chance, one after the other. A failure says how to live it again. Without
+                     options: any seed, 5 minutes; `--minutes 0` lives one story.
   bench [OPTION…]    Measure how fast it is, beside what the disk and an empty server allow. Narrow it with e.g.
                      `--only provision --store sqlite --clients 32 --seconds 3`; `--help` lists the figures.
 
@@ -39,6 +45,14 @@ fn main() -> ExitCode {
         ["test"] => test::run(&[]),
         ["test", "--", filter @ ..] => test::run(filter),
         ["tidy"] => tidy::run(),
+        ["mutants"] => mutants::run(),
+        ["chaos", options @ ..] => match chaos::Wish::parse(options) {
+            Ok(wish) => chaos::run(&wish),
+            Err(refusal) => {
+                eprintln!("xtask: {refusal}");
+                return ExitCode::from(2);
+            }
+        },
         ["bench", options @ ..] => bench::run(options),
         unknown => {
             eprintln!("xtask: `{}` is not a command\n\n{HELP}", unknown.join(" "));

@@ -2,7 +2,7 @@
 //! the dearest and stop at the first failure. It is what CI runs, so there is no second way to be green.
 
 use crate::shell::{self, Failure};
-use crate::{postgres, python, tidy};
+use crate::{mutants, postgres, python, tidy};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
@@ -30,6 +30,9 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     });
     drop(cluster);
     passed?;
+    if filter.is_empty() {
+        stage("mutants", mutants::run)?;
+    }
     println!("\nxtask test: everything passed");
     Ok(())
 }
@@ -95,7 +98,7 @@ fn build() -> Result<PathBuf, Failure> {
         "--message-format=json-render-diagnostics",
     ]);
     let messages = shell::answer(&mut build, "fix the errors shown above")?;
-    executable(&messages).ok_or_else(|| {
+    executable(&messages, "farrier").ok_or_else(|| {
         Failure::new(
             "cargo named no executable for the package `farrier`",
             "see that crates/cli has a binary named farrier",
@@ -103,13 +106,15 @@ fn build() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The path in cargo's message about the binary `farrier`.
-fn executable(messages: &str) -> Option<PathBuf> {
+/// The path in cargo's message about the program of this name. Tests have a mark of cargo's behind it.
+pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     const KEY: &str = "\"executable\":\"";
     messages.lines().find_map(|message| {
         let (_, rest) = message.split_once(KEY)?;
         let path = PathBuf::from(rest.split_once('"')?.0);
-        (path.file_stem()? == "farrier").then_some(path)
+        let stem = path.file_stem()?.to_str()?;
+        let plain = stem.rsplit_once('-').map_or(stem, |(plain, _)| plain);
+        [stem, plain].contains(&name).then_some(path)
     })
 }
 
@@ -145,8 +150,8 @@ mod tests {
             "\n",
             r#"{"reason":"build-finished","success":true}"#,
         );
-        assert_eq!(executable(messages), Some(PathBuf::from("/t/debug/farrier")));
-        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#), None);
+        assert_eq!(executable(messages, "farrier"), Some(PathBuf::from("/t/debug/farrier")));
+        assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#, "farrier"), None);
     }
 
     #[test]

@@ -109,7 +109,7 @@ fn check_rust(source: &Source) -> Vec<Finding> {
 }
 
 /// The files of the repository as git sees them, new ones included; without git, everything that is not built.
-fn list(root: &Path) -> BTreeSet<String> {
+pub fn list(root: &Path) -> BTreeSet<String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
     match git.output() {
@@ -118,12 +118,15 @@ fn list(root: &Path) -> BTreeSet<String> {
             .filter(|path| root.join(path).is_file())
             .map(str::to_owned)
             .collect(),
-        _ => {
-            let mut files = BTreeSet::new();
-            walk(root, "", &mut files);
-            files
-        }
+        _ => walked(root),
     }
+}
+
+/// Every file in a folder that is neither git's nor built.
+pub fn walked(root: &Path) -> BTreeSet<String> {
+    let mut files = BTreeSet::new();
+    walk(root, "", &mut files);
+    files
 }
 
 fn walk(root: &Path, folder: &str, files: &mut BTreeSet<String>) {

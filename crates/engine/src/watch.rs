@@ -112,9 +112,7 @@ impl Hub {
             Some(_) => *self.newest.borrow(),
             None => {
                 let horizon = self.store.read(Horizon).await?;
-                let mut ring = self.ring();
-                *ring = Ring { base: Some(horizon), events: VecDeque::new() };
-                drop(ring);
+                *self.ring() = Ring { base: Some(horizon), events: VecDeque::new() };
                 self.newest.send_replace(horizon);
                 horizon
             }
@@ -160,11 +158,11 @@ impl Engine {
     pub(crate) async fn run_tail(self) {
         loop {
             tokio::select! {
-            biased;
-                           () = self.stopped() => return,
-                           () = self.hub().came.notified() => {}
-                           () = tokio::time::sleep(POLL) => {}
-                       }
+                biased;
+                () = self.stopped() => return,
+                () = self.hub().came.notified() => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
             if let Err(error) = self.hub().fill().await {
                 tracing::warn!(%error, "cannot read the events; trying again");
                 tokio::time::sleep(Duration::from_millis(200)).await;
@@ -336,11 +334,11 @@ impl Watch {
         };
         let Some(last) = events.last() else {
             tokio::select! {
-            biased;
-                           changed = newest.changed() => drop(changed),
-                           () = tokio::time::sleep(POLL) => {}
-                           () = self.engine.stopped() => {}
-                       }
+                biased;
+                changed = newest.changed() => drop(changed),
+                () = tokio::time::sleep(POLL) => {}
+                () = self.engine.stopped() => {}
+            }
             return Ok(Vec::new());
         };
         self.place = Place::After(last.cursor);
@@ -413,11 +411,11 @@ impl LogStream {
                 return Ok(lines);
             }
             tokio::select! {
-            biased;
-                           () = rung => {}
-                           () = tokio::time::sleep(POLL) => {}
-                           () = self.engine.stopped() => {}
-                       }
+                biased;
+                () = rung => {}
+                () = tokio::time::sleep(POLL) => {}
+                () = self.engine.stopped() => {}
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use model::id::RunId;
 use model::machine::Phase;
 use model::run::{StepPhase, StepState, Workflow};
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use store::Event;
 
 /// How a story came out, as far as it must not depend on what happened on the way.
@@ -21,6 +22,7 @@ pub struct Outcome {
 
 impl World {
     pub async fn outcome(&self, machine: &str) -> Outcome {
+        self.let_the_hardware_act(machine).await;
         let about = self.about(machine).await;
         let mut acted = BTreeMap::new();
         for (index, kept) in about.runs.iter().enumerate() {
@@ -47,8 +49,9 @@ impl World {
     /// Everything that is wrong with what is stored about a machine, and with what its hardware and its
     /// watcher saw.
     pub async fn audit(&self, machine: &str, seen: &[(RunId, i64)]) -> Vec<String> {
+        self.let_the_hardware_act(machine).await;
         let about = self.about(machine).await;
-        let mut wrong = Vec::new();
+        let mut wrong = self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.audit_history(&about, &mut wrong);
         for kept in &about.runs {
             audit_run(kept, &mut wrong);

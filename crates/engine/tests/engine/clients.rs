@@ -3,7 +3,7 @@
 
 use crate::board::Board;
 use crate::lives::{MACHINE, params};
-use crate::world::runs_of;
+use crate::world::{World, runs_of};
 use engine::Engine;
 use engine::submit::Start;
 use engine::watch::Place;
@@ -113,6 +113,30 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>) {
         };
         last = Some(door.ended(&id).await);
     }
+}
+
+/// Waits until the run rests before its next attempt, and asks for that attempt now. The run is woken and
+/// has nothing to do.
+pub async fn nudge(door: Door, world: World) {
+    let id = loop {
+        let mut runs = world.about(MACHINE).await.runs;
+        let waiting = |run: &Run| {
+            let step = run.progress.current();
+            !run.ended() && step.is_some_and(|step| step.not_before.is_some())
+        };
+        match runs.pop() {
+            Some(kept) if waiting(&kept.run) => break kept.run.spec.id,
+            Some(_) | None => tokio::time::sleep(PAUSE).await,
+        }
+    };
+    let told = door
+        .ask(|engine| {
+            let id = id.clone();
+            async move { engine.act(id, Action::RetryStep, operator()).await }
+        })
+        .await;
+    // By the time it is heard the run may have ended.
+    assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
 }
 
 async fn start(door: &Door, run_type: RunType, request_id: String) -> RunId {

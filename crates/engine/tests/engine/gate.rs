@@ -6,12 +6,12 @@
 //! again, which is what dying looks like from outside.
 
 use crate::board::Board;
+use crate::world::World;
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order, Verb};
 use model::fault::Fault;
-use providers::sim::Sim;
 use providers::{Journal, Provider, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
@@ -183,7 +183,7 @@ impl Tap for Gate {
 
 /// The simulated hardware behind the gate.
 pub struct Gated {
-    pub sim: Sim,
+    pub world: World,
     pub gate: Arc<Gate>,
 }
 
@@ -193,16 +193,25 @@ impl Gated {
         // Only a line to the database can be cut here; faults of the hardware are the simulator's.
         let _ = self.gate.come_to(Point::Effect(when, order.verb, step)).await;
     }
+
+    /// Nothing outside is touched before the intent is on disk: a process that dies in between would
+    /// leave an effect that nobody knows of.
+    async fn see_the_intent(&self, order: &Order) {
+        if order.verb == Verb::Perform && !self.world.intended(&order.key).await {
+            let mut witnessed = self.world.witnessed.lock().unwrap_or_else(PoisonError::into_inner);
+            witnessed.push(format!("{} was asked for before it was intended", order.key));
+        }
+    }
 }
 
 #[async_trait]
 impl Provider for Gated {
     fn name(&self) -> &'static str {
-        self.sim.name()
+        self.world.sim.name()
     }
 
     fn capabilities(&self) -> &'static [Capability] {
-        self.sim.capabilities()
+        self.world.sim.capabilities()
     }
 
     async fn ask(
@@ -211,8 +220,9 @@ impl Provider for Gated {
         order: &Order,
         journal: &Journal,
     ) -> std::result::Result<Answer, Fault> {
+        self.see_the_intent(order).await;
         self.at(When::Before, order).await;
-        let mut asked = self.sim.ask(target, order, journal);
+        let mut asked = self.world.sim.ask(target, order, journal);
         let answered = match std::future::poll_fn(|cx| Poll::Ready(asked.as_mut().poll(cx))).await {
             Poll::Ready(answered) => answered,
             Poll::Pending => {
@@ -226,6 +236,6 @@ impl Provider for Gated {
 
     async fn probe(&self, target: &Target) -> std::result::Result<Vec<Evidence>, Fault> {
         self.gate.alive().await;
-        self.sim.probe(target).await
+        self.world.sim.probe(target).await
     }
 }

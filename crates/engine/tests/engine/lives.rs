@@ -17,6 +17,8 @@ pub struct Life {
     pub faults: Vec<FaultRule>,
     /// What is asked for, in order.
     pub script: Vec<Ask>,
+    /// Somebody cannot wait, and asks for the next attempt while the run rests before it.
+    pub nudged: bool,
 }
 
 pub const MACHINE: &str = "m-1";
@@ -49,12 +51,14 @@ pub fn all() -> Vec<Life> {
             vec![Ask::Act(Action::MarkManual), Ask::Mend, Ask::Act(Action::Resume)],
         ),
     ];
-    plans.chain(ways).collect()
+    let fails_once = || vec![repave(sim::Action::Fail, 1)];
+    let nudged = Life { nudged: true, ..reimage("nudged as it waits", fails_once(), vec![]) };
+    plans.chain(ways).chain([nudged]).collect()
 }
 
 fn life(name: &str, run_type: RunType, faults: Vec<FaultRule>, then: Vec<Ask>) -> Life {
     let script = std::iter::once(Ask::Start(run_type)).chain(then).collect();
-    Life { name: name.into(), run_type, faults, script }
+    Life { name: name.into(), run_type, faults, script, nudged: false }
 }
 
 fn fault(effect: &str, verb: Verb, action: sim::Action, times: u32) -> FaultRule {

@@ -5,16 +5,19 @@
 //! each of them, with the blow falling there. `FARRIER_MATRIX="plan-repave-v1/Restart/17"` lives one case.
 
 use crate::audit::Outcome;
-use crate::clients::{Door, Watcher, follow_script, operator};
+use crate::clients::{Door, Watcher, follow_script, nudge, operator};
 use crate::gate::{Point, Scope, When};
 use crate::lives::{self, Life, MACHINE};
-use crate::world::{BACKOFF, Process, World, simulate};
+use crate::world::{About, BACKOFF, Process, World, simulate};
 use model::effect::Verb;
+use model::id::RunId;
 use model::plan::default_plan;
 use model::run::Workflow;
 use model::run::act::Action;
-use std::collections::HashSet;
+use model::time::Timestamp;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
+use store::{Claimed, Result, Tx, Work};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long anything may take, in simulated time.
@@ -40,22 +43,48 @@ enum Blow {
     Cancel,
     /// Somebody cancels, and it dies.
     CancelAndRestart,
+    /// Somebody cancels as it freezes, and it wakes when another has ended the run.
+    CancelAndFreeze,
+    /// What it holds is taken away by somebody who does nothing with it, and gives it back later.
+    Rob,
 }
 
 impl Blow {
     const fn scope(self) -> Scope {
         match self {
-            Self::Restart | Self::TakeOver | Self::FreezeUntilTaken | Self::FreezeUntilDone => {
-                Scope::Process
-            }
+            Self::Restart
+            | Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::FreezeUntilDone
+            | Self::CancelAndFreeze
+            | Self::Rob => Scope::Process,
             Self::CutLine | Self::Cancel | Self::CancelAndRestart => Scope::Task,
         }
     }
 
     const fn needs_another(self) -> bool {
         match self {
-            Self::TakeOver | Self::FreezeUntilTaken | Self::FreezeUntilDone => true,
-            Self::Restart | Self::CutLine | Self::Cancel | Self::CancelAndRestart => false,
+            Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::FreezeUntilDone
+            | Self::CancelAndFreeze => true,
+            Self::Restart | Self::CutLine | Self::Cancel | Self::CancelAndRestart | Self::Rob => {
+                false
+            }
+        }
+    }
+
+    /// It wakes when everything is over.
+    const fn ends_with_a_thaw(self) -> bool {
+        match self {
+            Self::FreezeUntilDone | Self::CancelAndFreeze => true,
+            Self::Restart
+            | Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::CutLine
+            | Self::Cancel
+            | Self::CancelAndRestart
+            | Self::Rob => false,
         }
     }
 
@@ -70,7 +99,9 @@ impl Blow {
                 | Self::FreezeUntilTaken
                 | Self::FreezeUntilDone
                 | Self::Cancel
-                | Self::CancelAndRestart,
+                | Self::CancelAndRestart
+                | Self::CancelAndFreeze
+                | Self::Rob,
                 _,
             ) => true,
         }
@@ -98,42 +129,63 @@ async fn live(life: &Life, blow: Blow, at: Option<usize>) -> Story {
     sleep(Duration::from_secs(5)).await;
 
     one.gate.arm(at.map(|index| (index, blow.scope())));
-    let script = follow_script(door.clone(), world.sim.clone(), life.script.clone());
-    let mut client = tokio::spawn(script);
+    let mut client = tokio::spawn(clients(life.clone(), door.clone(), world.clone()));
     let mut scene = Scene {
         world: &world,
         door: &door,
         one: &one,
         other: other.as_ref(),
         alive: vec![one.clone()],
+        wrong: Vec::new(),
     };
     scene.alive.extend(other.clone());
-    let mut wrong = Vec::new();
     let mut canceled_at = None;
     let struck = tokio::select! {
         biased;
         point = one.gate.held() => Some(point),
-        _ = &mut client => None,
+        lived = &mut client => {
+            lived.expect("a client that is told nothing strange");
+            None
+        }
     };
     let points = one.gate.passed();
     if struck.is_some() {
         canceled_at = scene.strike(blow).await;
-        if timeout(PATIENCE, client).await.is_err() {
-            wrong.push("the client never got to the end of it".into());
+        match timeout(PATIENCE, client).await {
+            Ok(Ok(())) => {}
+            Ok(Err(panic)) => scene.wrong.push(format!("the client was told nonsense: {panic}")),
+            Err(_) => scene.wrong.push("the client never got to the end of it".into()),
         }
     }
     if let Some(canceled_at) = canceled_at
         && Instant::now() > canceled_at + CANCELED_WITHIN + GIVEN_UP
     {
-        wrong.push(format!("a cancel took {:?} to be heard", canceled_at.elapsed()));
+        scene.wrong.push(format!("a cancel took {:?} to be heard", canceled_at.elapsed()));
     }
-    if blow == Blow::FreezeUntilDone {
-        one.gate.thaw();
+    if struck.is_some() && blow.ends_with_a_thaw() {
+        scene.thaw_too_late().await;
     }
-    wrong.extend(scene.settle().await);
+    scene.settle().await;
+    let mut wrong = scene.wrong;
     wrong.extend(world.audit(MACHINE, &watcher.seen()).await);
     let outcome = world.outcome(MACHINE).await;
     Story { points, struck, canceled: canceled_at.is_some(), outcome, wrong }
+}
+
+/// Everybody who asks for something in this life.
+async fn clients(life: Life, door: Door, world: World) {
+    let script = follow_script(door.clone(), world.sim.clone(), life.script);
+    let nudge = async {
+        if life.nudged {
+            nudge(door, world).await;
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        biased;
+        () = script => {}
+        () = nudge => {}
+    }
 }
 
 /// Where the blow falls.
@@ -143,6 +195,7 @@ struct Scene<'a> {
     one: &'a Process,
     other: Option<&'a Process>,
     alive: Vec<Process>,
+    wrong: Vec<String>,
 }
 
 impl Scene<'_> {
@@ -173,14 +226,22 @@ impl Scene<'_> {
                 None
             }
             Blow::Cancel => {
-                let canceled = self.cancel().await;
+                let canceled = self.cancel(self.one).await;
                 self.one.gate.go_on();
                 canceled
             }
             Blow::CancelAndRestart => {
-                let canceled = self.cancel().await;
+                let canceled = self.cancel(self.one).await;
                 self.restart().await;
                 canceled
+            }
+            Blow::CancelAndFreeze => {
+                self.lead_to_the_other();
+                self.cancel(self.the_other()).await
+            }
+            Blow::Rob => {
+                self.rob().await;
+                None
             }
         }
     }
@@ -194,21 +255,92 @@ impl Scene<'_> {
     }
 
     fn lead_to_the_other(&self) {
-        self.door.lead_to(&self.other.expect("another replica").engine);
+        self.door.lead_to(&self.the_other().engine);
     }
 
-    async fn cancel(&self) -> Option<Instant> {
+    fn the_other(&self) -> &Process {
+        self.other.expect("another replica")
+    }
+
+    /// A claim that is lost is lost: whoever wakes without it writes nothing.
+    async fn rob(&mut self) {
+        let now = self.world.now();
+        let stolen = self.world.store.write(Steal { now }).await.expect("stolen");
+        let before = self.world.about(MACHINE).await;
+        self.one.gate.thaw();
+        sleep(GIVEN_UP).await;
+        let after = self.world.about(MACHINE).await;
+        for Claimed { id, epoch, .. } in stolen {
+            // A person may tell it something meanwhile; the engine may not.
+            let state = |about: &About| {
+                let kept = about.runs.iter().find(|kept| kept.run.spec.id == id)?;
+                let by_engine = kept.history.iter().filter(|event| event.cause == "engine");
+                Some((by_engine.count(), kept.held.epoch, kept.held.owner.clone()))
+            };
+            if state(&before) != state(&after) {
+                self.wrong.push(format!("{id} was written to under a claim that had been lost"));
+            }
+            let due = self.world.now();
+            self.world.store.write(GiveBack { id, epoch, due }).await.expect("given back");
+        }
+    }
+
+    /// The run is over, and so is whatever the sleeper had in mind to do.
+    async fn thaw_too_late(&mut self) {
+        let before = self.world.outcome(MACHINE).await;
+        self.one.gate.thaw();
+        sleep(GIVEN_UP).await;
+        let after = self.world.outcome(MACHINE).await;
+        if before.acted != after.acted {
+            let (before, after) = (before.acted, after.acted);
+            self.wrong.push(format!("it acted when all was over: {before:?} became {after:?}"));
+        }
+    }
+
+    async fn cancel(&self, by: &Process) -> Option<Instant> {
         let id = self.world.machine(MACHINE).await.active_run?;
-        let told = self.one.engine.act(id, Action::Cancel, operator()).await;
+        let told = by.engine.act(id, Action::Cancel, operator()).await;
         told.is_ok().then(Instant::now)
     }
 
-    /// Waits until nobody has anything in hand. Says what does not come to rest.
-    async fn settle(&self) -> Vec<String> {
+    /// Waits until nobody has anything in hand, and sees what does not come to rest.
+    async fn settle(&mut self) {
         sleep(GIVEN_UP).await;
         let alive = self.alive.iter().filter(|process| !process.gate.is_dead());
         let busy = alive.filter(|process| process.engine.in_flight() > 0);
-        busy.map(|process| format!("{} is still busy", process.engine.settings().replica)).collect()
+        let said =
+            |process: &Process| format!("{} is still busy", process.engine.settings().replica);
+        self.wrong.extend(busy.map(said));
+    }
+}
+
+/// Gives everybody up for dead, and takes what they held.
+struct Steal {
+    now: Timestamp,
+}
+
+impl Work for Steal {
+    type Out = Vec<Claimed>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Claimed>> {
+        for pulse in tx.pulses().await? {
+            tx.bury(&pulse, self.now).await?;
+        }
+        tx.claim_due("a thief", self.now, 100).await
+    }
+}
+
+struct GiveBack {
+    id: RunId,
+    epoch: i64,
+    due: Timestamp,
+}
+
+impl Work for GiveBack {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.put_back(&self.id, self.epoch, self.due).await
     }
 }
 
@@ -241,14 +373,10 @@ fn strike_everywhere(blow: Blow) {
         let undisturbed = simulate(live(&life, blow, None));
         assert!(undisturbed.wrong.is_empty(), "{} undisturbed: {:?}", life.name, undisturbed.wrong);
         let mut struck = HashSet::new();
-        let mut known = HashSet::new();
-        let mut settled = 0;
+        let worth_it = worth_striking(&undisturbed.points);
         for (index, point) in undisturbed.points.iter().enumerate() {
             let case = format!("{}/{blow:?}/{index}", life.name);
-            settled += usize::from(matches!(point, Point::Commit(When::After, "Commit")));
-            // Somebody who looks whether there is work, over and over, is struck once between two commits.
-            let news = known.insert((settled, point));
-            if !news
+            if !worth_it.contains(&index)
                 || !blow.falls_at(point)
                 || !only().is_none_or(|only| format!("{case}/").starts_with(&format!("{only}/")))
             {
@@ -269,6 +397,20 @@ fn strike_everywhere(blow: Blow) {
     }
     println!("{blow:?}: {cases} cases");
     assert!(wrong.is_empty(), "{} of {cases} cases went wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Somebody who looks whether there is work, over and over, is struck twice between two commits: when
+/// there is none, and the last time, when there is some.
+fn worth_striking(points: &[Point]) -> HashSet<usize> {
+    let mut settled = 0;
+    let mut first = HashMap::new();
+    let mut last = HashMap::new();
+    for (index, point) in points.iter().enumerate() {
+        settled += usize::from(matches!(point, Point::Commit(When::After, "Commit")));
+        first.entry((settled, point)).or_insert(index);
+        last.insert((settled, point), index);
+    }
+    first.into_values().chain(last.into_values()).collect()
 }
 
 /// A matrix that strikes nothing proves nothing: each step must have been struck on either side of its
@@ -322,4 +464,14 @@ fn a_run_may_be_canceled_anywhere() {
 #[test]
 fn a_run_may_be_canceled_anywhere_and_its_process_die_there() {
     strike_everywhere(Blow::CancelAndRestart);
+}
+
+#[test]
+fn a_run_may_be_canceled_anywhere_and_its_process_wake_when_all_is_done() {
+    strike_everywhere(Blow::CancelAndFreeze);
+}
+
+#[test]
+fn a_process_may_be_robbed_of_its_claims_anywhere() {
+    strike_everywhere(Blow::Rob);
 }

@@ -3,16 +3,17 @@
 
 use crate::gate::{Gate, Gated};
 use engine::{Described, Engine, Settings};
+use model::effect::Key;
 use model::filter::Filter;
 use model::id::{MachineId, RunId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::retry::Backoff;
 use model::run::{Policy, Run};
 use model::time::Timestamp;
-use providers::Providers;
 use providers::sim::{Sim, Speed, tokio_clock};
-use std::sync::Arc;
+use providers::{Provider, Providers, Target};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::{Event, Held, Options, Result, Store, Tx, Work};
 
@@ -24,9 +25,12 @@ const NO_PROBES: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Long, so that somebody who is not woken out of it is found out.
 pub const BACKOFF: Duration = Duration::from_secs(60);
 
+#[derive(Clone)]
 pub struct World {
     pub store: Store,
     pub sim: Sim,
+    /// What was seen to go wrong while it happened.
+    pub witnessed: Arc<Mutex<Vec<String>>>,
     clock: engine::clock::Clock,
     chance: engine::chance::Chance,
 }
@@ -63,7 +67,7 @@ impl World {
         });
         let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
         let store = Store::open(&Options::Memory).await.expect("a database");
-        Self { store, sim, clock, chance }
+        Self { store, sim, witnessed: Arc::default(), clock, chance }
     }
 
     pub async fn boot(&self, name: &str) -> Process {
@@ -74,7 +78,7 @@ impl World {
             let skew = skew.load(Ordering::Relaxed) * 1_000;
             Timestamp::from_micros(clock().as_micros() + skew)
         });
-        let gated = Gated { sim: self.sim.clone(), gate: Arc::clone(&gate) };
+        let gated = Gated { world: self.clone(), gate: Arc::clone(&gate) };
         let backoff = Backoff { first: BACKOFF, most: BACKOFF * 4 };
         let settings = Settings {
             replica: name.into(),
@@ -110,6 +114,33 @@ impl World {
         self.look(Look { id: MachineId::trusted(id) }).await
     }
 
+    /// Simulated hardware does what is due when somebody looks at it: here somebody does.
+    pub async fn let_the_hardware_act(&self, machine: &str) {
+        let Machine { id, spec, .. } = self.machine(machine).await;
+        // What it sees is nobody's business, and it may be down.
+        let _ = self.sim.probe(&Target { machine_id: id, spec }).await;
+    }
+
+    pub fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// Whether the attempt at a step under this key is on record.
+    pub async fn intended(&self, key: &Key) -> bool {
+        let mut parts = key.as_str().split('/');
+        let (Some(run), Some(step), Some(attempt)) = (parts.next(), parts.next(), parts.next())
+        else {
+            return false;
+        };
+        let recorded = self.store.read(Recorded { id: RunId::trusted(run) }).await;
+        let recorded = recorded.expect("the database of a simulation always answers");
+        let attempt: u32 = attempt.parse().expect("a key ends with a number");
+        recorded.is_some_and(|Held { run, .. }| {
+            let mut steps = run.progress.steps.iter();
+            steps.any(|state| run.step_name(state) == step && state.attempt >= attempt)
+        })
+    }
+
     async fn look(&self, look: Look) -> About {
         self.store.read(look).await.expect("the database of a simulation always answers")
     }
@@ -128,6 +159,18 @@ pub struct Kept {
     pub run: Run,
     pub held: Held,
     pub history: Vec<Event>,
+}
+
+struct Recorded {
+    id: RunId,
+}
+
+impl Work for Recorded {
+    type Out = Option<Held>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
+        tx.held(&self.id).await
+    }
 }
 
 struct Look {

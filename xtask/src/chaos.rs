@@ -1,0 +1,137 @@
+//! `cargo xtask chaos`: the proof by chance, for as long as one likes. Every story is told by its seed alone, so what goes
+//! wrong after an hour is lived again in a second, by the command that is printed then.
+
+use crate::shell::{self, Failure};
+use crate::test::executable;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const TEST: &str = "chaos::whatever_happens_nothing_is_lost_and_nothing_happens_twice";
+const MINUTES: u64 = 5;
+/// Seeds that nobody chose are short enough to be read out to somebody.
+const SEEDS: u128 = 1_000_000_000;
+
+/// What was asked for on the command line.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Wish {
+    seed: Option<u64>,
+    /// With none, one story is lived.
+    minutes: u64,
+}
+
+impl Wish {
+    pub fn parse(options: &[&str]) -> Result<Self, Failure> {
+        let mut wish = Self { seed: None, minutes: MINUTES };
+        for pair in options.chunks(2) {
+            match pair {
+                ["--seed", value] => wish.seed = Some(number("--seed", value)?),
+                ["--minutes", value] => wish.minutes = number("--minutes", value)?,
+                [name @ ("--seed" | "--minutes")] => {
+                    return Err(refusal(format!("{name} needs a number behind it")));
+                }
+                [other, ..] => return Err(refusal(format!("`{other}` is no option of chaos"))),
+                [] => {}
+            }
+        }
+        match wish.minutes.checked_mul(60) {
+            Some(_) => Ok(wish),
+            None => Err(refusal(format!("{} minutes is longer than anybody lives", wish.minutes))),
+        }
+    }
+}
+
+fn number(name: &str, value: &str) -> Result<u64, Failure> {
+    let refused = |_| refusal(format!("{name} wants a whole number from 0, not `{value}`"));
+    value.parse().map_err(refused)
+}
+
+fn refusal(said: String) -> Failure {
+    Failure::new(said, "`cargo xtask chaos --seed 7 --minutes 5`; both may be left out")
+}
+
+/// Lives stories one after the other, and says how to live one again.
+pub fn run(wish: &Wish) -> Result<(), Failure> {
+    let seed = wish.seed.unwrap_or_else(any_seed);
+    println!("chaos: --seed {seed} --minutes {}", wish.minutes);
+    // Not in release: the profile of the tests optimizes what is slow, and overflows are still found.
+    let mut build = shell::cargo(["test", "--workspace", "--locked", "--quiet", "--no-run"]);
+    build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
+    let messages = shell::answer(&mut build, "fix the errors shown above")?;
+    let tests = executable(&messages, "engine").ok_or_else(|| {
+        let next = "see that crates/engine has a test target named engine";
+        Failure::new("cargo named no executable for the tests of the engine", next)
+    })?;
+    let mut tests = Command::new(tests);
+    tests.args([TEST, "--exact", "--nocapture"]).current_dir(shell::root().join("crates/engine"));
+    tests.env("FARRIER_CHAOS_SEED", seed.to_string());
+    tests.env("FARRIER_CHAOS_SECONDS", (wish.minutes * 60).to_string());
+    live(tests, seed)
+}
+
+fn live(mut tests: Command, first: u64) -> Result<(), Failure> {
+    let failed = |error| Failure::new(format!("the stories: {error}"), "see the error above");
+    let mut child = tests.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
+    let mut last = first;
+    if let Some(said) = child.stdout.take() {
+        for line in BufReader::new(said).lines().map_while(Result::ok) {
+            match begun(&line) {
+                Some(seed) => last = seed,
+                None => println!("{line}"),
+            }
+        }
+    }
+    match child.wait().map_err(failed)?.success() {
+        true => Ok(()),
+        false => Err(Failure::new(
+            format!("the story of seed {last} went wrong, as shown above"),
+            format!("live it again: `cargo xtask chaos --seed {last} --minutes 0`"),
+        )),
+    }
+}
+
+/// The seed of the story that begins, where a line says so.
+fn begun(line: &str) -> Option<u64> {
+    // The name of the test stands before the first one.
+    line.rsplit_once("story --seed ")?.1.parse().ok()
+}
+
+fn any_seed() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_micros() % SEEDS).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_options_may_be_left_out() {
+        assert_eq!(Wish::parse(&[]).unwrap(), Wish { seed: None, minutes: 5 });
+        let wish = Wish::parse(&["--minutes", "0", "--seed", "7"]).unwrap();
+        assert_eq!(wish, Wish { seed: Some(7), minutes: 0 });
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_words() {
+        let huge = u64::MAX.to_string();
+        for (options, words) in [
+            (vec!["--seed"], "--seed needs a number"),
+            (vec!["--seed", "x"], "not `x`"),
+            (vec!["--minutes", "-1"], "not `-1`"),
+            (vec!["--minutes", &huge], "longer than"),
+            (vec!["--hours", "1"], "`--hours` is no option"),
+            (vec!["--seed", "1", "2"], "`2` is no option"),
+        ] {
+            let said = Wish::parse(&options).unwrap_err().to_string();
+            assert!(said.contains(words) && said.contains("cargo xtask chaos"), "{said}");
+        }
+    }
+
+    #[test]
+    fn the_seed_of_the_last_story_is_known() {
+        assert_eq!(begun("story --seed 12"), Some(12));
+        assert_eq!(begun(&format!("test {TEST} ... story --seed 3")), Some(3));
+        assert_eq!(begun("--seed 12:"), None);
+    }
+}

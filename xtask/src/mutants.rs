@@ -1,0 +1,327 @@
+//! `cargo xtask mutants`: does the crash matrix notice a broken engine? A harness that never fails proves nothing, so the
+//! engine is broken on purpose, one rule of the kernel at a time, and the matrix must say so in the words expected of it.
+//!
+//! It happens to a copy of the tree, so that the product has no knob by which it could be broken. In the copy every
+//! mutant stands beside the sound code and asleep, until the environment calls it by its name: one build serves them all.
+//! That nothing else is wrong with the copy is proved as well: with all of them asleep the same cases pass.
+
+mod table;
+
+use crate::shell::{self, Failure};
+use crate::test::{executable, target};
+use crate::tidy;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use table::MUTANTS;
+
+/// What calls a mutant, in the copy and nowhere else.
+const CALL: &str = "FARRIER_MUTANT";
+/// A broken engine may wait for ever. That is no proof that anybody noticed.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One way to break the engine, and how that must come to light.
+struct Mutant {
+    name: &'static str,
+    file: &'static str,
+    /// Stands in the file exactly once.
+    sound: &'static str,
+    /// Takes its place. `AWAKE` in it is true when this mutant was called.
+    broken: &'static str,
+    /// The test that must fail, and the one life it needs to live for that.
+    test: &'static str,
+    life: &'static str,
+    /// What the failure must say.
+    says: &'static str,
+}
+
+pub fn run() -> Result<(), Failure> {
+    let tree = target().join("mutants").join("tree");
+    let sources = set_apart(read(&shell::root()))?;
+    let mutated = MUTANTS.iter().try_fold(sources.clone(), |files, mutant| mutant.apply(files))?;
+    write(&tree, &mutated)?;
+    let fetched = "see that the network, or the folder of fetched crates, is there";
+    shell::run(&mut shell::cargo(["fetch", "--locked", "--quiet"]), fetched)?;
+    let Some(tests) = build(&tree)? else {
+        return Err(find_the_uncompilable(&tree, &sources)?);
+    };
+    let cases: BTreeSet<_> = MUTANTS.iter().map(|mutant| (mutant.test, mutant.life)).collect();
+    for (test, life) in cases {
+        let told = live(&tests, &tree, test, life, None)?;
+        if !told.passed {
+            let said = format!("with no mutant awake, {test} fails at {life:?}:\n{}", told.said);
+            return Err(Failure::new(said, "mend the engine, or the sleep of the last mutant"));
+        }
+    }
+    for mutant in MUTANTS {
+        let started = Instant::now();
+        let told = live(&tests, &tree, mutant.test, mutant.life, Some(mutant.name))?;
+        mutant.judge(&told)?;
+        println!("caught in {:4.1} s: {}", started.elapsed().as_secs_f64(), mutant.name);
+    }
+    Ok(())
+}
+
+impl Mutant {
+    fn apply(&self, mut files: Files) -> Result<Files, Failure> {
+        let next = "bring the mutant in xtask/src/mutants/table.rs up to date with what it breaks";
+        let text = files.get_mut(Path::new(self.file)).ok_or_else(|| {
+            Failure::new(format!("mutant {:?}: there is no {}", self.name, self.file), next)
+        })?;
+        let found = text.matches(self.sound).count();
+        if found != 1 {
+            let said = format!(
+                "mutant {:?} does not apply: its text stands {found} times in {}, not once",
+                self.name, self.file
+            );
+            return Err(Failure::new(said, next));
+        }
+        let awake =
+            format!("std::env::var_os({CALL:?}).is_some_and(|name| name == {:?})", self.name);
+        *text = text.replacen(self.sound, &self.broken.replace("AWAKE", &awake), 1);
+        Ok(files)
+    }
+
+    fn judge(&self, told: &Told) -> Result<(), Failure> {
+        let (name, test, life) = (self.name, self.test, self.life);
+        if told.passed {
+            let said = format!("mutant {name:?} survived: {test} at {life:?} did not notice");
+            return Err(Failure::new(said, "teach the matrix, its lives or its audit to see it"));
+        }
+        if !told.said.contains(self.says) {
+            let said = format!(
+                "mutant {name:?} was not caught for what it is: {test} at {life:?} failed without \
+                 saying {:?}:\n{}",
+                self.says, told.said
+            );
+            return Err(Failure::new(said, "find out what failed instead; see the lines above"));
+        }
+        Ok(())
+    }
+}
+
+/// The files of a tree that are text, by their paths in it.
+type Files = BTreeMap<PathBuf, String>;
+
+fn read(root: &Path) -> Files {
+    let paths = tidy::list(root).into_iter().map(PathBuf::from);
+    // What is not text no compiler needs.
+    let text = |path: PathBuf| Some((path.clone(), fs::read_to_string(root.join(path)).ok()?));
+    paths.filter_map(text).collect()
+}
+
+/// Gives the crates of the copy a version of their own. Cargo tells the crates of a workspace apart by name and version,
+/// not by where the workspace lies: with the same version, broken code would be taken for the tree's own.
+fn set_apart(mut files: Files) -> Result<Files, Failure> {
+    const SECTION: &str = "[workspace.package]\nversion = \"";
+    let manifest = files.entry(PathBuf::from("Cargo.toml")).or_default();
+    let apart = manifest.split_once(SECTION).and_then(|(before, after)| {
+        let (version, after) = after.split_once('"')?;
+        Some(format!("{before}{SECTION}{version}-mutants\"{after}"))
+    });
+    *manifest = apart.ok_or_else(|| {
+        let next = "let [workspace.package] begin with the version, or change `set_apart`";
+        Failure::new("the version of the workspace is not where it was", next)
+    })?;
+    Ok(files)
+}
+
+/// Makes the folder hold these files and no others. What has not changed is not touched, so that cargo does not build it
+/// again.
+fn write(tree: &Path, files: &Files) -> Result<(), Failure> {
+    let attempt = || -> io::Result<()> {
+        fs::create_dir_all(tree)?;
+        for path in tidy::walked(tree).iter().filter(|path| !files.contains_key(Path::new(path))) {
+            fs::remove_file(tree.join(path))?;
+        }
+        for (path, text) in files {
+            let path = tree.join(path);
+            if fs::read_to_string(&path).is_ok_and(|there| there == *text) {
+                continue;
+            }
+            if let Some(folder) = path.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::write(path, text)?;
+        }
+        Ok(())
+    };
+    attempt().map_err(|error| {
+        Failure::new(format!("{}: {error}", tree.display()), "make room in the target folder")
+    })
+}
+
+/// Builds the engine's tests in the copy, into the tree's own target folder: what comes from the registry is there
+/// already. None when they do not compile.
+fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
+    // The whole workspace is named so that the dependencies have the features they have in the suite. Cargo writes the
+    // new version of our crates into the copy's lock; what is locked of others stays, and nothing is fetched.
+    let mut build = shell::cargo(["test", "--workspace", "--offline", "--quiet", "--no-run"]);
+    build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
+    build.current_dir(tree).env("CARGO_TARGET_DIR", target());
+    match shell::answer(&mut build, "") {
+        Err(_) => Ok(None),
+        Ok(messages) => executable(&messages, "engine").map(Some).ok_or_else(|| {
+            let next = "see that crates/engine has a test target named engine";
+            Failure::new("cargo named no executable for the tests of the engine", next)
+        }),
+    }
+}
+
+/// Says which mutant does not compile, by building each alone.
+fn find_the_uncompilable(tree: &Path, sources: &Files) -> Result<Failure, Failure> {
+    write(tree, sources)?;
+    if build(tree)?.is_none() {
+        let said = "the copy does not compile even without a mutant in it";
+        return Ok(Failure::new(said, "see whether the tree does: `cargo test --no-run`"));
+    }
+    let next = "the compiler's words are above; change the mutant in xtask/src/mutants/table.rs";
+    for mutant in MUTANTS {
+        write(tree, &mutant.apply(sources.clone())?)?;
+        if build(tree)?.is_none() {
+            return Ok(Failure::new(format!("mutant {:?} does not compile", mutant.name), next));
+        }
+    }
+    Ok(Failure::new("the mutants do not compile together, though each does alone", next))
+}
+
+/// What came of a test.
+struct Told {
+    passed: bool,
+    said: String,
+}
+
+fn live(
+    tests: &Path,
+    tree: &Path,
+    test: &str,
+    life: &str,
+    mutant: Option<&str>,
+) -> Result<Told, Failure> {
+    let name = mutant.unwrap_or("asleep");
+    let words = target().join("mutants").join(format!("{name}.log"));
+    let mut command = Command::new(tests);
+    command.args([test, "--exact"]).env("FARRIER_MATRIX", life);
+    command.current_dir(tree.join("crates/engine"));
+    match mutant {
+        Some(mutant) => command.env(CALL, mutant),
+        None => command.env_remove(CALL),
+    };
+    let failed = |error: io::Error| {
+        Failure::new(format!("{name}: {error}"), "see that the target folder can be written to")
+    };
+    let log = fs::File::create(&words).map_err(failed)?;
+    command.stdin(Stdio::null()).stderr(log.try_clone().map_err(failed)?).stdout(log);
+    let status = wait(command.spawn().map_err(failed)?).map_err(failed)?;
+    let said = fs::read_to_string(&words).map_err(failed)?;
+    match status {
+        Some(_) if !said.contains("running 1 test") => {
+            let said = format!("{name}: there is no test {test}");
+            Err(Failure::new(said, "name one of the tests in crates/engine/tests/engine/matrix.rs"))
+        }
+        Some(passed) => Ok(Told { passed, said }),
+        None => {
+            let said = format!("{name}: {test} at {life:?} did not end within {PATIENCE:?}");
+            Err(Failure::new(said, format!("read {}", words.display())))
+        }
+    }
+}
+
+/// Whether a program succeeded; none when it had to be ended.
+fn wait(mut child: std::process::Child) -> io::Result<Option<bool>> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status.success()));
+        }
+        if started.elapsed() > PATIENCE {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MUTANT: Mutant = Mutant {
+        name: "no brakes",
+        file: "car.rs",
+        sound: "brake()",
+        broken: "if !AWAKE { brake() }",
+        test: "drive",
+        life: "downhill",
+        says: "into the wall",
+    };
+
+    fn apply(text: &str) -> Result<String, String> {
+        let files = Files::from([(PathBuf::from("car.rs"), text.to_owned())]);
+        let applied = MUTANT.apply(files).map_err(|failure| failure.to_string())?;
+        Ok(applied[Path::new("car.rs")].clone())
+    }
+
+    #[test]
+    fn a_mutant_sleeps_until_it_is_called_by_its_name() {
+        let text = apply("fn stop() { brake() }").unwrap();
+        assert!(text.contains(r#"var_os("FARRIER_MUTANT")"#), "{text}");
+        assert!(text.contains(r#"name == "no brakes""#), "{text}");
+    }
+
+    #[test]
+    fn a_mutant_that_no_longer_applies_is_named() {
+        for (text, times) in [("fn stop() {}", "0 times"), ("brake(); brake()", "2 times")] {
+            let said = apply(text).unwrap_err();
+            assert!(said.contains("\"no brakes\"") && said.contains(times), "{said}");
+        }
+        let said = MUTANT.apply(Files::new()).map(drop).unwrap_err().to_string();
+        assert!(said.contains("\"no brakes\"") && said.contains("no car.rs"), "{said}");
+    }
+
+    #[test]
+    fn only_a_failure_in_the_right_words_counts() {
+        let judged = |passed, said: &str| {
+            MUTANT.judge(&Told { passed, said: said.into() }).map_err(|failure| failure.to_string())
+        };
+        assert!(judged(true, "").unwrap_err().contains("survived"));
+        assert!(judged(false, "out of fuel").unwrap_err().contains("into the wall"));
+        judged(false, "it drove into the wall").unwrap();
+    }
+
+    #[test]
+    fn every_mutant_applies_and_has_a_name_of_its_own() {
+        let names: BTreeSet<_> = MUTANTS.iter().map(|mutant| mutant.name).collect();
+        assert_eq!(names.len(), MUTANTS.len());
+        let applied = MUTANTS.iter().try_fold(read(&shell::root()), |files, one| one.apply(files));
+        assert!(applied.is_ok(), "{}", applied.map(drop).unwrap_err());
+    }
+
+    #[test]
+    fn the_copy_is_no_crate_of_the_tree() {
+        let manifest = |text: &str| Files::from([(PathBuf::from("Cargo.toml"), text.to_owned())]);
+        let apart = set_apart(manifest("[workspace.package]\nversion = \"1.2.3\"\n")).unwrap();
+        let text = &apart[Path::new("Cargo.toml")];
+        assert_eq!(text, "[workspace.package]\nversion = \"1.2.3-mutants\"\n");
+        assert!(set_apart(manifest("[package]\n")).is_err());
+        assert!(set_apart(read(&shell::root())).is_ok());
+    }
+
+    #[test]
+    fn a_copy_holds_what_it_is_given_and_leaves_alone_what_it_has() {
+        let folder = std::env::temp_dir().join(format!("farrier-mutants-{}", std::process::id()));
+        let files = |names: &[&str]| -> Files {
+            names.iter().map(|name| (PathBuf::from(name), "text".to_owned())).collect()
+        };
+        write(&folder, &files(&["a/b.rs", "c.rs"])).unwrap();
+        let written = fs::metadata(folder.join("c.rs")).unwrap().modified().unwrap();
+        write(&folder, &files(&["c.rs", "d.rs"])).unwrap();
+        assert_eq!(tidy::walked(&folder), ["c.rs".to_owned(), "d.rs".to_owned()].into());
+        assert_eq!(fs::metadata(folder.join("c.rs")).unwrap().modified().unwrap(), written);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}

@@ -1,0 +1,134 @@
+//! The mutants. A new rule of the kernel gets one here: the line that carries it, and what breaks it.
+
+use super::Mutant;
+
+const RESTART: &str = "matrix::a_process_may_die_anywhere_and_be_started_again";
+const CUT_LINE: &str = "matrix::the_line_to_the_database_may_be_cut_at_any_commit";
+const CANCEL: &str = "matrix::a_run_may_be_canceled_anywhere";
+const CANCEL_AND_FREEZE: &str =
+    "matrix::a_run_may_be_canceled_anywhere_and_its_process_wake_when_all_is_done";
+const ROB: &str = "matrix::a_process_may_be_robbed_of_its_claims_anywhere";
+
+const REIMAGE: &str = "plan-repave-v1";
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "settle before intend",
+        file: "crates/engine/src/turn.rs",
+        sound: "            if !self.commit(&decision, now).await? {\n",
+        broken: "            if AWAKE && let Then::Ask(order, limit) = &decision.then {
+                let answer = self.ask(order.clone(), *limit).await?;
+                if self.commit(&decision, now).await? {
+                    order_in_hand = Some((order.key.clone(), order.verb));
+                    given = Some(answer);
+                }
+                continue;
+            }
+            if !self.commit(&decision, now).await? {\n",
+        test: RESTART,
+        life: REIMAGE,
+        says: "was asked for before it was intended",
+    },
+    Mutant {
+        name: "no fencing by epoch",
+        file: "crates/store/src/subject.rs",
+        sound: " AND owner IS NOT NULL\";\n",
+        broken: " AND owner IS NOT NULL\";
+        let sql: &str = &match AWAKE {
+            true => sql.replace(\"epoch = $2\", \"$2 = $2\"),
+            false => sql.to_string(),
+        };\n",
+        test: ROB,
+        life: REIMAGE,
+        says: "was written to under a claim that had been lost",
+    },
+    Mutant {
+        name: "no fencing by version",
+        file: "crates/engine/src/turn.rs",
+        sound: "        let version = tx.settle(&settle)?.version;\n",
+        // Whatever stands there is overwritten.
+        broken: "        let mut settle = settle;
+        if AWAKE && let Some(stored) = tx.held(&run.spec.id).await? {
+            settle.run.version = stored.run.version;
+        }
+        let version = tx.settle(&settle)?.version;\n",
+        test: CANCEL,
+        life: REIMAGE,
+        says: "a cancel was accepted and ignored",
+    },
+    Mutant {
+        name: "lost wake-up",
+        file: "crates/engine/src/turn.rs",
+        sound: "(&decision.run, self.held.epoch, self.held.wakes);",
+        broken: "(&decision.run, self.held.epoch, if AWAKE { i64::MAX } else { self.held.wakes });",
+        test: CANCEL,
+        life: "nudged as it waits",
+        says: "to be heard",
+    },
+    Mutant {
+        name: "an intent of before is tried again",
+        file: "crates/model/src/run/next.rs",
+        sound: "            step.pursuit = Verb::Inquire;\n",
+        broken: "            step.pursuit = if AWAKE { Verb::Perform } else { Verb::Inquire };
+            step.open &= !AWAKE;\n",
+        test: RESTART,
+        life: REIMAGE,
+        says: "a destructive step acted under several keys",
+    },
+    Mutant {
+        name: "strays stay where they are",
+        file: "crates/engine/src/worker.rs",
+        sound: "strays.iter().filter(|(id, _)| seen_before.contains(id))",
+        broken: "strays.iter().filter(|(id, _)| seen_before.contains(id) && !AWAKE)",
+        test: CUT_LINE,
+        life: "repave fails once",
+        says: "the client never got to the end of it",
+    },
+    Mutant {
+        name: "a canceled order is not barred",
+        file: "crates/model/src/run/judge.rs",
+        sound: "            Ok(Answer::NeverStarted)
+                if self.run.progress.halting()",
+        broken: "            Ok(Answer::NeverStarted) if AWAKE && self.run.progress.halting() => self.halted(),
+            Ok(Answer::NeverStarted)
+                if self.run.progress.halting()",
+        test: CANCEL_AND_FREEZE,
+        life: REIMAGE,
+        says: "it acted when all was over",
+    },
+    Mutant {
+        name: "the watch skips an event",
+        file: "crates/store/src/event.rs",
+        sound: "values![cursor.tx, cursor.seq, limit]",
+        broken: "values![cursor.tx, cursor.seq + i64::from(AWAKE), limit]",
+        test: RESTART,
+        life: REIMAGE,
+        says: "was shown",
+    },
+    Mutant {
+        name: "a watch that was cut goes on at the end",
+        file: "crates/engine/src/watch.rs",
+        sound: "                self.store().read(CheckPlace(place.cursor())).await?;\n",
+        broken: "                self.store().read(CheckPlace(place.cursor())).await?;
+                let place = match AWAKE {
+                    true => Place::After(self.settled_place().await?),
+                    false => place,
+                };\n",
+        test: RESTART,
+        life: REIMAGE,
+        says: "was shown",
+    },
+    Mutant {
+        name: "a watch that was cut goes on too early",
+        file: "crates/engine/src/watch.rs",
+        sound: "        self.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
+        broken: "        let place = match place {
+            Place::After(Cursor { tx, seq }) if AWAKE => Place::After(Cursor { tx, seq: seq - 1 }),
+            place => place,
+        };
+        self.hub().watchers.fetch_add(1, Ordering::Relaxed);\n",
+        test: RESTART,
+        life: REIMAGE,
+        says: "was shown",
+    },
+];
