@@ -340,7 +340,7 @@ impl Work for GiveBack {
     type Out = ();
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.put_back(&self.id, self.epoch, self.due).await
+        tx.put_back(&self.id, self.epoch, self.due)
     }
 }
 
