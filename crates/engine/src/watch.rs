@@ -5,11 +5,11 @@
 //! slow watcher, and a slow watcher misses nothing.
 
 use crate::Engine;
+pub use crate::place::Place;
 use crate::retention::check_place;
 use model::filter::{Filter, Item};
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
-use model::refusal::Refusal;
 use model::run::Run;
 use model::time::Timestamp;
 use std::collections::{HashMap, VecDeque};
@@ -26,6 +26,8 @@ const RING: usize = 4_096;
 const BATCH: i64 = 500;
 /// How long to trust that a signal would have come.
 const POLL: Duration = Duration::from_secs(1);
+/// After a look, what comes in this long is looked at together.
+const GATHER: Duration = Duration::from_millis(4);
 /// How long a new watch waits for transactions that were open when it came.
 const SETTLING: Duration = Duration::from_secs(1);
 /// How long a stream waits for a database that does not answer.
@@ -165,8 +167,9 @@ impl Engine {
             }
             if let Err(error) = self.hub().fill().await {
                 tracing::warn!(%error, "cannot read the events; trying again");
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                tokio::time::sleep(OUTAGE / 50).await;
             }
+            tokio::time::sleep(GATHER).await;
         }
     }
 
@@ -206,58 +209,12 @@ impl Engine {
     }
 }
 
-/// Where a watch stands: still giving the snapshot, or in the order of events.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
-    Snapshot { at: Cursor, before: Option<RunId> },
-    After(Cursor),
-}
-
-impl Place {
-    /// After this all events are still to come.
-    fn cursor(&self) -> Cursor {
-        match self {
-            Self::After(cursor) | Self::Snapshot { at: cursor, .. } => *cursor,
-        }
-    }
-
-    /// The word that a client carries.
-    pub fn to_word(&self) -> String {
-        match self {
-            Self::After(cursor) => cursor.to_string(),
-            Self::Snapshot { at, before: Some(run) } => format!("{at}~{run}"),
-            Self::Snapshot { at, before: None } => format!("{at}~"),
-        }
-    }
-
-    pub fn parse(word: &str) -> std::result::Result<Self, Refusal> {
-        let wrong = || {
-            let shown: String = word.chars().take(64).collect();
-            Refusal::invalid(
-                "cursor",
-                format!("{shown:?} was not given out by this server"),
-                "use the cursor of the last event you saw, or none to begin with a snapshot",
-            )
-        };
-        match word.split_once('~') {
-            None => Cursor::parse(word).map(Self::After).ok_or_else(wrong),
-            Some((at, run)) => {
-                let at = Cursor::parse(at).ok_or_else(wrong)?;
-                let before = match run {
-                    "" => None,
-                    run => Some(RunId::parse(run).map_err(|_| wrong())?),
-                };
-                Ok(Self::Snapshot { at, before })
-            }
-        }
-    }
-}
-
 /// One thing a watcher is shown.
 #[derive(Debug, Clone)]
 pub struct Seen {
     pub ts: Timestamp,
-    pub run: Run,
+    /// All watchers are shown the same one.
+    pub run: Arc<Run>,
     pub message: String,
     /// Where to resume after this.
     pub place: Place,
@@ -307,7 +264,7 @@ impl Watch {
                     ts: run.progress.finished_at.unwrap_or(run.spec.created_at),
                     message: String::new(),
                     place: Place::Snapshot { at, before: Some(id) },
-                    run,
+                    run: Arc::new(run),
                     initial: true,
                 });
             }
@@ -348,7 +305,7 @@ impl Watch {
             if self.matches(run).await? {
                 seen.push(Seen {
                     ts: event.ts,
-                    run: run.clone(),
+                    run: Arc::clone(run),
                     message: event.message.clone(),
                     place: Place::After(event.cursor),
                     initial: false,

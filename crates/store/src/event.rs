@@ -10,6 +10,7 @@ use model::machine::Machine;
 use model::run::{Run, RunSpec};
 use model::time::Timestamp;
 use std::fmt;
+use std::sync::Arc;
 
 /// What brought a change about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,7 +78,7 @@ pub struct Event {
     pub message: String,
     pub decided_by: String,
     /// The run as it was after the change, where the object is a run.
-    pub run: Option<Run>,
+    pub run: Option<Arc<Run>>,
 }
 
 impl Tx {
@@ -179,7 +180,7 @@ fn event(row: &Row) -> Result<Event> {
     let run = match row.opt_text(12) {
         Ok(Some(spec)) => {
             let spec: RunSpec = serde_json::from_str(spec)?;
-            Some(Run { spec, progress: row.json(11)?, version })
+            Some(Arc::new(Run { spec, progress: row.json(11)?, version }))
         }
         Ok(None) => None,
         Err(error) => return Err(error),

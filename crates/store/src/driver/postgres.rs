@@ -97,6 +97,8 @@ const LISTENERS: usize = 1;
 const CHANNEL: &str = "farrier";
 /// How many signals one notification carries.
 const MAX_COALESCED: usize = 64;
+/// After a notification, what is to be said in this long is said together.
+const GATHER: Duration = Duration::from_millis(2);
 const RECONNECT: Duration = Duration::from_millis(500);
 
 pub(crate) struct Postgres {
@@ -429,6 +431,7 @@ async fn run_notifier(pool: Pool, origin: String, mut queue: mpsc::UnboundedRece
         if let Err(error) = notify(&pool, &payload).await {
             tracing::debug!(%error, "a notification was lost; the others will look by themselves");
         }
+        tokio::time::sleep(GATHER).await;
     }
 }
 

@@ -1,0 +1,52 @@
+//! The place of a watcher, as a word that it carries away and comes back with.
+
+use model::id::RunId;
+use model::refusal::Refusal;
+use store::Cursor;
+
+/// Where a watch stands: still giving the snapshot, or in the order of events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Snapshot { at: Cursor, before: Option<RunId> },
+    After(Cursor),
+}
+
+impl Place {
+    /// After this all events are still to come.
+    pub(crate) fn cursor(&self) -> Cursor {
+        match self {
+            Self::After(cursor) | Self::Snapshot { at: cursor, .. } => *cursor,
+        }
+    }
+
+    /// The word that a client carries.
+    pub fn to_word(&self) -> String {
+        match self {
+            Self::After(cursor) => cursor.to_string(),
+            Self::Snapshot { at, before: Some(run) } => format!("{at}~{run}"),
+            Self::Snapshot { at, before: None } => format!("{at}~"),
+        }
+    }
+
+    pub fn parse(word: &str) -> std::result::Result<Self, Refusal> {
+        let wrong = || {
+            let shown: String = word.chars().take(64).collect();
+            Refusal::invalid(
+                "cursor",
+                format!("{shown:?} was not given out by this server"),
+                "use the cursor of the last event you saw, or none to begin with a snapshot",
+            )
+        };
+        match word.split_once('~') {
+            None => Cursor::parse(word).map(Self::After).ok_or_else(wrong),
+            Some((at, run)) => {
+                let at = Cursor::parse(at).ok_or_else(wrong)?;
+                let before = match run {
+                    "" => None,
+                    run => Some(RunId::parse(run).map_err(|_| wrong())?),
+                };
+                Ok(Self::Snapshot { at, before })
+            }
+        }
+    }
+}

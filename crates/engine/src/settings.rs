@@ -1,0 +1,48 @@
+//! What can be set, and what it is when nobody sets it.
+
+use crate::retention::Retention;
+use model::plan::Defaults;
+use model::run::Policy;
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What this replica is called, over restarts.
+    pub replica: String,
+    /// How many runs it works on at once.
+    pub max_in_flight: usize,
+    /// Up to this many, an accepted run is born in the hands of the replica that accepted it.
+    pub eager_in_flight: usize,
+    pub lease: Duration,
+    pub renew: Duration,
+    /// How long to trust that a signal would have come.
+    pub poll: Duration,
+    /// How long work under way may go on after a request to stop the process.
+    pub grace: Duration,
+    pub policy: Policy,
+    pub defaults: Defaults,
+    pub probe_interval: Duration,
+    pub probe_timeout: Duration,
+    pub probes_at_once: usize,
+    pub retention: Retention,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            replica: "farrier".into(),
+            max_in_flight: 8_192,
+            eager_in_flight: 512,
+            lease: Duration::from_secs(6),
+            renew: Duration::from_secs(2),
+            poll: Duration::from_secs(2),
+            grace: Duration::from_secs(3),
+            policy: Policy::default(),
+            defaults: Defaults::default(),
+            probe_interval: Duration::from_secs(60),
+            probe_timeout: Duration::from_secs(5),
+            probes_at_once: 64,
+            retention: Retention::default(),
+        }
+    }
+}
