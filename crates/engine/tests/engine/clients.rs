@@ -192,7 +192,7 @@ async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<(RunId, i64)>>>)
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 for one in shown {
                     place = Some(one.place);
-                    seen.push((one.run.spec.id, one.run.version));
+                    seen.push((one.run.spec.id.clone(), one.run.version));
                 }
             }
         };

@@ -118,6 +118,10 @@ fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
     let (by, reason) = (who.by.clone(), who.reason.clone());
     let undoing = progress.halt.is_some_and(|halt| halt.undoing);
     progress.halt = Some(Halt { kind, by, reason, undoing });
+    if let Some(step) = progress.current_mut() {
+        // Who asks for a stop does not wait for a backoff to end.
+        step.not_before = None;
+    }
     let what = match kind {
         HaltKind::Cancel => "cancel requested",
         HaltKind::Freeze => "freeze requested",

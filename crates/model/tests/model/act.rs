@@ -242,3 +242,16 @@ fn a_foreign_engine_version_is_refused_not_guessed() {
     assert_eq!(progress.failure.as_ref().unwrap().fault.code, Code::ForeignEngine);
     assert_eq!(story.asked(), None);
 }
+
+/// The world gave no answer about the step, and would be asked again in a while.
+#[test]
+fn who_asks_for_a_stop_does_not_wait_for_a_backoff() {
+    for action in [Action::Cancel, Action::MarkManual] {
+        let mut run = run_in(Workflow::Running);
+        run.progress.steps[0].not_before = Some(at(100));
+        let Ok(Acted::Told(progress, _)) = act(&run, action, &who(), at(9)) else {
+            panic!("{action:?} is accepted by a run that waits");
+        };
+        assert_eq!(progress.steps[0].not_before, None, "{action:?}");
+    }
+}

@@ -33,7 +33,7 @@ async fn next_due(db: &Db) -> Option<model::time::Timestamp> {
 async fn release(db: &Db, claimed: &Claimed, due: Option<model::time::Timestamp>) {
     let claimed = claimed.clone();
     let release =
-        tx!([claimed], |tx| { tx.release(&claimed.id, claimed.epoch, claimed.wakes, due, at(20)) });
+        tx!([claimed], |tx| tx.release(&claimed.id, claimed.epoch, claimed.wakes, due, at(20)));
     db.write(release).await.unwrap();
 }
 

@@ -25,7 +25,7 @@ async fn events_say_who_what_and_why(db: Db) {
     assert_eq!((told.word.as_str(), told.cause.as_str()), ("running", "engine"));
     assert_eq!((told.actor.as_str(), told.message.as_str()), ("test", "because"));
     assert_eq!(told.decided_by, "here");
-    assert_eq!(told.run, Some(db.run(&run.spec.id).await));
+    assert_eq!(told.run, Some(Arc::new(db.run(&run.spec.id).await)));
 }
 
 async fn a_reader_resumes_from_any_cursor(db: Db) {

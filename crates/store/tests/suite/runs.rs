@@ -3,6 +3,7 @@
 use crate::harness::{Db, at, ended, run};
 use model::id::{MachineId, RunId};
 use model::run::{Run, Workflow};
+use std::sync::Arc;
 use store::StoreError;
 
 on_both!(
@@ -35,7 +36,7 @@ async fn a_run_comes_back_by_every_name(db: Db) {
     assert_eq!(db.read(nothing).await, Ok(None));
     let told = db.events(2).await.pop().unwrap();
     assert_eq!((told.object_id.as_str(), told.word.as_str()), ("op-1", "pending"));
-    assert_eq!(told.run, Some(run));
+    assert_eq!(told.run, Some(Arc::new(run)));
 }
 
 async fn a_request_makes_one_run(db: Db) {

@@ -135,7 +135,7 @@ async fn watch_runs(db: Db) -> Seen {
             for event in db.events_after(cursor, 11).await {
                 cursor = event.cursor;
                 if let Some(run) = event.run {
-                    seen.after.entry(run.spec.id).or_default().push(event.version);
+                    seen.after.entry(run.spec.id.clone()).or_default().push(event.version);
                 }
             }
             tokio::task::yield_now().await;
