@@ -240,7 +240,19 @@ impl Dialect {
             Self::Sqlite => sqlite::WORDS,
             Self::Postgres => postgres::WORDS,
         };
-        words.iter().fold(sql.to_string(), |sql, (word, meaning)| sql.replace(word, meaning))
+        let mut filled = String::with_capacity(sql.len() + 64);
+        let mut rest = sql;
+        // In one pass: every event that is written comes through here.
+        while let Some(brace) = rest.find('{') {
+            let (before, word) = rest.split_at(brace);
+            filled.push_str(before);
+            let known = words.iter().find(|(known, _)| word.starts_with(known));
+            let (name, meaning) = known.copied().unwrap_or(("{", "{"));
+            filled.push_str(meaning);
+            rest = &word[name.len()..];
+        }
+        filled.push_str(rest);
+        filled
     }
 
     /// The text of one key of a JSON object kept as text.
