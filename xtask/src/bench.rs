@@ -28,11 +28,15 @@ fn measure(arguments: &[&str], url: Option<&str>) -> Result<(), Failure> {
             None => command.env_remove(POSTGRES),
         };
     }
+    let mut fill =
+        shell::cargo(["build", "--quiet", "--locked", "--release", "-p", "farrier-store"]);
+    shell::run(fill.args(["--example", "fill"]), "see the error above")?;
     println!("building, then measuring what the disk allows; the temporary folder is on it");
     let found = shell::answer(&mut raw, "see the error above")?;
     fs::write(&limits, found).map_err(|error| {
         Failure::new(format!("{}: {error}", limits.display()), "make room in the target folder")
     })?;
+    speed.arg("--fill").arg(target().join("release/examples/fill"));
     speed.arg("--limits").arg(limits).arg("--json").arg(json).args(arguments);
     shell::run(&mut speed, "the lines above say what was wrong, or which arguments there are")
 }

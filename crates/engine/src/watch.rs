@@ -197,7 +197,7 @@ impl Engine {
             if horizon >= latest || Instant::now() >= deadline {
                 return Ok(horizon);
             }
-            tokio::time::sleep(SETTLING / 200).await;
+            tokio::time::sleep(SETTLING / 1_000).await;
         }
     }
 

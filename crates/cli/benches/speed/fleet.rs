@@ -48,12 +48,14 @@ pub struct Setup {
     pub hardware: Hardware,
     pub hands: Hands,
     pub probes: Probes,
+    /// How many runs its database has seen before.
+    pub past_runs: u64,
 }
 
 impl Setup {
     pub fn new(store: Store) -> Self {
         let (hardware, hands, probes) = (Hardware::Prompt, Hands::Default, Probes::Seldom);
-        Self { store, machines: 0, hardware, hands, probes }
+        Self { store, machines: 0, hardware, hands, probes, past_runs: 0 }
     }
 
     pub fn machines(self, machines: usize) -> Self {
@@ -70,6 +72,10 @@ impl Setup {
 
     pub fn probes(self, probes: Probes) -> Self {
         Self { probes, ..self }
+    }
+
+    pub fn past_runs(self, past_runs: u64) -> Self {
+        Self { past_runs, ..self }
     }
 
     fn config(&self, dir: &Path, database: &str) -> String {
@@ -112,6 +118,9 @@ impl Fleet {
             Store::Postgres => new_database(bench.postgres()?).await?,
         };
         let dir = tempfile::tempdir()?;
+        if setup.past_runs > 0 {
+            age(bench, &setup, dir.path(), &database)?;
+        }
         let (child, url) = launch(&setup, dir.path(), &database)?;
         let fleet = Self { setup, url, child, database, dir };
         fleet.settle().await?;
@@ -201,6 +210,24 @@ async fn connect(url: &str) -> Outcome<Channel> {
 }
 
 /// Starts a server and waits until it answers.
+/// Puts the past into a database before the server sees it.
+fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> {
+    let fill = bench.fill.as_ref().ok_or("start it with `cargo xtask bench`")?;
+    let data = dir.join("data");
+    std::fs::create_dir_all(&data)?;
+    let database = match setup.store {
+        Store::Sqlite => data.join("farrier.db").into_os_string(),
+        Store::Postgres => database.into(),
+    };
+    let mut command = Command::new(fill);
+    command.arg(database).arg(setup.past_runs.to_string());
+    let done = command.output()?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(String::from_utf8_lossy(&done.stderr).into_owned().into()),
+    }
+}
+
 fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)> {
     let file = dir.join("farrier.toml");
     std::fs::write(&file, setup.config(&dir.join("data"), database))?;

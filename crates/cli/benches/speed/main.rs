@@ -4,6 +4,7 @@
 //! A program, not a test: a target that is missed is printed. It fails only when something went wrong, such as a run
 //! that did not succeed or an event that came twice.
 
+mod age;
 mod crash;
 mod empty;
 mod fanout;
@@ -73,6 +74,8 @@ enum Figure {
     Crash,
     /// Time per operation at 1,000, 10,000 and 100,000 machines
     Growth,
+    /// Provisions on a database that has seen many runs
+    Age,
 }
 
 impl Figure {
@@ -97,6 +100,12 @@ struct Args {
     /// How long each load lasts
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// How many runs an aged database has seen
+    #[arg(long, default_value_t = 20_000)]
+    past_runs: u64,
+    /// The program that ages a database
+    #[arg(long, hide = true)]
+    fill: Option<PathBuf>,
     /// What the store's bench found
     #[arg(long, hide = true)]
     limits: Option<PathBuf>,
@@ -116,6 +125,8 @@ pub struct Bench {
     span: Duration,
     limits: Limits,
     postgres: Option<String>,
+    past_runs: u64,
+    fill: Option<PathBuf>,
 }
 
 impl Bench {
@@ -148,7 +159,8 @@ async fn run(args: Args) -> Outcome<bool> {
     let limits = Limits::measure(&path, &args.clients, &mut report).await?;
     let postgres = std::env::var("FARRIER_TEST_POSTGRES").ok();
     let span = Duration::try_from_secs_f64(args.seconds)?;
-    let bench = Bench { clients: args.clients, span, limits, postgres };
+    let (past_runs, fill) = (args.past_runs, args.fill);
+    let bench = Bench { clients: args.clients, span, limits, postgres, past_runs, fill };
     for figure in wanted(args.only) {
         for store in wanted(args.store.clone()) {
             if let Err(error) = measure(figure, &bench, store, &mut report).await {
@@ -176,5 +188,6 @@ async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Repor
         Figure::Idle => idle::measure(bench, store, report).await,
         Figure::Crash => crash::measure(bench, store, report).await,
         Figure::Growth => growth::measure(bench, store, report).await,
+        Figure::Age => age::measure(bench, store, report).await,
     }
 }

@@ -13,7 +13,7 @@ const COMMITS: f64 = 14.0;
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     for clients in bench.clients.iter().copied() {
-        let (tally, _) = load(bench, store, clients).await?;
+        let (tally, _) = load(bench, Setup::new(store), clients).await?;
         report.errors_of("provision", &tally);
         let target = match store {
             Store::Sqlite => Target::AtLeast(300.0),
@@ -34,8 +34,8 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
 }
 
 /// Provisions for a while. Also how long each of their runs took from accepted to its first step.
-pub async fn load(bench: &Bench, store: Store, clients: usize) -> Outcome<(Tally, Vec<Duration>)> {
-    let fleet = Fleet::start(bench, Setup::new(store)).await?;
+pub async fn load(bench: &Bench, setup: Setup, clients: usize) -> Outcome<(Tally, Vec<Duration>)> {
+    let fleet = Fleet::start(bench, setup).await?;
     let crew = fleet.crew(clients).await?;
     let reactions = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&reactions);

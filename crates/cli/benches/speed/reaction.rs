@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     let idle = idle(bench, store).await?;
-    let (tally, busy) = provision::load(bench, store, BUSY_CLIENTS).await?;
+    let (tally, busy) = provision::load(bench, Setup::new(store), BUSY_CLIENTS).await?;
     report.errors_of("reaction", &tally);
     for (what, clients, wanted, seen) in [
         ("reaction p99, idle", 1, 20.0, idle),

@@ -3,6 +3,8 @@
 //! A notification inside a transaction would make commits queue behind one lock, so signals are sent
 //! after the commit, coalesced, on a connection of their own that need not wait for the disk.
 
+mod notify;
+
 use super::{Conn, Dialect, Expect, Statement, Tx, Work, migrations};
 use crate::signal::{Bus, Signal};
 use crate::value::{Row, Value};
@@ -10,12 +12,11 @@ use crate::{Result, StoreError};
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime, Timeouts};
 use futures_util::FutureExt;
 use futures_util::future::try_join_all;
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Config, NoTls};
+use tokio_postgres::{Config, NoTls};
 
 pub(super) const WORDS: &[(&str, &str)] = &[
     // Ids sort by their bytes, as everywhere else, whatever the language of the database.
@@ -94,12 +95,6 @@ const WAIT_FOR_CONNECTION: Duration = DEAD_LINE;
 const MAX_TRIES: u32 = 5;
 /// Connections beside the pool: the one that hears the other replicas.
 const LISTENERS: usize = 1;
-const CHANNEL: &str = "farrier";
-/// How many signals one notification carries.
-const MAX_COALESCED: usize = 64;
-/// After a notification, what is to be said in this long is said together.
-const GATHER: Duration = Duration::from_millis(2);
-const RECONNECT: Duration = Duration::from_millis(500);
 
 pub(crate) struct Postgres {
     pool: Pool,
@@ -139,10 +134,10 @@ impl Postgres {
             .build()
             .map_err(|error| StoreError::Unavailable(error.to_string()))?;
         migrate(&pool).await?;
-        let origin = format!("{:x}", rand_origin());
+        let origin = format!("{:x}", notify::origin());
         let (notices, queue) = mpsc::unbounded_channel();
-        tokio::spawn(run_notifier(pool.clone(), origin.clone(), queue));
-        tokio::spawn(run_listener(config, origin, bus.clone()));
+        tokio::spawn(notify::run_notifier(pool.clone(), origin.clone(), queue));
+        tokio::spawn(notify::run_listener(config, origin, bus.clone()));
         Ok(Arc::new(Self { pool, notices, bus }))
     }
 
@@ -231,6 +226,11 @@ impl Kind {
     }
 }
 
+/// A prepared statement keeps the plan that was best when the tables were small, until the next ANALYZE.
+/// Reading them whole is never best for long: whatever is asked often has an index. What has none looks
+/// so dear then that the database would compile it first, which takes longer than doing it.
+const KEPT_PLANS: &str = "-c enable_seqscan=off -c jit=off";
+
 /// What the database does by itself when we cannot: a process that was frozen or lost its host in the
 /// middle of a transaction would keep its rows locked and every watch waiting for as long as TCP takes to
 /// find out, which is hours; and a statement that we gave up would go on waiting for a lock.
@@ -239,7 +239,7 @@ fn session_limits() -> String {
     let statement = READ_LIMIT.as_millis();
     format!(
         "-c idle_in_transaction_session_timeout={idle} -c lock_timeout={lock} \
-         -c statement_timeout={statement}"
+         -c statement_timeout={statement} {KEPT_PLANS}"
     )
 }
 
@@ -415,83 +415,4 @@ fn row(row: &tokio_postgres::Row) -> Result<Row> {
         })
     });
     cells.collect::<Result<Vec<_>>>().map(Row)
-}
-
-/// Tells the other replicas, some time after the commit and never in its way.
-async fn run_notifier(pool: Pool, origin: String, mut queue: mpsc::UnboundedReceiver<Signal>) {
-    while let Some(first) = queue.recv().await {
-        let mut batch = HashSet::from([first]);
-        while batch.len() < MAX_COALESCED
-            && let Ok(more) = queue.try_recv()
-        {
-            batch.insert(more);
-        }
-        let words: Vec<String> = batch.iter().map(Signal::to_wire).collect();
-        let payload = format!("{origin}\n{}", words.join("\n"));
-        if let Err(error) = notify(&pool, &payload).await {
-            tracing::debug!(%error, "a notification was lost; the others will look by themselves");
-        }
-        tokio::time::sleep(GATHER).await;
-    }
-}
-
-async fn notify(pool: &Pool, payload: &str) -> Result<()> {
-    let conn = pool.get().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    let sql = "WITH quick AS (SELECT set_config('synchronous_commit', 'off', true)) \
-               SELECT pg_notify($1, $2) FROM quick";
-    execute(&conn, sql, &[Value::from(CHANNEL), Value::from(payload)]).await.map(drop)
-}
-
-/// Hears the other replicas. A lost connection is opened again; what was missed meanwhile is found by
-/// those who look by themselves, and they are told to look at once.
-async fn run_listener(config: Config, origin: String, bus: Bus) {
-    loop {
-        if let Err(error) = listen(&config, &origin, &bus).await {
-            tracing::debug!(%error, "not listening to the database; trying again");
-        }
-        if bus.is_deserted() {
-            return;
-        }
-        tokio::time::sleep(RECONNECT).await;
-    }
-}
-
-async fn listen(
-    config: &Config,
-    origin: &str,
-    bus: &Bus,
-) -> std::result::Result<(), tokio_postgres::Error> {
-    let (client, mut connection) = config.connect(NoTls).await?;
-    let (sender, mut heard) = mpsc::unbounded_channel();
-    let pump = tokio::spawn(async move {
-        while let Some(message) =
-            futures_util::future::poll_fn(|cx| connection.poll_message(cx)).await
-        {
-            match message {
-                Ok(AsyncMessage::Notification(notice)) => {
-                    if sender.send(notice).is_err() {
-                        return;
-                    }
-                }
-                Ok(_) => {}
-                Err(_) => return,
-            }
-        }
-    });
-    client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
-    bus.publish([Signal::Work, Signal::Event]);
-    while let Some(notice) = heard.recv().await {
-        let mut lines = notice.payload().lines();
-        if lines.next() != Some(origin) {
-            bus.publish(lines.filter_map(Signal::from_wire));
-        }
-    }
-    pump.abort();
-    Ok(())
-}
-
-/// A number that tells this process from the other replicas.
-fn rand_origin() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(std::process::id())
 }

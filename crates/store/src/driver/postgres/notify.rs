@@ -1,0 +1,102 @@
+//! LISTEN and NOTIFY: how the replicas hear of each other's commits. What is lost here costs time, never
+//! truth.
+
+use super::execute;
+use crate::signal::{Bus, Signal};
+use crate::value::Value;
+use crate::{Result, StoreError};
+use deadpool_postgres::Pool;
+use std::collections::HashSet;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_postgres::{AsyncMessage, Config, NoTls};
+
+const CHANNEL: &str = "farrier";
+/// How many signals one notification carries.
+const MAX_COALESCED: usize = 64;
+/// After a notification, what is to be said in this long is said together.
+const GATHER: Duration = Duration::from_millis(2);
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// Tells the other replicas, some time after the commit and never in its way.
+pub(super) async fn run_notifier(
+    pool: Pool,
+    origin: String,
+    mut queue: mpsc::UnboundedReceiver<Signal>,
+) {
+    while let Some(first) = queue.recv().await {
+        let mut batch = HashSet::from([first]);
+        while batch.len() < MAX_COALESCED
+            && let Ok(more) = queue.try_recv()
+        {
+            batch.insert(more);
+        }
+        let words: Vec<String> = batch.iter().map(Signal::to_wire).collect();
+        let payload = format!("{origin}\n{}", words.join("\n"));
+        if let Err(error) = notify(&pool, &payload).await {
+            tracing::debug!(%error, "a notification was lost; the others will look by themselves");
+        }
+        tokio::time::sleep(GATHER).await;
+    }
+}
+
+async fn notify(pool: &Pool, payload: &str) -> Result<()> {
+    let conn = pool.get().await.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+    let sql = "WITH quick AS (SELECT set_config('synchronous_commit', 'off', true)) \
+               SELECT pg_notify($1, $2) FROM quick";
+    execute(&conn, sql, &[Value::from(CHANNEL), Value::from(payload)]).await.map(drop)
+}
+
+/// Hears the other replicas. A lost connection is opened again; what was missed meanwhile is found by
+/// those who look by themselves, and they are told to look at once.
+pub(super) async fn run_listener(config: Config, origin: String, bus: Bus) {
+    loop {
+        if let Err(error) = listen(&config, &origin, &bus).await {
+            tracing::debug!(%error, "not listening to the database; trying again");
+        }
+        if bus.is_deserted() {
+            return;
+        }
+        tokio::time::sleep(RECONNECT).await;
+    }
+}
+
+async fn listen(
+    config: &Config,
+    origin: &str,
+    bus: &Bus,
+) -> std::result::Result<(), tokio_postgres::Error> {
+    let (client, mut connection) = config.connect(NoTls).await?;
+    let (sender, mut heard) = mpsc::unbounded_channel();
+    let pump = tokio::spawn(async move {
+        while let Some(message) =
+            futures_util::future::poll_fn(|cx| connection.poll_message(cx)).await
+        {
+            match message {
+                Ok(AsyncMessage::Notification(notice)) => {
+                    if sender.send(notice).is_err() {
+                        return;
+                    }
+                }
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    });
+    client.batch_execute(&format!("LISTEN {CHANNEL}")).await?;
+    bus.publish([Signal::Work, Signal::Event]);
+    while let Some(notice) = heard.recv().await {
+        let mut lines = notice.payload().lines();
+        if lines.next() != Some(origin) {
+            bus.publish(lines.filter_map(Signal::from_wire));
+        }
+    }
+    pump.abort();
+    Ok(())
+}
+
+/// A number that tells this process from the other replicas.
+pub(super) fn origin() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    RandomState::new().hash_one(std::process::id())
+}
