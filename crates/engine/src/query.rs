@@ -18,12 +18,19 @@ const MAX_OVERDUE: i64 = 1_000;
 /// How far back a machine that needs a person is searched for what failed.
 const MAX_FAILURES_BACK: i64 = 20;
 
-/// Reads a value in one consistent view.
+/// Reads a value in one consistent view; `one` statement needs no transaction for that.
 macro_rules! reading {
-    ($name:ident ( $($field:ident : $type:ty),* ) -> $out:ty, |$this:ident, $tx:ident| $body:expr) => {
+    (one $name:ident ( $($args:tt)* ) $($rest:tt)*) => {
+        reading!(@ true, $name ( $($args)* ) $($rest)*);
+    };
+    ($name:ident ( $($args:tt)* ) $($rest:tt)*) => {
+        reading!(@ false, $name ( $($args)* ) $($rest)*);
+    };
+    (@ $single:literal, $name:ident ( $($field:ident : $type:ty),* ) -> $out:ty, |$this:ident, $tx:ident| $body:expr) => {
         struct $name { $($field: $type),* }
         impl Work for $name {
             type Out = $out;
+            const SINGLE: bool = $single;
             async fn run(&self, $tx: &mut Tx) -> Result<$out> {
                 let $this = self;
                 $body
@@ -32,14 +39,14 @@ macro_rules! reading {
     };
 }
 
-reading!(Ping() -> Cursor, |_q, tx| tx.horizon().await);
+reading!(one Ping() -> Cursor, |_q, tx| tx.horizon().await);
 reading!(ActiveRuns(limit: i64) -> Vec<Run>, |q, tx| tx.active_runs(q.limit).await);
-reading!(GetMachine(id: MachineId) -> Option<Machine>, |q, tx| tx.machine(&q.id).await);
-reading!(GetRun(id: RunId) -> Option<Run>, |q, tx| tx.run(&q.id).await);
-reading!(GetPlan(id: PlanId) -> Option<Plan>, |q, tx| tx.plan(&q.id).await);
-reading!(ListMachines(filter: Filter, after: Option<String>, limit: i64) -> MachinePage,
+reading!(one GetMachine(id: MachineId) -> Option<Machine>, |q, tx| tx.machine(&q.id).await);
+reading!(one GetRun(id: RunId) -> Option<Run>, |q, tx| tx.run(&q.id).await);
+reading!(one GetPlan(id: PlanId) -> Option<Plan>, |q, tx| tx.plan(&q.id).await);
+reading!(one ListMachines(filter: Filter, after: Option<String>, limit: i64) -> MachinePage,
     |q, tx| tx.machines(&q.filter, q.after.as_deref(), q.limit).await);
-reading!(ListRuns(filter: Filter, before: Option<String>, limit: i64) -> RunPage,
+reading!(one ListRuns(filter: Filter, before: Option<String>, limit: i64) -> RunPage,
     |q, tx| tx.runs(&q.filter, q.before.as_deref(), q.limit).await);
 reading!(ListPlans(after: String, limit: i64) -> Vec<Plan>, |q, tx| tx.plans(&q.after, q.limit).await);
 reading!(History(id: String, after: i64, limit: i64) -> Vec<Event>,

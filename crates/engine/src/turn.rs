@@ -440,6 +440,7 @@ struct Load {
 
 impl Work for Load {
     type Out = Option<Held>;
+    const SINGLE: bool = true;
 
     async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
         tx.held(&self.id).await

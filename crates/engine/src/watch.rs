@@ -27,7 +27,7 @@ const BATCH: i64 = 500;
 /// How long to trust that a signal would have come.
 const POLL: Duration = Duration::from_secs(1);
 /// After a look, what comes in this long is looked at together.
-const GATHER: Duration = Duration::from_millis(4);
+const GATHER: Duration = Duration::from_millis(1);
 /// How long a new watch waits for transactions that were open when it came.
 const SETTLING: Duration = Duration::from_secs(1);
 /// How long a stream waits for a database that does not answer.
@@ -192,12 +192,14 @@ impl Engine {
     async fn settled_place(&self) -> Result<Cursor> {
         let latest = self.store().read(Latest).await?;
         let deadline = Instant::now() + SETTLING;
+        let mut wait = SETTLING / 1_000;
         loop {
             let horizon = self.store().read(Horizon).await?;
             if horizon >= latest || Instant::now() >= deadline {
                 return Ok(horizon);
             }
-            tokio::time::sleep(SETTLING / 1_000).await;
+            tokio::time::sleep(wait).await;
+            wait *= 2;
         }
     }
 
@@ -400,6 +402,7 @@ struct Latest;
 
 impl Work for Latest {
     type Out = Cursor;
+    const SINGLE: bool = true;
 
     async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
         tx.latest().await
@@ -410,6 +413,7 @@ struct Horizon;
 
 impl Work for Horizon {
     type Out = Cursor;
+    const SINGLE: bool = true;
 
     async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
         tx.horizon().await

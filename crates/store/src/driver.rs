@@ -32,6 +32,8 @@ pub enum Options {
 /// and touches nothing but the transaction it is given.
 pub trait Work: Send + Sync + 'static {
     type Out: Send + 'static;
+    /// True when it reads with one statement: then it needs no transaction to see one view.
+    const SINGLE: bool = false;
 
     fn run(&self, tx: &mut Tx) -> impl Future<Output = Result<Self::Out>> + Send;
 }

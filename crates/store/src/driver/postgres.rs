@@ -161,7 +161,8 @@ impl Postgres {
     }
 
     pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
-        match self.in_time(READ_LIMIT, &work, Kind::Read).await {
+        let kind = if W::SINGLE { Kind::Single } else { Kind::Read };
+        match self.in_time(READ_LIMIT, &work, kind).await {
             Ok((out, _)) => Ok(out),
             Err(Attempt::Again(error) | Attempt::Final(error)) => Err(error),
         }
@@ -188,7 +189,9 @@ impl Postgres {
     ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
         let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
         let mut open = Open(Some(Tx::new(Conn::Postgres(conn))));
-        open.send(kind.begin())?;
+        if let Some(begin) = kind.begin() {
+            open.send(begin)?;
+        }
         let result = match work.run(open.tx()?).await {
             Ok(out) => open.tx()?.flush().await.map(|()| out),
             Err(error) => Err(error),
@@ -202,8 +205,11 @@ impl Postgres {
                 open.send("COMMIT")?;
                 Ok((out, open.close()))
             }
+            (Ok(out), Kind::Single) => Ok((out, open.close())),
             (Err(error), _) => {
-                open.send("ROLLBACK")?;
+                if kind.begin().is_some() {
+                    open.send("ROLLBACK")?;
+                }
                 open.close();
                 Err(if again(&error) { Attempt::Again(error) } else { Attempt::Final(error) })
             }
@@ -213,15 +219,18 @@ impl Postgres {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
+    /// One statement, which is a transaction of its own.
+    Single,
     Read,
     Write,
 }
 
 impl Kind {
-    const fn begin(self) -> &'static str {
+    const fn begin(self) -> Option<&'static str> {
         match self {
-            Self::Read => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-            Self::Write => "BEGIN",
+            Self::Single => None,
+            Self::Read => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+            Self::Write => Some("BEGIN"),
         }
     }
 }

@@ -114,8 +114,12 @@ impl Sqlite {
             None => connect(&self.path)?,
         };
         let mut tx = Tx::new(Conn::Sqlite(conn));
-        let result = begin(&tx, "BEGIN").and_then(|()| now(work.run(&mut tx)));
-        let ended = begin(&tx, "COMMIT");
+        let (result, ended) = if W::SINGLE {
+            (now(work.run(&mut tx)), Ok(()))
+        } else {
+            let result = begin(&tx, "BEGIN").and_then(|()| now(work.run(&mut tx)));
+            (result, begin(&tx, "COMMIT"))
+        };
         if let (Conn::Sqlite(conn), Ok(())) = (tx.conn, ended) {
             self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
         }
