@@ -220,7 +220,8 @@ fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> 
         Store::Postgres => database.into(),
     };
     let mut command = Command::new(fill);
-    command.arg(database).arg(setup.past_runs.to_string());
+    // Young enough that nothing is cleared away meanwhile.
+    command.arg(database).arg(setup.past_runs.to_string()).args(["1000", "20"]);
     let done = command.output()?;
     match done.status.success() {
         true => Ok(()),

@@ -54,6 +54,9 @@ pub(super) const WORDS: &[(&str, &str)] = &[
 /// How many requests may share one commit.
 const MAX_GROUP: usize = 256;
 const STATEMENTS_CACHED: usize = 128;
+/// The writer goes over the upper pages of every index again and again; with the default of 2 MB a database
+/// with a past would read them from the file each time.
+const WRITER_CACHE_KB: i64 = 32_768;
 const BUSY_MS: u64 = 5_000;
 
 /// A piece of work on its way through the writer.
@@ -92,6 +95,7 @@ impl Sqlite {
     pub fn open(path: &Path, bus: Bus) -> Result<Arc<Self>> {
         let mut conn = connect(path)?;
         migrate(&mut conn)?;
+        conn.pragma_update(None, "cache_size", -WRITER_CACHE_KB).map_err(trouble)?;
         let (writer, jobs) = channel();
         std::thread::Builder::new()
             .name("sqlite-writer".into())
