@@ -57,14 +57,7 @@ fn fsync(folder: &Path) -> Outcome<Vec<Duration>> {
 /// Single-row commits with the pragmas of the store.
 fn sqlite(folder: &Path) -> Outcome<f64> {
     let conn = Connection::open(folder.join("raw.db"))?;
-    for (name, value) in [
-        ("journal_mode", "WAL"),
-        ("synchronous", "FULL"),
-        ("foreign_keys", "ON"),
-        ("temp_store", "MEMORY"),
-        ("wal_autocheckpoint", "4000"),
-        ("journal_size_limit", "67108864"),
-    ] {
+    for (name, value) in store::SQLITE_PRAGMAS {
         conn.pragma_update(None, name, value)?;
     }
     conn.execute_batch("CREATE TABLE raw (id INTEGER PRIMARY KEY, said TEXT)")?;

@@ -20,6 +20,7 @@ mod subject;
 mod tap;
 mod value;
 
+pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, Work};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};

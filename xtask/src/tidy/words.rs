@@ -345,7 +345,7 @@ mod tests {
         for good in [
             "/etc/farrier/farrier.toml",
             "https://example.com/home/x",
-            "./work/x",
+            "./builds/x",
             "a /home/ folder",
             "$X/root/y",
         ] {

@@ -4,14 +4,11 @@
 //! A seed tells the whole story: the same one brings the same deaths at the same moments. Run longer with
 //! `cargo xtask chaos --seed N --minutes M`; what it prints on a failure is the seed to replay.
 
-use crate::clients::{Door, Watcher, operator};
+use crate::clients::{Door, Watcher};
 use crate::gate::Scope;
-use crate::lives::params;
 use crate::world::{Process, World, simulate};
-use engine::Engine;
-use engine::submit::Start;
 use model::effect::{Effect, Verb};
-use model::id::{MachineId, RunId};
+use model::id::RunId;
 use model::plan::RunType;
 use model::run::act::{Action, Again};
 use providers::sim::{self, FaultRule};
@@ -136,19 +133,7 @@ async fn client(door: Door, machine: String, mut dice: Dice) {
         let started = match again {
             None => {
                 let run_type = dice.pick(&MOST);
-                let start = Start {
-                    machine_id: MachineId::trusted(machine.as_str()),
-                    request_id,
-                    run_type,
-                    plan_id: None,
-                    params: params(run_type),
-                    initiator: "client".into(),
-                };
-                let begin = |engine: Engine| {
-                    let start = start.clone();
-                    async move { engine.start(start).await.map(|started| started.run.spec.id) }
-                };
-                door.ask(begin).await
+                door.start(&machine, run_type, request_id).await
             }
             Some(id) => go_on(&door, id, request_id, &mut dice).await,
         };
@@ -158,7 +143,7 @@ async fn client(door: Door, machine: String, mut dice: Dice) {
         };
         if dice.often(25) {
             sleep(dice.millis(2_000)).await;
-            tell(&door, &id, Action::Cancel).await;
+            door.tell(&id, Action::Cancel).await;
         }
         let run = door.ended(&id).await;
         failed = run.progress.workflow.failed().then_some(id);
@@ -177,30 +162,15 @@ async fn go_on(
         0 => Again::Rerun,
         1 => Again::RestartClean,
         2 => {
-            tell(door, &id, Action::RetryStep).await;
+            door.tell(&id, Action::RetryStep).await;
             return Ok(id);
         }
         _ => {
-            tell(door, &id, Action::Adopt).await;
+            door.tell(&id, Action::Adopt).await;
             return Ok(id);
         }
     };
-    let again = |engine: Engine| {
-        let (id, request_id) = (id.clone(), request_id.clone());
-        async move { engine.again(id, how, request_id, operator()).await }
-    };
-    door.ask(again).await.map(|started| started.run.spec.id)
-}
-
-/// Says it until it is heard. That it makes no sense any more is an answer too.
-async fn tell(door: &Door, id: &RunId, action: Action) {
-    let told = door
-        .ask(|engine| {
-            let id = id.clone();
-            async move { engine.act(id, action, operator()).await }
-        })
-        .await;
-    assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
+    door.again(&id, how, &request_id).await
 }
 
 /// Does harm until the story is over, then puts everything right.

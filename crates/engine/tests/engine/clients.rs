@@ -60,6 +60,47 @@ impl Door {
         }
     }
 
+    pub async fn start(
+        &self,
+        machine: &str,
+        run_type: RunType,
+        request_id: String,
+    ) -> Result<RunId> {
+        let start = Start {
+            machine_id: MachineId::trusted(machine),
+            request_id,
+            run_type,
+            plan_id: None,
+            params: params(run_type),
+            initiator: "client".into(),
+        };
+        let begin = |engine: Engine| {
+            let start = start.clone();
+            async move { engine.start(start).await }
+        };
+        Ok(self.ask(begin).await?.run.spec.id)
+    }
+
+    pub async fn again(&self, parent: &RunId, how: Again, request_id: &str) -> Result<RunId> {
+        let begin = |engine: Engine| {
+            let (parent, request_id) = (parent.clone(), request_id.to_string());
+            async move { engine.again(parent, how, request_id, operator()).await }
+        };
+        Ok(self.ask(begin).await?.run.spec.id)
+    }
+
+    /// Says it until it is heard. That it makes no sense any more is an answer too: it may have held
+    /// when it was said before, and the run gone on since.
+    pub async fn tell(&self, id: &RunId, action: Action) {
+        let told = self
+            .ask(|engine| {
+                let id = id.clone();
+                async move { engine.act(id, action, operator()).await }
+            })
+            .await;
+        assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
+    }
+
     pub async fn ended(&self, id: &RunId) -> Run {
         loop {
             let run = self.ask(|engine| async move { engine.run(id).await }).await;
@@ -85,30 +126,21 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>) {
         }
         let request_id = format!("{ask:?} {index}");
         let id = match ask {
-            Ask::Start(run_type) => start(&door, run_type, request_id).await,
+            Ask::Start(run_type) => {
+                door.start(MACHINE, run_type, request_id).await.expect("accepted")
+            }
             Ask::Mend => {
                 sim.clear_faults(None).expect("cleared");
                 continue;
             }
             Ask::Act(action) => {
                 let id = last.expect("something to act on").spec.id;
-                let told = door
-                    .ask(|engine| {
-                        let id = id.clone();
-                        async move { engine.act(id, action, operator()).await }
-                    })
-                    .await;
-                // Asked for again after it held and the run went on: there is nothing left to do.
-                assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
+                door.tell(&id, action).await;
                 id
             }
             Ask::Again(how) => {
                 let parent = last.expect("something to do again").spec.id;
-                let again = |engine: Engine| {
-                    let (parent, request_id) = (parent.clone(), request_id.clone());
-                    async move { engine.again(parent, how, request_id, operator()).await }
-                };
-                door.ask(again).await.expect("accepted").run.spec.id
+                door.again(&parent, how, &request_id).await.expect("accepted")
             }
         };
         last = Some(door.ended(&id).await);
@@ -129,30 +161,7 @@ pub async fn nudge(door: Door, world: World) {
             Some(_) | None => tokio::time::sleep(PAUSE).await,
         }
     };
-    let told = door
-        .ask(|engine| {
-            let id = id.clone();
-            async move { engine.act(id, Action::RetryStep, operator()).await }
-        })
-        .await;
-    // By the time it is heard the run may have ended.
-    assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
-}
-
-async fn start(door: &Door, run_type: RunType, request_id: String) -> RunId {
-    let start = Start {
-        machine_id: MachineId::trusted(MACHINE),
-        request_id,
-        run_type,
-        plan_id: None,
-        params: params(run_type),
-        initiator: "client".into(),
-    };
-    let begin = |engine: Engine| {
-        let start = start.clone();
-        async move { engine.start(start).await }
-    };
-    door.ask(begin).await.expect("accepted").run.spec.id
+    door.tell(&id, Action::RetryStep).await;
 }
 
 /// What a watcher has been shown, in order.

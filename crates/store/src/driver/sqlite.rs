@@ -51,6 +51,16 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ("{latest}", "SELECT 0, 0"),
 ];
 
+/// How every connection is set up. Whoever measures the raw database sets it up the same way.
+pub const SQLITE_PRAGMAS: [(&str, &str); 6] = [
+    ("journal_mode", "WAL"),
+    ("synchronous", "FULL"),
+    ("foreign_keys", "ON"),
+    ("temp_store", "MEMORY"),
+    ("wal_autocheckpoint", "4000"),
+    ("journal_size_limit", "67108864"),
+];
+
 /// How many requests may share one commit.
 const MAX_GROUP: usize = 256;
 const STATEMENTS_CACHED: usize = 128;
@@ -231,14 +241,7 @@ pub(super) fn connect(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path).map_err(trouble)?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    for (name, value) in [
-        ("journal_mode", "WAL"),
-        ("synchronous", "FULL"),
-        ("foreign_keys", "ON"),
-        ("temp_store", "MEMORY"),
-        ("wal_autocheckpoint", "4000"),
-        ("journal_size_limit", "67108864"),
-    ] {
+    for (name, value) in SQLITE_PRAGMAS {
         conn.pragma_update(None, name, value).map_err(trouble)?;
     }
     Ok(conn)
