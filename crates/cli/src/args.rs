@@ -326,6 +326,9 @@ pub struct WatchArgs {
     /// Only what matches, e.g. 'type=REIMAGE'
     #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
     pub filter: String,
+    /// Begin with everything that is stored, not only with what is in flight
+    #[arg(long)]
+    pub all: bool,
 }
 
 #[derive(Debug, Args)]

@@ -18,7 +18,7 @@ use crate::time::brief;
 use feed::{News, Patience, RunEvents, RunLog, is_over};
 use log::LogLines;
 use progress::{Line, Place, Progress};
-use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest};
+use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout_at};
@@ -52,7 +52,8 @@ pub async fn follow(
 ) -> Result<Run, Failure> {
     let Start { run_id, progress, log_offset } = start;
     let filter = filter_by("run_id", &run_id, "")?;
-    let events = RunEvents { client: client.clone(), filter, cursor: String::new() };
+    let request = WatchRunsRequest { filter, ..Default::default() };
+    let events = RunEvents { client: client.clone(), request };
     let log =
         RunLog { client: client.clone(), run_id: run_id.clone(), offset: log_offset, follow: true };
     let mut teller = Teller {

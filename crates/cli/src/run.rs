@@ -110,7 +110,7 @@ async fn watch_one_or_all(
     args: RunWatchArgs,
 ) -> Result<Exit, Failure> {
     let Some(run_id) = args.run_id else {
-        return watch::runs(client, screen, args.filter).await;
+        return watch::runs(client, screen, args.filter, args.all).await;
     };
     let run = fetch_run(client, &run_id).await?;
     let errand =

@@ -12,7 +12,7 @@ use crate::run::workflow_name;
 use crate::table::{Paint, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
-use proto::v1::{OperationEvent, RunEvent, run::Phase};
+use proto::v1::{OperationEvent, RunEvent, WatchOperationsRequest, WatchRunsRequest, run::Phase};
 use serde::Serialize;
 
 /// The longest operation type, so that phases stand below each other.
@@ -27,13 +27,20 @@ pub async fn operations(
         Some(machine_id) => filter_by("machine_id", machine_id, &args.filter)?,
         None => args.filter,
     };
-    let source = OperationEvents { client: client.clone(), filter, cursor: String::new() };
+    let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
+    let source = OperationEvents { client: client.clone(), request };
     let (clock, paint) = (Clock::system(), screen.paint());
     stream(client, screen, source, |event| operation_line(event, &clock, paint)).await
 }
 
-pub async fn runs(client: &Client, screen: &mut Screen, filter: String) -> Result<Exit, Failure> {
-    let source = RunEvents { client: client.clone(), filter, cursor: String::new() };
+pub async fn runs(
+    client: &Client,
+    screen: &mut Screen,
+    filter: String,
+    all: bool,
+) -> Result<Exit, Failure> {
+    let request = WatchRunsRequest { filter, skip_ended: !all, ..Default::default() };
+    let source = RunEvents { client: client.clone(), request };
     let (clock, paint) = (Clock::system(), screen.paint());
     stream(client, screen, source, |event| run_line(event, &clock, paint)).await
 }

@@ -184,7 +184,7 @@ impl Engine {
         };
         self.hub().watchers.fetch_add(1, Ordering::Relaxed);
         self.hub().events_came();
-        Ok(Watch { engine: self.clone(), filter, place })
+        Ok(Watch { engine: self.clone(), at_first: filter.clone(), filter, place })
     }
 
     /// A place that has behind it whatever this caller may have seen already. Another's transaction
@@ -226,6 +226,8 @@ pub struct Seen {
 pub struct Watch {
     engine: Engine,
     filter: Filter,
+    /// What the snapshot shows.
+    at_first: Filter,
     place: Place,
 }
 
@@ -236,6 +238,12 @@ impl Drop for Watch {
 }
 
 impl Watch {
+    /// Leaves what has ended out of the snapshot: the past of a fleet is long.
+    pub fn without_ended(mut self) -> Self {
+        self.at_first = self.at_first.clone().and(Filter::in_flight());
+        self
+    }
+
     /// What comes next, in order. Waits until there is something; empty when the process stops.
     pub async fn next(&mut self) -> Result<Vec<Seen>> {
         let mut trouble = Trouble::default();
@@ -255,7 +263,7 @@ impl Watch {
     }
 
     async fn snapshot(&mut self, at: Cursor, before: Option<RunId>) -> Result<Vec<Seen>> {
-        let filter = self.filter.clone();
+        let filter = self.at_first.clone();
         let work = AsOf { filter, before: before.map(|run| run.to_string()), at };
         let page = self.engine.store().scan(work).await?;
         let mut seen = Vec::with_capacity(page.runs.len());

@@ -10,7 +10,7 @@ use crate::condition::ConditionType;
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::refusal::Refusal;
-use crate::run::Run;
+use crate::run::{Run, RunPhase};
 
 /// The longest filter that is read.
 pub const MAX_FILTER: usize = 4_096;
@@ -76,6 +76,18 @@ impl Filter {
             (Field::Label(key), [value]) if !term.negated => Some((key.as_str(), value.as_str())),
             _ => None,
         })
+    }
+
+    /// Runs that have not ended.
+    pub fn in_flight() -> Self {
+        let words = [RunPhase::Pending, RunPhase::Running].map(|phase| phase.as_str().to_string());
+        Self { terms: vec![Term { field: Field::RunPhase, negated: false, values: words.into() }] }
+    }
+
+    /// What both let through.
+    pub fn and(mut self, other: Self) -> Self {
+        self.terms.extend(other.terms);
+        self
     }
 
     pub fn parse(text: &str, subject: Subject) -> Result<Self, Refusal> {

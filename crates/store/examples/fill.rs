@@ -91,6 +91,7 @@ async fn main() -> Outcome<()> {
     for statement in fill.finish() {
         writer.run(statement).await?;
     }
+    writer.sync(&asked).await?;
     println!("{} runs on {} machines in {:.0?}", asked.runs, asked.machines, started.elapsed());
     Ok(())
 }
@@ -291,6 +292,15 @@ impl Writer {
         let conn = rusqlite::Connection::open(&asked.database)?;
         conn.execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -400000;")?;
         Ok(Self::Sqlite(conn))
+    }
+
+    /// What was written without durability reaches the disk now, and not while somebody measures.
+    async fn sync(&self, asked: &Asked) -> Outcome<()> {
+        match self {
+            Self::Sqlite(_) => std::fs::File::open(&asked.database)?.sync_all()?,
+            Self::Postgres(client) => client.batch_execute("CHECKPOINT").await?,
+        }
+        Ok(())
     }
 
     async fn run(&self, sql: &str) -> Outcome<()> {

@@ -209,7 +209,6 @@ async fn connect(url: &str) -> Outcome<Channel> {
     Ok(Channel::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?)
 }
 
-/// Starts a server and waits until it answers.
 /// Puts the past into a database before the server sees it.
 fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> {
     let fill = bench.fill.as_ref().ok_or("start it with `cargo xtask bench`")?;
@@ -229,6 +228,7 @@ fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> 
     }
 }
 
+/// Starts a server and waits until it answers.
 fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)> {
     let file = dir.join("farrier.toml");
     std::fs::write(&file, setup.config(&dir.join("data"), database))?;

@@ -67,9 +67,10 @@ pub fn since_1970(at: &Timestamp) -> Duration {
     Duration::new(seconds, u32::try_from(at.nanos).unwrap_or_default())
 }
 
-/// Watches runs: what matches now, or only what comes after a cursor.
+/// Watches runs: what is in flight and then what comes, or only what comes after a cursor.
 pub async fn watch(channel: Channel, filter: &str, cursor: &str) -> Outcome<Streaming<Event>> {
-    let asked = v1::WatchRunsRequest { filter: filter.into(), cursor: cursor.into() };
+    let (filter, cursor) = (filter.into(), cursor.into());
+    let asked = v1::WatchRunsRequest { filter, cursor, skip_ended: true };
     stream(channel, "/farrier.v1.RunService/WatchRuns", asked).await
 }
 

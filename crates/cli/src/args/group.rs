@@ -182,6 +182,9 @@ pub struct RunWatchArgs {
         conflicts_with = "run_id"
     )]
     pub filter: String,
+    /// Begin with everything that is stored, not only with what is in flight
+    #[arg(long, conflicts_with = "run_id")]
+    pub all: bool,
     /// With a run: stop waiting after this long
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub timeout: Duration,

@@ -155,24 +155,22 @@ pub fn is_passing(status: &Status) -> bool {
 /// The events of runs.
 pub struct RunEvents {
     pub client: Client,
-    pub filter: String,
-    pub cursor: String,
+    pub request: WatchRunsRequest,
 }
 
 impl Source for RunEvents {
     type Item = RunEvent;
 
     async fn open(&mut self) -> Result<Streaming<RunEvent>, Status> {
-        let request = WatchRunsRequest { filter: self.filter.clone(), cursor: self.cursor.clone() };
-        Ok(self.client.runs().watch_runs(request).await?.into_inner())
+        Ok(self.client.runs().watch_runs(self.request.clone()).await?.into_inner())
     }
 
     fn advance(&mut self, event: &RunEvent) {
-        self.cursor.clone_from(&event.cursor);
+        self.request.cursor.clone_from(&event.cursor);
     }
 
     fn forget(&mut self) -> bool {
-        !std::mem::take(&mut self.cursor).is_empty()
+        !std::mem::take(&mut self.request.cursor).is_empty()
     }
 
     async fn finished(&mut self) -> Result<bool, Status> {
@@ -183,25 +181,22 @@ impl Source for RunEvents {
 /// The events of operations.
 pub struct OperationEvents {
     pub client: Client,
-    pub filter: String,
-    pub cursor: String,
+    pub request: WatchOperationsRequest,
 }
 
 impl Source for OperationEvents {
     type Item = OperationEvent;
 
     async fn open(&mut self) -> Result<Streaming<OperationEvent>, Status> {
-        let request =
-            WatchOperationsRequest { filter: self.filter.clone(), cursor: self.cursor.clone() };
-        Ok(self.client.operations().watch_operations(request).await?.into_inner())
+        Ok(self.client.operations().watch_operations(self.request.clone()).await?.into_inner())
     }
 
     fn advance(&mut self, event: &OperationEvent) {
-        self.cursor.clone_from(&event.cursor);
+        self.request.cursor.clone_from(&event.cursor);
     }
 
     fn forget(&mut self) -> bool {
-        !std::mem::take(&mut self.cursor).is_empty()
+        !std::mem::take(&mut self.request.cursor).is_empty()
     }
 
     async fn finished(&mut self) -> Result<bool, Status> {
@@ -266,7 +261,10 @@ mod tests {
 
     fn events(cursor: &str) -> RunEvents {
         let client = Client::new("127.0.0.1:1").unwrap();
-        RunEvents { client, filter: String::new(), cursor: cursor.into() }
+        RunEvents {
+            client,
+            request: WatchRunsRequest { cursor: cursor.into(), ..Default::default() },
+        }
     }
 
     #[tokio::test]

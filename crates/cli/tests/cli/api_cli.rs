@@ -214,9 +214,9 @@ fn looking(person: &Terminal) {
         let log = person.line(&line, 0);
         assert!(log.contains("Writing image ubuntu-2204"), "{log}");
     }
-    person.stream(&["watch"], "machine-1");
-    person.stream(&["watch", "machine-2", "-o", "json"], "machine-2");
-    person.stream(&["run", "watch"], "machine-1");
+    person.stream(&["watch", "--all"], "machine-1");
+    person.stream(&["watch", "machine-2", "--all", "-o", "json"], "machine-2");
+    person.stream(&["run", "watch", "--all"], "machine-1");
     assert!(person.line(&format!("run watch {run}"), 0).contains("✓ SUCCEEDED"));
     let effects = person.line(&format!("sim effects --prefix {run}"), 0);
     assert!(effects.contains("repave-os/1"), "{effects}");

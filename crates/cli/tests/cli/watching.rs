@@ -52,7 +52,8 @@ impl From<v1::OperationEvent> for Seen {
 }
 
 async fn watch_runs(api: &mut Clients, filter: &str, cursor: &str) -> Streaming<v1::RunEvent> {
-    let request = v1::WatchRunsRequest { filter: filter.into(), cursor: cursor.into() };
+    let request =
+        v1::WatchRunsRequest { filter: filter.into(), cursor: cursor.into(), ..Default::default() };
     api.runs.watch_runs(request).await.map(Response::into_inner).unwrap()
 }
 
@@ -61,7 +62,11 @@ async fn watch_operations(
     filter: &str,
     cursor: &str,
 ) -> Streaming<v1::OperationEvent> {
-    let request = v1::WatchOperationsRequest { filter: filter.into(), cursor: cursor.into() };
+    let request = v1::WatchOperationsRequest {
+        filter: filter.into(),
+        cursor: cursor.into(),
+        ..Default::default()
+    };
     api.operations.watch_operations(request).await.map(Response::into_inner).unwrap()
 }
 
@@ -167,6 +172,32 @@ async fn resuming(_world: &World, mut api: Clients) {
     let next = take(&mut again, 1).await.remove(0);
     assert_eq!((&next.id, next.version, next.initial), (&run, 1, false));
     assert_eq!(take(&mut runs, 1).await, [next]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_may_leave_the_past_out() {
+    on_both("zero", without_the_past).await;
+}
+
+async fn without_the_past(_world: &World, mut api: Clients) {
+    for id in ["m-1", "m-2"] {
+        api.in_maintenance(id).await;
+    }
+    api.fault(fault("m-1", "reboot", "hang", 0)).await;
+    let run = api.start("m-1", "REBOOT", "r").await.run_id;
+    let request = v1::WatchRunsRequest { skip_ended: true, ..Default::default() };
+    let mut runs = api.runs.watch_runs(request.clone()).await.unwrap().into_inner();
+    let first: Seen = take(&mut runs, 1).await.remove(0);
+    assert_eq!((&first.id, first.initial), (&run, true));
+    // What ends from now on is told like everything else.
+    let next = api.start("m-2", "REBOOT", "r").await.run_id;
+    let told = until_ended(&mut runs, 1).await;
+    assert!(told.iter().all(|one| !one.initial), "{told:#?}");
+    assert_eq!(told.last().map(|one| (&one.id, one.phase)), Some((&next, "SUCCEEDED")));
+    // A filter for what has ended begins with nothing.
+    let request = v1::WatchRunsRequest { filter: "phase=SUCCEEDED".into(), ..request };
+    let mut ended = api.runs.watch_runs(request).await.unwrap().into_inner();
+    assert_eq!(drain(&mut ended).await, []);
 }
 
 #[tokio::test(flavor = "multi_thread")]

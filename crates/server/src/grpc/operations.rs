@@ -29,13 +29,19 @@ impl Doors {
         Ok((found, next))
     }
 
-    pub(super) async fn open_watch(&self, filter: &str, cursor: &str) -> Result<Watch, Status> {
+    pub(super) async fn open_watch(
+        &self,
+        filter: &str,
+        cursor: &str,
+        skip_ended: bool,
+    ) -> Result<Watch, Status> {
         let filter = Filter::parse(filter, Subject::Run).map_err(refused)?;
         let place = match cursor {
             "" => None,
             word => Some(Place::parse(word).map_err(refused)?),
         };
-        self.engine.watch(filter, place).await.map_err(failed)
+        let watch = self.engine.watch(filter, place).await.map_err(failed)?;
+        Ok(if skip_ended { watch.without_ended() } else { watch })
     }
 
     pub(super) async fn open_log(
@@ -83,7 +89,7 @@ impl v1::operation_service_server::OperationService for Doors {
         request: Request<v1::WatchOperationsRequest>,
     ) -> Result<Response<Self::WatchOperationsStream>, Status> {
         let asked = request.into_inner();
-        let watch = self.open_watch(&asked.filter, &asked.cursor).await?;
+        let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
         Ok(Response::new(stream::watch(watch, operation_event)))
     }
 

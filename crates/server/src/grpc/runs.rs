@@ -83,7 +83,7 @@ impl v1::run_service_server::RunService for Doors {
         request: Request<v1::WatchRunsRequest>,
     ) -> Result<Response<Self::WatchRunsStream>, Status> {
         let asked = request.into_inner();
-        let watch = self.open_watch(&asked.filter, &asked.cursor).await?;
+        let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
         Ok(Response::new(stream::watch(watch, run_event)))
     }
 
