@@ -3,10 +3,9 @@
 use crate::hand::Crew;
 use crate::{Bench, Outcome, Store};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use tonic::transport::Channel;
 
 /// More clients than this share connections.
@@ -108,7 +107,7 @@ pub struct Fleet {
     url: String,
     child: Child,
     database: String,
-    dir: TempDir,
+    dir: PathBuf,
 }
 
 impl Fleet {
@@ -117,11 +116,11 @@ impl Fleet {
             Store::Sqlite => String::new(),
             Store::Postgres => new_database(bench.postgres()?).await?,
         };
-        let dir = tempfile::tempdir()?;
+        let dir = tempfile::tempdir_in(bench.root.path())?.keep();
         if setup.past_runs > 0 {
-            age(bench, &setup, dir.path(), &database)?;
+            age(bench, &setup, &dir, &database)?;
         }
-        let (child, url) = launch(&setup, dir.path(), &database)?;
+        let (child, url) = launch(&setup, &dir, &database)?;
         let fleet = Self { setup, url, child, database, dir };
         fleet.settle().await?;
         Ok(fleet)
@@ -151,7 +150,7 @@ impl Fleet {
     pub fn crash(&mut self) -> Outcome<()> {
         self.child.kill()?;
         self.child.wait()?;
-        (self.child, self.url) = launch(&self.setup, self.dir.path(), &self.database)?;
+        (self.child, self.url) = launch(&self.setup, &self.dir, &self.database)?;
         Ok(())
     }
 
@@ -181,7 +180,7 @@ impl Fleet {
 
     /// What the server complained about; an empty log is a good one.
     pub fn complaints(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("server.log")).unwrap_or_default()
+        std::fs::read_to_string(self.dir.join("server.log")).unwrap_or_default()
     }
 }
 
@@ -189,7 +188,13 @@ impl Drop for Fleet {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        // The largest file; the others stay until the end.
+        let _ = std::fs::remove_file(database_file(&self.dir));
     }
+}
+
+fn database_file(dir: &Path) -> PathBuf {
+    dir.join("data").join("farrier.db")
 }
 
 /// The name of a machine that the server registered at its start, counted from zero.
@@ -212,10 +217,9 @@ async fn connect(url: &str) -> Outcome<Channel> {
 /// Puts the past into a database before the server sees it.
 fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> {
     let fill = bench.fill.as_ref().ok_or("start it with `cargo xtask bench`")?;
-    let data = dir.join("data");
-    std::fs::create_dir_all(&data)?;
+    std::fs::create_dir_all(dir.join("data"))?;
     let database = match setup.store {
-        Store::Sqlite => data.join("farrier.db").into_os_string(),
+        Store::Sqlite => database_file(dir).into_os_string(),
         Store::Postgres => database.into(),
     };
     let mut command = Command::new(fill);

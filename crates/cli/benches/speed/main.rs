@@ -30,6 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use table::Report;
+use tempfile::TempDir;
 
 pub type Wrong = Box<dyn std::error::Error + Send + Sync>;
 pub type Outcome<T> = Result<T, Wrong>;
@@ -127,6 +128,9 @@ pub struct Bench {
     postgres: Option<String>,
     past_runs: u64,
     fill: Option<PathBuf>,
+    /// Where every fleet has its folder until the end: a file system that has just removed very many files is slow to
+    /// make new ones.
+    root: TempDir,
 }
 
 impl Bench {
@@ -160,7 +164,8 @@ async fn run(args: Args) -> Outcome<bool> {
     let postgres = std::env::var("FARRIER_TEST_POSTGRES").ok();
     let span = Duration::try_from_secs_f64(args.seconds)?;
     let (past_runs, fill) = (args.past_runs, args.fill);
-    let bench = Bench { clients: args.clients, span, limits, postgres, past_runs, fill };
+    let root = tempfile::tempdir()?;
+    let bench = Bench { clients: args.clients, span, limits, postgres, past_runs, fill, root };
     for figure in wanted(args.only) {
         for store in wanted(args.store.clone()) {
             if let Err(error) = measure(figure, &bench, store, &mut report).await {

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! machines/<id>.jsonl  the hardware of one machine: its last whole line, the others are older
-//! locks/<id>.lock      who changes it holds this, for microseconds
+//! locks/<n>.lock       who changes one of the machines of this number holds it, for microseconds
 //! effects.jsonl        the ledger, one line for each order and each act, only appended to
-//! faults.json          the fault rules, under locks/.faults.lock
+//! faults.json          the fault rules, under locks/faults.lock
 //! ```
 //!
 //! A process may be killed between any two lines here: what a file says is either as before or as after.
-//! Machines are written by appending, as making and removing files is what file systems are slowest at.
+//! Machines are written by appending and share their locks, as making and removing files is what file systems are
+//! slowest at.
 
 use super::fault::Rules;
 use super::hardware::Hardware;
@@ -30,7 +31,7 @@ const ENTRY_START: &str = "{\"what\":";
 /// How long a machine's file may grow before it begins anew.
 const LONG: usize = 32 * 1_024;
 const RULES: &str = "faults.json";
-const RULES_LOCK: &str = ".faults";
+const RULES_LOCK: &str = "faults";
 
 pub fn prepare(root: &Path) -> io::Result<()> {
     fs::create_dir_all(root.join(MACHINES))?;
@@ -44,7 +45,7 @@ pub fn change_machine<T>(
     change: impl FnOnce(&mut Hardware, &mut Vec<Entry>) -> T,
 ) -> Result<T, Fault> {
     let name = file_name(machine);
-    let _alone = exclude(root, &name)?;
+    let _alone = exclude(root, &lock_of(&name).to_string())?;
     let path = root.join(MACHINES).join(format!("{name}.jsonl"));
     let text = text_of(&path)?.unwrap_or_default();
     let before = last_line(&text);
@@ -89,7 +90,6 @@ pub fn rules(root: &Path) -> Result<Rules, Fault> {
 }
 
 pub fn change_rules<T>(root: &Path, change: impl FnOnce(&mut Rules) -> T) -> Result<T, Fault> {
-    // No machine's file begins with a dot, so this lock is nobody else's.
     let _alone = exclude(root, RULES_LOCK)?;
     let path = root.join(RULES);
     let (before, rules) = read::<Rules>(&path)?;
@@ -130,6 +130,11 @@ pub fn ledger(root: &Path) -> Result<Vec<Entry>, Fault> {
 fn entry(line: &str) -> Option<Entry> {
     let whole = &line[line.rfind(ENTRY_START)?..];
     serde_json::from_str(whole).ok()
+}
+
+/// Which of the 256 locks a machine has. The same in every process, of whatever version.
+fn lock_of(name: &str) -> u8 {
+    name.bytes().fold(0, |sum: u8, byte| sum.wrapping_mul(31).wrapping_add(byte))
 }
 
 /// Holds the lock until it is dropped, or until the process dies.
