@@ -271,7 +271,7 @@ mod tests {
     async fn a_refused_cursor_starts_over_but_only_once() {
         let mut source = events("17");
         assert!(matches!(judge(&mut source, Status::out_of_range("too old")), End::Lost(_)));
-        assert_eq!(source.cursor, "");
+        assert_eq!(source.request.cursor, "");
         assert!(matches!(judge(&mut source, Status::out_of_range("too old")), End::Failed(_)));
         assert!(matches!(judge(&mut source, Status::unavailable("stopping")), End::Lost(_)));
         assert!(matches!(judge(&mut source, Status::not_found("no such run")), End::Failed(_)));
