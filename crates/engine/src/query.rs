@@ -41,7 +41,6 @@ macro_rules! reading {
 
 reading!(one Ping() -> Cursor, |_q, tx| tx.horizon().await);
 reading!(ActiveRuns(limit: i64) -> Vec<Run>, |q, tx| tx.active_runs(q.limit).await);
-reading!(one GetMachine(id: MachineId) -> Option<Machine>, |q, tx| tx.machine(&q.id).await);
 reading!(one GetRun(id: RunId) -> Option<Run>, |q, tx| tx.run(&q.id).await);
 reading!(one GetPlan(id: PlanId) -> Option<Plan>, |q, tx| tx.plan(&q.id).await);
 reading!(one ListMachines(filter: Filter, after: Option<String>, limit: i64) -> MachinePage,
@@ -113,7 +112,7 @@ impl Engine {
     }
 
     pub async fn machine(&self, id: &MachineId) -> Result<Machine> {
-        let found = self.store().read(GetMachine { id: id.clone() }).await?;
+        let found = self.store().machine(id).await?;
         Ok(found.ok_or_else(|| no_machine(id))?)
     }
 

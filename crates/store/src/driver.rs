@@ -4,10 +4,13 @@ mod memory;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
 
+use crate::machine::GetMachine;
 use crate::signal::{Bus, Signal};
 use crate::tap::{Passing, Tap, name_of};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
+use model::id::MachineId;
+use model::machine::Machine;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -109,6 +112,17 @@ impl Store {
             Driver::Sqlite(db) => db.scan(work).await,
             Driver::Postgres(db) => db.read(work).await,
             Driver::Memory(db) => db.run(&work),
+        }
+    }
+
+    /// One machine. Where that is a round trip, those that are asked for at once share it.
+    pub async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
+        match &self.driver {
+            Driver::Postgres(db) => {
+                self.pass(Passing::Read).await?;
+                db.machine(id).await
+            }
+            Driver::Sqlite(_) | Driver::Memory(_) => self.read(GetMachine(id.clone())).await,
         }
     }
 

@@ -5,7 +5,7 @@ use crate::event::NewEvent;
 use crate::filter::{Select, sql_of};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
-use crate::{Result, StoreError, Tx};
+use crate::{Result, StoreError, Tx, Work};
 use model::condition::Conditions;
 use model::filter::Filter;
 use model::id::{MachineId, RunId};
@@ -29,11 +29,33 @@ pub struct MachinePage {
 
 const COLUMNS: &str = "id, version, phase, active_run, labels, body, created_at, updated_at";
 
+pub(crate) struct GetMachine(pub MachineId);
+
+impl Work for GetMachine {
+    type Out = Option<Machine>;
+    const SINGLE: bool = true;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Machine>> {
+        tx.machine(&self.0).await
+    }
+}
+
 impl Tx {
     pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
         row.as_ref().map(machine).transpose()
+    }
+
+    /// Several of them. One that cannot be read leaves the others readable.
+    pub async fn machines_among(
+        &mut self,
+        ids: &[&str],
+    ) -> Result<Vec<(MachineId, Result<Machine>)>> {
+        let sql = format!("SELECT {COLUMNS} FROM machines WHERE id {{among $1}}");
+        let sql = self.dialect().fill(&sql);
+        let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
+        rows.iter().map(|row| Ok((MachineId::trusted(row.text(0)?), machine(row)))).collect()
     }
 
     /// The same, held against other writers until the transaction ends.

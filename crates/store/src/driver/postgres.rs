@@ -3,6 +3,7 @@
 //! A notification inside a transaction would make commits queue behind one lock, so signals are sent
 //! after the commit, coalesced, on a connection of their own that need not wait for the disk.
 
+mod gather;
 mod notify;
 
 use super::{Conn, Dialect, Expect, Statement, Tx, Work, migrations};
@@ -100,6 +101,7 @@ pub(crate) struct Postgres {
     pool: Pool,
     notices: mpsc::UnboundedSender<Signal>,
     bus: Bus,
+    lookups: gather::Lookups,
 }
 
 impl Postgres {
@@ -138,7 +140,7 @@ impl Postgres {
         let (notices, queue) = mpsc::unbounded_channel();
         tokio::spawn(notify::run_notifier(pool.clone(), origin.clone(), queue));
         tokio::spawn(notify::run_listener(config, origin, bus.clone()));
-        Ok(Arc::new(Self { pool, notices, bus }))
+        Ok(Arc::new(Self { pool, notices, bus, lookups: gather::Lookups::default() }))
     }
 
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {

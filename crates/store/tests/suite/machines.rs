@@ -14,6 +14,7 @@ on_both!(
     racing_updates_are_all_applied,
     a_refusal_takes_everything_back,
     odd_texts_survive,
+    lookups_at_once_are_answered_each_with_its_own,
 );
 
 fn full(id: &str) -> Machine {
@@ -63,6 +64,44 @@ async fn every_field_comes_back(db: Db) {
     let told: Vec<_> = events.iter().map(|one| (one.version, one.word.as_str())).collect();
     assert_eq!(told, [(1, "BUSY"), (2, "IDLE")]);
     assert!(events.iter().all(|one| one.object_id == "m-1" && one.run.is_none()));
+}
+
+/// More than one statement reads, many of the same machine, some of none, one of a damaged one; and some who ask
+/// go away before they are answered.
+async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
+    let id = |n: usize| MachineId::trusted(format!("m-{n}"));
+    db.add_machines((0..300).map(|n| machine(&format!("m-{n}"))).collect()).await;
+    let damage = "UPDATE machines SET body = '{' WHERE id = 'm-7'";
+    db.past_the_store(damage, damage).await;
+    let mut asked = Vec::new();
+    for n in (0..600).chain(0..20) {
+        let store = db.store.clone();
+        let task = tokio::spawn(async move { (n, store.machine(&id(n)).await) });
+        match n % 10 {
+            9 => task.abort(),
+            _ => asked.push(task),
+        }
+    }
+    for task in asked {
+        match task.await.unwrap() {
+            (7, found) => assert!(matches!(found, Err(StoreError::Corrupt(_))), "{found:?}"),
+            (n, found) => {
+                let found = found.unwrap().map(|machine| machine.id);
+                assert_eq!(found, (n < 300).then(|| id(n)));
+            }
+        }
+    }
+    // And whoever asks after a change sees it.
+    let mut changed = db.machine(&id(0)).await;
+    for _ in 0..20 {
+        let next = tx!([changed], |tx| {
+            let mut machine = changed;
+            tx.update_machine(&mut machine, &event())?;
+            Ok(machine)
+        });
+        changed = db.write(next).await.unwrap();
+        assert_eq!(db.store.machine(&changed.id).await, Ok(Some(changed.clone())));
+    }
 }
 
 async fn an_id_is_taken_once(db: Db) {
