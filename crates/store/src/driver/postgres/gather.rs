@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 /// How many statements may be under way. More than one, so that a slow connection holds up only a part.
-const READERS: usize = 4;
+const READERS: usize = 2;
 /// How many machines one statement reads.
 const MAX_TOGETHER: usize = 256;
 
