@@ -81,6 +81,11 @@ codes! {
     FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
     UndoFailed = "undo-failed", NeedsIntervention, No;
     CapabilityMissing = "capability-missing", Rejected, No;
+    NotSupported = "not-supported", Rejected, No;
+    LoginRefused = "login-refused", NeedsIntervention, No;
+    IdentityChanged = "identity-changed", NeedsIntervention, No;
+    IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
+    CredentialMissing = "credential-missing", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;

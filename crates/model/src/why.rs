@@ -320,6 +320,12 @@ fn failed_commands(run: &Run) -> Vec<String> {
             vec![format!("farrier get {}", run.spec.machine_id), rerun]
         }
         Code::ForeignEngine | Code::RecordUnreadable => vec![rerun, logs],
+        Code::LoginRefused | Code::CredentialMissing => {
+            vec!["farrier credential list".into(), retry]
+        }
+        Code::IdentityChanged => vec!["farrier trust list".into(), retry],
+        Code::IdentityUntrusted => vec![format!("farrier get {}", run.spec.machine_id), retry],
+        Code::NotSupported => vec!["farrier plans".into(), rerun],
     }
 }
 
