@@ -149,6 +149,12 @@ pub enum ClientCommand {
     /// Plans: the steps of a run
     #[command(subcommand)]
     Plan(PlanCommand),
+    /// Credentials: what Farrier logs in with; a secret goes in and never comes out
+    #[command(subcommand)]
+    Credential(CredentialCommand),
+    /// Trust: the certificates and host keys that were met
+    #[command(subcommand)]
+    Trust(TrustCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),

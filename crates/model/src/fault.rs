@@ -69,6 +69,7 @@ codes! {
     BmcUnreachable = "bmc-unreachable", Retryable, No;
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
+    DatabaseUnreachable = "database-unreachable", Retryable, No;
     EffectFailed = "effect-failed", Retryable, No;
     ReadBackDiffers = "read-back-differs", Retryable, No;
     CommandFailed = "command-failed", Retryable, No;
@@ -97,7 +98,13 @@ codes! {
 impl Code {
     /// True when somebody could not be reached, so that nothing was learned about work under way.
     pub const fn unseen(self) -> bool {
-        matches!(self, Self::BmcUnreachable | Self::HostUnreachable | Self::ClusterUnreachable)
+        matches!(
+            self,
+            Self::BmcUnreachable
+                | Self::HostUnreachable
+                | Self::ClusterUnreachable
+                | Self::DatabaseUnreachable
+        )
     }
 
     pub fn parse(name: &str) -> Option<Self> {

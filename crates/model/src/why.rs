@@ -304,6 +304,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         Code::BmcUnreachable
         | Code::HostUnreachable
         | Code::ClusterUnreachable
+        | Code::DatabaseUnreachable
         | Code::EffectFailed
         | Code::ReadBackDiffers
         | Code::CommandFailed

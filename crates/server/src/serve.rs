@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::grpc::{self, Doors};
 use crate::{console, demo, http, telemetry};
 use axum::serve::ListenerExt;
+use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
 use providers::Providers;
 use providers::sim::Sim;
@@ -64,6 +65,7 @@ pub async fn serve(
 
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
+    let vault = open_vault(&config, &store)?;
     let providers = Providers::default().with(Arc::new(sim.clone()));
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
@@ -74,7 +76,7 @@ pub async fn serve(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let doors = Doors { engine: engine.clone(), sim };
+    let doors = Doors { engine: engine.clone(), sim, vault };
     let grpc = grpc::routes(doors)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
@@ -184,6 +186,11 @@ fn lock(dir: &Path) -> Result<File, LockError> {
         }
         Err(std::fs::TryLockError::Error(error)) => Err(LockError::Io(error)),
     }
+}
+
+fn open_vault(config: &Config, store: &Store) -> Result<Vault, ServeError> {
+    let cipher = Cipher::from_file(&config.seal_key()).map_err(ServeError::Refused)?;
+    Ok(Vault::new(store.clone(), cipher, clock::system()))
 }
 
 fn open_sim(config: &Config) -> Result<Sim, ServeError> {
