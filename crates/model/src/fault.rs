@@ -67,6 +67,7 @@ macro_rules! codes {
 
 codes! {
     BmcUnreachable = "bmc-unreachable", Retryable, No;
+    BmcBusy = "bmc-busy", Retryable, No;
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
     DatabaseUnreachable = "database-unreachable", Retryable, No;
@@ -101,6 +102,7 @@ impl Code {
         matches!(
             self,
             Self::BmcUnreachable
+                | Self::BmcBusy
                 | Self::HostUnreachable
                 | Self::ClusterUnreachable
                 | Self::DatabaseUnreachable

@@ -302,6 +302,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
     };
     match failure.fault.code {
         Code::BmcUnreachable
+        | Code::BmcBusy
         | Code::HostUnreachable
         | Code::ClusterUnreachable
         | Code::DatabaseUnreachable
