@@ -67,6 +67,7 @@ macro_rules! codes {
 
 codes! {
     BmcUnreachable = "bmc-unreachable", Retryable, No;
+    BmcBusy = "bmc-busy", Retryable, No;
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
     EffectFailed = "effect-failed", Retryable, No;
@@ -75,6 +76,7 @@ codes! {
     NotInCluster = "not-in-cluster", Retryable, No;
     AnswerLost = "answer-lost", Retryable, Maybe;
     AnswerGarbled = "answer-garbled", Retryable, Maybe;
+    TaskLost = "task-lost", Retryable, Maybe;
     StepTimeout = "step-timeout", Retryable, Maybe;
     OutcomeUnknown = "outcome-unknown", NeedsIntervention, Maybe;
     NotAdoptable = "not-adoptable", NeedsIntervention, No;
@@ -86,6 +88,7 @@ codes! {
     IdentityChanged = "identity-changed", NeedsIntervention, No;
     IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
     CredentialMissing = "credential-missing", NeedsIntervention, No;
+    SystemAmbiguous = "system-ambiguous", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;
@@ -95,9 +98,12 @@ codes! {
 }
 
 impl Code {
-    /// True when somebody could not be reached, so that nothing was learned about work under way.
+    /// True when somebody could not be reached or would not listen, so that nothing was learned about work under way.
     pub const fn unseen(self) -> bool {
-        matches!(self, Self::BmcUnreachable | Self::HostUnreachable | Self::ClusterUnreachable)
+        matches!(
+            self,
+            Self::BmcUnreachable | Self::BmcBusy | Self::HostUnreachable | Self::ClusterUnreachable
+        )
     }
 
     pub fn parse(name: &str) -> Option<Self> {

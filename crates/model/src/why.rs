@@ -302,6 +302,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
     };
     match failure.fault.code {
         Code::BmcUnreachable
+        | Code::BmcBusy
         | Code::HostUnreachable
         | Code::ClusterUnreachable
         | Code::EffectFailed
@@ -309,7 +310,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         | Code::CommandFailed
         | Code::NotInCluster
         | Code::StepTimeout => vec![logs, retry, rerun],
-        Code::AnswerLost | Code::AnswerGarbled => vec![resume, logs],
+        Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
             vec![logs, resume, adopt, retry]
         }
@@ -324,7 +325,9 @@ fn failed_commands(run: &Run) -> Vec<String> {
             vec!["farrier credential list".into(), retry]
         }
         Code::IdentityChanged => vec!["farrier trust list".into(), retry],
-        Code::IdentityUntrusted => vec![format!("farrier get {}", run.spec.machine_id), retry],
+        Code::IdentityUntrusted | Code::SystemAmbiguous => {
+            vec![format!("farrier get {}", run.spec.machine_id), retry]
+        }
         Code::NotSupported => vec!["farrier plans".into(), rerun],
     }
 }
