@@ -6,6 +6,7 @@
 //! its key, and a later `Inquire` finds out what became of it.
 
 pub mod port;
+pub mod redfish;
 pub mod sim;
 
 pub use port::{Journal, Line, Provider, Providers, Stream, Target};
