@@ -77,6 +77,7 @@ codes! {
     NotInCluster = "not-in-cluster", Retryable, No;
     AnswerLost = "answer-lost", Retryable, Maybe;
     AnswerGarbled = "answer-garbled", Retryable, Maybe;
+    TaskLost = "task-lost", Retryable, Maybe;
     StepTimeout = "step-timeout", Retryable, Maybe;
     OutcomeUnknown = "outcome-unknown", NeedsIntervention, Maybe;
     NotAdoptable = "not-adoptable", NeedsIntervention, No;
@@ -88,6 +89,7 @@ codes! {
     IdentityChanged = "identity-changed", NeedsIntervention, No;
     IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
     CredentialMissing = "credential-missing", NeedsIntervention, No;
+    SystemAmbiguous = "system-ambiguous", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;
@@ -97,7 +99,7 @@ codes! {
 }
 
 impl Code {
-    /// True when somebody could not be reached, so that nothing was learned about work under way.
+    /// True when somebody could not be reached or would not listen, so that nothing was learned about work under way.
     pub const fn unseen(self) -> bool {
         matches!(
             self,

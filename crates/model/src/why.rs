@@ -311,7 +311,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         | Code::CommandFailed
         | Code::NotInCluster
         | Code::StepTimeout => vec![logs, retry, rerun],
-        Code::AnswerLost | Code::AnswerGarbled => vec![resume, logs],
+        Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
             vec![logs, resume, adopt, retry]
         }
@@ -326,7 +326,9 @@ fn failed_commands(run: &Run) -> Vec<String> {
             vec!["farrier credential list".into(), retry]
         }
         Code::IdentityChanged => vec!["farrier trust list".into(), retry],
-        Code::IdentityUntrusted => vec![format!("farrier get {}", run.spec.machine_id), retry],
+        Code::IdentityUntrusted | Code::SystemAmbiguous => {
+            vec![format!("farrier get {}", run.spec.machine_id), retry]
+        }
         Code::NotSupported => vec!["farrier plans".into(), rerun],
     }
 }

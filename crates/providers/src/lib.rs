@@ -8,6 +8,7 @@
 pub mod governor;
 pub mod keeper;
 pub mod port;
+pub mod redfish;
 pub mod sim;
 
 pub use port::{Journal, Line, Provider, Providers, Stream, Target};
