@@ -5,6 +5,7 @@
 //! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
 //! its key, and a later `Inquire` finds out what became of it.
 
+pub mod ipmi;
 pub mod port;
 pub mod sim;
 
