@@ -4,6 +4,7 @@
 mod bench;
 mod chaos;
 mod mutants;
+mod peers;
 mod postgres;
 mod python;
 mod shell;

@@ -7,6 +7,7 @@
 
 pub mod governor;
 pub mod keeper;
+pub mod ipmi;
 pub mod port;
 pub mod redfish;
 pub mod sim;
