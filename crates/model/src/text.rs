@@ -56,6 +56,11 @@ pub fn name(field: &str, value: &str) -> Result<(), Refusal> {
     Err(Refusal::invalid(field, format!("is {value:?}"), instead))
 }
 
+/// The same, or nothing.
+pub fn optional_name(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() { Ok(()) } else { name(field, value) }
+}
+
 /// A short text that may be empty.
 pub fn short(field: &str, value: &str) -> Result<(), Refusal> {
     within(field, value, MAX_SHORT)?;

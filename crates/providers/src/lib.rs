@@ -5,9 +5,10 @@
 //! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
 //! its key, and a later `Inquire` finds out what became of it.
 
+pub mod datacenter;
 pub mod governor;
-pub mod keeper;
 pub mod ipmi;
+pub mod keeper;
 pub mod port;
 pub mod redfish;
 pub mod sim;

@@ -2,6 +2,9 @@
 //!
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
+mod datacenter;
+
+pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
 use model::plan::Defaults;
 use model::retry::Backoff;
@@ -37,6 +40,7 @@ pub struct Config {
     pub defaults: StepDefaults,
     pub probes: Probes,
     pub retention: Keep,
+    pub datacenter: Datacenter,
     pub sim: Sim,
 }
 
@@ -146,6 +150,7 @@ impl Default for Config {
             defaults: StepDefaults::default(),
             probes: Probes::default(),
             retention: Keep::default(),
+            datacenter: Datacenter::default(),
             sim: Sim::default(),
         }
     }
@@ -305,6 +310,7 @@ impl Config {
                 self.database_connections
             ));
         }
+        self.datacenter.check()?;
         self.retention.check()
     }
 

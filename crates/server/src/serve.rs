@@ -7,6 +7,7 @@ use axum::serve::ListenerExt;
 use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
 use providers::Providers;
+use providers::datacenter::Datacenter;
 use providers::sim::Sim;
 use std::fmt;
 use std::fs::File;
@@ -66,7 +67,9 @@ pub async fn serve(
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
     let vault = open_vault(&config, &store)?;
-    let providers = Providers::default().with(Arc::new(sim.clone()));
+    let datacenter = config.datacenter.settings().map_err(ServeError::Refused)?;
+    let datacenter = Datacenter::new(Arc::new(vault.clone()), datacenter);
+    let providers = Providers::default().with(Arc::new(sim.clone())).with(Arc::new(datacenter));
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
             .await?;

@@ -75,6 +75,12 @@ pub struct SpecArgs {
     /// Whose machine it is
     #[arg(long = "customer", value_name = "ID")]
     pub customer_id: Option<String>,
+    /// The credential for its BMC, as `farrier credential list` names it
+    #[arg(long, value_name = "NAME")]
+    pub bmc_credential: Option<String>,
+    /// The credential for its host
+    #[arg(long, value_name = "NAME")]
+    pub ssh_credential: Option<String>,
     /// A label; may be given several times
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
