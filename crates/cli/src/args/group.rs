@@ -355,6 +355,7 @@ pub enum SimAction {
     Drop,
     Garbage,
     Slow,
+    Twice,
 }
 
 #[derive(Debug, Args)]
