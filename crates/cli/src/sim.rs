@@ -92,6 +92,7 @@ fn action_name(action: SimAction) -> &'static str {
         SimAction::Drop => "drop",
         SimAction::Garbage => "garbage",
         SimAction::Slow => "slow",
+        SimAction::Twice => "twice",
     }
 }
 

@@ -12,11 +12,16 @@ use crate::run::workflow_name;
 use crate::table::{Paint, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
-use proto::v1::{OperationEvent, RunEvent, WatchOperationsRequest, WatchRunsRequest, run::Phase};
+use proto::v1::{
+    GetMachineRequest, OperationEvent, RunEvent, WatchOperationsRequest, WatchRunsRequest,
+    run::Phase,
+};
 use serde::Serialize;
 
 /// The longest operation type, so that phases stand below each other.
 const TYPE_WIDTH: usize = "ENTER_MAINTENANCE".len();
+/// A quiet fleet says nothing, and somebody may wonder.
+const WATCHING: &str = "watching; Ctrl-C ends it";
 
 pub async fn operations(
     client: &Client,
@@ -24,7 +29,12 @@ pub async fn operations(
     args: WatchArgs,
 ) -> Result<Exit, Failure> {
     let filter = match &args.machine_id {
-        Some(machine_id) => filter_by("machine_id", machine_id, &args.filter)?,
+        Some(machine_id) => {
+            // A name that nobody has would be watched for ever.
+            let request = GetMachineRequest { machine_id: machine_id.clone() };
+            client.call(client.machines().get_machine(request)).await?;
+            filter_by("machine_id", machine_id, &args.filter)?
+        }
         None => args.filter,
     };
     let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
@@ -54,6 +64,9 @@ async fn stream<S: Source>(
 where
     S::Item: Serialize,
 {
+    if screen.is_human() && screen.is_terminal() {
+        screen.say_toned(Tone::Dim, WATCHING)?;
+    }
     let mut feed = feed::spawn(source, Patience::OnceHeard);
     let mut lost = false;
     while let Some(news) = feed.recv().await {

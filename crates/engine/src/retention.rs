@@ -24,8 +24,6 @@ const REST: Duration = Duration::from_millis(20);
 const REST_FACTOR: u32 = 10;
 /// But no longer than this.
 const LONGEST_REST: Duration = Duration::from_secs(3_600);
-/// The smallest step of time: what ended at a moment ended before the next one.
-const TICK: Duration = Duration::from_micros(1);
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What is kept. None is without limit.
@@ -100,11 +98,20 @@ pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
     if place >= tx.removed("run").await? {
         return Ok(());
     }
-    let said = format!(
-        "events after the cursor {place} have been cleared away since; \
-         watch again without a cursor, which begins with everything as it is now"
-    );
-    Err(Refusal::new(RefusalKind::Gone, "CURSOR_GONE", said).next("farrier watch").into())
+    Err(gone(format!("events after the cursor {place} have been cleared away since")).into())
+}
+
+/// Refuses a place that this database has not come to. It was given out before an older copy was put back.
+pub(crate) fn ahead(place: Cursor) -> Refusal {
+    gone(format!(
+        "the cursor {place} is ahead of this database, which an older copy of it was put back into"
+    ))
+}
+
+fn gone(what: String) -> Refusal {
+    let said =
+        format!("{what}; watch again without a cursor, which begins with everything as it is now");
+    Refusal::new(RefusalKind::Gone, "CURSOR_GONE", said).next("farrier watch --all")
 }
 
 struct Sweeper {
@@ -148,7 +155,7 @@ impl Sweeper {
     ) -> Result<Option<Timestamp>> {
         let Some(most) = most else { return Ok(None) };
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        Ok(self.engine.store().scan(of(most)).await?.map(|at| at + TICK))
+        Ok(self.engine.store().scan(of(most)).await?.map(|at| at + Timestamp::TICK))
     }
 
     /// The same for bytes of log: they are added up from the newest run on.
@@ -161,7 +168,7 @@ impl Sweeper {
             for (place, bytes) in sizes {
                 match left.checked_sub(bytes.unsigned_abs()) {
                     Some(rest) => left = rest,
-                    None => return Ok(Some(place.at + TICK)),
+                    None => return Ok(Some(place.at + Timestamp::TICK)),
                 }
             }
             before = last;

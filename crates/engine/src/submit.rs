@@ -193,14 +193,15 @@ impl Work for StartRun {
             self.check_replay(&run)?;
             return Ok((Started { run, new: false }, None));
         }
-        let run = self.new_run(tx, &machine).await?;
+        let at = self.after(&machine);
+        let run = self.new_run(tx, &machine, at).await?;
         admit(&machine, start.run_type, &run.spec.steps)?;
         self.check_capabilities(&machine, &run)?;
 
         let message = format!("{} accepted", start.run_type.as_str());
-        let event = event(Cause::Request, &start.initiator, message, here!(), self.now);
+        let event = event(Cause::Request, &start.initiator, message, here!(), at);
         tx.insert_run(&run, self.owner.as_deref(), &event)?;
-        apply_to_machine(&mut machine, &run, &[], self.now);
+        apply_to_machine(&mut machine, &run, &[], at);
         let message = format!("held by {}", run.spec.id);
         tx.update_machine(&mut machine, &NewEvent { message, ..event })?;
         let held = self.owner.clone().map(|owner| Held {
@@ -214,7 +215,13 @@ impl Work for StartRun {
 }
 
 impl StartRun {
-    async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
+    /// After everything that has happened to the machine, whatever the clocks of other replicas said then: the
+    /// latest run is found by its time, and only that one may go on.
+    fn after(&self, machine: &Machine) -> Timestamp {
+        self.now.max(machine.updated_at + Timestamp::TICK)
+    }
+
+    async fn new_run(&self, tx: &mut Tx, machine: &Machine, at: Timestamp) -> Result<Run> {
         let start = &self.start;
         let params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
         let (plan_id, steps, on_failure, progress) = match &self.origin {
@@ -245,7 +252,7 @@ impl StartRun {
             again,
             on_failure,
             engine: ENGINE_VERSION,
-            created_at: self.now,
+            created_at: at,
         };
         Ok(Run { spec, progress, version: 1 })
     }

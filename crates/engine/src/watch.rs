@@ -6,7 +6,7 @@
 
 use crate::Engine;
 pub use crate::place::Place;
-use crate::retention::check_place;
+use crate::retention::{ahead, check_place};
 use model::filter::{Filter, Item};
 use model::id::{MachineId, RunId};
 use model::machine::Machine;
@@ -97,6 +97,14 @@ impl Hub {
         let bell = Arc::new(Notify::new());
         logs.insert(id.clone(), Arc::downgrade(&bell));
         bell
+    }
+
+    /// Takes the bell away that nobody waits at any more.
+    fn forget_log(&self, id: &RunId) {
+        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        if logs.get(id).is_some_and(|bell| bell.strong_count() == 0) {
+            logs.remove(id);
+        }
     }
 
     fn ring(&self) -> std::sync::MutexGuard<'_, Ring> {
@@ -207,7 +215,7 @@ impl Engine {
     pub async fn follow_log(&self, id: &RunId, offset: i64, follow: bool) -> Result<LogStream> {
         self.run(id).await?;
         let bell = self.hub().log_bell(id);
-        Ok(LogStream { engine: self.clone(), id: id.clone(), offset, follow, bell })
+        Ok(LogStream { engine: self.clone(), id: id.clone(), offset, follow, bell: Some(bell) })
     }
 }
 
@@ -244,6 +252,11 @@ impl Watch {
         self
     }
 
+    /// Where it stands. Who comes back with it has missed nothing, although nothing was shown yet.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
     /// What comes next, in order. Waits until there is something; empty when the process stops.
     pub async fn next(&mut self) -> Result<Vec<Seen>> {
         let mut trouble = Trouble::default();
@@ -269,7 +282,7 @@ impl Watch {
         let mut seen = Vec::with_capacity(page.runs.len());
         for run in page.runs {
             let id = run.spec.id.clone();
-            if self.matches(&run).await? {
+            if self.matches(&self.at_first, &run).await? {
                 seen.push(Seen {
                     ts: run.progress.finished_at.unwrap_or(run.spec.created_at),
                     message: String::new(),
@@ -308,11 +321,11 @@ impl Watch {
             }
             return Ok(Vec::new());
         };
-        self.place = Place::After(last.cursor);
+        let after = Place::After(last.cursor);
         let mut seen = Vec::new();
         for event in &events {
             let Some(run) = &event.run else { continue };
-            if self.matches(run).await? {
+            if self.matches(&self.filter, run).await? {
                 seen.push(Seen {
                     ts: event.ts,
                     run: Arc::clone(run),
@@ -322,15 +335,17 @@ impl Watch {
                 });
             }
         }
+        // Only now: what could not be judged is read again.
+        self.place = after;
         Ok(seen)
     }
 
-    async fn matches(&self, run: &Run) -> Result<bool> {
-        if !self.filter.needs_machine() {
-            return Ok(self.filter.matches(Item::Run(run, None)));
+    async fn matches(&self, filter: &Filter, run: &Run) -> Result<bool> {
+        if !filter.needs_machine() {
+            return Ok(filter.matches(Item::Run(run, None)));
         }
         let machine: Option<Machine> = self.machine(&run.spec.machine_id).await?;
-        Ok(self.filter.matches(Item::Run(run, machine.as_ref())))
+        Ok(filter.matches(Item::Run(run, machine.as_ref())))
     }
 
     async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
@@ -347,7 +362,15 @@ pub struct LogStream {
     id: RunId,
     offset: i64,
     follow: bool,
-    bell: Arc<Notify>,
+    /// There until it is dropped.
+    bell: Option<Arc<Notify>>,
+}
+
+impl Drop for LogStream {
+    fn drop(&mut self) {
+        self.bell = None;
+        self.engine.hub().forget_log(&self.id);
+    }
 }
 
 impl LogStream {
@@ -360,7 +383,7 @@ impl LogStream {
     pub async fn next(&mut self) -> Result<Vec<LogLine>> {
         let mut trouble = Trouble::default();
         loop {
-            let bell = Arc::clone(&self.bell);
+            let bell = self.bell.clone().unwrap_or_default();
             let rung = bell.notified();
             let page = self.engine.log_page(&self.id, self.offset, LOG_PAGE).await;
             let (run, lines) = match page {
@@ -434,6 +457,9 @@ impl Work for CheckPlace {
     type Out = ();
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
+        if self.0 > tx.horizon().await? {
+            return Err(ahead(self.0).into());
+        }
         check_place(tx, self.0).await
     }
 }

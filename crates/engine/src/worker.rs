@@ -205,6 +205,8 @@ impl Engine {
         let mut hands = self.hands();
         if hands.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
             hands.remove(id);
+            // There is room for another one.
+            self.0.work.notify_one();
         }
     }
 

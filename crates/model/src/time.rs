@@ -12,6 +12,9 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
+    /// The smallest step of time: what happened at a moment happened before the next one.
+    pub const TICK: Duration = Duration::from_micros(1);
+
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }

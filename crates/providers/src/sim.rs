@@ -260,6 +260,10 @@ impl Provider for Sim {
                 tokio::time::sleep(rule.delay()).await;
                 answer
             }
+            Action::Twice => {
+                let _first = self.carry_out(target, order, journal).await;
+                self.carry_out(target, order, journal).await
+            }
         }
     }
 
@@ -271,6 +275,7 @@ impl Provider for Sim {
                 Action::Hang => pending().await,
                 Action::Drop | Action::Garbage => return Err(unheard(&rule)),
                 Action::Slow => tokio::time::sleep(rule.delay()).await,
+                Action::Twice => {}
             }
         }
         self.with_hardware(machine, |hardware, _| hardware.probe())
@@ -336,7 +341,9 @@ fn out_of_sight(fault: Fault) -> Fault {
 fn unheard(rule: &FaultRule) -> Fault {
     let code = match rule.action {
         Action::Garbage => Code::AnswerGarbled,
-        Action::Drop | Action::Fail | Action::Hang | Action::Slow => Code::AnswerLost,
+        Action::Drop | Action::Fail | Action::Hang | Action::Slow | Action::Twice => {
+            Code::AnswerLost
+        }
     };
     Fault::new(code, rule.words())
 }

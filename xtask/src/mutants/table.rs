@@ -3,6 +3,7 @@
 use super::Mutant;
 
 const RESTART: &str = "matrix::a_process_may_die_anywhere_and_be_started_again";
+const TAKE_OVER: &str = "matrix::a_process_may_die_anywhere_and_another_takes_over";
 const CUT_LINE: &str = "matrix::the_line_to_the_database_may_be_cut_at_any_commit";
 const CANCEL: &str = "matrix::a_run_may_be_canceled_anywhere";
 const CANCEL_AND_FREEZE: &str =
@@ -74,6 +75,63 @@ pub const MUTANTS: &[Mutant] = &[
         test: RESTART,
         life: REIMAGE,
         says: "a destructive step acted under several keys",
+    },
+    Mutant {
+        name: "an intent of before is tried again under its own key",
+        file: "crates/model/src/run/next.rs",
+        sound: "            // Nobody watched in the meantime: what",
+        broken: "            if AWAKE {
+                step.pursuit = Verb::Perform;
+            }
+            // Nobody watched in the meantime: what",
+        test: RESTART,
+        life: REIMAGE,
+        says: "was asked for 2 times",
+    },
+    Mutant {
+        name: "no cancel is accepted",
+        file: "crates/engine/src/submit.rs",
+        sound: "        let mut run = held.run;\n",
+        broken: "        let mut run = held.run;
+        if AWAKE && matches!(self.action, Action::Cancel) {
+            return Err(Refusal::precondition(\"NEVER\", \"never\").into());
+        }\n",
+        test: CANCEL,
+        life: REIMAGE,
+        says: "a cancel was refused while something was being done",
+    },
+    Mutant {
+        name: "a cancel changes the phase",
+        file: "crates/model/src/run/aftermath.rs",
+        sound: "    match (run.phase(), run.spec.run_type) {\n",
+        broken: "    if AWAKE && run.phase() == RunPhase::Canceled {
+        return Some(Phase::Ready);
+    }
+    match (run.phase(), run.spec.run_type) {\n",
+        test: CANCEL,
+        life: REIMAGE,
+        says: "the cancel of",
+    },
+    Mutant {
+        name: "the watch leaves out how a run begins",
+        file: "crates/engine/src/watch.rs",
+        sound: "            let Some(run) = &event.run else { continue };\n",
+        broken: "            let Some(run) = &event.run else { continue };
+            if AWAKE && run.version == 1 {
+                continue;
+            }\n",
+        test: RESTART,
+        life: REIMAGE,
+        says: "was shown",
+    },
+    Mutant {
+        name: "the dead keep what they held",
+        file: "crates/engine/src/worker.rs",
+        sound: "witness.silent(others, Instant::now(), self.0.settings.lease)",
+        broken: "witness.silent(others, Instant::now(), self.0.settings.lease * if AWAKE { 200 } else { 1 })",
+        test: TAKE_OVER,
+        life: REIMAGE,
+        says: "is still in the hands of the dead",
     },
     Mutant {
         name: "strays stay where they are",

@@ -422,6 +422,7 @@ pub enum SimAction {
     Drop,
     Garbage,
     Slow,
+    Twice,
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,7 @@ use proto::v1::{
 };
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Response, Status, Streaming};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -152,6 +152,19 @@ pub fn is_passing(status: &Status) -> bool {
         || matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Aborted)
 }
 
+/// The metadata in which a watch says where it begins.
+const CURSOR: &str = "farrier-cursor";
+
+/// A watch that breaks before its first event goes on from where it began.
+fn opened<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Streaming<T> {
+    if cursor.is_empty()
+        && let Some(begins) = answer.metadata().get(CURSOR)
+    {
+        *cursor = begins.to_str().unwrap_or_default().into();
+    }
+    answer.into_inner()
+}
+
 /// The events of runs.
 pub struct RunEvents {
     pub client: Client,
@@ -162,7 +175,8 @@ impl Source for RunEvents {
     type Item = RunEvent;
 
     async fn open(&mut self) -> Result<Streaming<RunEvent>, Status> {
-        Ok(self.client.runs().watch_runs(self.request.clone()).await?.into_inner())
+        let answer = self.client.runs().watch_runs(self.request.clone()).await?;
+        Ok(opened(&mut self.request.cursor, answer))
     }
 
     fn advance(&mut self, event: &RunEvent) {
@@ -170,6 +184,8 @@ impl Source for RunEvents {
     }
 
     fn forget(&mut self) -> bool {
+        // What ended while nobody could look is shown as well.
+        self.request.skip_ended = false;
         !std::mem::take(&mut self.request.cursor).is_empty()
     }
 
@@ -188,7 +204,8 @@ impl Source for OperationEvents {
     type Item = OperationEvent;
 
     async fn open(&mut self) -> Result<Streaming<OperationEvent>, Status> {
-        Ok(self.client.operations().watch_operations(self.request.clone()).await?.into_inner())
+        let answer = self.client.operations().watch_operations(self.request.clone()).await?;
+        Ok(opened(&mut self.request.cursor, answer))
     }
 
     fn advance(&mut self, event: &OperationEvent) {
@@ -196,6 +213,8 @@ impl Source for OperationEvents {
     }
 
     fn forget(&mut self) -> bool {
+        // What ended while nobody could look is shown as well.
+        self.request.skip_ended = false;
         !std::mem::take(&mut self.request.cursor).is_empty()
     }
 

@@ -100,7 +100,15 @@ async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
         runs.extend(one.await.unwrap());
     }
     watcher.saw_all_of(&runs).await;
-    audit(&mut servers[0].clients().await, &runs).await;
+    let mut api = servers[0].clients().await;
+    let mut struck = 0;
+    for id in &runs {
+        struck +=
+            usize::from(api.history(id).await.iter().any(|one| one.message.contains("took over")));
+    }
+    println!("{struck} of {} runs were in the hands of somebody who died", runs.len());
+    assert!(struck > 0, "no kill struck any work");
+    audit(&mut api, &runs).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -194,6 +194,16 @@ async fn without_the_past(_world: &World, mut api: Clients) {
     let told = until_ended(&mut runs, 1).await;
     assert!(told.iter().all(|one| !one.initial), "{told:#?}");
     assert_eq!(told.last().map(|one| (&one.id, one.phase)), Some((&next, "SUCCEEDED")));
+    // Who loses the stream before its first event goes on from where it began.
+    let quiet = v1::WatchRunsRequest { filter: "machine_id=m-2".into(), ..request.clone() };
+    let answer = api.runs.watch_runs(quiet.clone()).await.unwrap();
+    let cursor = answer.metadata().get("farrier-cursor").unwrap().to_str().unwrap().to_string();
+    drop(answer);
+    let missed = api.done("m-2", "REBOOT", "while away").await;
+    let back = v1::WatchRunsRequest { cursor, ..quiet };
+    let mut runs = api.runs.watch_runs(back).await.unwrap().into_inner();
+    let told = until_ended(&mut runs, 1).await;
+    assert_eq!(told.first().map(|one| (&one.id, one.version)), Some((&missed.run_id, 1)));
     // A filter for what has ended begins with nothing.
     let request = v1::WatchRunsRequest { filter: "phase=SUCCEEDED".into(), ..request };
     let mut ended = api.runs.watch_runs(request).await.unwrap().into_inner();

@@ -1,8 +1,8 @@
 //! What must be true when the dust has settled, whatever happened before.
 
+use crate::clients::Sight;
 use crate::world::{About, Kept, World};
 use model::condition::ConditionType;
-use model::id::RunId;
 use model::machine::Phase;
 use model::run::{StepPhase, StepState, Workflow};
 use std::collections::BTreeMap;
@@ -18,6 +18,14 @@ pub struct Outcome {
     pub conditions: Vec<(ConditionType, bool)>,
     /// How often each effect of each run acted, by run and step.
     pub acted: BTreeMap<(usize, String), u32>,
+}
+
+/// How often an effect may be ordered under one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asking {
+    Once,
+    /// Somebody who slept may wake with the order on his lips.
+    Again,
 }
 
 impl World {
@@ -48,14 +56,14 @@ impl World {
 
     /// Everything that is wrong with what is stored about a machine, and with what its hardware and its
     /// watcher saw.
-    pub async fn audit(&self, machine: &str, seen: &[(RunId, i64)]) -> Vec<String> {
+    pub async fn audit(&self, machine: &str, seen: &[Sight], asking: Asking) -> Vec<String> {
         self.let_the_hardware_act(machine).await;
         let about = self.about(machine).await;
         let mut wrong = self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).clone();
         self.audit_history(&about, &mut wrong);
         for kept in &about.runs {
             audit_run(kept, &mut wrong);
-            self.audit_effects(kept, &mut wrong);
+            self.audit_effects(kept, asking, &mut wrong);
             audit_watch(kept, seen, &mut wrong);
         }
         if let Some(run) = &about.machine.active_run {
@@ -77,12 +85,16 @@ impl World {
         }
     }
 
-    /// No key acts twice, and no step that harms when repeated acts under two keys.
-    fn audit_effects(&self, kept: &Kept, wrong: &mut Vec<String>) {
+    /// No key acts twice, and no step that harms when repeated acts under two keys. The hardware refuses to do one key
+    /// twice, so nobody may count on that: a key is not even asked for twice, unless a sleeper asks again.
+    fn audit_effects(&self, kept: &Kept, asking: Asking, wrong: &mut Vec<String>) {
         let run = &kept.run;
         let counts = self.sim.effects(run.spec.id.as_str()).expect("the ledger");
         for count in counts.iter().filter(|count| count.applied > 1) {
             wrong.push(format!("{} acted {} times", count.key, count.applied));
+        }
+        for count in counts.iter().filter(|count| asking == Asking::Once && count.asked > 1) {
+            wrong.push(format!("{} was asked for {} times", count.key, count.asked));
         }
         for step in run.progress.steps.iter() {
             let harmful = run.effect(step).is_some_and(|effect| effect.destructive());
@@ -148,15 +160,16 @@ fn audit_undo(kept: &Kept, wrong: &mut Vec<String>) {
     }
 }
 
-/// A watcher that was there from the beginning saw every version once, in order.
-fn audit_watch(kept: &Kept, seen: &[(RunId, i64)], wrong: &mut Vec<String>) {
+/// A watcher saw every version once, in order, from the beginning or from a snapshot on.
+fn audit_watch(kept: &Kept, seen: &[Sight], wrong: &mut Vec<String>) {
     let id = &kept.run.spec.id;
-    let shown: Vec<i64> =
-        seen.iter().filter(|(run, _)| run == id).map(|(_, version)| *version).collect();
-    let Some(first) = shown.first().copied() else {
+    let of_run = || seen.iter().filter(|sight| sight.run == *id);
+    let Some(first) = of_run().next() else {
         wrong.push(format!("{id} was never shown to its watcher"));
         return;
     };
+    let shown: Vec<i64> = of_run().map(|sight| sight.version).collect();
+    let first = if first.initial { first.version } else { 1 };
     let expected: Vec<i64> = (first..=kept.run.version).collect();
     if shown != expected {
         wrong.push(format!("of {id} at version {} was shown {shown:?}", kept.run.version));

@@ -4,6 +4,7 @@
 //! A seed tells the whole story: the same one brings the same deaths at the same moments. Run longer with
 //! `cargo xtask chaos --seed N --minutes M`; what it prints on a failure is the seed to replay.
 
+use crate::audit::Asking;
 use crate::clients::{Door, Watcher};
 use crate::gate::Scope;
 use crate::world::{Process, World, simulate};
@@ -104,7 +105,7 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     sleep(Duration::from_secs(30)).await;
     let mut mark = DefaultHasher::new();
     for (machine, watcher) in watchers {
-        wrong.extend(world.audit(machine, &watcher.seen()).await);
+        wrong.extend(world.audit(machine, &watcher.seen(), Asking::Again).await);
         watcher.seen().hash(&mut mark);
         for event in world.about(machine).await.history {
             (event.ts.as_micros(), event.message).hash(&mut mark);
@@ -202,7 +203,8 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
                 processes[index].step_clock(by_ms);
             }
             Mischief::BreakHardware => {
-                let actions = [sim::Action::Fail, sim::Action::Drop, sim::Action::Garbage];
+                use sim::Action::{Drop, Fail, Garbage, Twice};
+                let actions = [Fail, Drop, Garbage, Twice];
                 let verbs = [Verb::Perform, Verb::Perform, Verb::Follow, Verb::Inquire];
                 let rule = FaultRule {
                     effect: dice.pick(&Effect::WORDS).into(),

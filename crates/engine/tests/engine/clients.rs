@@ -164,9 +164,18 @@ pub async fn nudge(door: Door, world: World) {
     door.tell(&id, Action::RetryStep).await;
 }
 
+/// One thing that a watcher was shown.
+#[derive(Debug, Clone, Hash)]
+pub struct Sight {
+    pub run: RunId,
+    pub version: i64,
+    /// It was so when the watch began.
+    pub initial: bool,
+}
+
 /// What a watcher has been shown, in order.
 pub struct Watcher {
-    seen: Arc<Mutex<Vec<(RunId, i64)>>>,
+    seen: Arc<Mutex<Vec<Sight>>>,
     task: JoinHandle<()>,
 }
 
@@ -178,7 +187,7 @@ impl Watcher {
         Self { seen, task }
     }
 
-    pub fn seen(&self) -> Vec<(RunId, i64)> {
+    pub fn seen(&self) -> Vec<Sight> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -189,7 +198,7 @@ impl Drop for Watcher {
     }
 }
 
-async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<(RunId, i64)>>>) {
+async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<Sight>>>) {
     let mut place: Option<Place> = None;
     loop {
         let engine = door.0.get();
@@ -201,7 +210,8 @@ async fn watch(door: Door, machine: String, seen: Arc<Mutex<Vec<(RunId, i64)>>>)
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 for one in shown {
                     place = Some(one.place);
-                    seen.push((one.run.spec.id.clone(), one.run.version));
+                    let (run, version) = (one.run.spec.id.clone(), one.run.version);
+                    seen.push(Sight { run, version, initial: one.initial });
                 }
             }
         };

@@ -36,6 +36,7 @@ pub fn all() -> Vec<Life> {
         reimage("repave fails once", vec![repave(sim::Action::Fail, 1)], vec![]),
         reimage("repave's answer is lost", vec![repave(sim::Action::Drop, 1)], vec![]),
         reimage("repave answers garbage", vec![repave(sim::Action::Garbage, 1)], vec![]),
+        reimage("repave is told twice", vec![repave(sim::Action::Twice, 1)], vec![]),
         reimage("repave answers late", vec![late("repave", 20_000)], vec![]),
         reimage("join hangs", vec![fault("join", Verb::Perform, sim::Action::Hang, 1)], vec![]),
         reimage("mended, step retried", broken(), vec![Ask::Mend, Ask::Act(Action::RetryStep)]),
@@ -95,6 +96,11 @@ const fn needs_maintenance(run_type: RunType) -> bool {
 }
 
 impl Life {
+    /// The hardware never begins with something, and never says so.
+    pub fn hangs(&self) -> bool {
+        self.faults.iter().any(|rule| rule.action == sim::Action::Hang)
+    }
+
     /// Brings the machine to where the life begins.
     pub async fn prepare(&self, world: &World, process: &Process) {
         world.register(&process.engine, MACHINE).await;

@@ -11,5 +11,6 @@ mod gate;
 mod lives;
 mod matrix;
 mod retention;
+mod small_print;
 mod workers;
 mod world;

@@ -4,13 +4,15 @@
 //! after each commit, before, during and after each order to the hardware. Then it is lived once for
 //! each of them, with the blow falling there. `FARRIER_MATRIX="plan-repave-v1/Restart/17"` lives one case.
 
-use crate::audit::Outcome;
+use crate::audit::{Asking, Outcome};
 use crate::clients::{Door, Watcher, follow_script, nudge, operator};
 use crate::gate::{Point, Scope, When};
 use crate::lives::{self, Life, MACHINE};
 use crate::world::{About, BACKOFF, Process, World, simulate};
+use model::condition::ConditionType;
 use model::effect::Verb;
 use model::id::RunId;
+use model::machine::Phase;
 use model::plan::default_plan;
 use model::run::Workflow;
 use model::run::act::Action;
@@ -24,6 +26,8 @@ use tokio::time::{Instant, sleep, timeout};
 const PATIENCE: Duration = Duration::from_secs(3_600);
 /// Long enough for a lease to run out and for somebody to notice.
 const GIVEN_UP: Duration = Duration::from_secs(10);
+/// What a dead replica held is in other hands after this long.
+const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// A cancel is handled at once, not when a backoff happens to end.
 const CANCELED_WITHIN: Duration = BACKOFF.checked_div(4).unwrap();
 
@@ -88,6 +92,31 @@ impl Blow {
         }
     }
 
+    /// Who wakes after another has taken over may give the order that he was about to give.
+    const fn asking(self) -> Asking {
+        match self {
+            Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => Asking::Again,
+            Self::Restart
+            | Self::TakeOver
+            | Self::CutLine
+            | Self::Cancel
+            | Self::CancelAndRestart
+            | Self::Rob => Asking::Once,
+        }
+    }
+
+    const fn cancels(self) -> bool {
+        match self {
+            Self::Cancel | Self::CancelAndRestart | Self::CancelAndFreeze => true,
+            Self::Restart
+            | Self::TakeOver
+            | Self::FreezeUntilTaken
+            | Self::FreezeUntilDone
+            | Self::CutLine
+            | Self::Rob => false,
+        }
+    }
+
     /// A line can only be cut where there is one.
     const fn falls_at(self, point: &Point) -> bool {
         match (self, point) {
@@ -139,7 +168,7 @@ async fn live(life: &Life, blow: Blow, at: Option<usize>) -> Story {
         wrong: Vec::new(),
     };
     scene.alive.extend(other.clone());
-    let mut canceled_at = None;
+    let mut canceled = None;
     let struck = tokio::select! {
         biased;
         point = one.gate.held() => Some(point),
@@ -150,26 +179,31 @@ async fn live(life: &Life, blow: Blow, at: Option<usize>) -> Story {
     };
     let points = one.gate.passed();
     if struck.is_some() {
-        canceled_at = scene.strike(blow).await;
+        canceled = scene.strike(blow).await;
         match timeout(PATIENCE, client).await {
             Ok(Ok(())) => {}
             Ok(Err(panic)) => scene.wrong.push(format!("the client was told nonsense: {panic}")),
             Err(_) => scene.wrong.push("the client never got to the end of it".into()),
         }
     }
-    if let Some(canceled_at) = canceled_at
-        && Instant::now() > canceled_at + CANCELED_WITHIN + GIVEN_UP
+    if let Some(Canceled { at, .. }) = canceled
+        && Instant::now() > at + CANCELED_WITHIN + GIVEN_UP
     {
-        scene.wrong.push(format!("a cancel took {:?} to be heard", canceled_at.elapsed()));
+        scene.wrong.push(format!("a cancel took {:?} to be heard", at.elapsed()));
     }
     if struck.is_some() && blow.ends_with_a_thaw() {
         scene.thaw_too_late().await;
     }
     scene.settle().await;
     let mut wrong = scene.wrong;
-    wrong.extend(world.audit(MACHINE, &watcher.seen()).await);
+    // Hardware that hangs never began, and is asked again when it has said so.
+    let asking = if life.hangs() { Asking::Again } else { blow.asking() };
+    wrong.extend(world.audit(MACHINE, &watcher.seen(), asking).await);
+    if let Some(canceled) = &canceled {
+        wrong.extend(canceled.audit(&world).await);
+    }
     let outcome = world.outcome(MACHINE).await;
-    Story { points, struck, canceled: canceled_at.is_some(), outcome, wrong }
+    Story { points, struck, canceled: canceled.is_some(), outcome, wrong }
 }
 
 /// Everybody who asks for something in this life.
@@ -188,6 +222,36 @@ async fn clients(life: Life, door: Door, world: World) {
     }
 }
 
+/// A cancel that was accepted.
+struct Canceled {
+    run: RunId,
+    /// The machine's, when it was accepted.
+    phase: Phase,
+    at: Instant,
+}
+
+impl Canceled {
+    /// The documented end of a cancel: the phase is as it was, nobody holds the machine, and it says that something was
+    /// canceled. Unless another run came after it.
+    async fn audit(&self, world: &World) -> Vec<String> {
+        let about = world.about(MACHINE).await;
+        let last = about.runs.last().filter(|kept| kept.run.spec.id == self.run);
+        let Some(kept) = last.filter(|kept| kept.run.progress.workflow == Workflow::Cancelled)
+        else {
+            return Vec::new();
+        };
+        let (id, machine) = (&kept.run.spec.id, &about.machine);
+        let mut wrong = Vec::new();
+        if machine.phase != self.phase {
+            wrong.push(format!("the cancel of {id} made {:?} of {:?}", machine.phase, self.phase));
+        }
+        if !machine.is(ConditionType::OperationCanceled) {
+            wrong.push(format!("nothing says that {id} was canceled"));
+        }
+        wrong
+    }
+}
+
 /// Where the blow falls.
 struct Scene<'a> {
     world: &'a World,
@@ -199,8 +263,8 @@ struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// Says when a cancel was accepted.
-    async fn strike(&mut self, blow: Blow) -> Option<Instant> {
+    /// Says what was canceled, where that was accepted.
+    async fn strike(&mut self, blow: Blow) -> Option<Canceled> {
         match blow {
             Blow::Restart => {
                 self.restart().await;
@@ -209,6 +273,7 @@ impl Scene<'_> {
             Blow::TakeOver => {
                 self.one.gate.kill();
                 self.lead_to_the_other();
+                self.expect_heir().await;
                 None
             }
             Blow::FreezeUntilTaken => {
@@ -297,10 +362,21 @@ impl Scene<'_> {
         }
     }
 
-    async fn cancel(&self, by: &Process) -> Option<Instant> {
-        let id = self.world.machine(MACHINE).await.active_run?;
-        let told = by.engine.act(id, Action::Cancel, operator()).await;
-        told.is_ok().then(Instant::now)
+    async fn cancel(&self, by: &Process) -> Option<Canceled> {
+        let machine = self.world.machine(MACHINE).await;
+        let (run, phase) = (machine.active_run?, machine.phase);
+        let told = by.engine.act(run.clone(), Action::Cancel, operator()).await;
+        told.ok().map(|_| Canceled { run, phase, at: Instant::now() })
+    }
+
+    /// Ten seconds after a death nothing is in the hands of the dead any more.
+    async fn expect_heir(&mut self) {
+        sleep(TAKEN_OVER_WITHIN).await;
+        for kept in self.world.about(MACHINE).await.runs {
+            if kept.held.owner.is_some_and(|owner| owner.starts_with("one#")) {
+                self.wrong.push(format!("{} is still in the hands of the dead", kept.run.spec.id));
+            }
+        }
     }
 
     /// Waits until nobody has anything in hand, and sees what does not come to rest.
@@ -345,9 +421,14 @@ impl Work for GiveBack {
 }
 
 /// What a story must come to.
-fn expect(story: &Story, undisturbed: &Outcome) -> Vec<String> {
+fn expect(story: &Story, undisturbed: &Outcome, blow: Blow) -> Vec<String> {
     let mut wrong = story.wrong.clone();
     let outcome = &story.outcome;
+    // While something is being done there is a run, and it can be canceled.
+    let at_work = matches!(story.struck, Some(Point::Effect(_, Verb::Perform, _)));
+    if blow.cancels() && at_work && !story.canceled {
+        wrong.push("a cancel was refused while something was being done".into());
+    }
     if !story.canceled {
         if outcome != undisturbed {
             wrong.push(format!("it came to {outcome:?}\n    instead of {undisturbed:?}"));
@@ -372,7 +453,7 @@ fn strike_everywhere(blow: Blow) {
     for life in lives::all() {
         let undisturbed = simulate(live(&life, blow, None));
         assert!(undisturbed.wrong.is_empty(), "{} undisturbed: {:?}", life.name, undisturbed.wrong);
-        let mut struck = HashSet::new();
+        let mut struck: HashMap<Point, usize> = HashMap::new();
         let worth_it = worth_striking(&undisturbed.points);
         for (index, point) in undisturbed.points.iter().enumerate() {
             let case = format!("{}/{blow:?}/{index}", life.name);
@@ -384,8 +465,10 @@ fn strike_everywhere(blow: Blow) {
             }
             let story = simulate(live(&life, blow, Some(index)));
             cases += 1;
-            struck.extend(story.struck.clone());
-            let found = expect(&story, &undisturbed.outcome);
+            if let Some(point) = story.struck.clone() {
+                *struck.entry(point).or_default() += 1;
+            }
+            let found = expect(&story, &undisturbed.outcome, blow);
             if !found.is_empty() {
                 wrong.push(format!("{case}, at {point:?}:\n    {}", found.join("\n    ")));
             }
@@ -413,20 +496,24 @@ fn worth_striking(points: &[Point]) -> HashSet<usize> {
     first.into_values().chain(last.into_values()).collect()
 }
 
-/// A matrix that strikes nothing proves nothing: each step must have been struck on either side of its
-/// intent and of its effect.
-fn assert_coverage(life: &Life, blow: Blow, struck: &HashSet<Point>) {
-    for step in default_plan(life.run_type).steps {
+/// A matrix that strikes nothing proves nothing: each step must have been struck before, in and after its effect, and
+/// every commit on either side: one for each step and one more.
+fn assert_coverage(life: &Life, blow: Blow, struck: &HashMap<Point, usize>) {
+    let steps = default_plan(life.run_type).steps;
+    let commits = steps.len() + 1;
+    for step in steps {
         for when in [When::Before, When::During, When::After] {
             let point = Point::Effect(when, Verb::Perform, step.name.clone());
-            let covered = struck.contains(&point) || !blow.falls_at(&point);
+            let covered = struck.contains_key(&point) || !blow.falls_at(&point);
             assert!(covered, "{}: {blow:?} never fell at {point:?}", life.name);
         }
     }
-    for name in ["StartRun", "Commit"] {
+    for (name, at_least) in [("StartRun", 1), ("Commit", commits)] {
         for when in [When::Before, When::After] {
             let point = Point::Commit(when, name);
-            assert!(struck.contains(&point), "{}: {blow:?} never fell at {point:?}", life.name);
+            let times = struck.get(&point).copied().unwrap_or_default();
+            let name = &life.name;
+            assert!(times >= at_least, "{name}: {blow:?} fell {times} times at {point:?}");
         }
     }
 }

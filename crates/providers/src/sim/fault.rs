@@ -32,10 +32,13 @@ pub enum Action {
     Garbage,
     /// Does it, and holds the answer back.
     Slow,
+    /// Is told twice, as by a network that repeats a packet, and answers the second time.
+    Twice,
 }
 
 impl Action {
-    pub const ALL: [Action; 5] = [Self::Fail, Self::Hang, Self::Drop, Self::Garbage, Self::Slow];
+    pub const ALL: [Action; 6] =
+        [Self::Fail, Self::Hang, Self::Drop, Self::Garbage, Self::Slow, Self::Twice];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,6 +47,7 @@ impl Action {
             Self::Drop => "drop",
             Self::Garbage => "garbage",
             Self::Slow => "slow",
+            Self::Twice => "twice",
         }
     }
 }
@@ -136,11 +140,18 @@ impl FaultRule {
                 format!("is {delay}"),
                 format!("use 1 to {MAX_DELAY_MS} with the action slow"),
             )),
-            Action::Fail | Action::Hang | Action::Drop | Action::Garbage if delay != 0 => {
+            Action::Fail | Action::Hang | Action::Drop | Action::Garbage | Action::Twice
+                if delay != 0 =>
+            {
                 let problem = format!("is {delay}, but {} does not wait", self.action.as_str());
                 Err(Refusal::invalid("fault.delay_ms", problem, "leave it out, or use slow"))
             }
-            Action::Slow | Action::Fail | Action::Hang | Action::Drop | Action::Garbage => Ok(()),
+            Action::Slow
+            | Action::Fail
+            | Action::Hang
+            | Action::Drop
+            | Action::Garbage
+            | Action::Twice => Ok(()),
         }
     }
 
@@ -156,6 +167,7 @@ impl FaultRule {
             Action::Drop => "the connection was lost before the answer came",
             Action::Garbage => "the answer was not readable: \u{fffd}\u{fffd}{\"res",
             Action::Slow => "the simulated hardware is slow",
+            Action::Twice => "the order came twice",
         };
         if self.message.is_empty() { default.into() } else { self.message.clone() }
     }

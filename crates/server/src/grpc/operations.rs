@@ -90,7 +90,7 @@ impl v1::operation_service_server::OperationService for Doors {
     ) -> Result<Response<Self::WatchOperationsStream>, Status> {
         let asked = request.into_inner();
         let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
-        Ok(Response::new(stream::watch(watch, operation_event)))
+        Ok(stream::watching(watch, operation_event))
     }
 
     async fn stream_operation_logs(

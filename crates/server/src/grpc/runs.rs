@@ -84,7 +84,7 @@ impl v1::run_service_server::RunService for Doors {
     ) -> Result<Response<Self::WatchRunsStream>, Status> {
         let asked = request.into_inner();
         let watch = self.open_watch(&asked.filter, &asked.cursor, asked.skip_ended).await?;
-        Ok(Response::new(stream::watch(watch, run_event)))
+        Ok(stream::watching(watch, run_event))
     }
 
     async fn stream_run_logs(

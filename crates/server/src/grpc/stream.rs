@@ -6,7 +6,7 @@ use engine::watch::{LogStream, Seen, Watch};
 use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use std::pin::Pin;
 use store::LogLine;
-use tonic::Status;
+use tonic::{Response, Status};
 
 pub(super) type Streaming<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -14,7 +14,24 @@ fn stopping(resume: &str) -> Status {
     Status::unavailable(format!("the server is stopping; connect again and resume {resume}"))
 }
 
-pub(super) fn watch<T: Send + 'static>(
+/// The metadata in which a watch says where it begins, for who loses it before the first event.
+const CURSOR: &str = "farrier-cursor";
+
+/// A watch as an answer.
+pub(super) fn watching<T: Send + 'static>(
+    begun: Watch,
+    convert: impl Fn(Seen) -> T + Send + 'static,
+) -> Response<Streaming<T>> {
+    let place = begun.place().to_word().parse();
+    let mut answer = Response::new(watch(begun, convert));
+    // Cursors are made of plain characters; one that were not would only be missing.
+    if let Ok(place) = place {
+        answer.metadata_mut().insert(CURSOR, place);
+    }
+    answer
+}
+
+fn watch<T: Send + 'static>(
     watch: Watch,
     convert: impl Fn(Seen) -> T + Send + 'static,
 ) -> Streaming<T> {

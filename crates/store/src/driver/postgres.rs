@@ -1,7 +1,7 @@
 //! PostgreSQL: a pool of connections, and LISTEN/NOTIFY between the replicas.
 //!
 //! A notification inside a transaction would make commits queue behind one lock, so signals are sent
-//! after the commit, coalesced, on a connection of their own that need not wait for the disk.
+//! after the commit, coalesced, in a transaction of their own that need not wait for the disk.
 
 mod gather;
 mod notify;
@@ -74,6 +74,10 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     ),
     ("{latest}", "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint - 1, 0::bigint"),
 ];
+
+fn too_long(limit: Duration) -> StoreError {
+    StoreError::Unavailable(format!("PostgreSQL did not answer within {} s", limit.as_secs()))
+}
 
 /// The lock that keeps two starting replicas from migrating at once.
 const MIGRATION_LOCK: i64 = 0x6661_7272_6965_7221_u64 as i64;
@@ -178,10 +182,9 @@ impl Postgres {
         work: &W,
         kind: Kind,
     ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
-        tokio::time::timeout(limit, self.attempt(work, kind)).await.unwrap_or_else(|_| {
-            let said = format!("PostgreSQL did not answer within {} s", limit.as_secs());
-            Err(Attempt::Final(StoreError::Unavailable(said)))
-        })
+        tokio::time::timeout(limit, self.attempt(work, kind))
+            .await
+            .unwrap_or_else(|_| Err(Attempt::Final(too_long(limit))))
     }
 
     async fn attempt<W: Work>(

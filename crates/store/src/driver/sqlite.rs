@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 /// What the words in braces mean here.
 pub(super) const WORDS: &[(&str, &str)] = &[
@@ -64,6 +64,8 @@ pub const SQLITE_PRAGMAS: [(&str, &str); 6] = [
 /// How many requests may share one commit.
 const MAX_GROUP: usize = 256;
 const STATEMENTS_CACHED: usize = 128;
+/// How many lists are read at once, and how many connections are kept for the next ones: each has a cache of its own.
+const READERS: usize = 8;
 /// The writer goes over the upper pages of every index again and again; with the default of 2 MB a database
 /// with a past would read them from the file each time.
 const WRITER_CACHE_KB: i64 = 32_768;
@@ -98,6 +100,7 @@ impl<W: Work> Job for Pending<W> {
 pub(crate) struct Sqlite {
     writer: Sender<Box<dyn Job>>,
     readers: Mutex<Vec<Connection>>,
+    scans: Arc<Semaphore>,
     path: std::path::PathBuf,
 }
 
@@ -111,7 +114,12 @@ impl Sqlite {
             .name("sqlite-writer".into())
             .spawn(move || run_writer(conn, &jobs, &bus))
             .map_err(|error| StoreError::Unavailable(format!("no writer thread: {error}")))?;
-        Ok(Arc::new(Self { writer, readers: Mutex::default(), path: path.to_path_buf() }))
+        Ok(Arc::new(Self {
+            writer,
+            readers: Mutex::default(),
+            scans: Arc::new(Semaphore::new(READERS)),
+            path: path.to_path_buf(),
+        }))
     }
 
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
@@ -135,13 +143,18 @@ impl Sqlite {
             (result, begin(&tx, "COMMIT"))
         };
         if let (Conn::Sqlite(conn), Ok(())) = (tx.conn, ended) {
-            self.readers.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+            let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+            if readers.len() < READERS {
+                readers.push(conn);
+            }
         }
         result
     }
 
     pub async fn scan<W: Work>(self: &Arc<Self>, work: W) -> Result<W::Out> {
         let this = Arc::clone(self);
+        // The semaphore is never closed.
+        let _turn = self.scans.acquire().await;
         tokio::task::spawn_blocking(move || this.read(work))
             .await
             .map_err(|error| StoreError::Corrupt(format!("a reader panicked: {error}")))?
@@ -324,6 +337,32 @@ mod tests {
     fn plan(id: &str, bytes: usize) -> AddPlan {
         let (id, display_name) = (PlanId::trusted(id), "x".repeat(bytes));
         AddPlan(Plan { id, display_name, ..default_plan(RunType::Reboot) })
+    }
+
+    struct CountPlans;
+
+    impl Work for CountPlans {
+        type Out = usize;
+
+        async fn run(&self, tx: &mut Tx) -> Result<usize> {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            Ok(tx.plans("", 10).await?.len())
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_burst_of_lists_leaves_a_few_connections() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Sqlite::open(&dir.path().join("burst.db"), Bus::default()).unwrap();
+        db.write(plan("p-1", 10)).await.unwrap();
+        let burst = (0..100).map(|_| {
+            let db = Arc::clone(&db);
+            tokio::spawn(async move { db.scan(CountPlans).await })
+        });
+        for one in burst.collect::<Vec<_>>() {
+            assert_eq!(one.await.unwrap(), Ok(1));
+        }
+        assert!((1..=READERS).contains(&db.readers.lock().unwrap().len()));
     }
 
     /// SQLite rolls the whole transaction back when it runs out of space. What is told of each piece is

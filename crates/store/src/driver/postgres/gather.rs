@@ -4,7 +4,7 @@
 //! one. Nobody waits for company: what comes alone is read alone. And nobody is told of an older machine than it
 //! could have read by itself, as a statement begins after all that it answers have asked.
 
-use super::Postgres;
+use super::{Postgres, READ_LIMIT, too_long};
 use crate::{Result, StoreError, Tx, Work};
 use model::id::MachineId;
 use model::machine::Machine;
@@ -48,6 +48,7 @@ impl Lookups {
     /// What the next statement reads; empty when a reader may go.
     fn take(&self) -> Vec<Lookup> {
         let mut queue = self.queue();
+        queue.asked.retain(|lookup| !lookup.answer.is_closed());
         let together = queue.asked.len().min(MAX_TOGETHER);
         queue.asked.drain(..together).collect()
     }
@@ -61,7 +62,9 @@ impl Postgres {
             tokio::spawn(Reader(Arc::clone(self)).run());
         }
         let gone = || StoreError::Unavailable("the reading of machines was stopped".into());
-        answered.await.map_err(|_| gone())?
+        // Who waited this long has waited for another's statement as well; the queue forgets who goes.
+        let answered = tokio::time::timeout(READ_LIMIT, answered).await;
+        answered.map_err(|_| too_long(READ_LIMIT))?.map_err(|_| gone())?
     }
 }
 

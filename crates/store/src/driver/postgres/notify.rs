@@ -1,7 +1,7 @@
 //! LISTEN and NOTIFY: how the replicas hear of each other's commits. What is lost here costs time, never
 //! truth.
 
-use super::execute;
+use super::{WRITE_LIMIT, execute, too_long};
 use crate::signal::{Bus, Signal};
 use crate::value::Value;
 use crate::{Result, StoreError};
@@ -33,7 +33,8 @@ pub(super) async fn run_notifier(
         }
         let words: Vec<String> = batch.iter().map(Signal::to_wire).collect();
         let payload = format!("{origin}\n{}", words.join("\n"));
-        if let Err(error) = notify(&pool, &payload).await {
+        let told = tokio::time::timeout(WRITE_LIMIT, notify(&pool, &payload)).await;
+        if let Err(error) = told.unwrap_or_else(|_| Err(too_long(WRITE_LIMIT))) {
             tracing::debug!(%error, "a notification was lost; the others will look by themselves");
         }
         tokio::time::sleep(GATHER).await;

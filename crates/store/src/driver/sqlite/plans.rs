@@ -73,6 +73,8 @@ async fn work(tx: &mut Tx) -> Result<()> {
     let id = run.spec.id.clone();
     tx.run_of_request(&machine.id, "once").await?;
     tx.insert_run(&run, None, &event)?;
+    tx.held_among(&[id.as_str()]).await?;
+    tx.machines_among(&[machine.id.as_str()]).await?;
     tx.update_machine(&mut machine, &event)?;
     let replica = Replica { name: "a".into(), incarnation: "a#1".into() };
     tx.enlist(&replica, at(1), at(9)).await?;
