@@ -115,7 +115,7 @@ pub struct About {
 }
 
 impl Bmc {
-    /// Reads the service's root and logs in, where the device has sessions.
+    /// Reads the service's root and logs in. A login that is refused is found here.
     pub async fn connect(
         endpoint: Endpoint,
         login: Login,

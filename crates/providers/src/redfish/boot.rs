@@ -122,7 +122,9 @@ impl System {
         let spans = boot.texts("BootSourceOverrideEnabled@Redfish.AllowableValues");
         let span = if source == BootSource::None { BootSpan::Disabled } else { span };
         let word = self.word(source, &sources);
-        if !offers(&sources, word) {
+        // An override can be switched off without naming a source; not every device lists `None`.
+        let named = source != BootSource::None || offers(&sources, word);
+        if named && !offers(&sources, word) {
             let what = format!("boot source {word}, only {},", sources.join(", "));
             return Err(self.lacks(&what));
         }
@@ -131,7 +133,9 @@ impl System {
             return Err(self.lacks(&what));
         }
         let mut fields = Map::new();
-        fields.insert("BootSourceOverrideTarget".into(), json!(word));
+        if named {
+            fields.insert("BootSourceOverrideTarget".into(), json!(word));
+        }
         fields.insert("BootSourceOverrideEnabled".into(), json!(span.as_str()));
         if self.quirks.send_boot_mode()
             && let Some(mode) = boot.text("BootSourceOverrideMode")

@@ -75,7 +75,17 @@ impl Link {
                 },
             }
         }
+        link.prove(&root).await?;
         Ok((link, root))
+    }
+
+    /// A session is proof that the login is right. Otherwise something is read that is not for
+    /// everybody, so that a wrong password is found here and not by the first who changes something.
+    async fn prove(&self, root: &Doc) -> Result<(), Fault> {
+        match (self.manner, root.root().link("Systems")) {
+            (Manner::Basic, Some(systems)) => self.get(&systems).await.map(|_| ()),
+            (Manner::Basic, None) | (Manner::Session, _) => Ok(()),
+        }
     }
 
     /// The root is open to everybody by the standard, but not on every device.

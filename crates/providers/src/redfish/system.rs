@@ -229,6 +229,11 @@ impl System {
         last_piece(&self.path)
     }
 
+    /// Its path on the BMC, by which it is named as the target of an update.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(super) async fn read(&self) -> Result<Doc, Fault> {
         self.link.get(&self.path).await
     }

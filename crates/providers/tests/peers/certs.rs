@@ -14,6 +14,7 @@ pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 /// A certificate and its key.
 pub struct Identity {
     pub certificate: CertificateDer<'static>,
+    pub pem: String,
     pub key: KeyPair,
 }
 
@@ -36,7 +37,7 @@ impl Authority {
         params.not_after = date_time_ymd(until, 12, 31);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        Identity { certificate: certificate.der().clone(), key }
+        Identity { pem: certificate.pem(), certificate: certificate.der().clone(), key }
     }
 }
 

@@ -49,6 +49,12 @@ async fn a_boot_override_is_read_back() {
     let fault = system.set_boot(BootSource::Cd, BootSpan::Once).await.unwrap_err();
     assert_eq!(fault.code, Code::NotSupported, "{fault}");
     assert_eq!(peer.count("PATCH", SYSTEM), 2);
+    // Not every device has a word for none; then the override is only switched off.
+    world.set(SYSTEM, "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues", json!(["Pxe"]));
+    let off = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap();
+    assert!(off.leads_to(BootSource::None));
+    let body = json!({"Boot": {"BootSourceOverrideEnabled": "Disabled"}});
+    assert_eq!(sent(&peer, "PATCH", SYSTEM).last(), Some(&body));
 }
 
 #[tokio::test]
@@ -232,11 +238,16 @@ async fn an_update_names_its_task() {
         })
         .await;
     let system = system(&peer).await;
-    let named = system.simple_update("http://10.0.0.1/bios.bin").await.unwrap().unwrap();
+    let named = system
+        .simple_update("http://10.0.0.1/bios.bin", &[SYSTEM.to_owned()])
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(named.to_string(), task);
     assert_eq!(system.task(&named).await.unwrap().state, TaskState::Completed);
-    let body = json!({"ImageURI": "http://10.0.0.1/bios.bin", "TransferProtocol": "HTTP"});
+    let body = json!({"ImageURI": "http://10.0.0.1/bios.bin", "TransferProtocol": "HTTP",
+        "Targets": [SYSTEM]});
     assert_eq!(sent(&peer, "POST", action), [body]);
-    let fault = system.simple_update("ftp://10.0.0.1/bios.bin").await.unwrap_err();
+    let fault = system.simple_update("ftp://10.0.0.1/bios.bin", &[]).await.unwrap_err();
     assert_eq!(fault.code, Code::NotSupported, "{fault}");
 }
