@@ -9,6 +9,7 @@
 //! got, `login` and `client` what goes with it, `verdict` and `decode` what an answer means; `system`
 //! chooses, and each other file is one thing that can be asked of a System. `quirks` is a table.
 
+mod adapters;
 mod bios;
 mod boot;
 mod client;

@@ -278,7 +278,11 @@ impl Link {
     }
 
     /// Follows redirects, as long as they stay on the device and say to ask the same thing again.
-    async fn send_following(&self, mut question: Question, pass: &Pass) -> Result<Reply, Fault> {
+    pub async fn send_following(
+        &self,
+        mut question: Question,
+        pass: &Pass,
+    ) -> Result<Reply, Fault> {
         let asked = question.path.clone();
         question.headers.extend(pass.0.iter().cloned());
         for _ in 0..=MAX_REDIRECTS {
@@ -323,7 +327,7 @@ impl Link {
     }
 
     /// One question, one answer; what is in between becomes a fault.
-    pub async fn send(&self, question: &Question) -> Result<Reply, Fault> {
+    async fn send(&self, question: &Question) -> Result<Reply, Fault> {
         self.wire.ask(question).await.map_err(|broken| match broken {
             Broken::Unsent(fault) => fault,
             Broken::Lost(why) => {

@@ -31,8 +31,8 @@ const MAX_IDLE: Duration = Duration::from_secs(20);
 type Asked = Request<Full<Bytes>>;
 type Sender = SendRequest<Full<Bytes>>;
 
-/// What is asked.
-#[derive(Debug, Clone)]
+/// What is asked. It is not to be shown as a whole: a login has the password in its body.
+#[derive(Clone)]
 pub(super) struct Question {
     pub method: Method,
     pub path: String,

@@ -47,7 +47,8 @@ pub(super) fn fault(endpoint: &Endpoint, question: &Question, reply: &Reply) -> 
     let mut said =
         format!("{endpoint} answered {} to {} {}", reply.status, question.method, question.path);
     if let Some(wait) = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
-        said.push_str(&format!(" and wants to be asked again after {} s", shown(wait)));
+        let unit = if wait.parse::<u32>().is_ok() { " s" } else { "" };
+        said.push_str(&format!(" and wants to be asked again after {}{unit}", shown(wait)));
     }
     if !words.said.is_empty() {
         said.push_str(&format!(": {}", shown(&words.said)));

@@ -266,13 +266,22 @@ async fn a_bmc_that_is_away_for_a_while_is_waited_for() {
     let looks = AtomicUsize::new(0);
     let peer = World::new()
         .serve_but(move |call| {
-            let away =
-                call.is("GET", SYSTEM) && (2..5).contains(&looks.fetch_add(1, Ordering::Relaxed));
-            away.then(|| Said::status(503, "{}"))
+            if !call.is("GET", SYSTEM) {
+                return None;
+            }
+            // The first look is the choice of the System.
+            match looks.fetch_add(1, Ordering::Relaxed) {
+                1 => Some(Said::status(503, "{}")),
+                2 => Some(Said::status(500, "<html>")),
+                3 => Some(Said::json("<html>")),
+                4 => Some(Said::Hang),
+                _ => None,
+            }
         })
         .await;
     let system = system(&peer).await;
     assert_eq!(system.wait_for_power(Power::Off, Duration::from_secs(5)).await, Ok(()));
+    assert_eq!(peer.count("GET", SYSTEM), 6);
 }
 
 #[tokio::test]

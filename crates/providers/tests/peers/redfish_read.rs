@@ -47,6 +47,35 @@ async fn pages_without_end_are_left() {
 }
 
 #[tokio::test]
+async fn cards_are_found_in_the_chassis_where_the_system_lists_none() {
+    let (list, chassis) = ("/redfish/v1/Chassis", "/redfish/v1/Chassis/IO");
+    let adapters = format!("{chassis}/NetworkAdapters");
+    let functions = format!("{adapters}/CX7/NetworkDeviceFunctions");
+    let world = World::new();
+    world.set("/redfish/v1", "/Chassis", json!({"@odata.id": list}));
+    world.put_list(list, &[chassis]);
+    world.put(chassis, json!({"NetworkAdapters": {"@odata.id": adapters}}));
+    world.put(
+        &adapters,
+        json!({"Members": [{"@odata.id": format!("{adapters}/CX7"), "Id": "CX7",
+        "NetworkDeviceFunctions": {"@odata.id": functions}}]}),
+    );
+    world.put(
+        &functions,
+        json!({"Members": [
+        {"Id": "0", "Ethernet": {"MACAddress": "02:00:00:00:00:FF",
+            "PermanentMACAddress": "02:00:00:00:00:0A"}},
+        {"Id": "1", "Ethernet": {"MACAddress": "00:00:00:00:00:00"}},
+        {"Id": "2"}]}),
+    );
+    let peer = world.serve().await;
+    let inventory = system(&peer).await.inventory().await.unwrap();
+    let nics: Vec<(&str, &str)> =
+        inventory.nics.iter().map(|nic| (nic.id.as_str(), nic.mac.as_str())).collect();
+    assert_eq!(nics, [("CX7/0", "02:00:00:00:00:0a")]);
+}
+
+#[tokio::test]
 async fn the_newest_of_a_log_is_read() {
     let (logs, sel) =
         ("/redfish/v1/Systems/1/LogServices", "/redfish/v1/Systems/1/LogServices/SEL");
