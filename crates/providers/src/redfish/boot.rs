@@ -6,6 +6,7 @@
 
 use super::decode::{Doc, Part};
 use super::system::System;
+use super::verdict::unconfirmed;
 use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 
@@ -94,6 +95,11 @@ impl System {
         let doc = self.read().await?;
         let body = self.wish(doc.root().get("Boot"), source, span)?;
         self.link.patch(&doc, &body).await?;
+        self.see_boot(source).await.map_err(unconfirmed)
+    }
+
+    /// Looks until the override is as it was set.
+    async fn see_boot(&self, source: BootSource) -> Result<BootOverride, Fault> {
         let mut seen = self.boot().await?;
         for _ in 1..MAX_LOOKS {
             if seen.leads_to(source) {

@@ -9,7 +9,7 @@ use super::endpoint::Endpoint;
 use super::transport::{Question, Reply};
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
-use model::fault::{Code, Fault};
+use model::fault::{Code, Fault, Happened};
 use serde_json::Value;
 
 /// How a device says that it will never do it, as the ends of Redfish's message ids.
@@ -54,6 +54,18 @@ pub(super) fn fault(endpoint: &Endpoint, question: &Question, reply: &Reply) -> 
         said.push_str(&format!(": {}", shown(&words.said)));
     }
     Fault::new(code, said)
+}
+
+/// A fault of the look that follows a change. The change was taken, so the fault must not say that
+/// nothing happened; that the goal was seen not to hold is another matter.
+pub(super) fn unconfirmed(fault: Fault) -> Fault {
+    match (fault.code, fault.code.happened()) {
+        (Code::ReadBackDiffers, _) | (_, Happened::Maybe) => fault,
+        (_, Happened::No) => {
+            let said = format!("The change was taken, but not seen: {}", fault.said);
+            Fault::new(Code::AnswerLost, said)
+        }
+    }
 }
 
 fn code(question: &Question, status: StatusCode, words: &Words) -> Code {

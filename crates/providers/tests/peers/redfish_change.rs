@@ -6,7 +6,7 @@ use model::fault::Code;
 use providers::redfish::{Attribute, BootSource, BootSpan, Power, Reset, TaskState};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 fn sent(peer: &Peer, method: &str, path: &str) -> Vec<Value> {
@@ -65,6 +65,41 @@ async fn an_override_that_is_not_kept_is_seen() {
     let fault = system.set_boot(BootSource::Pxe, BootSpan::Once).await.unwrap_err();
     assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
     assert!(fault.said.contains("Pxe") && fault.said.contains("Disabled"), "{fault}");
+}
+
+/// Refuses everything with this status once something was changed.
+async fn gone_after_a_change(world: World, status: u16) -> Peer {
+    let changed = AtomicBool::new(false);
+    let inner = world.clone();
+    world
+        .serve_but(move |call| {
+            if changed.load(Ordering::Relaxed) {
+                return Some(Said::status(status, "{}"));
+            }
+            changed.store(call.method != "GET", Ordering::Relaxed);
+            Some(match call.method.as_str() {
+                "POST" => Said::status(204, ""),
+                _ => inner.answer(call),
+            })
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_change_that_cannot_be_seen_may_have_happened() {
+    for status in [401, 404, 500, 503] {
+        let peer = gone_after_a_change(World::new(), status).await;
+        let boot = system(&peer).await.set_boot(BootSource::Pxe, BootSpan::Once).await;
+        let peer = gone_after_a_change(with_bios(), status).await;
+        let wish = wanted(&[("Cores", Attribute::Number(8))]);
+        let bios = system(&peer).await.set_bios(&wish).await;
+        let peer = gone_after_a_change(with_media(), status).await;
+        let media = system(&peer).await.insert_media("http://10.0.0.1/a.iso").await;
+        for fault in [boot.unwrap_err(), bios.unwrap_err(), media.unwrap_err()] {
+            assert_eq!(fault.code, Code::AnswerLost, "{fault}");
+            assert!(fault.said.contains(&status.to_string()), "{fault}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -121,7 +121,7 @@ pub fn login() -> Login {
 pub fn settings(auth: Auth) -> Settings {
     let timeouts = Timeouts {
         connect: Duration::from_secs(2),
-        answer: Duration::from_millis(700),
+        answer: Duration::from_millis(1_500),
         look_every: Duration::from_millis(20),
     };
     Settings { timeouts, auth }
