@@ -1,11 +1,11 @@
 //! Certificates made for one test: good, expired, for another name, without their key.
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
-use rustls::ServerConfig;
 use rustls::crypto::ring::{default_provider, sign::any_supported_type};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use rustls::{ALL_VERSIONS, ServerConfig, SupportedProtocolVersion};
 use std::sync::Arc;
 use tokio_rustls::TlsAcceptor;
 
@@ -43,17 +43,21 @@ impl Authority {
 
 impl Identity {
     pub fn acceptor(&self) -> TlsAcceptor {
-        self.with_key_of(self)
+        self.with_key_of(self, ALL_VERSIONS)
     }
 
-    /// A server that shows this certificate and signs with another's key.
-    pub fn with_key_of(&self, other: &Self) -> TlsAcceptor {
+    /// A server that shows this certificate and signs with the key of one, perhaps another.
+    pub fn with_key_of(
+        &self,
+        other: &Self,
+        versions: &[&'static SupportedProtocolVersion],
+    ) -> TlsAcceptor {
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(other.key.serialize_der()));
         let key = any_supported_type(&key).expect("a usable key");
         let shown = CertifiedKey::new(vec![self.certificate.clone()], key);
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("the usual versions")
+            .with_protocol_versions(versions)
+            .expect("versions that there are")
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(Always(Arc::new(shown))));
         TlsAcceptor::from(Arc::new(config))

@@ -5,6 +5,7 @@ use crate::http::Peer;
 use crate::world::{World, login, settings};
 use model::fault::{Code, Fault};
 use providers::redfish::{Auth, Bmc, Endpoint, Fingerprint, Trust, Wanted};
+use rustls::version::{TLS12, TLS13};
 use std::sync::Arc;
 
 const HERE: &str = "127.0.0.1";
@@ -92,9 +93,13 @@ async fn a_certificate_without_its_key_proves_nothing() {
     let stolen = fingerprint(&victim);
     let ca = Trust::ca_from_pem(authority.pem().as_bytes()).unwrap();
     for trust in [Trust::Pinned(stolen), Trust::FirstUse(Some(stolen)), Trust::FirstUse(None), ca] {
-        let peer = serve(victim.with_key_of(&thief)).await;
-        let fault = refused(&peer, trust).await;
-        assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
+        for version in [&TLS12, &TLS13] {
+            let honest = serve(victim.with_key_of(&victim, &[version])).await;
+            assert!(connect(&honest, trust.clone()).await.is_ok(), "{trust:?} {version:?}");
+            let peer = serve(victim.with_key_of(&thief, &[version])).await;
+            let fault = refused(&peer, trust.clone()).await;
+            assert_eq!(fault.code, Code::IdentityUntrusted, "{version:?}: {fault}");
+        }
     }
 }
 

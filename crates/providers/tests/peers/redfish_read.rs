@@ -133,3 +133,48 @@ async fn ill_parts_are_named() {
     assert_eq!(report.redundancy, [fans]);
     assert_eq!(report.skipped, [format!("{chassis}/Power is not there")]);
 }
+
+#[tokio::test]
+async fn sensors_are_read_where_they_come_in_one_answer() {
+    let (chassis, sensors) = ("/redfish/v1/Chassis/1", "/redfish/v1/Chassis/1/Sensors");
+    let world = World::new();
+    world.set(SYSTEM, "/Links", json!({"Chassis": [{"@odata.id": chassis}]}));
+    world.put(chassis, json!({"Sensors": {"@odata.id": sensors}}));
+    world.put(
+        &format!("{sensors}?$expand=.($levels=1)"),
+        json!({"Members": [
+        {"Name": "GPU 3", "Reading": 95, "ReadingUnits": "Cel", "Status": {"Health": "Critical"}},
+        {"Name": "GPU 4", "Reading": 51, "Status": {"Health": "OK"}}]}),
+    );
+    let peer = world.serve().await;
+    let unasked = system(&peer).await.health().await.unwrap();
+    assert!(unasked.bad.is_empty() && unasked.skipped.is_empty(), "{unasked:?}");
+    let expands = json!({"ExpandQuery": {"NoLinks": true}});
+    world.set("/redfish/v1", "/ProtocolFeaturesSupported", expands);
+    let report = system(&peer).await.health().await.unwrap();
+    let bad: Vec<_> = report.bad.iter().map(|part| (part.name.as_str(), part.health)).collect();
+    assert_eq!(bad, [("GPU 3", Health::Critical)]);
+    assert_eq!(report.overall, Health::Unknown);
+}
+
+#[tokio::test]
+async fn a_log_of_links_is_read_from_its_newest_end() {
+    let (manager, logs) = ("/redfish/v1/Managers/1", "/redfish/v1/Managers/1/LogServices");
+    let entries = format!("{logs}/Sel/Entries");
+    let world = World::new();
+    world.set(SYSTEM, "/Links", json!({"ManagedBy": [{"@odata.id": manager}]}));
+    world.put(manager, json!({"LogServices": {"@odata.id": logs}}));
+    world.put_list(logs, &[&format!("{logs}/Sel")]);
+    world.put(&format!("{logs}/Sel"), json!({"Entries": {"@odata.id": entries}}));
+    let paths: Vec<String> = (1..=30).map(|number| format!("{entries}/{number}")).collect();
+    world.put_list(&entries, &paths.iter().map(String::as_str).collect::<Vec<_>>());
+    for (number, path) in (1..=30).zip(&paths) {
+        world.put(path, json!({"Id": number.to_string(), "Message": format!("Event {number}")}));
+    }
+    let peer = world.serve().await;
+    let log = system(&peer).await.log(3).await.unwrap();
+    let said: Vec<&str> = log.iter().map(|entry| entry.message.as_str()).collect();
+    assert_eq!(said, ["Event 30", "Event 29", "Event 28"]);
+    let read = peer.calls().iter().filter(|call| call.path.contains("/Entries/")).count();
+    assert_eq!(read, 3, "the others are not asked for");
+}
