@@ -3,3 +3,4 @@
 //! word.
 
 pub mod ipmi_sim;
+pub mod sushy;

@@ -19,6 +19,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     let binary = stage("binary under test", build)?;
     let python = stage("python client", || python::find_or_make(&target()))?;
     let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
+    let sushy = stage("sushy", || peers::sushy::find_or_install(&target()))?;
     let (url, cluster) = stage("postgresql", database)?;
     let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
     suite.args(filter).env("RUST_BACKTRACE", "1").env(BINARY, binary).env(POSTGRES, url);
@@ -27,6 +28,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
         None => suite.env_remove(PYTHON),
     };
     suite.envs(ipmi_sim.map(|path| (peers::ipmi_sim::VARIABLE, path)));
+    suite.envs(sushy.map(|path| (peers::sushy::VARIABLE, path)));
     let passed = stage("tests", || {
         shell::run(&mut suite, "run one test again with `cargo xtask test -- NAME`")
     });

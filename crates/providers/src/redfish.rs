@@ -9,6 +9,7 @@
 //! got, `login` and `client` what goes with it, `verdict` and `decode` what an answer means; `system`
 //! chooses, and each other file is one thing that can be asked of a System. `quirks` is a table.
 
+mod adapters;
 mod bios;
 mod boot;
 mod client;
@@ -115,7 +116,7 @@ pub struct About {
 }
 
 impl Bmc {
-    /// Reads the service's root and logs in, where the device has sessions.
+    /// Reads the service's root and logs in. A login that is refused is found here.
     pub async fn connect(
         endpoint: Endpoint,
         login: Login,

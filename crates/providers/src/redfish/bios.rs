@@ -6,6 +6,7 @@
 
 use super::decode::{Doc, Part};
 use super::system::System;
+use super::verdict::unconfirmed;
 use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -80,14 +81,16 @@ impl System {
             .filter(|(name, value)| lies_ahead(name.as_str()) != Some(*value))
             .map(|(name, value)| (name.clone(), value.sent()))
             .collect();
-        if !missing.is_empty() {
+        let changes = !missing.is_empty();
+        if changes {
             let mut body = json!({ "Attributes": missing });
             if let Some(when) = self.quirks.apply_time() {
                 body["@Redfish.SettingsApplyTime"] = json!({ "ApplyTime": when });
             }
             self.link.patch(&sheets.pending, &body).await?;
         }
-        let seen = self.bios().await?;
+        let seen = self.bios().await;
+        let seen = seen.map_err(|fault| if changes { unconfirmed(fault) } else { fault })?;
         let lost = wanted.iter().find(|(name, value)| {
             seen.pending.get(*name).or_else(|| seen.current.get(*name)) != Some(*value)
         });

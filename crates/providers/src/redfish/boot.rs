@@ -6,6 +6,7 @@
 
 use super::decode::{Doc, Part};
 use super::system::System;
+use super::verdict::unconfirmed;
 use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
 
@@ -94,6 +95,11 @@ impl System {
         let doc = self.read().await?;
         let body = self.wish(doc.root().get("Boot"), source, span)?;
         self.link.patch(&doc, &body).await?;
+        self.see_boot(source).await.map_err(unconfirmed)
+    }
+
+    /// Looks until the override is as it was set.
+    async fn see_boot(&self, source: BootSource) -> Result<BootOverride, Fault> {
         let mut seen = self.boot().await?;
         for _ in 1..MAX_LOOKS {
             if seen.leads_to(source) {
@@ -122,7 +128,9 @@ impl System {
         let spans = boot.texts("BootSourceOverrideEnabled@Redfish.AllowableValues");
         let span = if source == BootSource::None { BootSpan::Disabled } else { span };
         let word = self.word(source, &sources);
-        if !offers(&sources, word) {
+        // An override can be switched off without naming a source; not every device lists `None`.
+        let named = source != BootSource::None || offers(&sources, word);
+        if named && !offers(&sources, word) {
             let what = format!("boot source {word}, only {},", sources.join(", "));
             return Err(self.lacks(&what));
         }
@@ -131,7 +139,9 @@ impl System {
             return Err(self.lacks(&what));
         }
         let mut fields = Map::new();
-        fields.insert("BootSourceOverrideTarget".into(), json!(word));
+        if named {
+            fields.insert("BootSourceOverrideTarget".into(), json!(word));
+        }
         fields.insert("BootSourceOverrideEnabled".into(), json!(span.as_str()));
         if self.quirks.send_boot_mode()
             && let Some(mode) = boot.text("BootSourceOverrideMode")

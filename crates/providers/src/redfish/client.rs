@@ -75,7 +75,17 @@ impl Link {
                 },
             }
         }
+        link.prove(&root).await?;
         Ok((link, root))
+    }
+
+    /// A session is proof that the login is right. Otherwise something is read that is not for
+    /// everybody, so that a wrong password is found here and not by the first who changes something.
+    async fn prove(&self, root: &Doc) -> Result<(), Fault> {
+        match (self.manner, root.root().link("Systems")) {
+            (Manner::Basic, Some(systems)) => self.get(&systems).await.map(|_| ()),
+            (Manner::Basic, None) | (Manner::Session, _) => Ok(()),
+        }
     }
 
     /// The root is open to everybody by the standard, but not on every device.
@@ -268,7 +278,11 @@ impl Link {
     }
 
     /// Follows redirects, as long as they stay on the device and say to ask the same thing again.
-    async fn send_following(&self, mut question: Question, pass: &Pass) -> Result<Reply, Fault> {
+    pub async fn send_following(
+        &self,
+        mut question: Question,
+        pass: &Pass,
+    ) -> Result<Reply, Fault> {
         let asked = question.path.clone();
         question.headers.extend(pass.0.iter().cloned());
         for _ in 0..=MAX_REDIRECTS {
@@ -313,7 +327,7 @@ impl Link {
     }
 
     /// One question, one answer; what is in between becomes a fault.
-    pub async fn send(&self, question: &Question) -> Result<Reply, Fault> {
+    async fn send(&self, question: &Question) -> Result<Reply, Fault> {
         self.wire.ask(question).await.map_err(|broken| match broken {
             Broken::Unsent(fault) => fault,
             Broken::Lost(why) => {

@@ -92,7 +92,7 @@ impl System {
         let processors = self.processors(&system, &mut skipped).await?;
         let memory: Vec<Memory> =
             self.parts(part, "Memory", &mut skipped).await?.iter().filter_map(memory).collect();
-        let nics = self.parts(part, "EthernetInterfaces", &mut skipped).await?;
+        let nics = self.nics(part, &mut skipped).await?;
         let summed = part.get("MemorySummary").number("TotalSystemMemoryGiB");
         let modules: u64 = memory.iter().map(|module| module.capacity_mib).sum();
         Ok(Inventory {
@@ -110,7 +110,7 @@ impl System {
                 .filter(|mib| *mib > 0),
             memory,
             disks: self.disks(part, &mut skipped).await?,
-            nics: nics.iter().filter_map(|nic| self.nic(nic)).collect(),
+            nics,
             firmware: self.firmware_or_less(&mut skipped).await?,
             skipped,
         })
@@ -133,7 +133,7 @@ impl System {
         Ok(all)
     }
 
-    async fn parts(
+    pub(super) async fn parts(
         &self,
         part: Part<'_>,
         name: &str,
@@ -167,6 +167,13 @@ impl System {
         Ok(disks)
     }
 
+    async fn nics(&self, part: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Nic>, Fault> {
+        let listed = self.parts(part, "EthernetInterfaces", skipped).await?;
+        let nics: Vec<Nic> = listed.iter().filter_map(|nic| self.nic(nic)).collect();
+        // Servers without that list show their cards as parts of the chassis.
+        if nics.is_empty() { self.adapters(part, skipped).await } else { Ok(nics) }
+    }
+
     fn nic(&self, doc: &Doc) -> Option<Nic> {
         let part = doc.root();
         // The permanent one is the card's own; the other may be borrowed for a bond.
@@ -188,7 +195,7 @@ impl System {
     }
 }
 
-fn name(doc: &Doc) -> String {
+pub(super) fn name(doc: &Doc) -> String {
     doc.root().text("Id").unwrap_or_else(|| doc.name().to_owned())
 }
 

@@ -101,7 +101,8 @@ impl Link {
             headers: Vec::new(),
             body: Some(Bytes::from(body)),
         };
-        let reply = self.send(&question).await.map_err(nothing_done)?;
+        let nobody = Pass(Vec::new());
+        let reply = self.send_following(question.clone(), &nobody).await.map_err(nothing_done)?;
         let refused = self.refused(&reply);
         match reply.status {
             StatusCode::NOT_FOUND

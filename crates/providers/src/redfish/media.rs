@@ -7,6 +7,7 @@
 use super::client::MAX_MEMBERS;
 use super::decode::Doc;
 use super::system::System;
+use super::verdict::unconfirmed;
 use model::fault::{Code, Fault};
 use serde_json::{Value, json};
 
@@ -79,7 +80,7 @@ impl System {
             // Older devices have no action; there the image is a field that can be written.
             None => self.link.patch(drive, &json!({ "Image": url, "Inserted": true })).await?,
         };
-        self.see_media(&media.path, true).await
+        self.see_media(&media.path, true).await.map_err(unconfirmed)
     }
 
     /// Empties the drive at this path. One that is empty already is success.
@@ -95,7 +96,7 @@ impl System {
                 self.link.patch(&drive, &json!({ "Image": Value::Null, "Inserted": false })).await?
             }
         };
-        self.see_media(path, false).await
+        self.see_media(path, false).await.map_err(unconfirmed)
     }
 
     async fn see_media(&self, path: &str, inserted: bool) -> Result<Media, Fault> {

@@ -128,15 +128,15 @@ impl System {
         Ok(Reset::ALL.into_iter().filter(offered).collect())
     }
 
-    /// Looks until the power is as wanted. A BMC that does not answer for a while is asked again
-    /// until the time is up, because some lose their network while the machine starts.
+    /// Looks until the power is as wanted. A BMC that does not answer for a while, or answers nonsense,
+    /// is asked again until the time is up: some restart, or lose their network, with the machine.
     pub async fn wait_for_power(&self, wanted: Power, within: Duration) -> Result<(), Fault> {
         let deadline = Instant::now() + within;
         loop {
             let seen = self.power().await;
             match &seen {
                 Ok(power) if *power == wanted => return Ok(()),
-                Err(fault) if !fault.code.unseen() => return seen.map(|_| ()),
+                Err(fault) if !passes(fault.code) => return seen.map(|_| ()),
                 Ok(_) | Err(_) => {}
             }
             if Instant::now() + self.timeouts.look_every >= deadline {
@@ -162,6 +162,11 @@ impl System {
             }
         }
     }
+}
+
+/// Whether a fault of a look may be gone at the next look.
+const fn passes(code: Code) -> bool {
+    code.unseen() || matches!(code, Code::AnswerGarbled | Code::EffectFailed)
 }
 
 /// The values that an action's description allows for its kind of reset.

@@ -50,6 +50,8 @@ pub struct System {
     pub(super) expands: bool,
     /// The way to the update service, from the root.
     pub(super) update_service: Option<String>,
+    /// The way to every chassis of the BMC, when all of them belong to this System.
+    pub(super) all_chassis: Option<String>,
 }
 
 struct Candidate {
@@ -74,6 +76,7 @@ impl Bmc {
         };
         let board = |candidate: &&Candidate| !candidate.overview.host;
         let boards = candidates.iter().filter(board).map(|board| board.doc.path.clone()).collect();
+        let hosts = candidates.iter().filter(|candidate| candidate.overview.host).count();
         let root = self.root.root();
         let expand = root.get("ProtocolFeaturesSupported").get("ExpandQuery");
         Ok(System {
@@ -84,6 +87,7 @@ impl Bmc {
             boards,
             expands: expand.flag("NoLinks") == Some(true),
             update_service: root.link("UpdateService"),
+            all_chassis: root.link("Chassis").filter(|_| hosts == 1),
         })
     }
 
@@ -227,6 +231,11 @@ impl System {
     /// The last piece of its path.
     pub fn id(&self) -> &str {
         last_piece(&self.path)
+    }
+
+    /// Its path on the BMC, by which it is named as the target of an update.
+    pub fn path(&self) -> &str {
+        &self.path
     }
 
     pub(super) async fn read(&self) -> Result<Doc, Fault> {

@@ -2,8 +2,8 @@
 //!
 //! What matters here is to know how far a question got. Nothing sent, and it can be asked again; sent
 //! without an answer, and a change may have been made ([`Broken`]). That is why connections are made
-//! here and not in a pool of somebody else. At most one idle connection is kept, and a change is never
-//! trusted to one that has been idle for long: controllers close them without a word.
+//! here and not in a pool of somebody else. At most one idle connection is kept, for reads: controllers
+//! close them without a word, and a change that runs into that would be in doubt for nothing.
 
 use super::Timeouts;
 use super::endpoint::Endpoint;
@@ -25,17 +25,14 @@ use tokio_rustls::TlsConnector;
 
 /// The largest answer that is read. Real ones stay far below; a whole expanded log may come near.
 const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
-/// How old an idle connection may be when something is only read over it.
-const READ_IDLE: Duration = Duration::from_secs(20);
-/// How old it may be for a change.
-const CHANGE_IDLE: Duration = Duration::from_millis(500);
-/// A read over a connection that turns out to be dead is asked once more over a new one.
-const MAX_SENDS: usize = 2;
+/// How old an idle connection may be when something is read over it.
+const MAX_IDLE: Duration = Duration::from_secs(20);
 
+type Asked = Request<Full<Bytes>>;
 type Sender = SendRequest<Full<Bytes>>;
 
-/// What is asked.
-#[derive(Debug, Clone)]
+/// What is asked. It is not to be shown as a whole: a login has the password in its body.
+#[derive(Clone)]
 pub(super) struct Question {
     pub method: Method,
     pub path: String,
@@ -99,32 +96,29 @@ impl Wire {
         self.tls.as_ref().and_then(|(judge, _)| judge.shown())
     }
 
-    /// Asks once, or twice when the first try cannot have reached anybody or only wanted to read.
+    /// Asks once. A read over a connection that turns out to be dead is asked again over a new one.
     pub async fn ask(&self, question: &Question) -> Result<Reply, Broken> {
-        let mut broken = String::new();
-        for _ in 0..MAX_SENDS {
-            let (mut sender, reused) = match self.take_idle(question) {
-                Some(sender) => (sender, true),
-                None => (self.connect().await.map_err(Broken::Unsent)?, false),
-            };
-            match self.exchange(&mut sender, question).await {
-                Ok(reply) => {
-                    self.keep(sender, &reply);
-                    return Ok(reply);
+        let request = self.request(question).map_err(Broken::Unsent)?;
+        if let Some(sender) = self.take_idle(question) {
+            let begun = Instant::now();
+            match self.exchange(sender, request.clone()).await {
+                Ok(reply) => return Ok(reply),
+                Err(why) if begun.elapsed() >= self.timeouts.answer => {
+                    return Err(Broken::Lost(why));
                 }
-                Err(failed) if reused && (failed.unsent || question.only_reads()) => {
-                    broken = failed.said;
-                }
-                Err(failed) => return Err(Broken::Lost(failed.said)),
+                Err(_dead) => {}
             }
         }
-        Err(Broken::Lost(broken))
+        let sender = self.connect().await.map_err(Broken::Unsent)?;
+        self.exchange(sender, request).await.map_err(Broken::Lost)
     }
 
     fn take_idle(&self, question: &Question) -> Option<Sender> {
+        if !question.only_reads() {
+            return None;
+        }
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take()?;
-        let limit = if question.only_reads() { READ_IDLE } else { CHANGE_IDLE };
-        let usable = idle.since.elapsed() < limit && !idle.sender.is_closed();
+        let usable = idle.since.elapsed() < MAX_IDLE && !idle.sender.is_closed();
         usable.then_some(idle.sender)
     }
 
@@ -135,30 +129,26 @@ impl Wire {
         }
     }
 
-    async fn exchange(&self, sender: &mut Sender, question: &Question) -> Result<Reply, Failed> {
+    /// Asks over this connection, and keeps it where that went well.
+    async fn exchange(&self, mut sender: Sender, request: Asked) -> Result<Reply, String> {
         let deadline = tokio::time::Instant::now() + self.timeouts.answer;
-        let late = || Failed {
-            said: format!("no answer came within {} s", self.timeouts.answer.as_secs_f32()),
-            unsent: false,
-        };
-        let request = self.request(question)?;
+        let late = || format!("no answer came within {} s", self.timeouts.answer.as_secs_f32());
         timeout_at(deadline, sender.ready())
             .await
-            .map_err(|_| Failed { unsent: true, ..late() })?
-            .map_err(|error| Failed { said: error.to_string(), unsent: true })?;
-        let response = timeout_at(deadline, sender.try_send_request(request))
+            .map_err(|_| late())?
+            .map_err(|error| told(&error))?;
+        let response = timeout_at(deadline, sender.send_request(request))
             .await
             .map_err(|_| late())?
-            .map_err(|error| Failed {
-                unsent: error.message().is_some(),
-                said: told(&error.into_error()),
-            })?;
+            .map_err(|error| told(&error))?;
         let (parts, body) = response.into_parts();
-        let body = timeout_at(deadline, read(body)).await.unwrap_or_else(|_| Err(late().said));
-        Ok(Reply { status: parts.status, headers: parts.headers, body })
+        let body = timeout_at(deadline, read(body)).await.unwrap_or_else(|_| Err(late()));
+        let reply = Reply { status: parts.status, headers: parts.headers, body };
+        self.keep(sender, &reply);
+        Ok(reply)
     }
 
-    fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, Failed> {
+    fn request(&self, question: &Question) -> Result<Asked, Fault> {
         let body = question.body.clone().unwrap_or_default();
         let mut request = Request::builder()
             .method(&question.method)
@@ -172,9 +162,10 @@ impl Wire {
         for (name, value) in &question.headers {
             request = request.header(name, value);
         }
-        request
-            .body(Full::new(body))
-            .map_err(|error| Failed { said: error.to_string(), unsent: true })
+        request.body(Full::new(body)).map_err(|error| {
+            let said = format!("{} cannot be asked for {}: {error}", self.endpoint, question.path);
+            Fault::new(Code::NotSupported, said)
+        })
     }
 
     /// A new connection, with the proof of who is at its other end where TLS is spoken.
@@ -211,13 +202,6 @@ impl Wire {
         judge.settle();
         speak(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))
     }
-}
-
-/// A try that brought no answer.
-struct Failed {
-    said: String,
-    /// True when not a byte of the question can have been understood.
-    unsent: bool,
 }
 
 /// Begins HTTP on a connection. What drives it ends with the sender.

@@ -174,6 +174,10 @@ impl Judge {
             return Fault::new(Code::BmcUnreachable, said);
         };
         let shown = self.shown().map_or_else(|| "none".to_owned(), |shown| shown.to_string());
+        if *reason == CertificateError::BadSignature {
+            let said = format!("{endpoint} shows the certificate {shown} and has not got its key");
+            return Fault::new(Code::IdentityUntrusted, said);
+        }
         match (&self.rule, self.known.get()) {
             (Rule::Pinned(wanted), _) => Fault::new(
                 Code::IdentityUntrusted,

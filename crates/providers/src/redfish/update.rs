@@ -14,8 +14,13 @@ const ACTION: &str = "#UpdateService.SimpleUpdate";
 
 impl System {
     /// Asks the BMC to fetch an image and install it. The task tells how it goes; a device that gives
-    /// none has taken the image, and only the versions it shows afterwards tell more.
-    pub async fn simple_update(&self, image_url: &str) -> Result<Option<TaskRef>, Fault> {
+    /// none has taken the image, and only the versions it shows afterwards tell more. `targets` are the
+    /// resources that the image is for; without any, the device finds that out from the image.
+    pub async fn simple_update(
+        &self,
+        image_url: &str,
+        targets: &[String],
+    ) -> Result<Option<TaskRef>, Fault> {
         let path = self.update_service.as_deref().ok_or_else(|| self.lacks("update service"))?;
         let service = self.link.get(path).await?;
         let action = service.root().get("Actions").get(ACTION);
@@ -24,6 +29,9 @@ impl System {
         let scheme = image_url.split("://").next().unwrap_or_default().to_ascii_uppercase();
         let mut body = Map::new();
         body.insert("ImageURI".into(), json!(image_url));
+        if !targets.is_empty() {
+            body.insert("Targets".into(), json!(targets));
+        }
         if protocols.contains(&scheme) {
             body.insert("TransferProtocol".into(), json!(scheme));
         } else if !protocols.is_empty() {

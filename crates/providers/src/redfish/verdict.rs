@@ -9,7 +9,7 @@ use super::endpoint::Endpoint;
 use super::transport::{Question, Reply};
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
-use model::fault::{Code, Fault};
+use model::fault::{Code, Fault, Happened};
 use serde_json::Value;
 
 /// How a device says that it will never do it, as the ends of Redfish's message ids.
@@ -47,12 +47,25 @@ pub(super) fn fault(endpoint: &Endpoint, question: &Question, reply: &Reply) -> 
     let mut said =
         format!("{endpoint} answered {} to {} {}", reply.status, question.method, question.path);
     if let Some(wait) = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()) {
-        said.push_str(&format!(" and wants to be asked again after {} s", shown(wait)));
+        let unit = if wait.parse::<u32>().is_ok() { " s" } else { "" };
+        said.push_str(&format!(" and wants to be asked again after {}{unit}", shown(wait)));
     }
     if !words.said.is_empty() {
         said.push_str(&format!(": {}", shown(&words.said)));
     }
     Fault::new(code, said)
+}
+
+/// A fault of the look that follows a change. The change was taken, so the fault must not say that
+/// nothing happened; that the goal was seen not to hold is another matter.
+pub(super) fn unconfirmed(fault: Fault) -> Fault {
+    match (fault.code, fault.code.happened()) {
+        (Code::ReadBackDiffers, _) | (_, Happened::Maybe) => fault,
+        (_, Happened::No) => {
+            let said = format!("The change was taken, but not seen: {}", fault.said);
+            Fault::new(Code::AnswerLost, said)
+        }
+    }
 }
 
 fn code(question: &Question, status: StatusCode, words: &Words) -> Code {

@@ -1,7 +1,17 @@
-//! The providers against software that nobody here wrote, or, where none can be had, against a strict server of the
-//! tests' own. A peer is found by an environment variable that `cargo xtask test` sets.
+//! The providers against peers that speak the real protocols: software that nobody here wrote where it can be had, small
+//! and strict ones of the tests' own for what goes wrong. A peer is found by an environment variable that `cargo xtask
+//! test` sets.
 
+mod certs;
+mod http;
 mod ipmi_sim;
+mod redfish_change;
+mod redfish_choice;
+mod redfish_faults;
+mod redfish_identity;
+mod redfish_read;
+mod sushy;
+mod world;
 
 use std::path::PathBuf;
 
