@@ -6,6 +6,7 @@
 //! its key, and a later `Inquire` finds out what became of it.
 
 pub mod ipmi;
+pub mod kubernetes;
 pub mod port;
 pub mod sim;
 

@@ -2,6 +2,9 @@
 //! tests' own. A peer is found by an environment variable that `cargo xtask test` sets.
 
 mod ipmi_sim;
+mod kube_api;
+mod kube_pki;
+mod kubernetes;
 
 use std::path::PathBuf;
 
