@@ -19,9 +19,12 @@ pub use join::JoinMaterial;
 pub use node::{Condition, Effect, Node, Taint};
 
 use fault::Ask;
+use kube::Resource;
+use kube::api::{Api, DeleteParams};
 use model::fault::{Code, Fault};
 use secrecy::SecretString;
-use std::fmt;
+use serde::de::DeserializeOwned;
+use std::fmt::{self, Debug};
 use std::future::Future;
 use std::time::Duration;
 
@@ -97,6 +100,23 @@ impl Cluster {
             }
         };
         self.call(ask, found).await
+    }
+
+    /// Deletes an object. One that is not there is gone already.
+    async fn delete<K>(&self, objects: &Api<K>, ask: &Ask<'_>) -> Result<(), Fault>
+    where
+        K: Resource + Clone + DeserializeOwned + Debug,
+    {
+        let params = DeleteParams::default();
+        let Some(answer) = self.call_opt(ask, objects.delete(ask.name, &params)).await? else {
+            return Ok(());
+        };
+        // The object, when it is still on its way out; otherwise a word that it is gone.
+        let named = |object: K| object.meta().name.as_deref() == Some(ask.name);
+        if answer.either(named, |status| status.is_success()) {
+            return Ok(());
+        }
+        Err(fault::garbled(&self.address, ask, "something that was not asked about"))
     }
 }
 

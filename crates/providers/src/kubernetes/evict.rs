@@ -4,7 +4,7 @@
 //! Pods go through the eviction API and never by deletion, so that disruption budgets are honoured. Left alone is what
 //! comes back at once or costs nothing: pods of a DaemonSet, mirrors of a kubelet's own files, and finished ones.
 
-use super::fault::Ask;
+use super::fault::{self, Ask};
 use super::{Cluster, FIELD_MANAGER, check_name};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as core;
@@ -179,15 +179,17 @@ impl Cluster {
         let ask = Ask::new("create", "pods/eviction", &full_name);
         let request = async {
             match pods.create_subresource::<_, Status>("eviction", &of.name, &params, &body).await {
-                Ok(_) => Ok(Step::Evicted(of.clone())),
+                Ok(status) if status.is_success() => Ok(Some(Step::Evicted(of.clone()))),
+                Ok(_) => Ok(None),
                 Err(kube::Error::Api(status)) => match refusal(&of, &status) {
-                    Some(step) => Ok(step),
+                    Some(step) => Ok(Some(step)),
                     None => Err(kube::Error::Api(status)),
                 },
                 Err(error) => Err(error),
             }
         };
-        self.call(&ask, request).await
+        let step = self.call(&ask, request).await?;
+        step.ok_or_else(|| fault::garbled(&self.address, &ask, "something else than success"))
     }
 }
 

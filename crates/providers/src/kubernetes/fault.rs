@@ -40,6 +40,11 @@ pub fn late(address: &str, ask: &Ask<'_>, deadline: Duration) -> Fault {
     Fault::new(lost(ask), said)
 }
 
+/// An answer that is well-formed and about something else.
+pub fn garbled(address: &str, ask: &Ask<'_>, what: &str) -> Fault {
+    Fault::new(Code::AnswerGarbled, format!("{}; it answered with {what}", ask.words(address)))
+}
+
 pub fn read(address: &str, ask: &Ask<'_>, error: &kube::Error) -> Fault {
     let (code, rest) = match error {
         kube::Error::Api(status) => refusal(ask, status),

@@ -5,7 +5,7 @@
 //! everything that can fail without it; a token whose answer was lost dies by itself.
 
 use super::fault::Ask;
-use super::{Cluster, FIELD_MANAGER, check_name, config};
+use super::{Cluster, FIELD_MANAGER, check_name, config, fault};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use http::Uri;
@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use kube::api::{Api, DeleteParams, PostParams, Request};
+use kube::api::{Api, PostParams, Request};
 use kube::config::Kubeconfig;
 use model::fault::{Code, Fault};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -102,9 +102,7 @@ impl Cluster {
         let name = format!("{TOKEN_PREFIX}{token_id}");
         check_name("token", &name)?;
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), TOKEN_NAMESPACE);
-        let params = DeleteParams::default();
-        let ask = Ask::new("delete", "secrets in kube-system", &name);
-        self.call_opt(&ask, secrets.delete(&name, &params)).await.map(drop)
+        self.delete(&secrets, &Ask::new("delete", "secrets in kube-system", &name)).await
     }
 
     async fn cluster_info(&self) -> Result<Info, Fault> {
@@ -149,12 +147,16 @@ impl Cluster {
                 .map_err(kube::Error::BuildRequest)?;
             // As text, because the client would write an answer that it cannot decode into the log, secret and all.
             match self.client.request_text(request).await {
-                Ok(_) => Ok(true),
-                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(false),
+                Ok(answer) => Ok(Some(answer)),
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
                 Err(error) => Err(error),
             }
         };
-        self.call(&ask, request).await
+        match self.call(&ask, request).await? {
+            None => Ok(false),
+            Some(answer) if is_secret(&answer, &name) => Ok(true),
+            Some(_) => Err(fault::garbled(&self.address, &ask, "something else than that secret")),
+        }
     }
 
     fn random(&self, chars: usize) -> Result<String, Fault> {
@@ -166,6 +168,11 @@ impl Cluster {
             Fault::new(Code::EffectFailed, said)
         })
     }
+}
+
+fn is_secret(answer: &str, name: &str) -> bool {
+    serde_json::from_str::<Secret>(answer)
+        .is_ok_and(|secret| secret.metadata.name.as_deref() == Some(name))
 }
 
 fn token_secret(name: &str, id: &str, secret: &str, expires_at: Timestamp) -> Secret {

@@ -1,10 +1,10 @@
 //! Nodes: how one is, and what we may set on it. Labels are patched one by one; taints are one list to the API server, so
 //! they are read, changed and written back under the version that was read.
 
-use super::fault::Ask;
+use super::fault::{self, Ask};
 use super::{Cluster, FIELD_MANAGER, check_name};
 use k8s_openapi::api::core::v1 as core;
-use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams};
 use model::fault::{Code, Fault};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Cluster {
                 "spec": { "taints": wanted },
             });
             match self.call(&ask, conflict(self.send_patch(name, &patch))).await? {
-                Some(node) => return Ok(read(node)),
+                Some(node) => return self.meant(&ask, node).map(read),
                 None => tokio::task::yield_now().await,
             }
         }
@@ -127,25 +127,35 @@ impl Cluster {
         Err(Fault::new(Code::EffectFailed, said))
     }
 
-    /// Takes the node out of the cluster. One that is not in it is gone already.
+    /// Asks for the node to be taken out of the cluster; one that is not in it is gone already. Whether it went, and
+    /// nobody's finalizer holds it, is seen by asking for it.
     pub async fn remove_node(&self, name: &str) -> Result<(), Fault> {
         check_name("node", name)?;
         let nodes: Api<core::Node> = Api::all(self.client.clone());
-        let params = DeleteParams::default();
-        let ask = Ask::new("delete", "nodes", name);
-        self.call_opt(&ask, nodes.delete(name, &params)).await.map(drop)
+        self.delete(&nodes, &Ask::new("delete", "nodes", name)).await
     }
 
     async fn raw_node(&self, name: &str) -> Result<Option<core::Node>, Fault> {
         check_name("node", name)?;
         let nodes: Api<core::Node> = Api::all(self.client.clone());
-        self.call_opt(&Ask::new("get", "nodes", name), nodes.get(name)).await
+        let ask = Ask::new("get", "nodes", name);
+        let found = self.call_opt(&ask, nodes.get(name)).await?;
+        found.map(|node| self.meant(&ask, node)).transpose()
     }
 
     async fn patch_node(&self, name: &str, patch: Value) -> Result<Node, Fault> {
         check_name("node", name)?;
         let ask = Ask::new("patch", "nodes", name);
-        self.call(&ask, self.send_patch(name, &patch)).await.map(read)
+        let node = self.call(&ask, self.send_patch(name, &patch)).await?;
+        self.meant(&ask, node).map(read)
+    }
+
+    /// Almost anything can be read as a node; only what has the name is the one.
+    fn meant(&self, ask: &Ask<'_>, node: core::Node) -> Result<core::Node, Fault> {
+        if node.metadata.name.as_deref() == Some(ask.name) {
+            return Ok(node);
+        }
+        Err(fault::garbled(&self.address, ask, "something else than that node"))
     }
 
     async fn send_patch(&self, name: &str, patch: &Value) -> Result<core::Node, kube::Error> {

@@ -40,7 +40,8 @@ pub enum Trouble {
     Hang,
     /// Somebody in between who does not speak JSON.
     Proxy(u16),
-    Garbled,
+    /// A success with these words.
+    Says(&'static str),
     /// Somebody else changes the object first.
     Race,
 }
@@ -202,7 +203,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         Some(Trouble::Proxy(code)) => {
             (StatusCode::from_u16(code).unwrap(), "<html>no such page</html>").into_response()
         }
-        Some(Trouble::Garbled) => (StatusCode::OK, "<html>welcome</html>").into_response(),
+        Some(Trouble::Says(words)) => (StatusCode::OK, words).into_response(),
         Some(Trouble::Hang) => {
             tokio::time::sleep(Duration::from_secs(60)).await;
             StatusCode::NO_CONTENT.into_response()
