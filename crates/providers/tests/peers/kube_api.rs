@@ -42,7 +42,7 @@ pub enum Trouble {
     Proxy(u16),
     /// A success with these words.
     Says(&'static str),
-    /// Somebody else changes the object first.
+    /// Somebody else is faster: nodes are changed, and pods are replaced under the same names.
     Race,
 }
 
@@ -209,7 +209,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
             StatusCode::NO_CONTENT.into_response()
         }
         Some(Trouble::Race) => {
-            shared.lock().touch_nodes();
+            shared.lock().race();
             carry_out(&shared, request).await
         }
         Some(Trouble::Cut) => {
@@ -373,12 +373,14 @@ impl World {
         self.pods.insert(name.to_owned(), pod);
     }
 
-    fn touch_nodes(&mut self) {
+    fn race(&mut self) {
         self.version += 1;
         let version = json!(self.version.to_string());
         self.nodes
             .values_mut()
             .for_each(|node| node["metadata"]["resourceVersion"] = version.clone());
+        let uid = json!(format!("uid-{}", self.version));
+        self.pods.values_mut().for_each(|pod| pod["metadata"]["uid"] = uid.clone());
     }
 
     /// Removes the pods whose time is over.
