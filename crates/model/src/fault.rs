@@ -75,6 +75,7 @@ codes! {
     ReadBackDiffers = "read-back-differs", Retryable, No;
     CommandFailed = "command-failed", Retryable, No;
     NotInCluster = "not-in-cluster", Retryable, No;
+    EvictionBlocked = "eviction-blocked", Retryable, No;
     AnswerLost = "answer-lost", Retryable, Maybe;
     AnswerGarbled = "answer-garbled", Retryable, Maybe;
     TaskLost = "task-lost", Retryable, Maybe;

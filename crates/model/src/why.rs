@@ -310,6 +310,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         | Code::ReadBackDiffers
         | Code::CommandFailed
         | Code::NotInCluster
+        | Code::EvictionBlocked
         | Code::StepTimeout => vec![logs, retry, rerun],
         Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {

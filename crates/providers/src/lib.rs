@@ -9,6 +9,7 @@ pub mod datacenter;
 pub mod governor;
 pub mod ipmi;
 pub mod keeper;
+pub mod kubernetes;
 pub mod port;
 pub mod redfish;
 pub mod sim;

@@ -92,9 +92,10 @@ pub fn lacks_suite(ending: &Ending) -> bool {
     }
 }
 
+/// Whether the controller answered anything at all within a session, be it a no.
 pub fn had_session(ending: &Ending) -> bool {
     match ending {
-        Ending::Ended { err, .. } => !err.contains(NO_SESSION),
+        Ending::Ended { ok, err, .. } => *ok || err.lines().any(|line| completion(line).is_some()),
         Ending::Late | Ending::NotRun(_) => false,
     }
 }
@@ -212,6 +213,8 @@ mod tests {
         assert_eq!(judge_many(ending(false, " 01", &refused)), Ok(" 01".to_owned()));
         assert_eq!(judge_many(ending(false, " 01", &silent)), Err(Trouble::Unanswered));
         assert_eq!(judge(Ending::Late), Err(Trouble::Unanswered));
+        assert!(had_session(&ending(false, "", &refused)) && had_session(&ending(true, " 01", "")));
+        assert!(!had_session(&ending(false, "", &silent)) && !had_session(&Ending::Late));
         let other = judge(ending(false, "", "Invalid parameter\n"));
         assert_eq!(other, Err(Trouble::Garbled("Invalid parameter".into())));
     }

@@ -12,6 +12,9 @@ mod redfish_identity;
 mod redfish_read;
 mod sushy;
 mod world;
+mod kube_api;
+mod kube_pki;
+mod kubernetes;
 
 use std::path::PathBuf;
 
