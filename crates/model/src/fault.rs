@@ -86,6 +86,7 @@ codes! {
     IdentityChanged = "identity-changed", NeedsIntervention, No;
     IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
     CredentialMissing = "credential-missing", NeedsIntervention, No;
+    HostDiskFull = "host-disk-full", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;

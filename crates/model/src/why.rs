@@ -326,6 +326,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         Code::IdentityChanged => vec!["farrier trust list".into(), retry],
         Code::IdentityUntrusted => vec![format!("farrier get {}", run.spec.machine_id), retry],
         Code::NotSupported => vec!["farrier plans".into(), rerun],
+        Code::HostDiskFull => vec![logs, retry],
     }
 }
 
