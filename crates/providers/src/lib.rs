@@ -7,5 +7,6 @@
 
 pub mod port;
 pub mod sim;
+pub mod ssh;
 
 pub use port::{Journal, Line, Provider, Providers, Stream, Target};

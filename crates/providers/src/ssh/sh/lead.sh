@@ -1,0 +1,9 @@
+# Becomes the command, after it has written down which process group that is.
+
+if [ "$2" = apart ]; then
+    born $$
+    fill leader "$$ ${birth:--}" || exit 125
+fi
+here=$1
+cd "$HOME" 2>/dev/null || cd /
+exec sh "$here/command"
