@@ -42,9 +42,9 @@ async fn settled(host: &Host, key: &str) -> JobStatus {
     }
 }
 
-/// What a shell on the host answers, without its last line's end.
+/// What a shell on the host answers in the home that jobs have, without its last line's end.
 pub async fn say(host: &Host, command: &str) -> String {
-    let output = host.run(command, b"", LIMIT).await.unwrap();
+    let output = host.run(&format!("cd; {command}"), b"", LIMIT).await.unwrap();
     String::from_utf8(output.stdout).unwrap().trim_end().to_string()
 }
 
@@ -82,9 +82,8 @@ async fn live(userland: Userland) {
     let stubborn = "trap '' TERM; echo $$ >leader; (trap '' TERM; echo up; sleep 600; sleep 600) & \
                     echo $! >child; sleep 601; sleep 601; sleep 601";
     host.start("stubborn", stubborn).await.unwrap();
-    let processes = "cat leader child";
-    while say(&host, processes).await.lines().count() < 2 {}
-    let pids = say(&host, processes).await;
+    until(&host, "test -s leader && test -s child").await;
+    let pids = say(&host, "cat leader child").await;
     assert_eq!(
         host.stop("stubborn", GRACE).await.unwrap(),
         Stopped::Forced(End::Signal(9)),
@@ -129,7 +128,8 @@ async fn jobs_live_without_setsid() {
 /// Waits until a command on the host succeeds.
 async fn until(host: &Host, command: &str) {
     let started = Instant::now();
-    while host.run(command, b"", LIMIT).await.unwrap().status != Some(0) {
+    let command = format!("cd; {command}");
+    while host.run(&command, b"", LIMIT).await.unwrap().status != Some(0) {
         assert!(started.elapsed() < LIMIT, "`{command}` never succeeded");
     }
 }
@@ -208,7 +208,7 @@ async fn a_barred_key_never_begins() {
     assert_eq!(host.start("late", "touch began").await.unwrap(), Started::Barred);
     assert_eq!(host.status("late").await.unwrap(), JobStatus::Barred);
     assert_eq!(hear(&host, "late", 3).await, (String::new(), String::new(), 3));
-    assert_ne!(host.run("test -e began", b"", LIMIT).await.unwrap().status, Some(0));
+    assert_ne!(host.run("cd; test -e began", b"", LIMIT).await.unwrap().status, Some(0));
     host.forget("late").await.unwrap();
     assert_eq!(host.start("late", "touch began").await.unwrap(), Started::Now);
     assert_eq!(settled(&host, "late").await, JobStatus::Ended(End::Code(0)));
@@ -387,7 +387,8 @@ async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
     // Neither took the connection with it.
     assert_eq!(say(&host, "echo still here").await, "still here");
     let other = sshd.host().await;
-    let lost = tokio::spawn(async move { host.run("touch running; sleep 60", b"", LIMIT).await });
+    let lost =
+        tokio::spawn(async move { host.run("cd; touch running; sleep 60", b"", LIMIT).await });
     until(&other, "test -e running").await;
     cut(&sshd).await;
     let fault = lost.await.unwrap().unwrap_err();

@@ -263,7 +263,11 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
     let bin = home.join("bin");
     let shell = match (wish.userland, busybox) {
         (Userland::Busybox, Some(busybox)) => {
-            symlink(busybox, bin.join("sh")).unwrap();
+            // Where the tests are not root the user's shell is another one, which has to find the rest.
+            let applets = Command::new(busybox).arg("--list").output().unwrap().stdout;
+            for name in String::from_utf8(applets).unwrap().lines() {
+                symlink(busybox, bin.join(name)).unwrap();
+            }
             bin.join("sh")
         }
         (Userland::Bash, _) => {
@@ -315,7 +319,8 @@ fn configure(home: &Path, port: u16, wish: &Wish) {
         "UseDNS no".into(),
         "MaxStartups 200".into(),
         "MaxSessions 50".into(),
-        format!("SetEnv PATH={path}"),
+        // Whoever runs the tests keeps their own home clean.
+        format!("SetEnv PATH={path} HOME={}", at("user")),
     ];
     fs::write(home.join("sshd_config"), lines.join("\n") + "\n").unwrap();
 }
