@@ -2,7 +2,7 @@
 //! the dearest and stop at the first failure. It is what CI runs, so there is no second way to be green.
 
 use crate::shell::{self, Failure};
-use crate::{mutants, postgres, python, tidy};
+use crate::{mutants, peers, postgres, python, tidy};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
@@ -18,9 +18,11 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("dependencies", dependencies)?;
     let binary = stage("binary under test", build)?;
     let python = stage("python client", || python::find_or_make(&target()))?;
+    let sshd = stage("sshd", peers::sshd::find_or_install)?;
     let (url, cluster) = stage("postgresql", database)?;
     let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
     suite.args(filter).env("RUST_BACKTRACE", "1").env(BINARY, binary).env(POSTGRES, url);
+    suite.envs(sshd);
     match python {
         Some(interpreter) => suite.env(PYTHON, interpreter),
         None => suite.env_remove(PYTHON),

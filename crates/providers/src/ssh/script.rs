@@ -139,7 +139,12 @@ fn nonce() -> u128 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ssh::Folder;
     use std::collections::BTreeSet;
+    use std::io::Write as _;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
 
     #[test]
     fn every_key_has_a_safe_name_of_its_own() {
@@ -178,5 +183,35 @@ mod tests {
     fn a_command_cannot_end_its_own_document() {
         let text = here_document("f", "echo a\nEND_OF_FILE\nEND_OF_FILE_\nrm x");
         assert!(text.ends_with("rm x\nEND_OF_FILE__\n"), "{text}");
+    }
+
+    /// Gives a text to a shell as a host would, and hears whether it came to its last line.
+    fn shell(home: &Path, text: &str) -> String {
+        let mut shell = Command::new("sh");
+        shell.arg("-s").current_dir(home).stdin(Stdio::piped());
+        let mut shell = shell.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // A shell that finds an error does not wait for the rest.
+        let _ = shell.stdin.take().unwrap().write_all(text.as_bytes());
+        String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn a_script_that_arrives_in_part_does_nothing() {
+        const STRIDE: usize = 211;
+        let home = tempfile::tempdir().unwrap();
+        let jobs = home.path().join("jobs");
+        let folder = Some(Folder::parse(jobs.to_str().unwrap()).unwrap());
+        let settings = Settings { folder, ..Settings::default() };
+        let text = script(&settings, "key", Ask::Start { command: "echo one\necho two" });
+        let ends = (0..text.len()).step_by(STRIDE).chain(text.len() - 60..text.len() - 1);
+        for end in ends.filter(|end| text.is_char_boundary(*end)) {
+            let said = shell(home.path(), &text[..end]);
+            assert!(said.is_empty() && !jobs.exists(), "{end} of {} bytes: {said}", text.len());
+        }
+        assert_eq!(shell(home.path(), &text), "@farrier began\n");
+        let status = jobs.join("key/job/status");
+        let waits = (0..500).take_while(|_| !status.exists());
+        waits.for_each(|_| std::thread::sleep(Duration::from_millis(20)));
+        assert!(status.exists());
     }
 }
