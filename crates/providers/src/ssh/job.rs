@@ -112,8 +112,10 @@ impl Host {
             Some(State::Ended { end, .. }) => Ok(stopped(end)),
             Some(State::Lost { lost, .. }) => Ok(Stopped::Lost(lost)),
             Some(State::Running { pid }) => {
-                let said =
-                    format!("{} runs on as process {pid} although it was killed", self.named(key));
+                let said = format!(
+                    "{} runs on as process {pid} although it was told to stop",
+                    self.named(key)
+                );
                 Err(Fault::new(Code::ReadBackDiffers, said))
             }
             Some(State::Never) | None => Err(self.failure("stop", key, &answer, &words)),

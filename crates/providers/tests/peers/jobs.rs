@@ -373,6 +373,35 @@ async fn a_start_whose_answer_is_lost_may_have_happened_and_did() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stop_in_the_middle_of_a_start_is_heard() {
+    for userland in [Userland::Own, Userland::WithoutSetsid] {
+        let slow = ("sync", "#!/bin/sh\ntouch syncing; sleep 2\n".to_string());
+        let Some(sshd) = Sshd::with(&Wish { userland, shims: vec![slow], ..Wish::default() })
+        else {
+            return;
+        };
+        let (host, other) = (sshd.host().await, sshd.host().await);
+        let start = tokio::spawn(async move { host.start("slow", "touch began; sleep 60").await });
+        let folder = sshd.settings().folder.unwrap();
+        until(&other, &format!("test -e {}/slow/job/syncing", folder.as_str())).await;
+        let stopped = other.stop("slow", GRACE).await.unwrap();
+        assert!(
+            matches!(stopped, Stopped::Asked(End::Signal(15)) | Stopped::Forced(End::Signal(9))),
+            "{userland:?}: {stopped:?}"
+        );
+        assert_ne!(
+            other.run("cd; test -e began", b"", LIMIT).await.unwrap().status,
+            Some(0),
+            "{userland:?}"
+        );
+        // Where the group is shared, the starter is stopped with it and cannot answer.
+        drop(start.await.unwrap());
+        let status = other.status("slow").await.unwrap();
+        assert!(matches!(status, JobStatus::Ended(End::Signal(_))), "{userland:?}: {status:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;

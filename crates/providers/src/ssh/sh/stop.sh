@@ -18,12 +18,18 @@ lost*) ;;
 *) say "$state"; return 0 ;;
 esac
 
-# Wait until it is known who leads.
+# Whoever is about to become the command looks for this mark after it has written down who leads. So either it sees the
+# mark, or we see whom to stop. A disk that is too full for the mark has no job that is about to begin.
+(: >halt) 2>/dev/null
 dot=
-for pause in 0.01 0.1 0.3 0.5 1 1; do
+left=$patience
+while [ "$left" -gt 0 ]; do
     { read -r leader since dot <leader; } 2>/dev/null
     if [ "$dot" = . ]; then break; fi
-    nap "$pause"
+    look || return 0
+    if [ "${state#running}" = "$state" ]; then break; fi
+    nap 0.1
+    left=$((left - slept))
 done
 # Whether anybody is left in the group. The dead whom nobody has buried yet do not count.
 there() {
@@ -63,5 +69,12 @@ while [ "$left" -gt 0 ]; do
     nap 0.1
     left=$((left - slept))
 done
-if [ "$state" = "lost gone" ] && [ "$how" = forced ]; then finish 137 && ended; fi
+if [ "$state" = "lost gone" ]; then
+    if [ "$how" = forced ]; then
+        finish 137 && ended
+    elif [ "$pid" = "$leader" ]; then
+        # Whoever was starting it shared the group as well, and there was no runner yet.
+        finish 143 && ended
+    fi
+fi
 say "stopped $how $state"
