@@ -21,7 +21,7 @@ Usage: cargo xtask COMMAND
 
 Commands:
   test [-- FILTER…]  Check format, architecture, lints and dependencies, then run the whole suite.
-                     What is missing (PostgreSQL, a Python environment) is installed or started first.
+                     What is missing (PostgreSQL, a Python environment, sshd) is installed or started first.
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   tidy               Only check the architecture and the habits of the tree.
   mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.

@@ -3,4 +3,5 @@
 //! word.
 
 pub mod ipmi_sim;
+pub mod sshd;
 pub mod sushy;

@@ -20,9 +20,11 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     let python = stage("python client", || python::find_or_make(&target()))?;
     let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
     let sushy = stage("sushy", || peers::sushy::find_or_install(&target()))?;
+    let sshd = stage("sshd", peers::sshd::find_or_install)?;
     let (url, cluster) = stage("postgresql", database)?;
     let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
     suite.args(filter).env("RUST_BACKTRACE", "1").env(BINARY, binary).env(POSTGRES, url);
+    suite.envs(sshd);
     match python {
         Some(interpreter) => suite.env(PYTHON, interpreter),
         None => suite.env_remove(PYTHON),

@@ -91,6 +91,7 @@ codes! {
     IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
     CredentialMissing = "credential-missing", NeedsIntervention, No;
     SystemAmbiguous = "system-ambiguous", NeedsIntervention, No;
+    HostDiskFull = "host-disk-full", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;

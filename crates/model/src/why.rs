@@ -331,6 +331,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
             vec![format!("farrier get {}", run.spec.machine_id), retry]
         }
         Code::NotSupported => vec!["farrier plans".into(), rerun],
+        Code::HostDiskFull => vec![logs, retry],
     }
 }
 

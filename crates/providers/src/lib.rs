@@ -13,5 +13,6 @@ pub mod kubernetes;
 pub mod port;
 pub mod redfish;
 pub mod sim;
+pub mod ssh;
 
 pub use port::{Journal, Line, Provider, Providers, Stream, Target};

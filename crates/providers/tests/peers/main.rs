@@ -5,16 +5,19 @@
 mod certs;
 mod http;
 mod ipmi_sim;
+mod jobs;
+mod kube_api;
+mod kube_pki;
+mod kubernetes;
+mod logins;
 mod redfish_change;
 mod redfish_choice;
 mod redfish_faults;
 mod redfish_identity;
 mod redfish_read;
+mod sshd;
 mod sushy;
 mod world;
-mod kube_api;
-mod kube_pki;
-mod kubernetes;
 
 use std::path::PathBuf;
 
