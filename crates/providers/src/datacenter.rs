@@ -6,19 +6,24 @@
 //!
 //! `bmcs` is the way to a BMC, `controller` what one says to it, `power` the decisions about power, `orders` the notes.
 
+mod admittance;
 mod bmcs;
 mod controller;
+mod exec;
+mod hosts;
 mod orders;
 pub mod power;
 mod probe;
 
 use crate::governor::{self, Standing};
-use crate::ipmi;
 use crate::keeper::Keeper;
 use crate::port::{Journal, Provider, Target};
 use crate::redfish::{self, Trust};
+use crate::{ipmi, ssh};
+use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
+use hosts::Hosts;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
@@ -49,6 +54,12 @@ pub struct Settings {
     pub governor: governor::Settings,
     pub redfish: redfish::Settings,
     pub ipmi: ipmi::Settings,
+    /// The credential for hosts of machines that name none.
+    pub ssh_credential: String,
+    /// On the way to every host, in order.
+    pub jump_hosts: Vec<String>,
+    pub jump_credential: String,
+    pub ssh: ssh::Settings,
 }
 
 impl Default for Settings {
@@ -62,12 +73,17 @@ impl Default for Settings {
             governor: governor::Settings::default(),
             redfish: redfish::Settings::default(),
             ipmi: ipmi::Settings::default(),
+            ssh_credential: String::new(),
+            jump_hosts: Vec::new(),
+            jump_credential: String::new(),
+            ssh: ssh::Settings::default(),
         }
     }
 }
 
 pub struct Datacenter {
     bmcs: Bmcs,
+    hosts: Hosts,
     keeper: Arc<dyn Keeper>,
     settings: Settings,
 }
@@ -76,8 +92,10 @@ impl Datacenter {
     pub const NAME: &'static str = "datacenter";
 
     pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
-        let bmcs = Bmcs::new(Arc::clone(&keeper), settings.clone());
-        Self { bmcs, keeper, settings }
+        let admittance = Admittance(Arc::clone(&keeper));
+        let bmcs = Bmcs::new(admittance.clone(), settings.clone());
+        let hosts = Hosts::new(admittance, settings.clone());
+        Self { bmcs, hosts, keeper, settings }
     }
 }
 
@@ -88,7 +106,12 @@ impl Provider for Datacenter {
     }
 
     fn capabilities(&self) -> &'static [Capability] {
-        &[Capability::Inspect, Capability::PowerControl, Capability::Netboot]
+        &[
+            Capability::Inspect,
+            Capability::PowerControl,
+            Capability::Netboot,
+            Capability::RemoteExec,
+        ]
     }
 
     async fn ask(

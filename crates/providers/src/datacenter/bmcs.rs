@@ -1,11 +1,12 @@
 //! The way to a machine's BMC: its turn with the governor, its credential, whom to trust, and a connection that is kept for the
 //! next call.
 
+use super::admittance::{Admittance, wrong_kind};
 use super::controller::Controller;
 use super::{Settings, Trusting};
 use crate::governor::{Governor, Priority, Standing};
 use crate::ipmi;
-use crate::keeper::{Credential, Keeper, Lockout, Secret};
+use crate::keeper::{Credential, Secret};
 use crate::port::Target;
 use crate::redfish::{self, Fingerprint, Trust};
 use model::fault::{Code, Fault};
@@ -21,7 +22,7 @@ const IPMI: &str = "ipmi://";
 
 pub struct Bmcs {
     pub governor: Governor,
-    keeper: Arc<dyn Keeper>,
+    admittance: Admittance,
     settings: Settings,
     /// The one that was used longest ago first.
     kept: Mutex<VecDeque<(String, Arc<Controller>)>>,
@@ -34,9 +35,9 @@ struct Login {
 }
 
 impl Bmcs {
-    pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
+    pub fn new(admittance: Admittance, settings: Settings) -> Self {
         let governor = Governor::new(settings.governor.clone());
-        Self { governor, keeper, settings, kept: Mutex::default() }
+        Self { governor, admittance, settings, kept: Mutex::default() }
     }
 
     /// Does something at the machine's BMC, when it is its turn.
@@ -61,7 +62,7 @@ impl Bmcs {
         self.governor.standing(&peer_of(spec).ok()?)
     }
 
-    /// Keeps a connection that works. A refused login is written down, so that nobody tries it again.
+    /// Keeps a connection that works.
     async fn after<T>(
         &self,
         peer: &str,
@@ -71,8 +72,8 @@ impl Bmcs {
     ) -> Result<T, Fault> {
         match &done {
             Err(fault) if fault.code == Code::LoginRefused => {
-                let credential = self.keeper.credential(self.credential_of(spec)?).await?;
-                self.lock_out(peer, &credential, fault).await?;
+                let credential = self.credential(peer, spec).await?;
+                return self.admittance.after_login(peer, &credential, done).await;
             }
             Err(fault) if fault.code.unseen() => {}
             Ok(_) | Err(_) => self.keep(peer, controller),
@@ -80,12 +81,16 @@ impl Bmcs {
         done
     }
 
+    async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential, Fault> {
+        let named = [spec.bmc_credential.as_str(), &self.settings.bmc_credential];
+        self.admittance.credential(peer, named, "bmc_credential").await
+    }
+
     async fn controller(&self, peer: &str, spec: &MachineSpec) -> Result<Arc<Controller>, Fault> {
         if let Some(kept) = self.take(peer) {
             return Ok(kept);
         }
-        let credential = self.keeper.credential(self.credential_of(spec)?).await?;
-        self.check_lockout(peer, &credential).await?;
+        let credential = self.credential(peer, spec).await?;
         let login = login_of(&credential)?;
         let opened = if spec.bmc_endpoint.starts_with(IPMI) {
             let login = ipmi::Login { user: login.user, password: login.password };
@@ -94,11 +99,7 @@ impl Bmcs {
         } else {
             self.log_in(peer, spec, login).await
         };
-        if let Err(fault) = &opened
-            && fault.code == Code::LoginRefused
-        {
-            self.lock_out(peer, &credential, fault).await?;
-        }
+        let opened = self.admittance.after_login(peer, &credential, opened).await;
         opened.map(Arc::new)
     }
 
@@ -109,7 +110,7 @@ impl Bmcs {
         login: Login,
     ) -> Result<Controller, Fault> {
         let endpoint = redfish::Endpoint::parse(&spec.bmc_endpoint)?;
-        let known = self.keeper.identity(peer).await?;
+        let known = self.admittance.known(peer).await?;
         let trust = match &self.settings.trust {
             Trusting::Ca(trust) => trust.clone(),
             Trusting::FirstUse => Trust::FirstUse(known.as_deref().and_then(fingerprint)),
@@ -119,56 +120,11 @@ impl Bmcs {
         if let (Trusting::FirstUse, None, Some(shown)) =
             (&self.settings.trust, &known, bmc.fingerprint())
         {
-            self.meet(peer, shown).await?;
+            self.admittance.meet(peer, &shown.to_string()).await?;
         }
         let serial = Some(spec.serial.clone()).filter(|serial| !serial.is_empty());
         let wanted = redfish::Wanted { id: None, serial, macs: spec.mac_addresses.clone() };
         Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
-    }
-
-    /// Writes down who was met. Somebody else may have met another one at the same moment.
-    async fn meet(&self, peer: &str, shown: Fingerprint) -> Result<(), Fault> {
-        let known = self.keeper.meet(peer, &shown.to_string()).await?;
-        if known == shown.to_string() {
-            return Ok(());
-        }
-        let said = format!("{peer} showed the certificate {shown}, and {known} was trusted before");
-        Err(Fault::new(Code::IdentityChanged, said))
-    }
-
-    fn credential_of<'a>(&'a self, spec: &'a MachineSpec) -> Result<&'a str, Fault> {
-        let named = [&spec.bmc_credential, &self.settings.bmc_credential];
-        named.into_iter().map(String::as_str).find(|name| !name.is_empty()).ok_or_else(|| {
-            let said = "no credential is named for the BMC: neither in the machine \
-                        (bmc_credential) nor in the configuration (datacenter.bmc_credential)";
-            Fault::new(Code::CredentialMissing, said)
-        })
-    }
-
-    async fn check_lockout(&self, peer: &str, credential: &Credential) -> Result<(), Fault> {
-        match self.keeper.lockout(peer).await? {
-            Some(Lockout { credential: name, version, said })
-                if name == credential.name && version == credential.version =>
-            {
-                let said = format!(
-                    "{peer} was not asked: it refused the credential {name:?} before ({said}), \
-                     and trying again might lock the account"
-                );
-                Err(Fault::new(Code::LoginRefused, said))
-            }
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    async fn lock_out(
-        &self,
-        peer: &str,
-        credential: &Credential,
-        fault: &Fault,
-    ) -> Result<(), Fault> {
-        let Credential { name, version, .. } = credential.clone();
-        let lockout = Lockout { credential: name, version, said: fault.said.clone() };
-        self.keeper.lock_out(peer, &lockout).await
     }
 
     fn kept(&self) -> MutexGuard<'_, VecDeque<(String, Arc<Controller>)>> {
@@ -213,11 +169,7 @@ fn login_of(credential: &Credential) -> Result<Login, Fault> {
             Ok(Login { user: user.clone(), password: password.clone() })
         }
         Secret::Key { .. } | Secret::Kubeconfig { .. } => {
-            let said = format!(
-                "the credential {:?} is no user and password, which a BMC wants",
-                credential.name
-            );
-            Err(Fault::new(Code::CredentialMissing, said))
+            Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
         }
     }
 }

@@ -15,11 +15,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What is remembered of a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
-enum Memo {
-    Power { goal: Goal, stage: Stage },
-    Netboot { mode: NetbootMode },
+pub(super) enum Memo {
+    Power {
+        goal: Goal,
+        stage: Stage,
+    },
+    Netboot {
+        mode: NetbootMode,
+    },
+    /// The boot id before.
+    InBand {
+        boot: String,
+    },
 }
 
 /// What an effect comes down to here.
@@ -39,6 +48,15 @@ impl Datacenter {
         order: &Order,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
+        match &order.effect {
+            Effect::Ssh { command, .. } => {
+                return self.command(target, order, command, journal).await;
+            }
+            Effect::Reboot { mode: RebootMode::InBand } => {
+                return self.reboot_from_within(target, order, journal).await;
+            }
+            _ => {}
+        }
         let task = task(&order.effect)?;
         match (order.verb, task) {
             (Verb::Perform, Task::Power(goal)) => {
@@ -104,6 +122,9 @@ impl Datacenter {
             }
             Remembered::Memo(Memo::Power { goal, stage }) => {
                 self.change_power(target, &order.key, goal, stage, journal).await
+            }
+            Remembered::Memo(Memo::InBand { .. }) => {
+                Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
             }
             Remembered::Memo(Memo::Netboot { mode }) => {
                 self.set_netboot(target, mode, journal).await
@@ -202,6 +223,16 @@ impl Datacenter {
         })
     }
 
+    /// Bars a key that has not begun. What has begun cannot be called back.
+    pub(super) async fn stop_before(&self, order: &Order) -> Result<Answer, Fault> {
+        match self.keeper.begin(&order.key, &Note::Barred).await? {
+            None | Some(Note::Barred) => Ok(Answer::Stopped),
+            Some(Note::Begun(_)) => Ok(Answer::Unknown(
+                "the host was told to start again, and does when it does".into(),
+            )),
+        }
+    }
+
     /// Before the first command nothing has happened. After it the machine is not left half off: the course is finished.
     async fn stop(
         &self,
@@ -227,12 +258,12 @@ impl Datacenter {
         }
     }
 
-    async fn begin(&self, key: &Key, memo: Memo) -> Result<Option<Remembered>, Fault> {
+    pub(super) async fn begin(&self, key: &Key, memo: Memo) -> Result<Option<Remembered>, Fault> {
         let before = self.keeper.begin(key, &Note::Begun(value(key, memo)?)).await?;
         before.map(|note| remembered(key, note)).transpose()
     }
 
-    async fn recall(&self, key: &Key) -> Result<Option<Remembered>, Fault> {
+    pub(super) async fn recall(&self, key: &Key) -> Result<Option<Remembered>, Fault> {
         self.keeper.recall(key).await?.map(|note| remembered(key, note)).transpose()
     }
 
@@ -242,8 +273,8 @@ impl Datacenter {
 }
 
 /// A note, read.
-#[derive(Debug, Clone, Copy)]
-enum Remembered {
+#[derive(Debug, Clone)]
+pub(super) enum Remembered {
     Barred,
     Memo(Memo),
 }
@@ -308,7 +339,7 @@ const fn word(power: Power) -> &'static str {
     }
 }
 
-fn done(said: String) -> Outcome {
+pub(super) fn done(said: String) -> Outcome {
     Outcome { said, evidence: Vec::new() }
 }
 

@@ -140,6 +140,16 @@ impl Host {
         }
     }
 
+    /// Removes what is left of jobs that ended more than so many days ago.
+    pub async fn prune(&self, days: u32) -> Result<(), Fault> {
+        let limit = self.settings.call_timeout;
+        let answer = self.ask("", Ask::Prune { days }, limit).await.map_err(begun)?;
+        match answer.words().as_slice() {
+            ["pruned"] => Ok(()),
+            words => Err(self.failure("prune", "old jobs", &answer, words)),
+        }
+    }
+
     /// Which start of the host this is: another one after every reboot.
     pub async fn boot_id(&self) -> Result<String, Fault> {
         let limit = self.settings.call_timeout;

@@ -35,6 +35,7 @@ pub(super) enum Ask<'a> {
     Fetch { file: &'static str, block: u64, first: u64, count: u64 },
     Stop { tenths: u64, patience: u64 },
     Forget,
+    Prune { days: u32 },
 }
 
 /// The whole script for one question about the job of a key.
@@ -62,6 +63,10 @@ pub(super) fn script(settings: &Settings, key: &str, ask: Ask<'_>) -> String {
         Ask::Forget => {
             text += &format!("nonce={}\n", nonce());
             include_str!("sh/forget.sh")
+        }
+        Ask::Prune { days } => {
+            text += &format!("days={days}\n");
+            include_str!("sh/prune.sh")
         }
     };
     text + COMMON + body + "}\nfarrier\n"

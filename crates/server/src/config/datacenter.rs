@@ -2,7 +2,7 @@
 
 use providers::datacenter::power::Patience;
 use providers::datacenter::{Settings, Trusting};
-use providers::{governor, redfish};
+use providers::{governor, redfish, ssh};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +12,12 @@ use std::time::Duration;
 pub struct Datacenter {
     /// The credential for BMCs of machines that name none.
     pub bmc_credential: String,
+    /// The credential for hosts of machines that name none.
+    pub ssh_credential: String,
+    /// Jump hosts on the way to every host, in order: `bastion`, `bastion:2222`.
+    pub jump_hosts: Vec<String>,
+    /// The credential for the jump hosts.
+    pub jump_credential: String,
     /// `first-use` or `ca`.
     pub trust: TrustKind,
     /// Certificates of authorities, as PEM.
@@ -42,6 +48,9 @@ impl Default for Datacenter {
         let Settings { patience, call, governor, .. } = Settings::default();
         Self {
             bmc_credential: String::new(),
+            ssh_credential: String::new(),
+            jump_hosts: Vec::new(),
+            jump_credential: String::new(),
             trust: TrustKind::FirstUse,
             ca_file: PathBuf::new(),
             graceful_seconds: patience.graceful.as_secs() as u32,
@@ -65,6 +74,9 @@ impl Datacenter {
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(format!("datacenter.{field} is 0; use at least 1"));
         }
+        for jump in &self.jump_hosts {
+            ssh::Endpoint::parse("datacenter.jump_hosts", jump).map_err(|refusal| refusal.said)?;
+        }
         if self.trust == TrustKind::Ca && self.ca_file.as_os_str().is_empty() {
             let instead = "name a file with certificates, or use trust = \"first-use\"";
             return Err(format!("datacenter.ca_file is empty and trust is \"ca\"; {instead}"));
@@ -78,6 +90,9 @@ impl Datacenter {
         let graceful = Duration::from_secs(self.graceful_seconds.into());
         Ok(Settings {
             bmc_credential: self.bmc_credential.clone(),
+            ssh_credential: self.ssh_credential.clone(),
+            jump_hosts: self.jump_hosts.clone(),
+            jump_credential: self.jump_credential.clone(),
             trust: self.trusting()?,
             patience: Patience { graceful, force: self.force, ..defaults.patience },
             call: Duration::from_millis(self.call_ms),
