@@ -212,7 +212,7 @@ async fn a_watcher_that_was_away_too_long_is_told_so() {
     eventually("the end of old runs", async || engine.run(&runs[0]).await.is_err()).await;
     let refusal = gone(engine.watch(Filter::default(), Some(beginning)).await);
     assert!(refusal.said.contains("without a cursor"), "{refusal}");
-    assert_eq!(refusal.next.as_deref(), Some("farrier watch"));
+    assert_eq!(refusal.next.as_deref(), Some("farrier watch --all"));
     gone(engine.watch(Filter::default(), Some(Place::parse("0.0~").unwrap())).await);
     // Who begins anew gets what there is, and goes on from there.
     let mut anew = engine.watch(Filter::default(), None).await.unwrap();
