@@ -136,8 +136,10 @@ async fn until(host: &Host, command: &str) {
 
 /// Cuts every connection to the host the hard way, and waits until they are gone.
 async fn cut(sshd: &Sshd) {
-    sshd.signal_sessions("KILL");
+    let started = Instant::now();
     while !sshd.sessions().is_empty() {
+        assert!(started.elapsed() < LIMIT, "a session cannot be killed");
+        sshd.signal_sessions("KILL");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
