@@ -136,8 +136,10 @@ async fn until(host: &Host, command: &str) {
 
 /// Cuts every connection to the host the hard way, and waits until they are gone.
 async fn cut(sshd: &Sshd) {
-    sshd.signal_sessions("KILL");
+    let started = Instant::now();
     while !sshd.sessions().is_empty() {
+        assert!(started.elapsed() < LIMIT, "a session cannot be killed");
+        sshd.signal_sessions("KILL");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -146,7 +148,9 @@ async fn cut(sshd: &Sshd) {
 async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
     let Some(sshd) = Sshd::start() else { return };
     let host = sshd.host().await;
-    let command = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo out $i; echo err $i >&2; sleep 0.1; done; exit 5";
+    // It stands still half-way until the test lets it go on, however slow the computer is.
+    let command = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo out $i; echo err $i >&2; sleep 0.05; \
+                   while [ $i -eq 20 ] && [ ! -e go ]; do sleep 0.1; done; done; exit 5";
     assert_eq!(host.start("long", command).await.unwrap(), Started::Now);
     let (journal, mut lines) = Journal::new();
     let reader = tokio::spawn(async move { host.read("long", 0, &journal).await });
@@ -168,6 +172,7 @@ async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
 
     let host = sshd.host().await;
     assert!(matches!(host.status("long").await.unwrap(), JobStatus::Running { .. }));
+    say(&host, "touch go").await;
     let (out, err, length) = hear(&host, "long", stored).await;
     let whole = |word: &str| (1..=40).map(|i| format!("{word} {i}\n")).collect::<String>();
     assert_eq!(part(Stream::Stdout) + &out, whole("out"));
@@ -340,7 +345,9 @@ async fn on_a_full_disk_nothing_begins() {
         assert_eq!(host.start("full", "echo hi").await.unwrap(), Started::Now, "{userland:?}");
 
         // A job that fills the disk itself still has its status, and a log that says that it was cut.
-        let greedy = format!("echo first; cat /dev/zero >{disk}/fill; seq 1 100000; exit 9");
+        let kept = format!("while ! test -s {disk}/jobs/greedy/job/out; do sleep 0.1; done");
+        let fill = format!("cat /dev/zero >{disk}/fill; seq 1 100000; exit 9");
+        let greedy = format!("echo first; {kept}; {fill}");
         host.start("greedy", &greedy).await.unwrap();
         let (out, err, _) = hear(&host, "greedy", 0).await;
         assert!(out.starts_with("first\n"), "{userland:?}: {out}");
@@ -432,12 +439,13 @@ async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
 async fn a_host_that_falls_silent_is_given_up() {
     let Some(sshd) = Sshd::start() else { return };
     let settings = Settings {
-        call_timeout: Duration::from_secs(1),
+        call_timeout: Duration::from_secs(3),
         keepalive_interval: Duration::from_millis(300),
         ..sshd.settings()
     };
     let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
-    host.start("quiet", "sleep 5").await.unwrap();
+    // Once it has answered, every process is there that will serve the connection.
+    assert_eq!(say(&host, "echo awake").await, "awake");
     sshd.signal_sessions("STOP");
     let started = Instant::now();
     let fault = host.status("quiet").await.unwrap_err();
