@@ -4,10 +4,12 @@
 //! was there before and how far it came; whoever comes after a crash reads the note, looks at the device, and goes on. What
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
-//! `bmcs` is the way to a BMC, `controller` what one says to it, `power` the decisions about power, `orders` the notes.
+//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
+//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `cluster` the node.
 
 mod admittance;
 mod bmcs;
+mod cluster;
 mod controller;
 mod exec;
 mod hosts;
@@ -111,6 +113,7 @@ impl Provider for Datacenter {
             Capability::PowerControl,
             Capability::Netboot,
             Capability::RemoteExec,
+            Capability::ClusterJoin,
         ]
     }
 

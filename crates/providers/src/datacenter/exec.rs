@@ -8,7 +8,7 @@ use super::orders::{Memo, Remembered, done};
 use crate::port::{Journal, Target};
 use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
 use model::effect::{Answer, Key, Order, Verb};
-use model::fault::{Code, Fault};
+use model::fault::{Code, Fault, Happened};
 use std::time::Duration;
 
 /// How long a command has to end by itself when it is told to.
@@ -28,7 +28,12 @@ impl Datacenter {
         command: &str,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let host = self.hosts.connect(target).await?;
+        let host = match order.verb {
+            Verb::Follow => self.hosts.connect(target).await.map_err(out_of_sight)?,
+            Verb::Perform | Verb::Inquire | Verb::Observe | Verb::Stop => {
+                self.hosts.connect(target).await?
+            }
+        };
         let key = order.key.as_str();
         match order.verb {
             Verb::Perform => match host.start(key, command).await? {
@@ -52,17 +57,14 @@ impl Datacenter {
                 JobStatus::Lost(lost) => Answer::Unknown(lost_words(lost).into()),
             }),
             Verb::Observe => Ok(Answer::Differs("a command leaves nothing to see".into())),
-            Verb::Stop => Ok(match host.stop(key, STOP_GRACE).await? {
-                Stopped::Before(End::Code(0)) => {
-                    Answer::Done(done("the command had ended well before".into()))
-                }
-                Stopped::Barred
-                | Stopped::Before(_)
-                | Stopped::Asked(_)
-                | Stopped::Forced(_)
-                | Stopped::Lost(_) => Answer::Stopped,
-            }),
+            Verb::Stop => stop(&host, key).await,
         }
+    }
+
+    /// Stops the job of a key, or bars it.
+    pub(super) async fn stop_job(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
+        let host = self.hosts.connect(target).await?;
+        stop(&host, order.key.as_str()).await
     }
 
     pub(super) async fn reboot_from_within(
@@ -137,7 +139,7 @@ impl Datacenter {
     async fn is_newer(&self, host: &Host, memo: &Memo) -> Result<bool, Fault> {
         match memo {
             Memo::InBand { boot } => Ok(host.boot_id().await? != *boot),
-            Memo::Power { .. } | Memo::Netboot { .. } => {
+            Memo::Power { .. } | Memo::Netboot { .. } | Memo::Join { .. } => {
                 Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
             }
         }
@@ -149,15 +151,37 @@ fn is_away(fault: &Fault) -> bool {
     matches!(fault.code, Code::HostUnreachable | Code::AnswerLost | Code::AnswerGarbled)
 }
 
+async fn stop(host: &Host, key: &str) -> Result<Answer, Fault> {
+    Ok(match host.stop(key, STOP_GRACE).await? {
+        Stopped::Before(End::Code(0)) => {
+            Answer::Done(done("the command had ended well before".into()))
+        }
+        Stopped::Barred
+        | Stopped::Before(_)
+        | Stopped::Asked(_)
+        | Stopped::Forced(_)
+        | Stopped::Lost(_) => Answer::Stopped,
+    })
+}
+
+/// What has begun may have happened, although nobody can see it now.
+pub(super) fn out_of_sight(fault: Fault) -> Fault {
+    match fault.code.happened() {
+        Happened::Maybe => fault,
+        Happened::No if fault.code.unseen() => Fault::new(Code::AnswerLost, fault.said),
+        Happened::No => fault,
+    }
+}
+
 /// Passes on what the job says until it ends, and says how.
-async fn see_through(
+pub(super) async fn see_through(
     host: &Host,
     key: &str,
     from: u64,
     journal: &Journal,
 ) -> Result<Answer, Fault> {
-    host.read(key, from, journal).await?;
-    match host.status(key).await? {
+    host.read(key, from, journal).await.map_err(out_of_sight)?;
+    match host.status(key).await.map_err(out_of_sight)? {
         JobStatus::Ended(End::Code(0)) => Ok(Answer::Done(done("the command ended well".into()))),
         JobStatus::Ended(End::Code(code)) => {
             Err(Fault::new(Code::CommandFailed, format!("the command ended with the code {code}")))
@@ -186,6 +210,6 @@ fn lost_words(lost: Lost) -> &'static str {
     }
 }
 
-fn barred(key: &Key) -> Fault {
+pub(super) fn barred(key: &Key) -> Fault {
     Fault::new(Code::EffectFailed, format!("{key} was stopped before it began"))
 }

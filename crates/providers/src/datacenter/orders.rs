@@ -6,6 +6,7 @@ use crate::governor::Priority;
 use crate::keeper::Note;
 use crate::port::{Journal, Target};
 use crate::sim::system_clock;
+use model::condition::{ConditionType, Evidence};
 use model::effect::{
     Answer, Effect, Key, NetbootMode, Order, Outcome, RebootMode, RmaAction, Verb,
 };
@@ -29,6 +30,10 @@ pub(super) enum Memo {
     InBand {
         boot: String,
     },
+    /// The public half of the token that was minted for it.
+    Join {
+        token: String,
+    },
 }
 
 /// What an effect comes down to here.
@@ -37,7 +42,7 @@ enum Task {
     Netboot(NetbootMode),
     /// The machine is looked at, and nothing is changed.
     Record,
-    /// Somebody reads the note of the run; nothing is to be done at the machine.
+    /// The mark is a condition; nothing is done at the machine.
     Mark,
 }
 
@@ -48,16 +53,42 @@ impl Datacenter {
         order: &Order,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        match &order.effect {
+        let task = match &order.effect {
             Effect::Ssh { command, .. } => {
                 return self.command(target, order, command, journal).await;
             }
             Effect::Reboot { mode: RebootMode::InBand } => {
                 return self.reboot_from_within(target, order, journal).await;
             }
-            _ => {}
-        }
-        let task = task(&order.effect)?;
+            Effect::Verify { cluster_ref, expect, advisory } => {
+                return self.verify(target, order, cluster_ref, *expect, *advisory).await;
+            }
+            Effect::Join { cluster_ref } => {
+                return self.join(target, order, cluster_ref, journal).await;
+            }
+            Effect::Leave { cluster_ref } => {
+                return self.leave(target, order, cluster_ref, journal).await;
+            }
+            Effect::Reboot { mode: RebootMode::Bmc } => Task::Power(Goal::Cycle),
+            Effect::Netboot { mode } => Task::Netboot(*mode),
+            Effect::Rma { action: RmaAction::PowerOff } => Task::Power(Goal::Off),
+            Effect::Rma { action: RmaAction::Record } => Task::Record,
+            Effect::Rma { action: RmaAction::Mark } => Task::Mark,
+            Effect::Repave { .. } | Effect::Net { .. } => {
+                let said = format!("the datacenter provider cannot {} yet", order.effect.word());
+                return Err(Fault::new(Code::CapabilityMissing, said));
+            }
+        };
+        self.carry_out_task(target, order, task, journal).await
+    }
+
+    async fn carry_out_task(
+        &self,
+        target: &Target,
+        order: &Order,
+        task: Task,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
         match (order.verb, task) {
             (Verb::Perform, Task::Power(goal)) => {
                 let memo = Memo::Power { goal, stage: Stage::Begun };
@@ -101,7 +132,9 @@ impl Datacenter {
                 Ok(Answer::Done(done(said)))
             }
             (Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe, Task::Mark) => {
-                Ok(Answer::Done(done("the run itself is the mark".into())))
+                let evidence = vec![Evidence::new(ConditionType::Rma, true, "RmaRun")];
+                let said = "marked for return to the vendor".into();
+                Ok(Answer::Done(Outcome { said, evidence }))
             }
             (Verb::Stop, Task::Record | Task::Mark) => Ok(Answer::Stopped),
         }
@@ -123,7 +156,7 @@ impl Datacenter {
             Remembered::Memo(Memo::Power { goal, stage }) => {
                 self.change_power(target, &order.key, goal, stage, journal).await
             }
-            Remembered::Memo(Memo::InBand { .. }) => {
+            Remembered::Memo(Memo::InBand { .. } | Memo::Join { .. }) => {
                 Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
             }
             Remembered::Memo(Memo::Netboot { mode }) => {
@@ -267,7 +300,7 @@ impl Datacenter {
         self.keeper.recall(key).await?.map(|note| remembered(key, note)).transpose()
     }
 
-    async fn amend(&self, key: &Key, memo: Memo) -> Result<(), Fault> {
+    pub(super) async fn amend(&self, key: &Key, memo: Memo) -> Result<(), Fault> {
         self.keeper.amend(key, &value(key, memo)?).await
     }
 }
@@ -291,26 +324,6 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
             Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"))
         }),
     }
-}
-
-fn task(effect: &Effect) -> Result<Task, Fault> {
-    Ok(match effect {
-        Effect::Reboot { mode: RebootMode::Bmc } => Task::Power(Goal::Cycle),
-        Effect::Netboot { mode } => Task::Netboot(*mode),
-        Effect::Rma { action: RmaAction::PowerOff } => Task::Power(Goal::Off),
-        Effect::Rma { action: RmaAction::Record } => Task::Record,
-        Effect::Rma { action: RmaAction::Mark } => Task::Mark,
-        Effect::Reboot { mode: RebootMode::InBand }
-        | Effect::Ssh { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. } => {
-            let said = format!("the datacenter provider cannot {}", effect.word());
-            return Err(Fault::new(Code::CapabilityMissing, said));
-        }
-    })
 }
 
 fn asking(ask: Ask, before: Stage, next: Stage) -> String {
