@@ -3,8 +3,9 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "farrier/v1/admin.proto",
+    "farrier/v1/credentials.proto",
     "farrier/v1/explain.proto",
     "farrier/v1/machines.proto",
     "farrier/v1/operations.proto",

@@ -3,7 +3,9 @@
 
 mod bench;
 mod chaos;
+mod conformance;
 mod mutants;
+mod peers;
 mod postgres;
 mod python;
 mod shell;
@@ -19,13 +21,16 @@ Usage: cargo xtask COMMAND
 
 Commands:
   test [-- FILTER…]  Check format, architecture, lints and dependencies, then run the whole suite.
-                     What is missing (PostgreSQL, a Python environment) is installed or started first.
+                     What is missing (PostgreSQL, a Python environment, sshd) is installed or started first.
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   tidy               Only check the architecture and the habits of the tree.
   mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
   chaos [--seed N] [--minutes M]
                      Live stories of chance, one after the other. A failure says how to live it again. Without
                      options: any seed, 5 minutes; `--minutes 0` lives one story.
+  conformance --trees DIR
+                     Read recorded BMCs with the Redfish client: each folder in DIR is one, with its resources
+                     as redfish/v1/…/index.json below it. A line for each, and a failure for what cannot be read.
   bench [OPTION…]    Measure how fast it is, beside what the disk and an empty server allow. Narrow it with e.g.
                      `--only provision --store sqlite --clients 32 --seconds 3`; `--help` lists the figures.
 
@@ -53,6 +58,7 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         },
+        ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
         unknown => {
             eprintln!("xtask: `{}` is not a command\n\n{HELP}", unknown.join(" "));

@@ -2,7 +2,7 @@
 //! the dearest and stop at the first failure. It is what CI runs, so there is no second way to be green.
 
 use crate::shell::{self, Failure};
-use crate::{mutants, postgres, python, tidy};
+use crate::{mutants, peers, postgres, python, tidy};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
@@ -18,13 +18,19 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("dependencies", dependencies)?;
     let binary = stage("binary under test", build)?;
     let python = stage("python client", || python::find_or_make(&target()))?;
+    let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
+    let sushy = stage("sushy", || peers::sushy::find_or_install(&target()))?;
+    let sshd = stage("sshd", peers::sshd::find_or_install)?;
     let (url, cluster) = stage("postgresql", database)?;
     let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
     suite.args(filter).env("RUST_BACKTRACE", "1").env(BINARY, binary).env(POSTGRES, url);
+    suite.envs(sshd);
     match python {
         Some(interpreter) => suite.env(PYTHON, interpreter),
         None => suite.env_remove(PYTHON),
     };
+    suite.envs(ipmi_sim.map(|path| (peers::ipmi_sim::VARIABLE, path)));
+    suite.envs(sushy.map(|path| (peers::sushy::VARIABLE, path)));
     let passed = stage("tests", || {
         shell::run(&mut suite, "run one test again with `cargo xtask test -- NAME`")
     });

@@ -149,6 +149,12 @@ pub enum ClientCommand {
     /// Plans: the steps of a run
     #[command(subcommand)]
     Plan(PlanCommand),
+    /// Credentials: what Farrier logs in with; a secret goes in and never comes out
+    #[command(subcommand)]
+    Credential(CredentialCommand),
+    /// Trust: the certificates and host keys that were met
+    #[command(subcommand)]
+    Trust(TrustCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),
@@ -216,7 +222,7 @@ Examples:
 
 CSV columns, by a header line; only machine_id is required:
   machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
-  and labels.KEY for each label; several MAC addresses are separated by ';'
+  bmc_credential,ssh_credential, and labels.KEY for each label; several MAC addresses are separated by ';'
 JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
 
 Importing again changes nothing but what the file changed. If any row is malformed, no machine is registered.";

@@ -7,10 +7,10 @@
 use crate::exit::{Exit, Failure};
 use crate::time::brief;
 use proto::v1::{
-    admin_service_client::AdminServiceClient, explain_service_client::ExplainServiceClient,
-    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
-    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient,
+    admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
+    explain_service_client::ExplainServiceClient, machine_service_client::MachineServiceClient,
+    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -84,6 +84,7 @@ impl Client {
         plans: PlanServiceClient;
         runs: RunServiceClient;
         admin: AdminServiceClient;
+        credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
         simulator: SimulatorServiceClient;
     }

@@ -155,7 +155,7 @@ fn simulated(number: u32) -> Machine {
             mac_addresses: vec![format!("02:fa:{a:02x}:{b:02x}:{c:02x}:{d:02x}")],
             provider: "sim".into(),
             serial: format!("SIM{number:06}"),
-            customer_id: String::new(),
+            ..Default::default()
         }),
         status: None,
     }

@@ -116,6 +116,8 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
         (&mut spec.provider, given.provider),
         (&mut spec.serial, given.serial),
         (&mut spec.customer_id, given.customer_id),
+        (&mut spec.bmc_credential, given.bmc_credential),
+        (&mut spec.ssh_credential, given.ssh_credential),
     ];
     for (field, value) in fields {
         if let Some(value) = value {
@@ -332,6 +334,8 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("Provider:", or_dash(spec.provider)),
         ("Serial:", or_dash(spec.serial)),
         ("Customer:", or_dash(spec.customer_id)),
+        ("BMC credential:", or_dash(spec.bmc_credential)),
+        ("SSH credential:", or_dash(spec.ssh_credential)),
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);

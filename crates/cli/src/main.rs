@@ -6,6 +6,7 @@
 mod admin;
 mod args;
 mod client;
+mod credential;
 mod exit;
 mod follow;
 mod history;
@@ -90,6 +91,8 @@ async fn ask(
         ClientCommand::Machine(command) => machine::run(client, screen, command).await,
         ClientCommand::Run(command) => run::run(client, screen, command).await,
         ClientCommand::Plan(command) => plan::run(client, screen, command).await,
+        ClientCommand::Credential(command) => credential::run(client, screen, command).await,
+        ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

@@ -62,6 +62,7 @@ fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
         ("held by", why.held_by.clone()),
         ("failed", why.failed.clone()),
         ("fault", fault),
+        ("hindrance", why.hindrance.clone()),
         ("operation", why.run_id.clone()),
         ("machine", why.machine_id.clone()),
     ];

@@ -45,9 +45,9 @@ impl Engine {
     fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
         let names = self.providers().names();
         if spec.provider.is_empty()
-            && let Some(only) = names.first()
+            && let Some(default) = self.providers().default_name()
         {
-            spec.provider = (*only).to_string();
+            spec.provider = default.to_string();
         }
         if self.providers().get(&spec.provider).is_none() {
             let problem = format!("{:?} is not a provider of this server", spec.provider);

@@ -16,6 +16,7 @@ mod retention;
 mod settings;
 pub mod submit;
 mod turn;
+pub mod vault;
 pub mod watch;
 mod witness;
 mod worker;

@@ -10,6 +10,7 @@ use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
 use model::run::Run;
 use model::why::{Explanation, explain_machine, explain_run, overdue};
+use providers::Target;
 use store::{Cursor, Event, LogLine, MachinePage, Result, RunPage, StoreError, Tx, Work};
 
 /// How many active runs are looked at for the metric of overdue ones.
@@ -93,6 +94,8 @@ pub struct Explained {
     pub machine_id: Option<MachineId>,
     pub run_id: Option<RunId>,
     pub held_by: Option<String>,
+    /// What keeps its provider from talking to the machine.
+    pub hindrance: Option<String>,
 }
 
 #[derive(Debug, Clone)]
@@ -209,12 +212,26 @@ impl Engine {
             (None, Some(run)) => explain_run(run, now),
             (None, None) => Explanation::default(),
         };
-        let machine_id = machine.map(|machine| machine.id);
-        Ok(Explained {
-            told,
-            machine_id: machine_id.or(run.as_ref().map(|run| run.spec.machine_id.clone())),
-            run_id: run.map(|run| run.spec.id),
-            held_by,
-        })
+        let machine_id = machine.as_ref().map(|machine| machine.id.clone());
+        let machine_id = machine_id.or(run.as_ref().map(|run| run.spec.machine_id.clone()));
+        let hindrance = self.hindrance(machine, machine_id.as_ref()).await?;
+        Ok(Explained { told, machine_id, run_id: run.map(|run| run.spec.id), held_by, hindrance })
+    }
+
+    /// What the machine's provider says about the way to it.
+    async fn hindrance(
+        &self,
+        machine: Option<Machine>,
+        id: Option<&MachineId>,
+    ) -> Result<Option<String>> {
+        let machine = match (machine, id) {
+            (Some(machine), _) => Some(machine),
+            (None, Some(id)) => self.store().machine(id).await?,
+            (None, None) => None,
+        };
+        Ok(machine.and_then(|machine| {
+            let provider = self.providers().get(&machine.spec.provider)?;
+            provider.hindrance(&Target { machine_id: machine.id, spec: machine.spec })
+        }))
     }
 }

@@ -164,6 +164,11 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The run it belongs to.
+    pub fn run(&self) -> &str {
+        self.0.split_once('/').map_or(&self.0, |(run, _)| run)
+    }
 }
 
 impl fmt::Display for Key {

@@ -67,20 +67,31 @@ macro_rules! codes {
 
 codes! {
     BmcUnreachable = "bmc-unreachable", Retryable, No;
+    BmcBusy = "bmc-busy", Retryable, No;
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
+    DatabaseUnreachable = "database-unreachable", Retryable, No;
     EffectFailed = "effect-failed", Retryable, No;
     ReadBackDiffers = "read-back-differs", Retryable, No;
     CommandFailed = "command-failed", Retryable, No;
     NotInCluster = "not-in-cluster", Retryable, No;
+    EvictionBlocked = "eviction-blocked", Retryable, No;
     AnswerLost = "answer-lost", Retryable, Maybe;
     AnswerGarbled = "answer-garbled", Retryable, Maybe;
+    TaskLost = "task-lost", Retryable, Maybe;
     StepTimeout = "step-timeout", Retryable, Maybe;
     OutcomeUnknown = "outcome-unknown", NeedsIntervention, Maybe;
     NotAdoptable = "not-adoptable", NeedsIntervention, No;
     FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
     UndoFailed = "undo-failed", NeedsIntervention, No;
     CapabilityMissing = "capability-missing", Rejected, No;
+    NotSupported = "not-supported", Rejected, No;
+    LoginRefused = "login-refused", NeedsIntervention, No;
+    IdentityChanged = "identity-changed", NeedsIntervention, No;
+    IdentityUntrusted = "identity-untrusted", NeedsIntervention, No;
+    CredentialMissing = "credential-missing", NeedsIntervention, No;
+    SystemAmbiguous = "system-ambiguous", NeedsIntervention, No;
+    HostDiskFull = "host-disk-full", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;
@@ -90,9 +101,16 @@ codes! {
 }
 
 impl Code {
-    /// True when somebody could not be reached, so that nothing was learned about work under way.
+    /// True when somebody could not be reached or would not listen, so that nothing was learned about work under way.
     pub const fn unseen(self) -> bool {
-        matches!(self, Self::BmcUnreachable | Self::HostUnreachable | Self::ClusterUnreachable)
+        matches!(
+            self,
+            Self::BmcUnreachable
+                | Self::BmcBusy
+                | Self::HostUnreachable
+                | Self::ClusterUnreachable
+                | Self::DatabaseUnreachable
+        )
     }
 
     pub fn parse(name: &str) -> Option<Self> {

@@ -53,6 +53,9 @@ pub struct MachineSpec {
     pub provider: String,
     pub serial: String,
     pub customer_id: String,
+    /// The credentials for its BMC and its host, by name. Empty: the provider's default.
+    pub bmc_credential: String,
+    pub ssh_credential: String,
 }
 
 /// The most MAC addresses one machine may have.
@@ -67,6 +70,8 @@ impl MachineSpec {
         text::short("machine.spec.provider", &self.provider)?;
         text::short("machine.spec.serial", &self.serial)?;
         text::short("machine.spec.customer_id", &self.customer_id)?;
+        text::optional_name("machine.spec.bmc_credential", &self.bmc_credential)?;
+        text::optional_name("machine.spec.ssh_credential", &self.ssh_credential)?;
         if self.mac_addresses.len() > MAX_MACS {
             return Err(Refusal::invalid(
                 "machine.spec.mac_addresses",

@@ -15,6 +15,7 @@ pub const MAX_LABEL_KEY: usize = 63;
 pub const MAX_LABEL_VALUE: usize = 255;
 pub const MAX_ENDPOINT: usize = 255;
 pub const MAX_REQUEST_ID: usize = 128;
+pub const MAX_NAME: usize = 63;
 
 fn within(field: &str, value: &str, most: usize) -> Result<(), Refusal> {
     let length = value.len();
@@ -38,6 +39,26 @@ fn printable(field: &str, value: &str) -> Result<(), Refusal> {
 /// Characters that make a line read other than it is written.
 fn reorders(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name that people type and files can have.
+pub fn name(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() {
+        return Err(Refusal::missing(field));
+    }
+    within(field, value, MAX_NAME)?;
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._-".contains(c);
+    if value.starts_with(|c: char| c.is_ascii_alphanumeric()) && value.chars().all(fits) {
+        return Ok(());
+    }
+    let instead =
+        "use lower-case letters, digits, dots, dashes and underscores, a letter or digit first";
+    Err(Refusal::invalid(field, format!("is {value:?}"), instead))
+}
+
+/// The same, or nothing.
+pub fn optional_name(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() { Ok(()) } else { name(field, value) }
 }
 
 /// A short text that may be empty.

@@ -302,14 +302,17 @@ fn failed_commands(run: &Run) -> Vec<String> {
     };
     match failure.fault.code {
         Code::BmcUnreachable
+        | Code::BmcBusy
         | Code::HostUnreachable
         | Code::ClusterUnreachable
+        | Code::DatabaseUnreachable
         | Code::EffectFailed
         | Code::ReadBackDiffers
         | Code::CommandFailed
         | Code::NotInCluster
+        | Code::EvictionBlocked
         | Code::StepTimeout => vec![logs, retry, rerun],
-        Code::AnswerLost | Code::AnswerGarbled => vec![resume, logs],
+        Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
             vec![logs, resume, adopt, retry]
         }
@@ -320,6 +323,15 @@ fn failed_commands(run: &Run) -> Vec<String> {
             vec![format!("farrier get {}", run.spec.machine_id), rerun]
         }
         Code::ForeignEngine | Code::RecordUnreadable => vec![rerun, logs],
+        Code::LoginRefused | Code::CredentialMissing => {
+            vec!["farrier credential list".into(), retry]
+        }
+        Code::IdentityChanged => vec!["farrier trust list".into(), retry],
+        Code::IdentityUntrusted | Code::SystemAmbiguous => {
+            vec![format!("farrier get {}", run.spec.machine_id), retry]
+        }
+        Code::NotSupported => vec!["farrier plans".into(), rerun],
+        Code::HostDiskFull => vec![logs, retry],
     }
 }
 

@@ -5,7 +5,14 @@
 //! the future of [`Provider::ask`] must be safe at any await: the work goes on in the world under
 //! its key, and a later `Inquire` finds out what became of it.
 
+pub mod datacenter;
+pub mod governor;
+pub mod ipmi;
+pub mod keeper;
+pub mod kubernetes;
 pub mod port;
+pub mod redfish;
 pub mod sim;
+pub mod ssh;
 
 pub use port::{Journal, Line, Provider, Providers, Stream, Target};

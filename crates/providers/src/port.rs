@@ -68,24 +68,38 @@ pub trait Provider: Send + Sync {
 
     /// Looks how the machine is, changing nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
+
+    /// What keeps it from talking to the machine as it would, in one sentence, as far as it knows without asking.
+    fn hindrance(&self, _target: &Target) -> Option<String> {
+        None
+    }
 }
 
 /// The providers this process has, by name.
 #[derive(Clone, Default)]
-pub struct Providers(BTreeMap<&'static str, Arc<dyn Provider>>);
+pub struct Providers {
+    by_name: BTreeMap<&'static str, Arc<dyn Provider>>,
+    /// For machines that name none: the one that came first.
+    default: Option<&'static str>,
+}
 
 impl Providers {
     #[must_use]
     pub fn with(mut self, provider: Arc<dyn Provider>) -> Self {
-        self.0.insert(provider.name(), provider);
+        self.default.get_or_insert(provider.name());
+        self.by_name.insert(provider.name(), provider);
         self
     }
 
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {
-        self.0.get(name)
+        self.by_name.get(name)
+    }
+
+    pub fn default_name(&self) -> Option<&'static str> {
+        self.default
     }
 
     pub fn names(&self) -> Vec<&'static str> {
-        self.0.keys().copied().collect()
+        self.by_name.keys().copied().collect()
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
+mod datacenter;
+
+pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
 use model::plan::Defaults;
 use model::retry::Backoff;
@@ -27,6 +30,9 @@ pub struct Config {
     /// What this replica is called, over restarts. Empty: the host's name and the port,
     /// or `farrier` on SQLite.
     pub replica_name: String,
+    /// The key that secrets are sealed with; made when it is missing. Empty: `seal.key` in `data_dir`. Replicas
+    /// share one.
+    pub seal_key_file: PathBuf,
     /// Files with plans to load at start, as JSON or TOML.
     pub plan_files: Vec<PathBuf>,
     pub log: Log,
@@ -34,6 +40,7 @@ pub struct Config {
     pub defaults: StepDefaults,
     pub probes: Probes,
     pub retention: Keep,
+    pub datacenter: Datacenter,
     pub sim: Sim,
 }
 
@@ -136,12 +143,14 @@ impl Default for Config {
             database_url: String::new(),
             database_connections: 16,
             replica_name: String::new(),
+            seal_key_file: PathBuf::new(),
             plan_files: Vec::new(),
             log: Log::default(),
             engine: EngineConfig::default(),
             defaults: StepDefaults::default(),
             probes: Probes::default(),
             retention: Keep::default(),
+            datacenter: Datacenter::default(),
             sim: Sim::default(),
         }
     }
@@ -301,6 +310,7 @@ impl Config {
                 self.database_connections
             ));
         }
+        self.datacenter.check()?;
         self.retention.check()
     }
 
@@ -357,6 +367,14 @@ impl Config {
         let host = host.trim();
         let host = if host.is_empty() { "farrier" } else { host };
         format!("{host}:{}", self.listen.port())
+    }
+
+    pub(crate) fn seal_key(&self) -> PathBuf {
+        if self.seal_key_file.as_os_str().is_empty() {
+            self.data_dir.join("seal.key")
+        } else {
+            self.seal_key_file.clone()
+        }
     }
 
     pub(crate) fn sim_dir(&self) -> PathBuf {

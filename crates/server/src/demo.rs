@@ -54,7 +54,7 @@ async fn register(engine: &Engine, id: &str, rack: usize, slot: usize, env: &str
         mac_addresses: vec![format!("02:00:00:{:02x}:{high:02x}:{low:02x}", rack / 256)],
         provider: providers::sim::Sim::NAME.into(),
         serial: format!("SIM{rack:03}{slot:03}"),
-        customer_id: String::new(),
+        ..MachineSpec::default()
     };
     let machine = Described { id: Some(machine_id), spec: Some(spec), labels };
     engine.register(machine, "demo".into()).await.map(drop)

@@ -2,6 +2,7 @@
 
 mod admin;
 mod convert;
+mod credentials;
 mod explain;
 mod machines;
 mod operations;
@@ -15,6 +16,7 @@ mod stream;
 pub(crate) use convert::plan_from;
 
 use engine::Engine;
+use engine::vault::Vault;
 use proto::v1;
 use providers::sim::Sim;
 use tonic::service::Routes;
@@ -24,6 +26,7 @@ use tonic::service::Routes;
 pub(crate) struct Doors {
     pub engine: Engine,
     pub sim: Sim,
+    pub vault: Vault,
 }
 
 /// All services, with reflection and health.
@@ -44,6 +47,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::plan_service_server::PlanServiceServer::new(doors.clone()))
         .add_service(v1::run_service_server::RunServiceServer::new(doors.clone()))
         .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
+        .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -53,12 +57,13 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 7] = [
+const SERVICES: [&str; 8] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
     "farrier.v1.RunService",
     "farrier.v1.AdminService",
+    "farrier.v1.CredentialService",
     "farrier.v1.ExplainService",
     "farrier.v1.SimulatorService",
 ];

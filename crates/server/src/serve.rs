@@ -4,8 +4,10 @@ use crate::config::Config;
 use crate::grpc::{self, Doors};
 use crate::{console, demo, http, telemetry};
 use axum::serve::ListenerExt;
+use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
 use providers::Providers;
+use providers::datacenter::Datacenter;
 use providers::sim::Sim;
 use std::fmt;
 use std::fs::File;
@@ -64,7 +66,10 @@ pub async fn serve(
 
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
-    let providers = Providers::default().with(Arc::new(sim.clone()));
+    let vault = open_vault(&config, &store)?;
+    let datacenter = config.datacenter.settings().map_err(ServeError::Refused)?;
+    let datacenter = Datacenter::new(Arc::new(vault.clone()), datacenter);
+    let providers = Providers::default().with(Arc::new(sim.clone())).with(Arc::new(datacenter));
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
             .await?;
@@ -74,7 +79,7 @@ pub async fn serve(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let doors = Doors { engine: engine.clone(), sim };
+    let doors = Doors { engine: engine.clone(), sim, vault };
     let grpc = grpc::routes(doors)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
@@ -184,6 +189,11 @@ fn lock(dir: &Path) -> Result<File, LockError> {
         }
         Err(std::fs::TryLockError::Error(error)) => Err(LockError::Io(error)),
     }
+}
+
+fn open_vault(config: &Config, store: &Store) -> Result<Vault, ServeError> {
+    let cipher = Cipher::from_file(&config.seal_key()).map_err(ServeError::Refused)?;
+    Ok(Vault::new(store.clone(), cipher, clock::system()))
 }
 
 fn open_sim(config: &Config) -> Result<Sim, ServeError> {

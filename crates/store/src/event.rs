@@ -100,8 +100,19 @@ impl Tx {
 
     pub(crate) fn machine_event(&self, machine: &Machine, event: &NewEvent) -> Statement {
         let (id, version) = (machine.id.as_str(), machine.version);
-        let word = machine.effective_state().as_str();
-        let mut statement = insert("machine", id, version, word, event, String::new());
+        self.plain_event("machine", id, version, machine.effective_state().as_str(), event)
+    }
+
+    /// An event that says all there is to say in its message.
+    pub(crate) fn plain_event(
+        &self,
+        kind: &str,
+        id: &str,
+        version: i64,
+        word: &str,
+        event: &NewEvent,
+    ) -> Statement {
+        let mut statement = insert(kind, id, version, word, event, String::new());
         statement.sql = self.dialect().fill(&statement.sql);
         statement
     }

@@ -5,12 +5,16 @@
 //! differs lives in `driver/sqlite.rs` and `driver/postgres.rs`. Nothing here decides anything: whoever
 //! writes says what, and the store sees to it that it is written whole or not at all.
 
+mod credential;
 mod driver;
 mod error;
 mod event;
 mod filter;
+mod identity;
+mod lockout;
 mod log;
 mod machine;
+mod note;
 mod plan;
 mod replica;
 mod retention;
@@ -20,12 +24,16 @@ mod subject;
 mod tap;
 mod value;
 
+pub use credential::CredentialRow;
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, Work};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
+pub use identity::IdentityRow;
+pub use lockout::LockoutRow;
 pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
+pub use note::NoteRow;
 pub use replica::{Pulse, Replica};
 pub use retention::{Aged, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, RunPlace};
 pub use run::{Held, RunPage};

@@ -244,6 +244,8 @@ impl Tx {
         }
         let gone = rows.iter().map(|row| Ok(Value::from(row.text(0)?)));
         let gone = gone.collect::<Result<Vec<_>>>()?;
+        let sql = format!("DELETE FROM notes WHERE run_id IN ({})", places(1, gone.len()));
+        self.execute(&sql, &gone).await?;
         let sql = format!("DELETE FROM runs WHERE id IN ({})", places(1, gone.len()));
         self.execute(&sql, &gone).await
     }

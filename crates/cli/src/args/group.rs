@@ -75,6 +75,12 @@ pub struct SpecArgs {
     /// Whose machine it is
     #[arg(long = "customer", value_name = "ID")]
     pub customer_id: Option<String>,
+    /// The credential for its BMC, as `farrier credential list` names it
+    #[arg(long, value_name = "NAME")]
+    pub bmc_credential: Option<String>,
+    /// The credential for its host
+    #[arg(long, value_name = "NAME")]
+    pub ssh_credential: Option<String>,
     /// A label; may be given several times
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
@@ -253,6 +259,67 @@ pub struct CreateArgs {
     /// A .yaml or .json file with one plan
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CredentialCommand {
+    /// Make a credential, or replace the secret of one
+    Set(CredentialSetArgs),
+    /// List credentials, without their secrets
+    List,
+    /// Delete a credential
+    Delete(CredentialArg),
+}
+
+#[derive(Debug, Args)]
+pub struct CredentialArg {
+    /// The credential, as `farrier credential list` names it
+    pub name: String,
+}
+
+const CREDENTIAL_HELP: &str = "\
+A password is read from a file or from standard input, never from the command line.
+
+Examples:
+  farrier credential set bmc --user root --password-file bmc.txt
+  pass show bmc | farrier credential set bmc --user root
+  farrier credential set hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519
+  farrier credential set cluster-a --kubeconfig admin.conf";
+
+#[derive(Debug, Args)]
+#[command(after_help = CREDENTIAL_HELP)]
+pub struct CredentialSetArgs {
+    /// What it is called in machines and in the configuration
+    pub name: String,
+    /// Who logs in
+    #[arg(long, required_unless_present = "kubeconfig", conflicts_with = "kubeconfig")]
+    pub user: Option<String>,
+    /// A file whose first line is the password
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh_key", "kubeconfig"])]
+    pub password_file: Option<PathBuf>,
+    /// A file with a private key
+    #[arg(long, value_name = "FILE", conflicts_with = "kubeconfig")]
+    pub ssh_key: Option<PathBuf>,
+    /// A file whose first line opens the private key
+    #[arg(long, value_name = "FILE", requires = "ssh_key")]
+    pub passphrase_file: Option<PathBuf>,
+    /// A file that says how to reach a Kubernetes cluster, and as whom
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TrustCommand {
+    /// List who was met where
+    List,
+    /// Forget who was met at an address; whoever is met there next is trusted
+    Forget(PeerArg),
+}
+
+#[derive(Debug, Args)]
+pub struct PeerArg {
+    /// The address, as `farrier trust list` shows it
+    pub peer: String,
 }
 
 #[derive(Debug, Subcommand)]

@@ -13,7 +13,7 @@ use std::path::Path;
 /// More mistakes than this are not listed.
 const MAX_MISTAKES: usize = 20;
 const NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
-                     customer_id or labels.KEY";
+                     customer_id, bmc_credential, ssh_credential or labels.KEY";
 
 /// What a column is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,6 +26,8 @@ enum Column {
     Provider,
     Serial,
     CustomerId,
+    BmcCredential,
+    SshCredential,
     Label(String),
 }
 
@@ -40,6 +42,8 @@ impl Column {
             "provider" => Some(Column::Provider),
             "serial" => Some(Column::Serial),
             "customer_id" => Some(Column::CustomerId),
+            "bmc_credential" => Some(Column::BmcCredential),
+            "ssh_credential" => Some(Column::SshCredential),
             label => {
                 let key = label.strip_prefix("labels.").filter(|key| !key.is_empty())?;
                 Some(Column::Label(key.to_string()))
@@ -147,6 +151,8 @@ fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<Str
             Column::Provider => spec.provider = value.to_string(),
             Column::Serial => spec.serial = value.to_string(),
             Column::CustomerId => spec.customer_id = value.to_string(),
+            Column::BmcCredential => spec.bmc_credential = value.to_string(),
+            Column::SshCredential => spec.ssh_credential = value.to_string(),
             Column::MacAddresses => match macs(value) {
                 Ok(macs) => spec.mac_addresses = macs,
                 Err(problem) => problems.push(format!("column {place} mac_addresses: {problem}")),

@@ -16,6 +16,7 @@ mod crash;
 mod fleet;
 mod foreign;
 mod frozen;
+mod hardware;
 mod outage;
 mod replicas;
 mod restart;

@@ -105,6 +105,8 @@ fn spec(machine: &Machine, now: Timestamp) -> Markup {
                 ("provider", words(&spec.provider)),
                 ("serial", words(&spec.serial)),
                 ("customer", words(&spec.customer_id)),
+                ("BMC credential", words(&spec.bmc_credential)),
+                ("SSH credential", words(&spec.ssh_credential)),
             ]))
         }
     }

@@ -60,6 +60,8 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
         provider: spec.provider,
         serial: spec.serial,
         customer_id: spec.customer_id,
+        bmc_credential: spec.bmc_credential,
+        ssh_credential: spec.ssh_credential,
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
     Ok(Described { id, spec, labels })
@@ -118,6 +120,8 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
             provider: machine.spec.provider,
             serial: machine.spec.serial,
             customer_id: machine.spec.customer_id,
+            bmc_credential: machine.spec.bmc_credential,
+            ssh_credential: machine.spec.ssh_credential,
         }),
         status: Some(status),
     }

@@ -16,6 +16,8 @@ pub(super) enum List {
     Runs,
     Plans,
     History,
+    Credentials,
+    Identities,
 }
 
 impl List {
@@ -26,6 +28,8 @@ impl List {
             Self::Runs => "runs",
             Self::Plans => "plans",
             Self::History => "history",
+            Self::Credentials => "credentials",
+            Self::Identities => "identities",
         }
     }
 }
@@ -56,6 +60,20 @@ impl Page {
             page.from = Some(page.open(token)?);
         }
         Ok(page)
+    }
+
+    /// What the page begins after; empty for the first.
+    pub fn after(&self) -> &str {
+        self.from.as_deref().unwrap_or_default()
+    }
+
+    /// One page out of what may be one more, and the token of the next.
+    pub fn cut<T>(&self, mut found: Vec<T>, name: impl Fn(&T) -> &String) -> (Vec<T>, String) {
+        let size = usize::try_from(self.size).unwrap_or(usize::MAX);
+        let more = found.len() > size;
+        found.truncate(size);
+        let next = found.last().filter(|_| more).map(|last| self.token(name(last)));
+        (found, next.unwrap_or_default())
     }
 
     /// The token of the page that begins after `last`.

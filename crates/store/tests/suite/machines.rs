@@ -28,6 +28,8 @@ fn full(id: &str) -> Machine {
         provider: "sim".into(),
         serial: "S-1".into(),
         customer_id: "c-9".into(),
+        bmc_credential: "bmc".into(),
+        ssh_credential: "hosts".into(),
     };
     machine.phase = Phase::Maintenance;
     machine.active_run = Some(RunId::trusted("op-1"));

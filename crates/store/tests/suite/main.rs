@@ -7,6 +7,7 @@ mod bus;
 mod claims;
 mod events;
 mod filters;
+mod kept;
 mod logs;
 mod machines;
 mod opening;

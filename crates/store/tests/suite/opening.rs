@@ -30,7 +30,8 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
     db.tell(&done, Workflow::Completed).await;
     let back = "DROP INDEX subjects_ended; DROP INDEX subjects_phase; DROP INDEX events_aged; \
                 DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at; \
-                DROP TABLE machine_labels;";
+                DROP TABLE machine_labels; DROP TABLE notes; DROP TABLE credentials; \
+                DROP TABLE identities; DROP TABLE lockouts;";
     let on_sqlite = format!(
         "{back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
          DROP TRIGGER machines_labels_gone; PRAGMA user_version = 1"

@@ -1,0 +1,162 @@
+//! Credentials and trust: what Farrier logs in with, and whom it believes.
+
+use crate::args::{CredentialCommand, CredentialSetArgs, TrustCommand};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::Table;
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::set_credential_request::Secret;
+use proto::v1::{
+    Credential, DeleteCredentialRequest, ForgetIdentityRequest, Identity, Kubeconfig,
+    ListCredentialsRequest, ListIdentitiesRequest, Password, SetCredentialRequest, SshKey,
+};
+use std::io::{IsTerminal, Read};
+use std::path::Path;
+
+/// The most that is read as a secret.
+const MAX_SECRET: u64 = 64 * 1024;
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: CredentialCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        CredentialCommand::Set(args) => {
+            let request =
+                SetCredentialRequest { name: args.name.clone(), secret: Some(secret(args)?) };
+            let set = client.call(client.credentials().set_credential(request)).await?;
+            screen.one(&set, |set| {
+                format!("credential {} set, {}\n", one_line(&set.name), set.kind)
+            })?;
+        }
+        CredentialCommand::List => {
+            let credentials = pages(None, async |page_size, page_token| {
+                let request = ListCredentialsRequest { page_size, page_token };
+                let page = client.call(client.credentials().list_credentials(request)).await?;
+                Ok((page.credentials, page.next_page_token))
+            })
+            .await?;
+            let none = "no credentials; make one with `farrier credential set NAME --user USER`";
+            screen.many(&credentials, credentials_table, none)?;
+        }
+        CredentialCommand::Delete(args) => {
+            let request = DeleteCredentialRequest { name: args.name };
+            let gone = client.call(client.credentials().delete_credential(request)).await?;
+            screen.one(&gone, |gone| format!("credential {} deleted\n", one_line(&gone.name)))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+pub async fn trust(
+    client: &Client,
+    screen: &mut Screen,
+    command: TrustCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        TrustCommand::List => {
+            let identities = pages(None, async |page_size, page_token| {
+                let request = ListIdentitiesRequest { page_size, page_token };
+                let page = client.call(client.credentials().list_identities(request)).await?;
+                Ok((page.identities, page.next_page_token))
+            })
+            .await?;
+            screen.many(&identities, identities_table, "nobody was met yet")?;
+        }
+        TrustCommand::Forget(args) => {
+            let request = ForgetIdentityRequest { peer: args.peer.clone() };
+            let done = client.call(client.credentials().forget_identity(request)).await?;
+            let said = format!(
+                "{} forgotten; whoever is met there next is trusted\n",
+                one_line(&args.peer)
+            );
+            screen.one(&done, |_| said.clone())?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
+    let clock = Clock::system();
+    let mut table = Table::new(&["NAME", "KIND", "USER", "VERSION", "CHANGED"]);
+    for one in credentials {
+        table.row(vec![
+            (&one.name).into(),
+            (&one.kind).into(),
+            (&one.user).into(),
+            one.version.to_string().into(),
+            clock.ago(one.updated_at.as_ref()).into(),
+        ]);
+    }
+    table
+}
+
+fn identities_table(identities: &[Identity], _wide: bool) -> Table {
+    let clock = Clock::system();
+    let mut table = Table::new(&["ADDRESS", "IDENTITY", "FIRST SEEN"]);
+    for one in identities {
+        table.row(vec![
+            (&one.peer).into(),
+            (&one.identity).into(),
+            clock.ago(one.first_seen.as_ref()).into(),
+        ]);
+    }
+    table
+}
+
+/// The secret that the arguments point at. It is never itself an argument: those are seen by everybody.
+fn secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
+    let user = args.user.unwrap_or_default();
+    if let Some(path) = &args.kubeconfig {
+        return Ok(Secret::Kubeconfig(Kubeconfig { text: file(path)? }));
+    }
+    if let Some(path) = &args.ssh_key {
+        let passphrase = args.passphrase_file.as_deref().map(line).transpose()?;
+        let (private_key, passphrase) = (file(path)?, passphrase.unwrap_or_default());
+        return Ok(Secret::SshKey(SshKey { user, private_key, passphrase }));
+    }
+    let password = match &args.password_file {
+        Some(path) => line(path)?,
+        None => typed()?,
+    };
+    Ok(Secret::Password(Password { user, password }))
+}
+
+fn file(path: &Path) -> Result<String, Failure> {
+    let wrong = |said: String| Failure::new(Exit::Refused, format!("{}: {said}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    bounded(file).map_err(wrong)
+}
+
+/// The first line of a file: an editor's last newline is no part of a password.
+fn line(path: &Path) -> Result<String, Failure> {
+    Ok(file(path)?.lines().next().unwrap_or_default().to_string())
+}
+
+/// A password on standard input. A terminal would show it, so it must come from elsewhere.
+fn typed() -> Result<String, Failure> {
+    let wrong = |said: String| Failure::new(Exit::Refused, said);
+    let input = std::io::stdin();
+    if input.is_terminal() {
+        return Err(wrong(
+            "the password would be shown while you type it; give --password-file FILE, \
+             or send it on standard input: pass show bmc | farrier credential set …"
+                .into(),
+        ));
+    }
+    let text = bounded(input).map_err(|said| wrong(format!("standard input: {said}")))?;
+    Ok(text.lines().next().unwrap_or_default().to_string())
+}
+
+fn bounded(input: impl Read) -> Result<String, String> {
+    let mut text = String::new();
+    let read =
+        input.take(MAX_SECRET + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
+    match read as u64 > MAX_SECRET {
+        true => Err(format!("is longer than {MAX_SECRET} bytes")),
+        false => Ok(text),
+    }
+}

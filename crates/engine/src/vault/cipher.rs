@@ -1,0 +1,180 @@
+//! Sealing: XChaCha20-Poly1305 under a key of 32 random bytes that lies beside the data, or where the configuration says.
+
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use model::fault::{Code, Fault};
+use providers::keeper::Secret;
+use rand::Rng;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use store::StoreError;
+
+const KEY_BYTES: usize = 32;
+const NONCE_BYTES: usize = 24;
+
+#[derive(Clone)]
+pub struct Cipher(XChaCha20Poly1305);
+
+/// A secret in the clear, for the moment between the wire and the seal.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+enum Plain {
+    Password { user: String, password: String },
+    Key { user: String, pem: String, passphrase: Option<String> },
+    Kubeconfig { text: String },
+}
+
+impl Cipher {
+    pub fn new(key: &[u8; KEY_BYTES]) -> Self {
+        Self(XChaCha20Poly1305::new(key.into()))
+    }
+
+    /// The key in a file, which is made when it is missing. The error says what to do.
+    pub fn from_file(path: &Path) -> Result<Self, String> {
+        let wrong = |said: String| format!("the key file {}: {said}", path.display());
+        let bytes = match fs::read(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                make_key(path).map_err(|error| {
+                    wrong(format!("cannot be made: {error}; choose another seal_key_file"))
+                })?
+            }
+            other => other.map_err(|error| wrong(format!("cannot be read: {error}")))?,
+        };
+        let length = bytes.len();
+        let key: [u8; KEY_BYTES] = bytes.try_into().map_err(|_| {
+            wrong(format!("has {length} bytes and not {KEY_BYTES}; put the right file back"))
+        })?;
+        Ok(Self::new(&key))
+    }
+
+    /// Seals a secret under its name.
+    pub fn seal(&self, name: &str, secret: &Secret) -> Result<Vec<u8>, StoreError> {
+        let shown = |secret: &SecretString| secret.expose_secret().to_string();
+        let plain = match secret {
+            Secret::Password { user, password } => {
+                Plain::Password { user: user.clone(), password: shown(password) }
+            }
+            Secret::Key { user, pem, passphrase } => Plain::Key {
+                user: user.clone(),
+                pem: shown(pem),
+                passphrase: passphrase.as_ref().map(shown),
+            },
+            Secret::Kubeconfig { text } => Plain::Kubeconfig { text: shown(text) },
+        };
+        let plain = serde_json::to_vec(&plain)?;
+        let mut sealed = [0; NONCE_BYTES].to_vec();
+        rand::rng().fill_bytes(&mut sealed);
+        let payload = Payload { msg: &plain, aad: name.as_bytes() };
+        let text = self.0.encrypt(&nonce(&sealed), payload);
+        let text = text.map_err(|_| StoreError::Corrupt("a secret cannot be sealed".into()))?;
+        sealed.extend(text);
+        Ok(sealed)
+    }
+
+    /// Opens what was sealed under this name.
+    pub fn open(&self, name: &str, sealed: &[u8]) -> Result<Secret, Fault> {
+        let wrong = |said: &str| {
+            Fault::new(Code::CredentialMissing, format!("the credential {name:?} {said}"))
+        };
+        let other_key = || {
+            wrong(
+                "was sealed with another key; give all replicas the same seal_key_file, \
+                 or set it again with `farrier credential set`",
+            )
+        };
+        let (start, text) = sealed.split_at_checked(NONCE_BYTES).ok_or_else(other_key)?;
+        let payload = Payload { msg: text, aad: name.as_bytes() };
+        let plain = self.0.decrypt(&nonce(start), payload).map_err(|_| other_key())?;
+        let plain = serde_json::from_slice(&plain)
+            .map_err(|_| wrong("was written by a newer farrier; start that one"))?;
+        Ok(match plain {
+            Plain::Password { user, password } => {
+                Secret::Password { user, password: password.into() }
+            }
+            Plain::Key { user, pem, passphrase } => Secret::Key {
+                user,
+                pem: pem.into(),
+                passphrase: passphrase.map(SecretString::from),
+            },
+            Plain::Kubeconfig { text } => Secret::Kubeconfig { text: text.into() },
+        })
+    }
+}
+
+fn nonce(bytes: &[u8]) -> XNonce {
+    let mut nonce = XNonce::default();
+    nonce.copy_from_slice(&bytes[..NONCE_BYTES]);
+    nonce
+}
+
+/// Makes a key that only this user can read. Whoever comes second takes what the first has made.
+fn make_key(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut key = vec![0; KEY_BYTES];
+    rand::rng().fill_bytes(&mut key);
+    match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(mut file) => {
+            file.write_all(&key)?;
+            file.sync_all()?;
+            Ok(key)
+        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => fs::read(path),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn password() -> Secret {
+        Secret::Password { user: "root".into(), password: "s3cret".to_string().into() }
+    }
+
+    #[test]
+    fn only_the_same_key_and_name_open_it() {
+        let cipher = Cipher::new(&[7; KEY_BYTES]);
+        let sealed = cipher.seal("bmc", &password()).unwrap();
+        assert!(!sealed.windows(6).any(|part| part == b"s3cret"));
+        match cipher.open("bmc", &sealed).unwrap() {
+            Secret::Password { user, password } => {
+                assert_eq!((user.as_str(), password.expose_secret()), ("root", "s3cret"));
+            }
+            other => panic!("{other:?}"),
+        }
+        let mut broken = sealed.clone();
+        broken[NONCE_BYTES + 1] ^= 1;
+        for (cipher, name, bytes) in [
+            (&cipher, "other", sealed.as_slice()),
+            (&Cipher::new(&[8; KEY_BYTES]), "bmc", &sealed),
+            (&cipher, "bmc", &broken),
+            (&cipher, "bmc", &sealed[..5]),
+        ] {
+            let fault = cipher.open(name, bytes).unwrap_err();
+            assert_eq!(fault.code, Code::CredentialMissing);
+            assert!(fault.said.contains("seal_key_file"), "{fault}");
+        }
+        assert_ne!(sealed, cipher.seal("bmc", &password()).unwrap(), "no two seals are alike");
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        assert!(!format!("{:?}", password()).contains("s3cret"));
+    }
+
+    #[test]
+    fn the_key_is_made_once_and_for_this_user_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("seal.key");
+        let sealed = Cipher::from_file(&path).unwrap().seal("a", &password()).unwrap();
+        Cipher::from_file(&path).unwrap().open("a", &sealed).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::write(&path, "short").unwrap();
+        let said = Cipher::from_file(&path).map(drop).unwrap_err();
+        assert!(said.contains("has 5 bytes and not 32"), "{said}");
+    }
+}

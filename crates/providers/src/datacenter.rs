@@ -1,0 +1,155 @@
+//! Machines in a datacenter of one's own: a BMC for power and boot, SSH for the host.
+//!
+//! A BMC remembers nothing of ours. So each order first leaves a note under its key with the [`Keeper`], which says what
+//! was there before and how far it came; whoever comes after a crash reads the note, looks at the device, and goes on. What
+//! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
+//!
+//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
+//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `cluster` the node.
+
+mod admittance;
+mod bmcs;
+mod cluster;
+mod controller;
+mod exec;
+mod hosts;
+mod orders;
+pub mod power;
+mod probe;
+
+use crate::governor::{self, Standing};
+use crate::keeper::Keeper;
+use crate::port::{Journal, Provider, Target};
+use crate::redfish::{self, Trust};
+use crate::{ipmi, ssh};
+use admittance::Admittance;
+use async_trait::async_trait;
+use bmcs::Bmcs;
+use hosts::Hosts;
+use model::condition::Evidence;
+use model::effect::{Answer, Capability, Order};
+use model::fault::Fault;
+use model::time::spoken;
+use power::Patience;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a BMC is believed.
+#[derive(Debug, Clone)]
+pub enum Trusting {
+    /// Its certificate is signed by an authority of ours.
+    Ca(Trust),
+    /// The first certificate that is seen is trusted, and no other.
+    FirstUse,
+}
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The credential for BMCs of machines that name none.
+    pub bmc_credential: String,
+    pub trust: Trusting,
+    pub patience: Patience,
+    /// How long one call to a BMC may take, its waiting included.
+    pub call: Duration,
+    /// The same for a look that polling makes.
+    pub poll: Duration,
+    pub governor: governor::Settings,
+    pub redfish: redfish::Settings,
+    pub ipmi: ipmi::Settings,
+    /// The credential for hosts of machines that name none.
+    pub ssh_credential: String,
+    /// On the way to every host, in order.
+    pub jump_hosts: Vec<String>,
+    pub jump_credential: String,
+    pub ssh: ssh::Settings,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            bmc_credential: String::new(),
+            trust: Trusting::FirstUse,
+            patience: Patience::default(),
+            call: Duration::from_secs(90),
+            poll: Duration::from_secs(15),
+            governor: governor::Settings::default(),
+            redfish: redfish::Settings::default(),
+            ipmi: ipmi::Settings::default(),
+            ssh_credential: String::new(),
+            jump_hosts: Vec::new(),
+            jump_credential: String::new(),
+            ssh: ssh::Settings::default(),
+        }
+    }
+}
+
+pub struct Datacenter {
+    bmcs: Bmcs,
+    hosts: Hosts,
+    keeper: Arc<dyn Keeper>,
+    settings: Settings,
+}
+
+impl Datacenter {
+    pub const NAME: &'static str = "datacenter";
+
+    pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
+        let admittance = Admittance(Arc::clone(&keeper));
+        let bmcs = Bmcs::new(admittance.clone(), settings.clone());
+        let hosts = Hosts::new(admittance, settings.clone());
+        Self { bmcs, hosts, keeper, settings }
+    }
+}
+
+#[async_trait]
+impl Provider for Datacenter {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        &[
+            Capability::Inspect,
+            Capability::PowerControl,
+            Capability::Netboot,
+            Capability::RemoteExec,
+            Capability::ClusterJoin,
+        ]
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        self.carry_out(target, order, journal).await
+    }
+
+    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+        self.look(target).await
+    }
+
+    fn hindrance(&self, target: &Target) -> Option<String> {
+        let standing = self.bmcs.standing(&target.spec)?;
+        let Standing { waiting, failures, rests, said } = standing;
+        let mut told = Vec::new();
+        if failures > 0 {
+            told.push(format!("its BMC failed {} in a row: {said}", counted(failures, "time")));
+        }
+        if let Some(rests) = rests {
+            told.push(format!("polling leaves it alone for {}", spoken(rests)));
+        }
+        if waiting > 0 {
+            told.push(format!("{waiting} waiting for their turn at it"));
+        }
+        (!told.is_empty()).then(|| told.join("; "))
+    }
+}
+
+fn counted(count: u32, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}

@@ -1,0 +1,224 @@
+//! Joining and leaving a customer's cluster, and looking at the node in it.
+//!
+//! A cluster is reached with the kubeconfig that is kept as a credential of the cluster's name. A machine is a node of its own
+//! name there. The token of a join is minted for it alone and taken back when the join has ended.
+
+use super::Datacenter;
+use super::admittance::wrong_kind;
+use super::exec::{barred, out_of_sight, see_through};
+use super::orders::{Memo, Remembered};
+use crate::keeper::Secret;
+use crate::kubernetes::{Cluster, Node, Settings};
+use crate::port::{Journal, Target};
+use crate::ssh::{Host, JobStatus, Lost};
+use model::condition::{ConditionType, Evidence};
+use model::effect::{Answer, Expect, Order, Outcome, Verb};
+use model::fault::{Code, Fault, Happened};
+use secrecy::ExposeSecret;
+use std::time::Duration;
+
+/// How long a token lives that nobody takes back.
+const TOKEN_LIFE: Duration = Duration::from_secs(3_600);
+/// How long between two looks for a node that has just joined.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// `kubeadm reset` leaves the node's object to whoever has the cluster's keys.
+const RESET: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; kubeadm reset --force";
+const FIND_KUBEADM: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin";
+
+impl Datacenter {
+    async fn cluster(&self, name: &str) -> Result<Cluster, Fault> {
+        let credential = self.keeper.credential(name).await?;
+        match &credential.secret {
+            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings::default()),
+            Secret::Password { .. } | Secret::Key { .. } => {
+                Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
+            }
+        }
+    }
+
+    /// Looks at the node. An advisory look tells what it saw, and holds whatever that was.
+    pub(super) async fn verify(
+        &self,
+        target: &Target,
+        order: &Order,
+        cluster: &str,
+        expect: Expect,
+        advisory: bool,
+    ) -> Result<Answer, Fault> {
+        if order.verb == Verb::Stop {
+            return Ok(Answer::Stopped);
+        }
+        if cluster.is_empty() {
+            return Ok(Answer::Done(nowhere("the machine belongs to no cluster")));
+        }
+        let seen = self.cluster(cluster).await?.node(target.machine_id.as_str()).await?;
+        let outcome = told(cluster, seen.as_ref());
+        let holds = match (expect, &seen) {
+            (Expect::Ready, Some(node)) => node.ready && node.schedulable,
+            (Expect::Drained, Some(node)) => !node.schedulable,
+            (Expect::Ready, None) => false,
+            (Expect::Drained, None) => true,
+        };
+        match (holds || advisory, order.verb) {
+            (true, _) => Ok(Answer::Done(outcome)),
+            (false, Verb::Observe) => Ok(Answer::Differs(outcome.said)),
+            (false, Verb::Inquire) => Ok(Answer::NeverStarted),
+            (false, Verb::Perform | Verb::Follow | Verb::Stop) => {
+                Err(Fault::new(Code::NotInCluster, outcome.said))
+            }
+        }
+    }
+
+    pub(super) async fn join(
+        &self,
+        target: &Target,
+        order: &Order,
+        cluster: &str,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let api = self.cluster(cluster).await?;
+        match (order.verb, self.recall(&order.key).await?) {
+            (Verb::Perform, None | Some(Remembered::Memo(_))) => {
+                let host = self.hosts.connect(target).await?;
+                self.begin_join(target, order, &api, &host, journal).await?;
+                self.joined(target, order, &api, journal).await
+            }
+            (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
+            (Verb::Follow, Some(Remembered::Memo(_))) => {
+                self.joined(target, order, &api, journal).await
+            }
+            (Verb::Follow | Verb::Inquire, None | Some(Remembered::Barred)) => {
+                Ok(Answer::NeverStarted)
+            }
+            (Verb::Inquire, Some(Remembered::Memo(_))) => Ok(Answer::UnderWay),
+            (Verb::Observe, _) => match api.node(target.machine_id.as_str()).await? {
+                Some(node) => Ok(Answer::Done(told(cluster, Some(&node)))),
+                None => Ok(Answer::Differs(told(cluster, None).said)),
+            },
+            (Verb::Stop, _) => self.stop_job(target, order).await,
+        }
+    }
+
+    /// Begins the join, unless the host has it already. The token is noted before the host hears of it.
+    async fn begin_join(
+        &self,
+        target: &Target,
+        order: &Order,
+        api: &Cluster,
+        host: &Host,
+        journal: &Journal,
+    ) -> Result<(), Fault> {
+        match host.status(order.key.as_str()).await? {
+            JobStatus::Never | JobStatus::Lost(Lost::Unmade) => {}
+            JobStatus::Barred
+            | JobStatus::Running { .. }
+            | JobStatus::Ended(_)
+            | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => return Ok(()),
+        }
+        let material = api.join_material(TOKEN_LIFE).await?;
+        let memo = Memo::Join { token: material.token_id.clone() };
+        match self.begin(&order.key, memo.clone()).await? {
+            None => {}
+            Some(Remembered::Barred) => return Err(barred(&order.key)),
+            Some(Remembered::Memo(before)) => {
+                // Begun before, and never sent: its token is of no use any more.
+                if let Memo::Join { token } = before {
+                    api.forget_token(&token).await?;
+                }
+                self.amend(&order.key, memo).await?;
+            }
+        }
+        let name = target.machine_id.as_str();
+        journal.line(format!("join: kubeadm joins the cluster as {name}")).await;
+        let arguments = material.arguments();
+        let arguments = arguments.expose_secret();
+        let command = format!("{FIND_KUBEADM}; kubeadm {arguments} --node-name {name}");
+        host.start(order.key.as_str(), &command).await.map(drop)
+    }
+
+    /// Sees the join through, takes its token back, and looks for the node.
+    async fn joined(
+        &self,
+        target: &Target,
+        order: &Order,
+        api: &Cluster,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let host = self.hosts.connect(target).await.map_err(out_of_sight)?;
+        let ended = see_through(&host, order.key.as_str(), order.logged, journal).await;
+        let over = !matches!(&ended, Err(fault) if fault.code.happened() == Happened::Maybe);
+        if let (true, Some(Remembered::Memo(Memo::Join { token }))) =
+            (over, self.recall(&order.key).await?)
+        {
+            api.forget_token(&token).await?;
+        }
+        match ended? {
+            Answer::Done(_) => {}
+            other => return Ok(other),
+        }
+        // The node shows itself a moment after kubeadm has ended; how long is the step's to say.
+        loop {
+            if let Some(node) = api.node(target.machine_id.as_str()).await? {
+                return Ok(Answer::Done(told(&target.spec.target_cluster_ref, Some(&node))));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    pub(super) async fn leave(
+        &self,
+        target: &Target,
+        order: &Order,
+        cluster: &str,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let api = self.cluster(cluster).await?;
+        let name = target.machine_id.as_str();
+        match order.verb {
+            Verb::Observe => Ok(match api.node(name).await? {
+                None => Answer::Done(told(cluster, None)),
+                Some(node) => Answer::Differs(told(cluster, Some(&node)).said),
+            }),
+            Verb::Perform | Verb::Follow => {
+                match self.command(target, order, RESET, journal).await? {
+                    Answer::Done(_) => {}
+                    other => return Ok(other),
+                }
+                api.remove_node(name).await?;
+                Ok(Answer::Done(told(cluster, None)))
+            }
+            Verb::Inquire | Verb::Stop => self.command(target, order, RESET, journal).await,
+        }
+    }
+}
+
+/// What was seen, and what it proves.
+fn told(cluster: &str, node: Option<&Node>) -> Outcome {
+    let Some(node) = node else {
+        return nowhere(&format!("it is no node of {cluster}"));
+    };
+    let bad: Vec<String> =
+        node.bad.iter().map(|one| format!("{} {}", one.kind, one.reason)).collect();
+    let health = match (node.ready, bad.is_empty()) {
+        (true, true) => "ready".to_string(),
+        (true, false) => format!("ready, with {}", bad.join(", ")),
+        (false, true) => "not ready".to_string(),
+        (false, false) => format!("not ready: {}", bad.join(", ")),
+    };
+    let drained = if node.schedulable { "Schedulable" } else { "Cordoned" };
+    let cordoned = if node.schedulable { "" } else { ", cordoned" };
+    let evidence = vec![
+        Evidence::new(ConditionType::InCustomerCluster, node.ready, format!("Joined:{cluster}")),
+        Evidence::new(ConditionType::Drained, !node.schedulable, drained),
+    ];
+    Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence }
+}
+
+/// Where there is no node, nothing is left to drain.
+fn nowhere(said: &str) -> Outcome {
+    let evidence = vec![
+        Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined"),
+        Evidence::new(ConditionType::Drained, true, "NotInCluster"),
+    ];
+    Outcome { said: said.into(), evidence }
+}

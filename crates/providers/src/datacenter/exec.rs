@@ -1,0 +1,215 @@
+//! Commands on the host, and reboots from within.
+//!
+//! A command is a job under the order's key: the host itself sees to it that it begins once, runs on without us, and is found
+//! again. A reboot from within is proved by another boot id than the one that was noted before.
+
+use super::Datacenter;
+use super::orders::{Memo, Remembered, done};
+use crate::port::{Journal, Target};
+use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
+use model::effect::{Answer, Key, Order, Verb};
+use model::fault::{Code, Fault, Happened};
+use std::time::Duration;
+
+/// How long a command has to end by itself when it is told to.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How long a host keeps what a command said.
+const KEPT_DAYS: u32 = 7;
+/// How long between two looks whether a host is back.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Goes away by itself, so that the answer is sent before the host is gone.
+const REBOOT: &str = "sleep 1; PATH=$PATH:/sbin:/usr/sbin; reboot || shutdown -r now";
+
+impl Datacenter {
+    pub(super) async fn command(
+        &self,
+        target: &Target,
+        order: &Order,
+        command: &str,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let host = match order.verb {
+            Verb::Follow => self.hosts.connect(target).await.map_err(out_of_sight)?,
+            Verb::Perform | Verb::Inquire | Verb::Observe | Verb::Stop => {
+                self.hosts.connect(target).await?
+            }
+        };
+        let key = order.key.as_str();
+        match order.verb {
+            Verb::Perform => match host.start(key, command).await? {
+                Started::Now => {
+                    // What is left of old jobs is nobody's concern today.
+                    let _ = host.prune(KEPT_DAYS).await;
+                    see_through(&host, key, 0, journal).await
+                }
+                Started::Before => see_through(&host, key, order.logged, journal).await,
+                Started::Barred => Err(barred(&order.key)),
+            },
+            Verb::Follow => see_through(&host, key, order.logged, journal).await,
+            Verb::Inquire => Ok(match host.status(key).await? {
+                JobStatus::Never | JobStatus::Barred => Answer::NeverStarted,
+                JobStatus::Ended(End::Code(0)) => {
+                    Answer::Done(done("the command ended well".into()))
+                }
+                // How it failed is told to whoever follows it.
+                JobStatus::Running { .. } | JobStatus::Ended(_) => Answer::UnderWay,
+                JobStatus::Lost(Lost::Unmade) => Answer::NeverStarted,
+                JobStatus::Lost(lost) => Answer::Unknown(lost_words(lost).into()),
+            }),
+            Verb::Observe => Ok(Answer::Differs("a command leaves nothing to see".into())),
+            Verb::Stop => stop(&host, key).await,
+        }
+    }
+
+    /// Stops the job of a key, or bars it.
+    pub(super) async fn stop_job(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
+        let host = self.hosts.connect(target).await?;
+        stop(&host, order.key.as_str()).await
+    }
+
+    pub(super) async fn reboot_from_within(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        match (order.verb, self.recall(&order.key).await?) {
+            (Verb::Perform, None) => {
+                let host = self.hosts.connect(target).await?;
+                let memo = Memo::InBand { boot: host.boot_id().await? };
+                match self.begin(&order.key, memo.clone()).await? {
+                    None => {
+                        journal.line("reboot: asking the host to start again").await;
+                        host.start(order.key.as_str(), REBOOT).await?;
+                        self.until_back(target, &memo, journal).await
+                    }
+                    Some(Remembered::Memo(memo)) => self.until_back(target, &memo, journal).await,
+                    Some(Remembered::Barred) => Err(barred(&order.key)),
+                }
+            }
+            (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
+            (Verb::Perform | Verb::Follow, Some(Remembered::Memo(memo))) => {
+                if let Ok(host) = self.hosts.connect(target).await
+                    && !self.is_newer(&host, &memo).await?
+                {
+                    // Begun, and perhaps never sent. The host begins a key once.
+                    host.start(order.key.as_str(), REBOOT).await?;
+                }
+                self.until_back(target, &memo, journal).await
+            }
+            (Verb::Follow, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
+            (Verb::Inquire, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
+            (Verb::Inquire, Some(Remembered::Memo(memo))) => {
+                let host = self.hosts.connect(target).await?;
+                Ok(match self.is_newer(&host, &memo).await? {
+                    true => Answer::Done(done("the host has started again".into())),
+                    false => Answer::UnderWay,
+                })
+            }
+            (Verb::Observe, _) => Ok(Answer::Differs("a reboot leaves nothing to see".into())),
+            (Verb::Stop, _) => self.stop_before(order).await,
+        }
+    }
+
+    /// Waits until the host has another boot id. How long is the step's to say.
+    async fn until_back(
+        &self,
+        target: &Target,
+        memo: &Memo,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        loop {
+            match self.hosts.connect(target).await {
+                Ok(host) => match self.is_newer(&host, memo).await {
+                    Ok(true) => {
+                        journal.line("reboot: the host is back, with another boot id").await;
+                        return Ok(Answer::Done(done("the host has started again".into())));
+                    }
+                    Ok(false) => {}
+                    Err(fault) if is_away(&fault) => {}
+                    Err(fault) => return Err(fault),
+                },
+                Err(fault) if is_away(&fault) => {}
+                Err(fault) => return Err(fault),
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn is_newer(&self, host: &Host, memo: &Memo) -> Result<bool, Fault> {
+        match memo {
+            Memo::InBand { boot } => Ok(host.boot_id().await? != *boot),
+            Memo::Power { .. } | Memo::Netboot { .. } | Memo::Join { .. } => {
+                Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
+            }
+        }
+    }
+}
+
+/// While a host starts again it is not there, or cuts the line.
+fn is_away(fault: &Fault) -> bool {
+    matches!(fault.code, Code::HostUnreachable | Code::AnswerLost | Code::AnswerGarbled)
+}
+
+async fn stop(host: &Host, key: &str) -> Result<Answer, Fault> {
+    Ok(match host.stop(key, STOP_GRACE).await? {
+        Stopped::Before(End::Code(0)) => {
+            Answer::Done(done("the command had ended well before".into()))
+        }
+        Stopped::Barred
+        | Stopped::Before(_)
+        | Stopped::Asked(_)
+        | Stopped::Forced(_)
+        | Stopped::Lost(_) => Answer::Stopped,
+    })
+}
+
+/// What has begun may have happened, although nobody can see it now.
+pub(super) fn out_of_sight(fault: Fault) -> Fault {
+    match fault.code.happened() {
+        Happened::Maybe => fault,
+        Happened::No if fault.code.unseen() => Fault::new(Code::AnswerLost, fault.said),
+        Happened::No => fault,
+    }
+}
+
+/// Passes on what the job says until it ends, and says how.
+pub(super) async fn see_through(
+    host: &Host,
+    key: &str,
+    from: u64,
+    journal: &Journal,
+) -> Result<Answer, Fault> {
+    host.read(key, from, journal).await.map_err(out_of_sight)?;
+    match host.status(key).await.map_err(out_of_sight)? {
+        JobStatus::Ended(End::Code(0)) => Ok(Answer::Done(done("the command ended well".into()))),
+        JobStatus::Ended(End::Code(code)) => {
+            Err(Fault::new(Code::CommandFailed, format!("the command ended with the code {code}")))
+        }
+        JobStatus::Ended(End::Signal(signal)) => {
+            let said = format!("the command was ended by the signal {signal}");
+            Err(Fault::new(Code::CommandFailed, said))
+        }
+        JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
+            Ok(Answer::NeverStarted)
+        }
+        JobStatus::Running { .. } => {
+            Err(Fault::new(Code::AnswerLost, "the command runs on, and its log ended"))
+        }
+        JobStatus::Lost(lost) => Err(Fault::new(Code::AnswerLost, lost_words(lost))),
+    }
+}
+
+fn lost_words(lost: Lost) -> &'static str {
+    match lost {
+        Lost::Rebooted => {
+            "the host was started again while the command ran; nobody knows how far it came"
+        }
+        Lost::Gone => "the command's process is gone and left no exit code",
+        Lost::Unmade => "the command was about to begin and did not",
+    }
+}
+
+pub(super) fn barred(key: &Key) -> Fault {
+    Fault::new(Code::EffectFailed, format!("{key} was stopped before it began"))
+}

@@ -1,0 +1,93 @@
+//! The way to a machine's host over SSH: through the jump hosts, with its credential, to a host key that is known.
+
+use super::Settings;
+use super::admittance::{Admittance, wrong_kind};
+use crate::keeper::{Credential, Secret};
+use crate::port::Target;
+use crate::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Trust};
+use model::fault::{Code, Fault};
+
+pub struct Hosts {
+    admittance: Admittance,
+    settings: Settings,
+}
+
+/// A server on the way: where it is, and what one logs in with.
+struct Stop {
+    peer: String,
+    credential: Credential,
+}
+
+impl Hosts {
+    pub fn new(admittance: Admittance, settings: Settings) -> Self {
+        Self { admittance, settings }
+    }
+
+    /// Logs in to the machine's host.
+    pub async fn connect(&self, target: &Target) -> Result<Host, Fault> {
+        if target.spec.ssh_endpoint.is_empty() {
+            let said = "the machine has no ssh_endpoint; add it with `farrier machine update`";
+            return Err(Fault::new(Code::NotSupported, said));
+        }
+        let mut hops = Vec::new();
+        let mut stops = Vec::new();
+        for jump in &self.settings.jump_hosts {
+            let (hop, stop) = self.hop(jump, ["", &self.settings.jump_credential]).await?;
+            hops.push(hop);
+            stops.push(stop);
+        }
+        let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
+        let (last, stop) = self.hop(&target.spec.ssh_endpoint, named).await?;
+        stops.push(stop);
+        let connected = Host::connect(Route { hops, last }, self.settings.ssh.clone()).await;
+        self.after(&stops, connected).await
+    }
+
+    async fn hop(&self, text: &str, named: [&str; 2]) -> Result<(Hop, Stop), Fault> {
+        let endpoint = Endpoint::parse("ssh_endpoint", text)
+            .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))?;
+        let peer = format!("ssh://{}:{}", endpoint.host, endpoint.port);
+        let credential = self.admittance.credential(&peer, named, "ssh_credential").await?;
+        let login = login(&credential, &endpoint)?;
+        let known = self.admittance.known(&peer).await?;
+        let trust = match known.as_deref().map(str::parse::<HostKey>) {
+            None => Trust::FirstUse(None),
+            Some(Ok(key)) => Trust::FirstUse(Some(key)),
+            Some(Err(said)) => {
+                let said = format!("what is remembered of {peer} cannot be read: {said}");
+                return Err(Fault::new(Code::RecordUnreadable, said));
+            }
+        };
+        Ok((Hop { endpoint, login, trust }, Stop { peer, credential }))
+    }
+
+    /// Writes down who was met on the way. A refused login belongs to the last server that was spoken to, which the fault
+    /// does not name; it is held against the host itself, and so is only that one not tried again.
+    async fn after(&self, stops: &[Stop], connected: Result<Host, Fault>) -> Result<Host, Fault> {
+        let host = match (connected, stops.last()) {
+            (Ok(host), _) => host,
+            (Err(fault), Some(Stop { peer, credential })) => {
+                return self.admittance.after_login(peer, credential, Err(fault)).await;
+            }
+            (Err(fault), None) => return Err(fault),
+        };
+        for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
+            self.admittance.meet(&stop.peer, &key.to_string()).await?;
+        }
+        Ok(host)
+    }
+}
+
+/// Whoever wrote `user@host` wants that user, whatever the credential says.
+fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login, Fault> {
+    let (user, proof) = match &credential.secret {
+        Secret::Password { user, password } => (user, Proof::Password(password.clone())),
+        Secret::Key { user, pem, passphrase } => {
+            (user, Proof::Key { pem: pem.clone(), passphrase: passphrase.clone() })
+        }
+        Secret::Kubeconfig { .. } => {
+            return Err(wrong_kind(credential, "a password or a key, which a host wants"));
+        }
+    };
+    Ok(Login { user: endpoint.user.clone().unwrap_or_else(|| user.clone()), proof })
+}

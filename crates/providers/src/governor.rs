@@ -1,0 +1,262 @@
+//! The governor: who may call a management controller (BMC), and when.
+//!
+//! BMCs are small computers that fall over when several callers talk to them at once, lock accounts, and hang for minutes. So each
+//! has a gate for one call at a time, all share a gate whose width follows how the fleet answers, the ones that do not
+//! answer are left alone by polling for a while, and whoever waits is let in by what the call is for: safety before operators
+//! before polling. Every call has a deadline, its waiting included.
+
+mod adapt;
+mod breaker;
+mod gate;
+
+use adapt::Width;
+use breaker::Breaker;
+use gate::{Gate, Pass};
+use model::fault::{Code, Fault};
+use model::time::spoken;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// What a call is for. The order is the order in which they are let in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// Stopping or taking back something.
+    Safety,
+    /// Somebody asked for it, or a run does.
+    Operator,
+    /// A look that can be had later.
+    Polling,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How many calls one BMC gets at a time.
+    pub per_bmc: usize,
+    /// How many calls all of them get at a time, at most.
+    pub at_once: usize,
+    /// After so many failures in a row polling leaves a BMC alone for a while.
+    pub break_after: u32,
+    /// The first such rest; it doubles up to the longest.
+    pub rest: Duration,
+    pub longest_rest: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            per_bmc: 1,
+            at_once: 256,
+            break_after: 3,
+            rest: Duration::from_secs(15),
+            longest_rest: Duration::from_secs(300),
+        }
+    }
+}
+
+/// A clone governs the same fleet.
+#[derive(Clone)]
+pub struct Governor {
+    settings: Settings,
+    all: Gate,
+    width: Arc<Mutex<Width>>,
+    peers: Arc<Mutex<HashMap<String, Peer>>>,
+}
+
+#[derive(Clone)]
+struct Peer {
+    gate: Gate,
+    breaker: Breaker,
+}
+
+/// How a BMC stands with the governor, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub waiting: usize,
+    pub failures: u32,
+    /// How long polling leaves it alone yet.
+    pub rests: Option<Duration>,
+    pub said: String,
+}
+
+impl Governor {
+    pub fn new(settings: Settings) -> Self {
+        let width = Width::new(settings.at_once);
+        let all = Gate::new(width.now());
+        Self { settings, all, width: Arc::new(Mutex::new(width)), peers: Arc::default() }
+    }
+
+    /// Makes a call when it is its turn. The deadline counts from now.
+    pub async fn call<T>(
+        &self,
+        peer: &str,
+        priority: Priority,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let deadline = Instant::now() + limit;
+        let gate = self.admit(peer, priority)?;
+        let passes = timeout_at(deadline, self.pass(&gate, priority)).await;
+        let passes = passes.map_err(|_| busy(peer, limit))?;
+        let answered = timeout_at(deadline, call).await;
+        let answered = answered.unwrap_or_else(|_| Err(silent(peer, limit)));
+        drop(passes);
+        self.learn(peer, answered.as_ref().err());
+        answered
+    }
+
+    /// First the BMC's own gate: who waits there must not keep others from the shared one.
+    async fn pass(&self, own: &Gate, priority: Priority) -> (Pass, Pass) {
+        let own = own.pass(priority).await;
+        (own, self.all.pass(priority).await)
+    }
+
+    fn admit(&self, peer: &str, priority: Priority) -> Result<Gate, Fault> {
+        let mut peers = self.peers();
+        let known = peers.entry(peer.to_string()).or_insert_with(|| Peer {
+            gate: Gate::new(self.settings.per_bmc.max(1)),
+            breaker: Breaker::default(),
+        });
+        match known.breaker.rests(Instant::now()) {
+            Some(left) if priority == Priority::Polling => Err(Fault::new(
+                Code::BmcUnreachable,
+                format!(
+                    "{peer} was not asked: it failed {} times in a row ({}); it is looked at again in {}",
+                    known.breaker.failures(),
+                    known.breaker.said(),
+                    spoken(left)
+                ),
+            )),
+            _ => Ok(known.gate.clone()),
+        }
+    }
+
+    /// Takes in how a call went.
+    fn learn(&self, peer: &str, fault: Option<&Fault>) {
+        let down = fault.filter(|fault| is_down(fault.code));
+        let now = Instant::now();
+        if let Some(known) = self.peers().get_mut(peer) {
+            match down {
+                None => known.breaker.succeed(),
+                Some(fault) => known.breaker.fail(&fault.said, &self.settings, now),
+            }
+        }
+        let mut width = self.width.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(new) = width.learn(down.is_some(), self.all.waiting() > 0) {
+            self.all.resize(new);
+        }
+    }
+
+    /// How a BMC stands; none when nobody has called it.
+    pub fn standing(&self, peer: &str) -> Option<Standing> {
+        let peers = self.peers();
+        let known = peers.get(peer)?;
+        Some(Standing {
+            waiting: known.gate.waiting(),
+            failures: known.breaker.failures(),
+            rests: known.breaker.rests(Instant::now()),
+            said: known.breaker.said().to_string(),
+        })
+    }
+
+    /// How many BMCs polling leaves alone, how many calls are under way, and how many may be.
+    pub fn totals(&self) -> (usize, usize, usize) {
+        let now = Instant::now();
+        let resting =
+            self.peers().values().filter(|peer| peer.breaker.rests(now).is_some()).count();
+        let (open, width) = self.all.use_now();
+        (resting, open, width)
+    }
+
+    fn peers(&self) -> MutexGuard<'_, HashMap<String, Peer>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a fault says that the BMC does not work, and not that the request was wrong.
+fn is_down(code: Code) -> bool {
+    matches!(code, Code::BmcUnreachable | Code::BmcBusy | Code::AnswerLost | Code::AnswerGarbled)
+}
+
+fn busy(peer: &str, limit: Duration) -> Fault {
+    let said = format!("{peer} was busy with other calls for {}; it was not asked", spoken(limit));
+    Fault::new(Code::BmcBusy, said)
+}
+
+/// The call was under way: what it wanted may have happened.
+fn silent(peer: &str, limit: Duration) -> Fault {
+    Fault::new(Code::AnswerLost, format!("{peer} did not answer within {}", spoken(limit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    fn down() -> Result<(), Fault> {
+        Err(Fault::new(Code::BmcUnreachable, "no route"))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bmc_is_called_once_at_a_time_and_others_meanwhile() {
+        let governor = Governor::new(Settings::default());
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut calls = Vec::new();
+        for n in 0..40 {
+            let (governor, now, most) = (governor.clone(), Arc::clone(&now), Arc::clone(&most));
+            calls.push(tokio::spawn(async move {
+                let call = async {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                };
+                governor.call(&format!("bmc-{}", n % 4), Priority::Operator, LIMIT, call).await
+            }));
+        }
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 4);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn polling_leaves_a_dead_bmc_alone_and_operators_do_not() {
+        let governor = Governor::new(Settings::default());
+        let call = async |priority| governor.call("b", priority, LIMIT, async { down() }).await;
+        for _ in 0..3 {
+            call(Priority::Polling).await.unwrap_err();
+        }
+        let fault = call(Priority::Polling).await.unwrap_err();
+        assert!(fault.said.contains("was not asked") && fault.said.contains("no route"), "{fault}");
+        let standing = governor.standing("b").unwrap();
+        assert_eq!((standing.failures, standing.rests), (3, Some(Duration::from_secs(15))));
+        assert_eq!(governor.totals().0, 1);
+        let fault = call(Priority::Operator).await.unwrap_err();
+        assert_eq!(fault.said, "no route");
+        // A rest later it is looked at again, and one good answer mends it.
+        tokio::time::advance(Duration::from_secs(31)).await;
+        governor.call("b", Priority::Polling, LIMIT, async { Ok(()) }).await.unwrap();
+        assert_eq!(governor.standing("b").unwrap().rests, None);
+        assert_eq!(governor.standing("c"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_counts_against_the_deadline_and_silence_may_have_acted() {
+        let governor = Governor::new(Settings::default());
+        let first = governor.clone();
+        let stuck = tokio::spawn(async move {
+            first
+                .call("b", Priority::Operator, LIMIT * 2, std::future::pending::<Result<(), _>>())
+                .await
+        });
+        tokio::task::yield_now().await;
+        let waited = governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await;
+        assert_eq!(waited.unwrap_err().code, Code::BmcBusy);
+        assert_eq!(stuck.await.unwrap().unwrap_err().code, Code::AnswerLost);
+        governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await.unwrap();
+    }
+}

@@ -1,0 +1,187 @@
+//! Running `ipmitool`: one process for one session, with a deadline, bounded output, and the password in its
+//! environment, where other users cannot read it as they can a command line. Dropping the future kills the process.
+
+use super::{Login, Privilege};
+use secrecy::ExposeSecret;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+/// How often a question that changes nothing is sent before it counts as not answered.
+pub const LOOK_TIMES: u8 = 2;
+/// How long the program waits for the answer to one packet. It waits a little longer each time.
+const ANSWER_WITHIN_S: &str = "1";
+/// More than the longest batch of event log entries, in hexadecimal and with what the program says about each.
+const MAX_OUTPUT_BYTES: u64 = 256 * 1024;
+
+/// How to call it.
+pub struct Tool<'a> {
+    pub program: &'a Path,
+    pub host: &'a str,
+    pub port: u16,
+    pub login: &'a Login,
+    pub privilege: Privilege,
+    pub suite: u8,
+    pub sent_times: u8,
+    pub deadline: Duration,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+pub enum Ending {
+    Ended {
+        ok: bool,
+        out: String,
+        err: String,
+    },
+    /// The deadline passed; the process was killed and nobody knows how far it was.
+    Late,
+    /// The process did not start, or could not be listened to.
+    NotRun(String),
+}
+
+impl Tool<'_> {
+    pub async fn run(&self, command: &[String], script: Option<&str>) -> Ending {
+        let started = self.command(command).spawn();
+        let mut child = match started {
+            Ok(child) => child,
+            Err(error) => return Ending::NotRun(error.to_string()),
+        };
+        match tokio::time::timeout(self.deadline, listen(&mut child, script)).await {
+            Ok(Ok(ending)) => ending,
+            Ok(Err(error)) => Ending::NotRun(error.to_string()),
+            Err(_) => {
+                // Dropping it would do, but then its remains would wait for the next process to be started.
+                let _ = child.kill().await;
+                Ending::Late
+            }
+        }
+    }
+
+    fn command(&self, command: &[String]) -> Command {
+        let mut tool = Command::new(self.program);
+        tool.args(["-I", "lanplus", "-E", "-v", "-N", ANSWER_WITHIN_S])
+            .args(["-R", &self.sent_times.to_string()])
+            .args(["-C", &self.suite.to_string()])
+            .args(["-L", self.privilege.as_str()])
+            .args(["-H", self.host, "-p", &self.port.to_string()])
+            .args(["-U", &self.login.user])
+            .args(command)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("LC_ALL", "C")
+            .env("IPMI_PASSWORD", self.login.password.expose_secret())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        tool
+    }
+}
+
+async fn listen(child: &mut Child, script: Option<&str>) -> std::io::Result<Ending> {
+    let (input, out, err) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let write = async {
+        if let (Some(mut input), Some(script)) = (input, script) {
+            // A program that has given up does not read on; what it says about that is what counts.
+            let _ = input.write_all(script.as_bytes()).await;
+        }
+    };
+    let (_, out, err) = tokio::join!(write, bounded(out), bounded(err));
+    let (out, err) = (out?, err?);
+    let status = child.wait().await?;
+    Ok(Ending::Ended { ok: status.success(), out, err })
+}
+
+async fn bounded(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<String> {
+    let mut bytes = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes).await?;
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    fn tool<'a>(program: &'a Path, login: &'a Login, deadline: Duration) -> Tool<'a> {
+        Tool {
+            program,
+            host: "h",
+            port: 623,
+            login,
+            privilege: Privilege::Operator,
+            suite: 3,
+            sent_times: 1,
+            deadline,
+        }
+    }
+
+    /// A stand-in for the program, to see what it is given and what becomes of what it does.
+    async fn run(body: &str, deadline: Duration, script: Option<&str>) -> Ending {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("tool");
+        std::fs::write(&program, format!("#!/bin/sh\n{body}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let login = Login { user: "u".into(), password: "hush".into() };
+        // Another thread that starts a process at the same moment may still hold our file open for writing.
+        for _ in 0..50 {
+            match tool(&program, &login, deadline).run(&["raw".into()], script).await {
+                Ending::NotRun(said) if said.contains("busy") => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                ending => return ending,
+            }
+        }
+        panic!("the stand-in stayed busy");
+    }
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn the_password_is_in_the_environment_and_not_on_the_command_line() {
+        let ending = run("echo \"$@\"; echo \"$IPMI_PASSWORD\" >&2; exit 3", SOON, None).await;
+        let Ending::Ended { ok, out, err } = ending else { panic!("{ending:?}") };
+        assert!(!ok);
+        assert_eq!(out.trim(), "-I lanplus -E -v -N 1 -R 1 -C 3 -L OPERATOR -H h -p 623 -U u raw");
+        assert_eq!(err, "hush\n");
+    }
+
+    #[tokio::test]
+    async fn a_script_reaches_the_program() {
+        let ending = run("cat", SOON, Some("one\ntwo\n")).await;
+        assert!(matches!(ending, Ending::Ended { ok: true, out, .. } if out == "one\ntwo\n"));
+    }
+
+    #[tokio::test]
+    async fn output_without_end_is_cut_off() {
+        let ending = run("yes", SOON, None).await;
+        let Ending::Ended { out, .. } = ending else { panic!("{ending:?}") };
+        assert_eq!(out.len() as u64, MAX_OUTPUT_BYTES);
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_ended_at_its_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let pid_file = folder.path().join("pid");
+        let body = format!("echo $$ > {}; exec sleep 60", pid_file.display());
+        let started = Instant::now();
+        let ending = run(&body, Duration::from_millis(500), None).await;
+        assert!(matches!(ending, Ending::Late), "{ending:?}");
+        assert!(started.elapsed() < Duration::from_secs(30));
+        let pid = std::fs::read_to_string(&pid_file).unwrap();
+        assert!(!Path::new(&format!("/proc/{}/status", pid.trim())).exists(), "it still runs");
+    }
+
+    #[tokio::test]
+    async fn a_program_that_is_not_there_is_named() {
+        let login = Login { user: "u".into(), password: "p".into() };
+        let ending = tool(Path::new("farrier-no-such-tool"), &login, SOON).run(&[], None).await;
+        assert!(matches!(ending, Ending::NotRun(_)), "{ending:?}");
+    }
+}

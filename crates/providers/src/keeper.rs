@@ -1,0 +1,142 @@
+//! What a provider may know and remember beyond its own process.
+//!
+//! A device remembers nothing of ours, so what a provider has to find again after a crash it gives to its [`Keeper`]: the
+//! credentials it logs in with, the certificates and host keys it has met, the logins that were refused, and a note
+//! under each key it works on. The engine keeps them in its store, which no provider ever sees.
+
+use async_trait::async_trait;
+use model::effect::Key;
+use model::fault::Fault;
+use secrecy::SecretString;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What somebody logs in with.
+#[derive(Debug, Clone)]
+pub enum Secret {
+    Password { user: String, password: SecretString },
+    Key { user: String, pem: SecretString, passphrase: Option<SecretString> },
+    Kubeconfig { text: SecretString },
+}
+
+/// A credential as it is now.
+#[derive(Debug, Clone)]
+pub struct Credential {
+    pub name: String,
+    /// Moves with every change, so that a refused login is tried again once it has changed.
+    pub version: i64,
+    pub secret: Secret,
+}
+
+/// A login that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lockout {
+    pub credential: String,
+    pub version: i64,
+    pub said: String,
+}
+
+/// What is remembered of a key.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Note {
+    Begun(Value),
+    /// It was stopped before it had begun, and never will begin.
+    Barred,
+}
+
+#[async_trait]
+pub trait Keeper: Send + Sync {
+    /// The credential of this name, or the fault `credential-missing`.
+    async fn credential(&self, name: &str) -> Result<Credential, Fault>;
+
+    /// Who was met first at an address.
+    async fn identity(&self, peer: &str) -> Result<Option<String>, Fault>;
+    /// Remembers who was met, unless somebody is known there. Answers who is known.
+    async fn meet(&self, peer: &str, identity: &str) -> Result<String, Fault>;
+
+    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault>;
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault>;
+
+    async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault>;
+    /// Writes the first note of a key, before anything is touched. None: it is ours to do. Otherwise what was there.
+    async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault>;
+    /// Replaces the note of a key that has begun.
+    async fn amend(&self, key: &Key, body: &Value) -> Result<(), Fault>;
+}
+
+/// A keeper whose memory ends with it, for tests and for talking to a device that no machine is registered for.
+#[derive(Default)]
+pub struct Forgetful(Mutex<Held>);
+
+#[derive(Default)]
+struct Held {
+    credentials: BTreeMap<String, Credential>,
+    identities: BTreeMap<String, String>,
+    lockouts: BTreeMap<String, Lockout>,
+    notes: BTreeMap<Key, Note>,
+}
+
+impl Forgetful {
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a secret in, over the one of the same name.
+    pub fn set(&self, name: &str, secret: Secret) {
+        let mut held = self.held();
+        let version = held.credentials.get(name).map_or(1, |known| known.version + 1);
+        held.credentials.insert(name.into(), Credential { name: name.into(), version, secret });
+    }
+}
+
+#[async_trait]
+impl Keeper for Forgetful {
+    async fn credential(&self, name: &str) -> Result<Credential, Fault> {
+        self.held().credentials.get(name).cloned().ok_or_else(|| no_credential(name))
+    }
+
+    async fn identity(&self, peer: &str) -> Result<Option<String>, Fault> {
+        Ok(self.held().identities.get(peer).cloned())
+    }
+
+    async fn meet(&self, peer: &str, identity: &str) -> Result<String, Fault> {
+        let mut held = self.held();
+        Ok(held.identities.entry(peer.into()).or_insert_with(|| identity.into()).clone())
+    }
+
+    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault> {
+        Ok(self.held().lockouts.get(peer).cloned())
+    }
+
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault> {
+        self.held().lockouts.insert(peer.into(), lockout.clone());
+        Ok(())
+    }
+
+    async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault> {
+        Ok(self.held().notes.get(key).cloned())
+    }
+
+    async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault> {
+        let mut held = self.held();
+        let before = held.notes.get(key).cloned();
+        if before.is_none() {
+            held.notes.insert(key.clone(), note.clone());
+        }
+        Ok(before)
+    }
+
+    async fn amend(&self, key: &Key, body: &Value) -> Result<(), Fault> {
+        if let Some(Note::Begun(known)) = self.held().notes.get_mut(key) {
+            *known = body.clone();
+        }
+        Ok(())
+    }
+}
+
+/// Nobody has a credential of this name.
+pub fn no_credential(name: &str) -> Fault {
+    let said = format!("there is no credential {name:?}");
+    Fault::new(model::fault::Code::CredentialMissing, said)
+}

@@ -1,0 +1,325 @@
+//! What a machine needs to join a kubeadm cluster: where the API is, a token that runs out, and the fingerprint by which
+//! the machine knows the cluster's authority before it trusts anything that is said.
+//!
+//! The token is a secret in `kube-system` that the cluster itself removes when it has run out. It is made last, after
+//! everything that can fail without it; a token whose answer was lost dies by itself.
+
+use super::fault::Ask;
+use super::{Cluster, FIELD_MANAGER, check_name, config, fault};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http::Uri;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::api::{Api, PostParams, Request};
+use kube::config::Kubeconfig;
+use model::fault::{Code, Fault};
+use ring::rand::{SecureRandom, SystemRandom};
+use secrecy::{ExposeSecret, SecretString};
+use std::time::Duration;
+
+const INFO_NAMESPACE: &str = "kube-public";
+const INFO: &str = "cluster-info";
+const TOKEN_NAMESPACE: &str = "kube-system";
+const TOKEN_PREFIX: &str = "bootstrap-token-";
+const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
+/// The group that kubeadm allows to ask for a node's certificate.
+const TOKEN_GROUP: &str = "system:bootstrappers:kubeadm:default-node-token";
+const ID_CHARS: usize = 6;
+const SECRET_CHARS: usize = 16;
+const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+/// The largest multiple of the alphabet's length that fits a byte: what is above would favour the first letters.
+const FAIR_BYTES: u8 = 252;
+/// Random bytes drawn at most for one word; one in 64 is thrown away, so this never runs out in practice.
+const MAX_DRAWS: usize = 1024;
+/// How often another id is tried because there is a token of the same one.
+const MAX_IDS: usize = 3;
+/// A join takes minutes. A token that lives longer than a day is a key left under the mat.
+const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const HTTPS_PORT: u16 = 443;
+
+/// All that `kubeadm join` needs.
+#[derive(Debug, Clone)]
+pub struct JoinMaterial {
+    /// `HOST:PORT` of the API.
+    pub server: String,
+    /// The public half, by which the token is forgotten again.
+    pub token_id: String,
+    pub token: SecretString,
+    /// The authority's public keys, as `sha256:…`.
+    pub ca_hashes: Vec<String>,
+    pub expires_at: Timestamp,
+}
+
+impl JoinMaterial {
+    /// The arguments of `kubeadm`, as they are typed in a shell. No part needs quoting: each was checked when it came in.
+    pub fn arguments(&self) -> SecretString {
+        let mut line = format!("join {} --token {}", self.server, self.token.expose_secret());
+        for hash in &self.ca_hashes {
+            line.push_str(" --discovery-token-ca-cert-hash ");
+            line.push_str(hash);
+        }
+        line.into()
+    }
+}
+
+/// What the cluster tells everybody about itself.
+struct Info {
+    server: String,
+    ca_hashes: Vec<String>,
+}
+
+impl Cluster {
+    /// Mints a token that lives for `ttl`, and gathers the rest.
+    pub async fn join_material(&self, ttl: Duration) -> Result<JoinMaterial, Fault> {
+        let lifetime =
+            SignedDuration::try_from(ttl).ok().filter(|_| !ttl.is_zero() && ttl <= MAX_TTL);
+        let Some(lifetime) = lifetime else {
+            let said = format!("a join token lives for up to {MAX_TTL:?}, and cannot for {ttl:?}");
+            return Err(Fault::new(Code::NotSupported, said));
+        };
+        let info = self.cluster_info().await?;
+        for _ in 0..MAX_IDS {
+            let (id, secret) = (self.random(ID_CHARS)?, self.random(SECRET_CHARS)?);
+            // Whole seconds, as the cluster reads them.
+            let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+            let expires_at = now.saturating_add(lifetime).unwrap_or(now);
+            if self.mint(&id, &secret, expires_at).await? {
+                let token = SecretString::from(format!("{id}.{secret}"));
+                let Info { server, ca_hashes } = info;
+                return Ok(JoinMaterial { server, token_id: id, token, ca_hashes, expires_at });
+            }
+        }
+        let said =
+            format!("{} had a token under each of {MAX_IDS} ids that were drawn", self.address);
+        Err(Fault::new(Code::EffectFailed, said))
+    }
+
+    /// Removes a token. One that is not there is forgotten already.
+    pub async fn forget_token(&self, token_id: &str) -> Result<(), Fault> {
+        let name = format!("{TOKEN_PREFIX}{token_id}");
+        check_name("token", &name)?;
+        let secrets: Api<Secret> = Api::namespaced(self.client.clone(), TOKEN_NAMESPACE);
+        self.delete(&secrets, &Ask::new("delete", "secrets in kube-system", &name)).await
+    }
+
+    async fn cluster_info(&self) -> Result<Info, Fault> {
+        let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), INFO_NAMESPACE);
+        let ask = Ask::new("get", "configmaps in kube-public", INFO);
+        let odd = |why: &str| {
+            let said = format!("{} has a {INFO} in {INFO_NAMESPACE} that {why}", self.address);
+            Fault::new(Code::NotSupported, said)
+        };
+        let Some(map) = self.call_opt(&ask, maps.get(INFO)).await? else {
+            let said = format!(
+                "{} has no {INFO} in {INFO_NAMESPACE}; only a cluster made with kubeadm can be joined this way",
+                self.address
+            );
+            return Err(Fault::new(Code::NotSupported, said));
+        };
+        let text = map.data.and_then(|mut data| data.remove("kubeconfig"));
+        let text = text.ok_or_else(|| odd("holds no kubeconfig"))?;
+        let config = Kubeconfig::from_yaml(&text).map_err(|_| odd("cannot be read"))?;
+        let cluster = config.clusters.into_iter().find_map(|named| named.cluster);
+        let cluster = cluster.ok_or_else(|| odd("names no cluster"))?;
+        let server = cluster.server.as_deref().and_then(host_and_port);
+        let server = server.ok_or_else(|| odd("names no server as https://HOST:PORT"))?;
+        let pem = cluster.certificate_authority_data.and_then(|data| {
+            BASE64_STANDARD.decode(data.split_whitespace().collect::<String>()).ok()
+        });
+        let ca_hashes = pem.and_then(|pem| ca_hashes(&pem));
+        Ok(Info { server, ca_hashes: ca_hashes.ok_or_else(|| odd("has no readable authority"))? })
+    }
+
+    /// Writes the token's secret. False when there is one of the same id.
+    async fn mint(&self, id: &str, secret: &str, expires_at: Timestamp) -> Result<bool, Fault> {
+        let name = format!("{TOKEN_PREFIX}{id}");
+        let ask = Ask::new("create", "secrets in kube-system", &name);
+        let body = token_secret(&name, id, secret, expires_at);
+        let params =
+            PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let request = async {
+            let body = serde_json::to_vec(&body).map_err(kube::Error::SerdeError)?;
+            let request = Request::new(Secret::url_path(&(), Some(TOKEN_NAMESPACE)))
+                .create(&params, body)
+                .map_err(kube::Error::BuildRequest)?;
+            // As text, because the client would write an answer that it cannot decode into the log, secret and all.
+            match self.client.request_text(request).await {
+                Ok(answer) => Ok(Some(answer)),
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+                Err(error) => Err(error),
+            }
+        };
+        match self.call(&ask, request).await? {
+            None => Ok(false),
+            Some(answer) if is_secret(&answer, &name) => Ok(true),
+            Some(_) => Err(fault::garbled(&self.address, &ask, "something else than that secret")),
+        }
+    }
+
+    fn random(&self, chars: usize) -> Result<String, Fault> {
+        random(chars).ok_or_else(|| {
+            let said = format!(
+                "no token could be made for {}: this computer gave no random numbers",
+                self.address
+            );
+            Fault::new(Code::EffectFailed, said)
+        })
+    }
+}
+
+fn is_secret(answer: &str, name: &str) -> bool {
+    serde_json::from_str::<Secret>(answer)
+        .is_ok_and(|secret| secret.metadata.name.as_deref() == Some(name))
+}
+
+fn token_secret(name: &str, id: &str, secret: &str, expires_at: Timestamp) -> Secret {
+    let data = [
+        ("token-id", id),
+        ("token-secret", secret),
+        ("expiration", &expires_at.to_string()),
+        ("usage-bootstrap-authentication", "true"),
+        ("usage-bootstrap-signing", "true"),
+        ("auth-extra-groups", TOKEN_GROUP),
+        ("description", "Made by Farrier for one machine to join."),
+    ];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(TOKEN_NAMESPACE.to_owned()),
+            ..Default::default()
+        },
+        type_: Some(TOKEN_TYPE.to_owned()),
+        string_data: Some(data.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+        ..Default::default()
+    }
+}
+
+fn random(chars: usize) -> Option<String> {
+    let source = SystemRandom::new();
+    let mut word = String::new();
+    for _ in 0..MAX_DRAWS {
+        if word.len() == chars {
+            return Some(word);
+        }
+        let mut byte = [0];
+        source.fill(&mut byte).ok()?;
+        let [byte] = byte;
+        if byte < FAIR_BYTES {
+            word.push(char::from(ALPHABET[usize::from(byte) % ALPHABET.len()]));
+        }
+    }
+    None
+}
+
+/// `HOST:PORT` of an address. It is typed into a shell later, so it holds nothing but that.
+fn host_and_port(server: &str) -> Option<String> {
+    let uri: Uri = server.parse().ok()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
+    let bare = uri.scheme_str() == Some("https") && uri.path().trim_end_matches('/').is_empty();
+    let host =
+        uri.host().filter(|host| bare && !host.starts_with('-') && host.chars().all(plain))?;
+    Some(format!("{host}:{}", uri.port_u16().unwrap_or(HTTPS_PORT)))
+}
+
+/// The fingerprints of the public keys of all authorities in a PEM text.
+fn ca_hashes(pem: &[u8]) -> Option<Vec<String>> {
+    let roots = config::roots(pem)?;
+    Some(roots.roots.iter().map(|root| key_hash(&root.subject_public_key_info)).collect())
+}
+
+/// The hash of a key with what it is a key for. The parser leaves the outermost frame off; the hash is over all of it.
+fn key_hash(content: &[u8]) -> String {
+    let mut hash = ring::digest::Context::new(&ring::digest::SHA256);
+    hash.update(&der_sequence_header(content.len()));
+    hash.update(content);
+    let digits: String = hash.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{digits}")
+}
+
+fn der_sequence_header(length: usize) -> Vec<u8> {
+    const SEQUENCE: u8 = 0x30;
+    match u8::try_from(length) {
+        Ok(short) if short < 0x80 => vec![SEQUENCE, short],
+        _ => {
+            let bytes: Vec<u8> =
+                length.to_be_bytes().into_iter().skip_while(|byte| *byte == 0).collect();
+            // A length has at most eight bytes, which fits the seven bits that say how many there are.
+            let count = 0x80 | u8::try_from(bytes.len()).unwrap_or_default();
+            [vec![SEQUENCE, count], bytes].concat()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::PublicKeyData;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn a_token_is_drawn_evenly_from_its_alphabet() {
+        let drawn: Vec<String> = (0..200).map(|_| random(SECRET_CHARS).unwrap()).collect();
+        assert!(drawn.iter().all(|word| word.len() == SECRET_CHARS));
+        let letters: BTreeSet<char> = drawn.iter().flat_map(|word| word.chars()).collect();
+        assert_eq!(letters.len(), ALPHABET.len());
+        assert_eq!(drawn.iter().collect::<BTreeSet<_>>().len(), drawn.len());
+        assert_eq!(usize::from(FAIR_BYTES) % ALPHABET.len(), 0);
+        assert_eq!(random(MAX_DRAWS + 1), None);
+    }
+
+    #[test]
+    fn the_fingerprint_is_over_the_whole_key() {
+        for algorithm in [&rcgen::PKCS_ECDSA_P256_SHA256, &rcgen::PKCS_ED25519] {
+            let key = rcgen::KeyPair::generate_for(algorithm).unwrap();
+            let certificate = rcgen::CertificateParams::default().self_signed(&key).unwrap();
+            let digest =
+                ring::digest::digest(&ring::digest::SHA256, &key.subject_public_key_info());
+            let wanted: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+            let hashes = ca_hashes(certificate.pem().as_bytes()).unwrap();
+            assert_eq!(hashes, [format!("sha256:{wanted}")]);
+        }
+        assert_eq!(ca_hashes(b"no certificate"), None);
+    }
+
+    #[test]
+    fn a_long_key_has_a_long_header() {
+        assert_eq!(der_sequence_header(0x7f), [0x30, 0x7f]);
+        assert_eq!(der_sequence_header(0x80), [0x30, 0x81, 0x80]);
+        assert_eq!(der_sequence_header(290), [0x30, 0x82, 0x01, 0x22]);
+    }
+
+    #[test]
+    fn a_server_is_a_host_and_a_port() {
+        let good = [
+            ("https://10.0.0.1:6443", "10.0.0.1:6443"),
+            ("https://k8s.example/", "k8s.example:443"),
+            ("https://[fd00::1]:6443", "[fd00::1]:6443"),
+        ];
+        for (server, wanted) in good {
+            assert_eq!(host_and_port(server).as_deref(), Some(wanted));
+        }
+        for bad in ["http://k", "k:6443", "https://k/path", "https://$(id)", "https://-k", ""] {
+            assert_eq!(host_and_port(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_token_is_not_shown() {
+        let material = JoinMaterial {
+            server: "k:6443".into(),
+            token_id: "abcdef".into(),
+            token: "abcdef.hush".into(),
+            ca_hashes: vec!["sha256:00".into(), "sha256:01".into()],
+            expires_at: Timestamp::UNIX_EPOCH,
+        };
+        assert!(!format!("{material:?}").contains("hush"));
+        assert_eq!(
+            material.arguments().expose_secret(),
+            "join k:6443 --token abcdef.hush --discovery-token-ca-cert-hash sha256:00 \
+             --discovery-token-ca-cert-hash sha256:01"
+        );
+    }
+}

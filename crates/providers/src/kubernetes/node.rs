@@ -1,0 +1,317 @@
+//! Nodes: how one is, and what we may set on it. Labels are patched one by one; taints are one list to the API server, so
+//! they are read, changed and written back under the version that was read.
+
+use super::fault::{self, Ask};
+use super::{Cluster, FIELD_MANAGER, check_name};
+use k8s_openapi::api::core::v1 as core;
+use kube::api::{Api, Patch, PatchParams};
+use model::fault::{Code, Fault};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// How often a list is read anew because somebody else wrote in between.
+const MAX_RACES: usize = 4;
+
+/// A machine as its cluster sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub name: String,
+    pub uid: String,
+    pub ready: bool,
+    pub schedulable: bool,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    pub internal_addresses: Vec<String>,
+    /// What is not as it should be.
+    pub bad: Vec<Condition>,
+    pub kubelet_version: String,
+}
+
+/// A condition of a node, in the cluster's own words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    pub kind: String,
+    pub status: String,
+    pub reason: String,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taint {
+    pub key: String,
+    pub value: Option<String>,
+    pub effect: Effect,
+}
+
+/// What a taint does to pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    NoSchedule,
+    PreferNoSchedule,
+    NoExecute,
+    /// One that came after this was written.
+    Other(String),
+}
+
+impl Effect {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+            Self::Other(word) => word,
+        }
+    }
+
+    fn parse(word: &str) -> Self {
+        match word {
+            "NoSchedule" => Self::NoSchedule,
+            "PreferNoSchedule" => Self::PreferNoSchedule,
+            "NoExecute" => Self::NoExecute,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+impl Cluster {
+    /// The node of this name, or nothing when the cluster does not know it.
+    pub async fn node(&self, name: &str) -> Result<Option<Node>, Fault> {
+        Ok(self.raw_node(name).await?.map(read))
+    }
+
+    /// Says whether new pods may be put on the node.
+    pub async fn cordon(&self, name: &str, on: bool) -> Result<Node, Fault> {
+        let node = self.patch_node(name, json!({ "spec": { "unschedulable": on } })).await?;
+        self.hold(&node, node.schedulable != on, "unschedulable", &on.to_string())?;
+        Ok(node)
+    }
+
+    /// Sets labels, and removes those without a value.
+    pub async fn label(
+        &self,
+        name: &str,
+        labels: &BTreeMap<String, Option<String>>,
+    ) -> Result<Node, Fault> {
+        let node = self.patch_node(name, json!({ "metadata": { "labels": labels } })).await?;
+        let as_asked = labels.iter().all(|(key, value)| node.labels.get(key) == value.as_ref());
+        self.hold(&node, as_asked, "the labels", &format!("{labels:?}"))?;
+        Ok(node)
+    }
+
+    /// Sets taints and removes others. A taint is known by its key and its effect.
+    pub async fn taint(&self, name: &str, set: &[Taint], remove: &[Taint]) -> Result<Node, Fault> {
+        let ask = Ask::new("patch", "nodes", name);
+        for _ in 0..MAX_RACES {
+            let Some(node) = self.raw_node(name).await? else {
+                return Err(self.not_a_node(name));
+            };
+            let version = node.metadata.resource_version.clone();
+            let had = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+            let wanted = retaint(&had, set, remove);
+            if wanted == had {
+                return self.node(name).await?.ok_or_else(|| self.not_a_node(name));
+            }
+            let patch = json!({
+                "metadata": { "resourceVersion": version },
+                "spec": { "taints": wanted },
+            });
+            match self.call(&ask, conflict(self.send_patch(name, &patch))).await? {
+                Some(node) => return self.meant(&ask, node).map(read),
+                None => tokio::task::yield_now().await,
+            }
+        }
+        let said = format!(
+            "{} was asked to patch the taints of node `{name}`, and somebody else changed the node {MAX_RACES} times meanwhile",
+            self.address
+        );
+        Err(Fault::new(Code::EffectFailed, said))
+    }
+
+    /// Asks for the node to be taken out of the cluster; one that is not in it is gone already. Whether it went, and
+    /// nobody's finalizer holds it, is seen by asking for it.
+    pub async fn remove_node(&self, name: &str) -> Result<(), Fault> {
+        check_name("node", name)?;
+        let nodes: Api<core::Node> = Api::all(self.client.clone());
+        self.delete(&nodes, &Ask::new("delete", "nodes", name)).await
+    }
+
+    async fn raw_node(&self, name: &str) -> Result<Option<core::Node>, Fault> {
+        check_name("node", name)?;
+        let nodes: Api<core::Node> = Api::all(self.client.clone());
+        let ask = Ask::new("get", "nodes", name);
+        let found = self.call_opt(&ask, nodes.get(name)).await?;
+        found.map(|node| self.meant(&ask, node)).transpose()
+    }
+
+    async fn patch_node(&self, name: &str, patch: Value) -> Result<Node, Fault> {
+        check_name("node", name)?;
+        let ask = Ask::new("patch", "nodes", name);
+        let node = self.call(&ask, self.send_patch(name, &patch)).await?;
+        self.meant(&ask, node).map(read)
+    }
+
+    /// Almost anything can be read as a node; only what has the name is the one.
+    fn meant(&self, ask: &Ask<'_>, node: core::Node) -> Result<core::Node, Fault> {
+        if node.metadata.name.as_deref() == Some(ask.name) {
+            return Ok(node);
+        }
+        Err(fault::garbled(&self.address, ask, "something else than that node"))
+    }
+
+    async fn send_patch(&self, name: &str, patch: &Value) -> Result<core::Node, kube::Error> {
+        let nodes: Api<core::Node> = Api::all(self.client.clone());
+        let params =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        nodes.patch(name, &params, &Patch::Strategic(patch)).await
+    }
+
+    /// A patch counts when the answer to it shows what was asked for.
+    fn hold(&self, node: &Node, holds: bool, what: &str, wanted: &str) -> Result<(), Fault> {
+        if holds {
+            return Ok(());
+        }
+        let said = format!(
+            "{} took a patch of node `{}` for {what} = {wanted}, and then showed it without",
+            self.address, node.name
+        );
+        Err(Fault::new(Code::ReadBackDiffers, said))
+    }
+
+    fn not_a_node(&self, name: &str) -> Fault {
+        Fault::new(Code::NotInCluster, format!("{} has no node `{name}`", self.address))
+    }
+}
+
+/// Makes "somebody else was first" an answer.
+async fn conflict(
+    request: impl Future<Output = Result<core::Node, kube::Error>>,
+) -> Result<Option<core::Node>, kube::Error> {
+    match request.await {
+        Ok(node) => Ok(Some(node)),
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn retaint(had: &[core::Taint], set: &[Taint], remove: &[Taint]) -> Vec<core::Taint> {
+    let is =
+        |had: &core::Taint, ours: &Taint| had.key == ours.key && had.effect == ours.effect.as_str();
+    let mut taints: Vec<core::Taint> =
+        had.iter().filter(|had| !remove.iter().any(|gone| is(had, gone))).cloned().collect();
+    for wanted in set {
+        match taints.iter_mut().find(|had| is(had, wanted)) {
+            Some(had) => had.value = wanted.value.clone(),
+            None => taints.push(core::Taint {
+                key: wanted.key.clone(),
+                value: wanted.value.clone(),
+                effect: wanted.effect.as_str().to_owned(),
+                time_added: None,
+            }),
+        }
+    }
+    taints
+}
+
+fn read(node: core::Node) -> Node {
+    let (spec, status) = (node.spec.unwrap_or_default(), node.status.unwrap_or_default());
+    let conditions: Vec<Condition> =
+        status.conditions.unwrap_or_default().into_iter().map(condition).collect();
+    let taints = spec.taints.unwrap_or_default();
+    let addresses = status.addresses.unwrap_or_default();
+    Node {
+        name: node.metadata.name.unwrap_or_default(),
+        uid: node.metadata.uid.unwrap_or_default(),
+        ready: conditions
+            .iter()
+            .any(|condition| condition.kind == "Ready" && condition.status == "True"),
+        schedulable: !spec.unschedulable.unwrap_or(false),
+        labels: node.metadata.labels.unwrap_or_default(),
+        taints: taints
+            .into_iter()
+            .map(|taint| Taint {
+                key: taint.key,
+                value: taint.value,
+                effect: Effect::parse(&taint.effect),
+            })
+            .collect(),
+        internal_addresses: addresses
+            .into_iter()
+            .filter(|address| address.type_ == "InternalIP")
+            .map(|address| address.address)
+            .collect(),
+        bad: conditions.into_iter().filter(is_bad).collect(),
+        kubelet_version: status.node_info.map(|info| info.kubelet_version).unwrap_or_default(),
+    }
+}
+
+fn condition(condition: core::NodeCondition) -> Condition {
+    Condition {
+        kind: condition.type_,
+        status: condition.status,
+        reason: condition.reason.unwrap_or_default(),
+        message: condition.message.unwrap_or_default(),
+    }
+}
+
+/// `Ready` should be true; every other condition of a node names a trouble and should be false.
+fn is_bad(condition: &Condition) -> bool {
+    let wanted = if condition.kind == "Ready" { "True" } else { "False" };
+    condition.status != wanted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taint(key: &str, value: &str, effect: Effect) -> Taint {
+        Taint { key: key.into(), value: Some(value.into()), effect }
+    }
+
+    #[test]
+    fn taints_of_others_are_kept() {
+        let had = retaint(&[], &[taint("theirs", "1", Effect::NoExecute)], &[]);
+        let ours = taint("ours", "a", Effect::NoSchedule);
+        let both = retaint(&had, std::slice::from_ref(&ours), &[]);
+        assert_eq!(both.len(), 2);
+        assert_eq!(retaint(&both, std::slice::from_ref(&ours), &[]), both, "asked for twice");
+        let changed = retaint(&both, &[taint("ours", "b", Effect::NoSchedule)], &[]);
+        assert_eq!(changed[1].value.as_deref(), Some("b"));
+        assert_eq!(retaint(&both, &[], &[ours]), had);
+        assert_eq!(retaint(&both, &[], &[taint("ours", "a", Effect::NoExecute)]), both);
+    }
+
+    #[test]
+    fn every_effect_has_its_word() {
+        for word in ["NoSchedule", "PreferNoSchedule", "NoExecute", "NoNetwork"] {
+            assert_eq!(Effect::parse(word).as_str(), word);
+        }
+    }
+
+    #[test]
+    fn a_node_that_says_nothing_is_not_ready() {
+        let node = read(core::Node::default());
+        assert!(!node.ready && node.schedulable && node.bad.is_empty());
+    }
+
+    #[test]
+    fn what_is_bad_depends_on_the_condition() {
+        let table = [
+            ("Ready", "True", false),
+            ("Ready", "False", true),
+            ("Ready", "Unknown", true),
+            ("DiskPressure", "False", false),
+            ("DiskPressure", "True", true),
+            ("KernelDeadlock", "Unknown", true),
+        ];
+        for (kind, status, bad) in table {
+            let text = String::new;
+            let condition = Condition {
+                kind: kind.into(),
+                status: status.into(),
+                reason: text(),
+                message: text(),
+            };
+            assert_eq!(is_bad(&condition), bad, "{kind} {status}");
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Network cards as parts of the chassis.
+//!
+//! Some servers, NVIDIA's GB200 trays among them, list no Ethernet interfaces on the System. Their cards
+//! hang at a chassis, each with its functions, and each function with its MAC address. That is many
+//! requests, so it is only done where the short way leads to nothing.
+
+use super::client::{MAX_MEMBERS, Skipped};
+use super::decode::{Doc, Part};
+use super::inventory::{Nic, name};
+use super::system::System;
+use model::fault::Fault;
+
+/// The most chassis that are looked through; a tray has about fifty.
+const MAX_CHASSIS: usize = 128;
+
+impl System {
+    pub(super) async fn adapters(
+        &self,
+        system: Part<'_>,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Nic>, Fault> {
+        let mut nics: Vec<Nic> = Vec::new();
+        for chassis in self.chassis(system, skipped).await? {
+            for adapter in self.parts(chassis.root(), "NetworkAdapters", skipped).await? {
+                let functions = self.parts(adapter.root(), "NetworkDeviceFunctions", skipped);
+                let found = functions.await?;
+                nics.extend(found.iter().filter_map(|function| self.function(&adapter, function)));
+            }
+        }
+        nics.sort_by(|a, b| a.mac.cmp(&b.mac));
+        nics.dedup_by(|a, b| a.mac == b.mac);
+        Ok(nics)
+    }
+
+    /// Every chassis of the BMC where all belong to this System, otherwise those it names.
+    async fn chassis(&self, system: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+        if let Some(path) = &self.all_chassis {
+            return self.link.members(path, MAX_CHASSIS, skipped).await;
+        }
+        let mut chassis = Vec::new();
+        let links = system.get("Links");
+        for path in links.list("Chassis").filter_map(Part::as_link).take(MAX_MEMBERS) {
+            chassis.extend(self.link.glance(&path, skipped).await?);
+        }
+        Ok(chassis)
+    }
+
+    fn function(&self, adapter: &Doc, function: &Doc) -> Option<Nic> {
+        let ethernet = function.root().get("Ethernet");
+        let fields = ["PermanentMACAddress", "MACAddress"];
+        let mac = fields.iter().find_map(|field| self.quirks.mac(&ethernet.text(field)?))?;
+        let id = format!("{}/{}", name(adapter), name(function));
+        Some(Nic { id, mac, ..Nic::default() })
+    }
+}

@@ -1,0 +1,150 @@
+//! BIOS settings: what holds, and what will hold after the next boot.
+//!
+//! New settings are written to a resource of their own and wait there for a reset. So setting them is
+//! proved by what is pending, and a setting that already holds is not sent at all: some devices make
+//! a job of an hour out of nothing.
+
+use super::decode::{Doc, Part};
+use super::system::System;
+use super::verdict::unconfirmed;
+use model::fault::{Code, Fault};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The value of a setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Attribute {
+    Text(String),
+    Number(i64),
+    Flag(bool),
+    /// The device lists the setting and does not show its value, as with passwords.
+    Hidden,
+}
+
+/// The settings by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bios {
+    pub current: BTreeMap<String, Attribute>,
+    /// What was set and waits for a reset, as far as it differs from what holds.
+    pub pending: BTreeMap<String, Attribute>,
+}
+
+impl Attribute {
+    fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::String(text) => Some(Self::Text(text.clone())),
+            Value::Number(number) => number.as_i64().map(Self::Number),
+            Value::Bool(flag) => Some(Self::Flag(*flag)),
+            Value::Null => Some(Self::Hidden),
+            Value::Array(_) | Value::Object(_) => None,
+        }
+    }
+
+    fn sent(&self) -> Value {
+        match self {
+            Self::Text(text) => json!(text),
+            Self::Number(number) => json!(number),
+            Self::Flag(flag) => json!(flag),
+            Self::Hidden => Value::Null,
+        }
+    }
+}
+
+/// The two resources that settings are read from.
+struct Sheets {
+    current: Doc,
+    /// Where new ones are written; the same as `current` on devices without a second one.
+    pending: Doc,
+}
+
+impl System {
+    pub async fn bios(&self) -> Result<Bios, Fault> {
+        let sheets = self.sheets().await?;
+        let current = attributes(sheets.current.root());
+        let mut pending = attributes(sheets.pending.root());
+        pending.retain(|name, value| current.get(name) != Some(value));
+        Ok(Bios { current, pending })
+    }
+
+    /// Sets what does not hold yet, for after the next reset, and reads back that it is pending.
+    pub async fn set_bios(&self, wanted: &BTreeMap<String, Attribute>) -> Result<Bios, Fault> {
+        let sheets = self.sheets().await?;
+        let current = attributes(sheets.current.root());
+        let unknown = wanted.keys().find(|name| !current.contains_key(*name));
+        if let Some(name) = unknown {
+            return Err(self.lacks(&format!("BIOS setting {name:?}")));
+        }
+        let pending = attributes(sheets.pending.root());
+        let lies_ahead = |name: &str| pending.get(name).or_else(|| current.get(name));
+        let missing: Map<String, Value> = wanted
+            .iter()
+            .filter(|(name, value)| lies_ahead(name.as_str()) != Some(*value))
+            .map(|(name, value)| (name.clone(), value.sent()))
+            .collect();
+        let changes = !missing.is_empty();
+        if changes {
+            let mut body = json!({ "Attributes": missing });
+            if let Some(when) = self.quirks.apply_time() {
+                body["@Redfish.SettingsApplyTime"] = json!({ "ApplyTime": when });
+            }
+            self.link.patch(&sheets.pending, &body).await?;
+        }
+        let seen = self.bios().await;
+        let seen = seen.map_err(|fault| if changes { unconfirmed(fault) } else { fault })?;
+        let lost = wanted.iter().find(|(name, value)| {
+            seen.pending.get(*name).or_else(|| seen.current.get(*name)) != Some(*value)
+        });
+        match lost {
+            None => Ok(seen),
+            Some((name, _)) => {
+                let said = format!(
+                    "{} took the BIOS setting {name:?} and does not show it",
+                    self.link.endpoint()
+                );
+                Err(Fault::new(Code::ReadBackDiffers, said))
+            }
+        }
+    }
+
+    async fn sheets(&self) -> Result<Sheets, Fault> {
+        let system = self.read().await?;
+        let path = system.root().link("Bios").ok_or_else(|| self.lacks("BIOS settings"))?;
+        let current = self.link.get(&path).await?;
+        let settings = current.root().get("@Redfish.Settings").link("SettingsObject");
+        let pending = match settings.filter(|settings| *settings != path) {
+            Some(settings) => self.link.get(&settings).await?,
+            None => current.clone(),
+        };
+        Ok(Sheets { current, pending })
+    }
+}
+
+fn attributes(part: Part<'_>) -> BTreeMap<String, Attribute> {
+    let fields = part.get("Attributes").0.as_object();
+    fields
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !name.contains('@'))
+        .filter_map(|(name, value)| Some((name.clone(), Attribute::of(value)?)))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_are_read_by_name() {
+        let doc = json!({"Attributes": {
+            "BootMode": "Uefi", "Cores": 4, "Turbo": true, "Password": null,
+            "Password@odata.type": "x", "Odd": [1]}});
+        let read = attributes(Part(&doc));
+        assert_eq!(read.len(), 4);
+        assert_eq!(read["BootMode"], Attribute::Text("Uefi".into()));
+        assert_eq!(read["Cores"], Attribute::Number(4));
+        for value in read.values() {
+            assert_eq!(Attribute::of(&value.sent()).as_ref(), Some(value));
+        }
+        assert!(attributes(Part(&json!({"Attributes": null}))).is_empty());
+    }
+}

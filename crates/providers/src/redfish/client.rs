@@ -1,0 +1,433 @@
+//! Asking a BMC, with everything that belongs to it.
+//!
+//! [`Link`] is what the rest of the client speaks through: it says who we are, follows redirects on
+//! the same device, renews a session once, reads collections page by page, and changes a resource only
+//! when it still is what it was. Each method ends with a decoded resource or a fault.
+
+use super::decode::{Doc, Part, exact_path, local_path};
+use super::endpoint::{Endpoint, ROOT};
+use super::login::{Manner, Opened, Pass, Session, first_manner};
+use super::transport::{Broken, Question, Reply, Wire};
+use super::trust::{Fingerprint, Trust};
+use super::verdict;
+use super::{Auth, Login, Settings};
+use hyper::body::Bytes;
+use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LOCATION};
+use hyper::{Method, StatusCode};
+use model::fault::{Code, Fault};
+use serde_json::Value;
+use std::sync::Arc;
+use tokio::sync::Mutex;
+
+const MAX_REDIRECTS: usize = 5;
+const MAX_PAGES: usize = 64;
+/// The most members of one collection that are looked at.
+pub(super) const MAX_MEMBERS: usize = 2_000;
+/// How often a change is tried when the resource changed in between.
+const MAX_MATCHES: usize = 3;
+
+/// A login at one BMC.
+pub(super) struct Link {
+    wire: Arc<Wire>,
+    login: Login,
+    manner: Manner,
+    sessions_path: String,
+    session: Mutex<Option<Session>>,
+}
+
+/// A change that the BMC accepted.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    pub status: StatusCode,
+    pub location: Option<String>,
+    /// What it said, where that can be read.
+    pub value: Value,
+}
+
+/// What was left out of a collection, and why, for the report that is made of it.
+pub(super) type Skipped = Vec<String>;
+
+impl Link {
+    /// Reads the service's root and finds out how to log in. The root tells what there is.
+    pub async fn open(
+        endpoint: Endpoint,
+        login: Login,
+        trust: Trust,
+        settings: &Settings,
+    ) -> Result<(Self, Doc), Fault> {
+        let wire = Arc::new(Wire::new(endpoint, trust, settings.timeouts)?);
+        let sessions_path = format!("{ROOT}/SessionService/Sessions");
+        let session = Mutex::new(None);
+        let manner = Manner::Basic;
+        let mut link = Self { wire, login, manner, sessions_path, session };
+        let root = link.read_root(settings.auth).await?;
+        let offered = root.root().get("Links").link("Sessions");
+        link.manner = first_manner(settings.auth, offered.is_some());
+        if let Some(path) = offered {
+            link.sessions_path = path;
+        }
+        if link.manner == Manner::Session {
+            match link.open_session(&link.sessions_path).await? {
+                Opened::Session(session) => *link.session.get_mut() = Some(session),
+                Opened::NoSuchThing(fault) => match settings.auth {
+                    Auth::Session => return Err(fault),
+                    Auth::Auto | Auth::Basic => link.manner = Manner::Basic,
+                },
+            }
+        }
+        link.prove(&root).await?;
+        Ok((link, root))
+    }
+
+    /// A session is proof that the login is right. Otherwise something is read that is not for
+    /// everybody, so that a wrong password is found here and not by the first who changes something.
+    async fn prove(&self, root: &Doc) -> Result<(), Fault> {
+        match (self.manner, root.root().link("Systems")) {
+            (Manner::Basic, Some(systems)) => self.get(&systems).await.map(|_| ()),
+            (Manner::Basic, None) | (Manner::Session, _) => Ok(()),
+        }
+    }
+
+    /// The root is open to everybody by the standard, but not on every device.
+    async fn read_root(&self, auth: Auth) -> Result<Doc, Fault> {
+        let path = format!("{ROOT}/");
+        if auth != Auth::Basic {
+            let question = reading(&path);
+            let reply = self.send_following(question.clone(), &Pass(Vec::new())).await?;
+            if reply.status != StatusCode::UNAUTHORIZED {
+                let reply = verdict::judge(self.endpoint(), &question, reply)?;
+                return self.doc(&path, &reply);
+            }
+        }
+        self.get(&path).await
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        self.wire.endpoint()
+    }
+
+    pub const fn login(&self) -> &Login {
+        &self.login
+    }
+
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.wire.fingerprint()
+    }
+
+    /// Ends the session, where there is one.
+    pub async fn close(&self) {
+        let session = self.session.lock().await.take();
+        if let Some(session) = session {
+            session.end(&self.wire).await;
+        }
+    }
+
+    /// Reads a resource that must be there.
+    pub async fn get(&self, path: &str) -> Result<Doc, Fault> {
+        let question = reading(path);
+        let reply = self.exchange(question.clone()).await?;
+        let reply = verdict::judge(self.endpoint(), &question, reply)?;
+        self.doc(path, &reply)
+    }
+
+    /// Reads a resource that may be missing.
+    pub async fn find(&self, path: &str) -> Result<Option<Doc>, Fault> {
+        let question = reading(path);
+        let reply = self.exchange(question.clone()).await?;
+        if matches!(reply.status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+            return Ok(None);
+        }
+        let reply = verdict::judge(self.endpoint(), &question, reply)?;
+        self.doc(path, &reply).map(Some)
+    }
+
+    /// Reads what may be missing or broken without spoiling the whole: then it is named as skipped.
+    pub async fn glance(&self, path: &str, skipped: &mut Skipped) -> Result<Option<Doc>, Fault> {
+        match self.find(path).await {
+            Ok(Some(doc)) => Ok(Some(doc)),
+            Ok(None) => {
+                skipped.push(format!("{path} is not there"));
+                Ok(None)
+            }
+            Err(fault) if stays_one(fault.code) => {
+                skipped.push(fault.said);
+                Ok(None)
+            }
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Asks as it is, for those who read more out of an answer than a resource.
+    pub async fn look(&self, path: &str) -> Result<(Question, Reply), Fault> {
+        let question = reading(path);
+        let reply = self.exchange(question.clone()).await?;
+        Ok((question, reply))
+    }
+
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Accepted, Fault> {
+        let reply = self.change(Method::POST, path, body, None).await?;
+        Ok(accepted(&reply))
+    }
+
+    /// Changes a resource as it was when `doc` was read. Should it have changed since, it is read
+    /// again: what is asked for here does not depend on what it was before.
+    pub async fn patch(&self, doc: &Doc, body: &Value) -> Result<Accepted, Fault> {
+        let mut etag = doc.etag.clone();
+        for attempt in 1..=MAX_MATCHES {
+            match self.change(Method::PATCH, &doc.path, body, etag.as_deref()).await {
+                Ok(reply) => return Ok(accepted(&reply)),
+                Err(Refused { status: Some(StatusCode::PRECONDITION_FAILED), .. })
+                    if attempt < MAX_MATCHES && etag.is_some() =>
+                {
+                    let fresh = self.get(&doc.path).await?.etag;
+                    // Some devices give a weak tag and then only take the same as a strong one.
+                    etag = match attempt {
+                        1 => fresh,
+                        _ => fresh.map(|tag| tag.trim_start_matches("W/").to_owned()),
+                    };
+                }
+                Err(refused) => return Err(refused.fault),
+            }
+        }
+        let said = format!("{} changed each time it was to be changed by us", doc.path);
+        Err(Fault::new(Code::EffectFailed, format!("{}: {said}", self.endpoint())))
+    }
+
+    async fn change(
+        &self,
+        method: Method,
+        path: &str,
+        body: &Value,
+        etag: Option<&str>,
+    ) -> Result<Reply, Refused> {
+        let tag = etag.and_then(|tag| HeaderValue::from_str(tag).ok());
+        let headers = tag.map(|tag| (IF_MATCH, tag)).into_iter().collect();
+        let body = Some(Bytes::from(body.to_string()));
+        let question = Question { method, path: path.to_owned(), headers, body };
+        let reply = self.exchange(question.clone()).await?;
+        let status = Some(reply.status);
+        verdict::judge(self.endpoint(), &question, reply).map_err(|fault| Refused { status, fault })
+    }
+
+    /// The members of a collection, each as it is sent or read by its link, at most `limit` of them.
+    pub async fn members(
+        &self,
+        path: &str,
+        limit: usize,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Doc>, Fault> {
+        let mut members = Vec::new();
+        for entry in self.entries(path, limit, skipped).await? {
+            match entry {
+                Entry::Whole(doc) => members.push(doc),
+                Entry::Link(link) => members.extend(self.glance(&link, skipped).await?),
+            }
+        }
+        Ok(members)
+    }
+
+    /// The members of a collection as it lists them, over all its pages.
+    pub async fn entries(
+        &self,
+        path: &str,
+        limit: usize,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Entry>, Fault> {
+        let mut entries = Vec::new();
+        let mut next = Some(path.to_owned());
+        for _ in 0..MAX_PAGES {
+            let Some(page) = next.take() else { return Ok(entries) };
+            let Some(doc) = self.glance(&page, skipped).await? else { return Ok(entries) };
+            entries.extend(doc.root().list("Members").filter_map(entry));
+            if entries.len() >= limit {
+                entries.truncate(limit);
+                return Ok(entries);
+            }
+            next = doc.root().link("Members@odata.nextLink").filter(|next| *next != page);
+        }
+        skipped.push(format!("{path} has more than {MAX_PAGES} pages"));
+        Ok(entries)
+    }
+
+    /// One question with our login, and once more when the session had run out.
+    async fn exchange(&self, question: Question) -> Result<Reply, Fault> {
+        let pass = self.pass(None).await?;
+        let reply = self.send_following(question.clone(), &pass).await?;
+        if reply.status != StatusCode::UNAUTHORIZED || self.manner == Manner::Basic {
+            return Ok(reply);
+        }
+        let renewed = self.pass(Some(&pass)).await?;
+        self.send_following(question, &renewed).await
+    }
+
+    /// What to say who we are, other than `stale`, which was refused.
+    async fn pass(&self, stale: Option<&Pass>) -> Result<Pass, Fault> {
+        if self.manner == Manner::Basic {
+            return self.login.basic();
+        }
+        let mut session = self.session.lock().await;
+        if let Some(current) = session.as_ref().map(Session::pass)
+            && stale.is_none_or(|stale| stale.0 != current.0)
+        {
+            return Ok(current);
+        }
+        match self.open_session(&self.sessions_path).await? {
+            Opened::Session(fresh) => Ok(session.insert(fresh).pass()),
+            Opened::NoSuchThing(fault) => Err(fault),
+        }
+    }
+
+    /// Follows redirects, as long as they stay on the device and say to ask the same thing again.
+    pub async fn send_following(
+        &self,
+        mut question: Question,
+        pass: &Pass,
+    ) -> Result<Reply, Fault> {
+        let asked = question.path.clone();
+        question.headers.extend(pass.0.iter().cloned());
+        for _ in 0..=MAX_REDIRECTS {
+            let reply = self.send(&question).await?;
+            match self.redirected(&question, &reply)? {
+                Some(path) => question.path = path,
+                None => return Ok(reply),
+            }
+        }
+        let said = format!("{} leads {asked} in a circle", self.endpoint());
+        Err(Fault::new(Code::AnswerGarbled, said))
+    }
+
+    fn redirected(&self, question: &Question, reply: &Reply) -> Result<Option<String>, Fault> {
+        let follow = match reply.status {
+            StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => true,
+            StatusCode::MOVED_PERMANENTLY | StatusCode::FOUND | StatusCode::SEE_OTHER => {
+                question.only_reads()
+            }
+            _ => false,
+        };
+        let Some(target) = header(&reply.headers, &LOCATION).filter(|_| follow) else {
+            return Ok(None);
+        };
+        let own = target.split_once("://").is_none_or(|(scheme, rest)| {
+            let authority = rest.split('/').next().unwrap_or_default();
+            let tls = scheme.eq_ignore_ascii_case("https");
+            tls == self.endpoint().tls() && self.endpoint().is_at(authority)
+        });
+        match exact_path(&target).filter(|_| own) {
+            Some(path) => Ok(Some(path)),
+            None => {
+                let said = format!(
+                    "{} sends us elsewhere for {}, to {}: correct the address",
+                    self.endpoint(),
+                    question.path,
+                    super::decode::shown(&target)
+                );
+                Err(Fault::new(Code::AnswerGarbled, said))
+            }
+        }
+    }
+
+    /// One question, one answer; what is in between becomes a fault.
+    async fn send(&self, question: &Question) -> Result<Reply, Fault> {
+        self.wire.ask(question).await.map_err(|broken| match broken {
+            Broken::Unsent(fault) => fault,
+            Broken::Lost(why) => {
+                let (code, end) = if question.only_reads() {
+                    (Code::BmcUnreachable, "")
+                } else {
+                    (Code::AnswerLost, ", so it may have been done")
+                };
+                let Question { method, path, .. } = question;
+                let said = format!("{} was asked to {method} {path}: {why}{end}", self.endpoint());
+                Fault::new(code, said)
+            }
+        })
+    }
+
+    fn doc(&self, path: &str, reply: &Reply) -> Result<Doc, Fault> {
+        let garbled = |why: String| {
+            let said = format!("{} sent no resource for {path}: {why}", self.endpoint());
+            Fault::new(Code::AnswerGarbled, said)
+        };
+        let body = reply.body.as_ref().map_err(|why| garbled(why.clone()))?;
+        let value: Value = serde_json::from_slice(body).map_err(|error| {
+            garbled(format!("{error} in {:?}", super::decode::shown(&beginning(body))))
+        })?;
+        if !value.is_object() {
+            return Err(garbled("it is no JSON object".into()));
+        }
+        let etag = header(&reply.headers, &ETAG).or_else(|| Part(&value).text("@odata.etag"));
+        Ok(Doc { path: path.to_owned(), etag, value })
+    }
+}
+
+impl Drop for Link {
+    /// BMCs have few sessions, and most keep one for half an hour.
+    fn drop(&mut self) {
+        if let Some(session) = self.session.get_mut().take() {
+            session.end_later(self.wire.clone());
+        }
+    }
+}
+
+/// A member of a collection.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Link(String),
+    Whole(Doc),
+}
+
+fn entry(part: Part<'_>) -> Option<Entry> {
+    let link = part.as_link();
+    if part.is_expanded() {
+        let path = link.unwrap_or_default();
+        let etag = part.text("@odata.etag");
+        return Some(Entry::Whole(Doc { path, etag, value: part.0.clone() }));
+    }
+    link.map(Entry::Link)
+}
+
+/// A change that was not made, with the status that said so.
+struct Refused {
+    status: Option<StatusCode>,
+    fault: Fault,
+}
+
+impl From<Fault> for Refused {
+    fn from(fault: Fault) -> Self {
+        Self { status: None, fault }
+    }
+}
+
+impl From<Refused> for Fault {
+    fn from(refused: Refused) -> Self {
+        refused.fault
+    }
+}
+
+/// Whether a fault says something about one resource only, and not about the whole BMC.
+const fn stays_one(code: Code) -> bool {
+    matches!(code, Code::NotSupported | Code::EffectFailed | Code::AnswerGarbled)
+}
+
+fn reading(path: &str) -> Question {
+    Question { method: Method::GET, path: path.to_owned(), headers: Vec::new(), body: None }
+}
+
+fn accepted(reply: &Reply) -> Accepted {
+    let body = reply.body.as_deref().unwrap_or_default();
+    Accepted {
+        status: reply.status,
+        location: header(&reply.headers, &LOCATION).as_deref().and_then(local_path),
+        value: serde_json::from_slice(body).unwrap_or_default(),
+    }
+}
+
+fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// Enough of an unreadable answer to see what it is.
+fn beginning(body: &Bytes) -> String {
+    const SHOWN_BYTES: usize = 80;
+    String::from_utf8_lossy(&body[..body.len().min(SHOWN_BYTES)]).into_owned()
+}

@@ -1,0 +1,224 @@
+//! What BMCs send, read leniently.
+//!
+//! Vendors leave fields out, send null for a list, a number as a text, a link as an object or as a
+//! plain text, absolute or not, with or without a slash at its end. So nothing here is required and
+//! nothing fails: a [`Part`] is asked for a field by name, and what cannot be used counts as missing.
+//! Whoever needs a field says which one was missing, and where.
+
+use super::endpoint::ROOT;
+use model::time::Timestamp;
+use serde_json::Value;
+
+/// The longest sentence that is passed on from a device.
+const MAX_SAID_CHARS: usize = 400;
+const NOTHING: &Value = &Value::Null;
+
+/// A resource as it was read.
+#[derive(Debug, Clone)]
+pub(super) struct Doc {
+    /// The path it was read from.
+    pub path: String,
+    /// What a change of it must name, where the device says so.
+    pub etag: Option<String>,
+    pub value: Value,
+}
+
+impl Doc {
+    pub const fn root(&self) -> Part<'_> {
+        Part(&self.value)
+    }
+
+    /// The last piece of its path, by which people know it.
+    pub fn name(&self) -> &str {
+        last_piece(&self.path)
+    }
+}
+
+/// A piece of a resource.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part<'a>(pub &'a Value);
+
+impl<'a> Part<'a> {
+    pub fn get(self, name: &str) -> Self {
+        Part(self.0.get(name).unwrap_or(NOTHING))
+    }
+
+    /// The field as text, where there is any: not empty, not blank, and without blanks around it.
+    pub fn text(self, name: &str) -> Option<String> {
+        self.get(name).as_text()
+    }
+
+    pub fn as_text(self) -> Option<String> {
+        let text = match self.0 {
+            Value::String(text) => text.trim().to_owned(),
+            Value::Number(number) => number.to_string(),
+            Value::Bool(flag) => flag.to_string(),
+            Value::Null | Value::Array(_) | Value::Object(_) => return None,
+        };
+        (!text.is_empty()).then_some(text)
+    }
+
+    pub fn number(self, name: &str) -> Option<f64> {
+        match self.get(name).0 {
+            Value::Number(number) => number.as_f64(),
+            Value::String(text) => text.trim().parse().ok(),
+            Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
+        }
+        .filter(|number: &f64| number.is_finite())
+    }
+
+    /// A number that counts something; a fraction is cut off, less than nothing is nothing said.
+    pub fn count(self, name: &str) -> Option<u64> {
+        self.number(name).filter(|number| *number >= 0.0).map(|number| number as u64)
+    }
+
+    pub fn flag(self, name: &str) -> Option<bool> {
+        match self.get(name).0 {
+            Value::Bool(flag) => Some(*flag),
+            Value::String(text) if text.eq_ignore_ascii_case("true") => Some(true),
+            Value::String(text) if text.eq_ignore_ascii_case("false") => Some(false),
+            Value::Null
+            | Value::String(_)
+            | Value::Number(_)
+            | Value::Array(_)
+            | Value::Object(_) => None,
+        }
+    }
+
+    /// The field's entries. One that is no list counts as a list of itself, null as an empty one.
+    pub fn list(self, name: &str) -> impl Iterator<Item = Part<'a>> + use<'a> {
+        let entries: &'a [Value] = match self.get(name).0 {
+            Value::Null => &[],
+            Value::Array(entries) => entries,
+            one @ (Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_)) => {
+                std::slice::from_ref(one)
+            }
+        };
+        entries.iter().map(Part)
+    }
+
+    pub fn texts(self, name: &str) -> Vec<String> {
+        self.list(name).filter_map(Part::as_text).collect()
+    }
+
+    /// Where the field leads to, as a path on the same device.
+    pub fn link(self, name: &str) -> Option<String> {
+        self.get(name).as_link()
+    }
+
+    pub fn as_link(self) -> Option<String> {
+        let target = match self.0 {
+            Value::String(target) => target,
+            Value::Object(_) => self.get("@odata.id").0.as_str()?,
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => return None,
+        };
+        local_path(target)
+    }
+
+    /// True when a member of a collection is the resource itself and not only a link to it.
+    pub fn is_expanded(self) -> bool {
+        self.0.as_object().is_some_and(|fields| fields.keys().any(|key| !key.starts_with("@odata")))
+    }
+
+    pub fn time(self, name: &str) -> Option<Timestamp> {
+        let text = self.text(name)?;
+        let instant: jiff::Timestamp = text.parse().ok()?;
+        Some(Timestamp::from_micros(instant.as_microsecond()))
+    }
+}
+
+/// A link as a path on the device we talk to, whatever host it names: devices behind a translated
+/// address name themselves by an address nobody else can reach.
+pub(super) fn local_path(link: &str) -> Option<String> {
+    let path = exact_path(link)?;
+    let short = path.trim_end_matches('/');
+    (!short.is_empty()).then(|| short.to_owned())
+}
+
+/// The same, with the slash at its end that a redirect may be all about.
+pub(super) fn exact_path(link: &str) -> Option<String> {
+    let link = link.trim();
+    let path = match link.split_once("://") {
+        Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]),
+        None => link,
+    };
+    let path = path.split('#').next().unwrap_or_default();
+    let clean = !path.is_empty() && path.chars().all(|c| c.is_ascii_graphic());
+    match path {
+        _ if !clean => None,
+        _ if path.starts_with('/') => Some(path.to_owned()),
+        _ if path.starts_with("redfish/") => Some(format!("/{path}")),
+        _ => Some(format!("{ROOT}/{path}")),
+    }
+}
+
+pub(super) fn last_piece(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
+}
+
+/// A device's words, fit to be shown: one line, and not too long.
+pub(super) fn shown(words: &str) -> String {
+    let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    let clean: String = line.chars().filter(|c| !c.is_control()).collect();
+    match clean.char_indices().nth(MAX_SAID_CHARS) {
+        Some((at, _)) => format!("{}…", &clean[..at]),
+        None => clean,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_are_read_however_they_are_sent() {
+        let value = json!({
+            "Number": 7, "Text": " 7.5 ", "Blank": "  ", "Flag": "True", "Null": null,
+            "Less": -1, "Odd": {"a": 1}, "List": [1, null, "b"], "One": {"@odata.id": "/x/"},
+        });
+        let part = Part(&value);
+        assert_eq!(part.text("Number").as_deref(), Some("7"));
+        assert_eq!(part.text("Text").as_deref(), Some("7.5"));
+        assert_eq!((part.count("Number"), part.count("Text")), (Some(7), Some(7)));
+        assert_eq!((part.text("Blank"), part.text("Null"), part.text("Odd")), (None, None, None));
+        assert_eq!((part.count("Less"), part.count("Odd"), part.count("Gone")), (None, None, None));
+        assert_eq!(part.flag("Flag"), Some(true));
+        assert_eq!(part.texts("List"), ["1", "b"]);
+        assert_eq!((part.list("Null").count(), part.list("Gone").count()), (0, 0));
+        assert_eq!(part.list("One").count(), 1);
+        assert_eq!(part.link("One").as_deref(), Some("/x"));
+        assert!(!part.get("One").is_expanded() && part.get("Odd").is_expanded());
+    }
+
+    #[test]
+    fn links_lead_to_the_same_device() {
+        for (link, path) in [
+            ("/redfish/v1/Systems/1/", Some("/redfish/v1/Systems/1")),
+            ("https://other:444/redfish/v1/Systems/1", Some("/redfish/v1/Systems/1")),
+            ("redfish/v1/Chassis", Some("/redfish/v1/Chassis")),
+            ("Chassis/1", Some("/redfish/v1/Chassis/1")),
+            ("/redfish/v1/Chassis/1/Thermal#/Fans/0", Some("/redfish/v1/Chassis/1/Thermal")),
+            ("", None),
+            ("/a b", None),
+            ("/a\r\nX: y", None),
+            ("https://other", None),
+        ] {
+            assert_eq!(local_path(link).as_deref(), path, "{link}");
+        }
+    }
+
+    #[test]
+    fn times_are_read_with_their_offset() {
+        let value = json!({"At": "2024-06-11T00:14:47-05:00", "No": "N/A"});
+        let at = Part(&value).time("At").map(Timestamp::as_millis);
+        assert_eq!(at, Some(1_718_082_887_000));
+        assert_eq!(Part(&value).time("No"), None);
+    }
+
+    #[test]
+    fn words_are_one_line_and_not_too_long() {
+        assert_eq!(shown("a\r\n b\u{7}\t c"), "a b c");
+        assert_eq!(shown(&"é".repeat(500)).chars().count(), MAX_SAID_CHARS + 1);
+    }
+}

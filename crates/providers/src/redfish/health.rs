@@ -1,0 +1,209 @@
+//! How the machine feels.
+//!
+//! Three things are put together: what the System says of itself, which sensors, fans and supplies
+//! of its chassis are not well, and whether its cooling and power still have something to spare. A part
+//! that is absent or switched off is not ill. What is not said is unknown, and unknown is not ill either.
+
+use super::client::{MAX_MEMBERS, Skipped};
+use super::decode::{Doc, Part};
+use super::system::System;
+use model::fault::Fault;
+
+/// The most chassis of one System that are looked at.
+const MAX_CHASSIS: usize = 16;
+/// The most parts that are named as ill.
+const MAX_BAD: usize = 100;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Health {
+    Unknown,
+    Ok,
+    Warning,
+    Critical,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadPart {
+    pub name: String,
+    pub health: Health,
+    /// What it measures, with its unit, where it measures something.
+    pub reading: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Redundancy {
+    pub name: String,
+    pub health: Health,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthReport {
+    pub overall: Health,
+    pub bad: Vec<BadPart>,
+    pub redundancy: Vec<Redundancy>,
+    /// What could not be read, each with its reason.
+    pub skipped: Vec<String>,
+}
+
+impl Health {
+    pub const ALL: [Self; 4] = [Self::Unknown, Self::Ok, Self::Warning, Self::Critical];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "Unknown",
+            Self::Ok => "OK",
+            Self::Warning => "Warning",
+            Self::Critical => "Critical",
+        }
+    }
+
+    fn parse(word: Option<String>) -> Self {
+        let is = |health: &Self| word.as_deref().is_some_and(|word| word == health.as_str());
+        Self::ALL.into_iter().find(is).unwrap_or(Self::Unknown)
+    }
+
+    /// Of a part and of what it is made of, the worse.
+    fn of(part: Part<'_>) -> Self {
+        let status = part.get("Status");
+        match status.text("State").as_deref() {
+            Some("Absent" | "Disabled" | "StandbyOffline" | "UnavailableOffline") => Self::Unknown,
+            _ => Self::parse(status.text("Health")).max(Self::parse(status.text("HealthRollup"))),
+        }
+    }
+}
+
+impl System {
+    pub async fn health(&self) -> Result<HealthReport, Fault> {
+        let system = self.read().await?;
+        let mut report = HealthReport {
+            overall: Health::of(system.root()),
+            bad: Vec::new(),
+            redundancy: Vec::new(),
+            skipped: Vec::new(),
+        };
+        let links = system.root().get("Links");
+        let chassis: Vec<String> =
+            links.list("Chassis").filter_map(Part::as_link).take(MAX_CHASSIS).collect();
+        for path in chassis {
+            if let Some(chassis) = self.link.glance(&path, &mut report.skipped).await? {
+                self.examine(&chassis, &mut report).await?;
+            }
+        }
+        report.bad.sort_by(|a, b| b.health.cmp(&a.health).then_with(|| a.name.cmp(&b.name)));
+        report.bad.dedup();
+        report.bad.truncate(MAX_BAD);
+        Ok(report)
+    }
+
+    async fn examine(&self, chassis: &Doc, report: &mut HealthReport) -> Result<(), Fault> {
+        let part = chassis.root();
+        for (name, lists) in
+            [("Thermal", ["Temperatures", "Fans"]), ("Power", ["PowerSupplies", "Voltages"])]
+        {
+            let Some(doc) = self.followed(part, name, &mut report.skipped).await? else { continue };
+            for list in lists {
+                report.bad.extend(doc.root().list(list).filter_map(ill));
+            }
+            report.redundancy.extend(doc.root().list("Redundancy").map(redundancy));
+        }
+        for (name, field) in
+            [("ThermalSubsystem", "FanRedundancy"), ("PowerSubsystem", "PowerSupplyRedundancy")]
+        {
+            let Some(doc) = self.followed(part, name, &mut report.skipped).await? else { continue };
+            report.bad.extend(ill(doc.root()));
+            report.redundancy.extend(doc.root().list(field).map(redundancy));
+        }
+        self.sense(part, &mut report.bad, &mut report.skipped).await
+    }
+
+    async fn followed(
+        &self,
+        part: Part<'_>,
+        name: &str,
+        skipped: &mut Skipped,
+    ) -> Result<Option<Doc>, Fault> {
+        match part.link(name) {
+            Some(path) => self.link.glance(&path, skipped).await,
+            None => Ok(None),
+        }
+    }
+
+    /// The newer list of sensors, where a device can send it whole: one by one it would take minutes.
+    async fn sense(
+        &self,
+        chassis: Part<'_>,
+        bad: &mut Vec<BadPart>,
+        skipped: &mut Skipped,
+    ) -> Result<(), Fault> {
+        let Some(path) = chassis.link("Sensors").filter(|_| self.expands) else { return Ok(()) };
+        let whole = format!("{path}?$expand=.($levels=1)");
+        let Some(list) = self.link.glance(&whole, skipped).await? else { return Ok(()) };
+        bad.extend(list.root().list("Members").take(MAX_MEMBERS).filter_map(ill));
+        Ok(())
+    }
+}
+
+fn ill(part: Part<'_>) -> Option<BadPart> {
+    let health = Health::of(part);
+    match health {
+        Health::Unknown | Health::Ok => None,
+        Health::Warning | Health::Critical => {
+            Some(BadPart { name: called(part), health, reading: reading(part) })
+        }
+    }
+}
+
+fn redundancy(part: Part<'_>) -> Redundancy {
+    Redundancy { name: called(part), health: Health::of(part) }
+}
+
+fn called(part: Part<'_>) -> String {
+    let fields = ["Name", "FanName", "Id", "MemberId", "GroupName", "RedundancyType", "Mode"];
+    fields.iter().find_map(|field| part.text(field)).unwrap_or_else(|| "unnamed".to_owned())
+}
+
+fn reading(part: Part<'_>) -> Option<String> {
+    let measured = [("ReadingCelsius", "Cel"), ("ReadingVolts", "V")];
+    let fixed = measured.iter().find_map(|(field, unit)| Some((part.text(field)?, *unit)));
+    if let Some((value, unit)) = fixed {
+        return Some(format!("{value} {unit}"));
+    }
+    let value = part.text("Reading")?;
+    let unit = part.text("ReadingUnits").unwrap_or_default();
+    Some(format!("{value} {unit}").trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_what_says_so_is_ill() {
+        for (status, health) in [
+            (json!({"Health": "OK"}), Health::Ok),
+            (json!({"Health": "OK", "HealthRollup": "Critical"}), Health::Critical),
+            (json!({"Health": "Warning", "State": "Enabled"}), Health::Warning),
+            (json!({"Health": "Critical", "State": "Absent"}), Health::Unknown),
+            (json!({"Health": null}), Health::Unknown),
+            (json!(null), Health::Unknown),
+        ] {
+            let part =
+                json!({"Name": "Fan 1", "Reading": 0, "ReadingUnits": "RPM", "Status": status});
+            assert_eq!(Health::of(Part(&part)), health, "{status}");
+            let expected = (health >= Health::Warning).then(|| BadPart {
+                name: "Fan 1".into(),
+                health,
+                reading: Some("0 RPM".into()),
+            });
+            assert_eq!(ill(Part(&part)), expected, "{status}");
+        }
+    }
+
+    #[test]
+    fn readings_have_their_unit() {
+        assert_eq!(reading(Part(&json!({"ReadingCelsius": 41}))).as_deref(), Some("41 Cel"));
+        assert_eq!(reading(Part(&json!({"ReadingVolts": 11.9}))).as_deref(), Some("11.9 V"));
+        assert_eq!(reading(Part(&json!({}))), None);
+    }
+}

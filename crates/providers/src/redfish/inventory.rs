@@ -1,0 +1,310 @@
+//! What the machine is made of.
+//!
+//! Every list is read as far as it can be: a part that is not there or cannot be read is named in
+//! `skipped` and costs nobody the rest. GPUs are processors of the System or of a board that the BMC
+//! shows as a System of its own. What a device does not say stays empty; nothing is guessed.
+
+use super::client::{MAX_MEMBERS, Skipped};
+use super::decode::{Doc, Part};
+use super::system::System;
+use model::fault::Fault;
+
+const MIB_PER_GIB: f64 = 1024.0;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Inventory {
+    pub vendor: Option<String>,
+    pub model: Option<String>,
+    pub serial: Option<String>,
+    pub sku: Option<String>,
+    pub uuid: Option<String>,
+    pub bios_version: Option<String>,
+    pub cpus: Vec<Cpu>,
+    /// All memory as the System sums it up, or else the sum of its modules.
+    pub memory_mib: Option<u64>,
+    pub memory: Vec<Memory>,
+    pub disks: Vec<Disk>,
+    pub nics: Vec<Nic>,
+    pub gpus: Vec<Gpu>,
+    pub firmware: Vec<Firmware>,
+    /// What could not be read, each with its reason.
+    pub skipped: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cpu {
+    pub id: String,
+    pub vendor: Option<String>,
+    pub model: Option<String>,
+    pub cores: Option<u64>,
+    pub threads: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Memory {
+    pub id: String,
+    pub capacity_mib: u64,
+    pub kind: Option<String>,
+    pub serial: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disk {
+    pub id: String,
+    pub model: Option<String>,
+    pub serial: Option<String>,
+    pub capacity_bytes: Option<u64>,
+    /// `SSD` or `HDD`, where the device says.
+    pub media: Option<String>,
+    pub protocol: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Nic {
+    pub id: String,
+    /// In small letters with colons.
+    pub mac: String,
+    pub link_up: Option<bool>,
+    pub speed_mbps: Option<u64>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Gpu {
+    pub id: String,
+    pub vendor: Option<String>,
+    pub model: Option<String>,
+    pub serial: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Firmware {
+    pub id: String,
+    pub name: Option<String>,
+    pub version: String,
+    pub updateable: Option<bool>,
+}
+
+impl System {
+    pub async fn inventory(&self) -> Result<Inventory, Fault> {
+        let system = self.read().await?;
+        let part = system.root();
+        let mut skipped = Skipped::new();
+        let processors = self.processors(&system, &mut skipped).await?;
+        let memory: Vec<Memory> =
+            self.parts(part, "Memory", &mut skipped).await?.iter().filter_map(memory).collect();
+        let nics = self.nics(part, &mut skipped).await?;
+        let summed = part.get("MemorySummary").number("TotalSystemMemoryGiB");
+        let modules: u64 = memory.iter().map(|module| module.capacity_mib).sum();
+        Ok(Inventory {
+            vendor: part.text("Manufacturer"),
+            model: part.text("Model"),
+            serial: part.text("SerialNumber"),
+            sku: part.text("SKU"),
+            uuid: part.text("UUID"),
+            bios_version: part.text("BiosVersion"),
+            cpus: processors.iter().filter(|one| is_kind(one, "CPU")).map(cpu).collect(),
+            gpus: processors.iter().filter(|one| is_kind(one, "GPU")).map(gpu).collect(),
+            memory_mib: summed
+                .map(|gib| (gib * MIB_PER_GIB) as u64)
+                .or(Some(modules))
+                .filter(|mib| *mib > 0),
+            memory,
+            disks: self.disks(part, &mut skipped).await?,
+            nics,
+            firmware: self.firmware_or_less(&mut skipped).await?,
+            skipped,
+        })
+    }
+
+    /// The versions of everything that the BMC can update.
+    pub async fn firmware(&self) -> Result<Vec<Firmware>, Fault> {
+        self.firmware_or_less(&mut Skipped::new()).await
+    }
+
+    /// The System's processors, and those of the machine's boards that are no CPUs.
+    async fn processors(&self, system: &Doc, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+        let mut all = self.parts(system.root(), "Processors", skipped).await?;
+        for board in self.boards.iter().filter(|board| **board != system.path) {
+            if let Some(board) = self.link.glance(board, skipped).await? {
+                let more = self.parts(board.root(), "Processors", skipped).await?;
+                all.extend(more.into_iter().filter(|one| !is_kind(one, "CPU")));
+            }
+        }
+        Ok(all)
+    }
+
+    pub(super) async fn parts(
+        &self,
+        part: Part<'_>,
+        name: &str,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Doc>, Fault> {
+        match part.link(name) {
+            Some(path) => self.link.members(&path, MAX_MEMBERS, skipped).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// The drives of every storage controller; on old devices the simple list, which has no links.
+    async fn disks(&self, part: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Disk>, Fault> {
+        let mut disks: Vec<Disk> = Vec::new();
+        let mut seen: Vec<String> = Vec::new();
+        for storage in self.parts(part, "Storage", skipped).await? {
+            for drive in storage.root().list("Drives").filter_map(Part::as_link).take(MAX_MEMBERS) {
+                // A drive behind two controllers is listed twice.
+                if seen.contains(&drive) {
+                    continue;
+                }
+                disks.extend(self.link.glance(&drive, skipped).await?.as_ref().and_then(disk));
+                seen.push(drive);
+            }
+        }
+        if disks.is_empty() {
+            for storage in self.parts(part, "SimpleStorage", skipped).await? {
+                disks.extend(storage.root().list("Devices").filter_map(simple_disk));
+            }
+        }
+        Ok(disks)
+    }
+
+    async fn nics(&self, part: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Nic>, Fault> {
+        let listed = self.parts(part, "EthernetInterfaces", skipped).await?;
+        let nics: Vec<Nic> = listed.iter().filter_map(|nic| self.nic(nic)).collect();
+        // Servers without that list show their cards as parts of the chassis.
+        if nics.is_empty() { self.adapters(part, skipped).await } else { Ok(nics) }
+    }
+
+    fn nic(&self, doc: &Doc) -> Option<Nic> {
+        let part = doc.root();
+        // The permanent one is the card's own; the other may be borrowed for a bond.
+        let fields = ["PermanentMACAddress", "MACAddress"];
+        let mac = fields.iter().find_map(|field| self.quirks.mac(&part.text(field)?))?;
+        Some(Nic {
+            id: name(doc),
+            mac,
+            link_up: part.text("LinkStatus").map(|status| status == "LinkUp"),
+            speed_mbps: part.count("SpeedMbps").filter(|speed| *speed > 0),
+        })
+    }
+
+    async fn firmware_or_less(&self, skipped: &mut Skipped) -> Result<Vec<Firmware>, Fault> {
+        let Some(path) = self.update_service.as_deref() else { return Ok(Vec::new()) };
+        let Some(service) = self.link.glance(path, skipped).await? else { return Ok(Vec::new()) };
+        let list = self.parts(service.root(), "FirmwareInventory", skipped).await?;
+        Ok(list.iter().filter_map(firmware).collect())
+    }
+}
+
+pub(super) fn name(doc: &Doc) -> String {
+    doc.root().text("Id").unwrap_or_else(|| doc.name().to_owned())
+}
+
+/// Whether a processor is of a kind. One that does not say is a CPU. An empty socket is neither.
+fn is_kind(doc: &Doc, kind: &str) -> bool {
+    let part = doc.root();
+    let absent = part.get("Status").text("State").as_deref() == Some("Absent");
+    !absent && part.text("ProcessorType").as_deref().unwrap_or("CPU") == kind
+}
+
+fn cpu(doc: &Doc) -> Cpu {
+    let part = doc.root();
+    Cpu {
+        id: name(doc),
+        vendor: part.text("Manufacturer"),
+        model: part.text("Model"),
+        cores: part.count("TotalCores"),
+        threads: part.count("TotalThreads"),
+    }
+}
+
+fn gpu(doc: &Doc) -> Gpu {
+    let part = doc.root();
+    Gpu {
+        id: name(doc),
+        vendor: part.text("Manufacturer"),
+        model: part.text("Model"),
+        serial: part.text("SerialNumber"),
+    }
+}
+
+/// A module, unless its slot is empty.
+fn memory(doc: &Doc) -> Option<Memory> {
+    let part = doc.root();
+    let capacity_mib = part.count("CapacityMiB").filter(|mib| *mib > 0)?;
+    Some(Memory {
+        id: name(doc),
+        capacity_mib,
+        kind: part.text("MemoryDeviceType"),
+        serial: part.text("SerialNumber"),
+    })
+}
+
+/// A drive, unless its bay is empty.
+fn disk(doc: &Doc) -> Option<Disk> {
+    let part = doc.root();
+    let disk = Disk {
+        id: name(doc),
+        model: part.text("Model"),
+        serial: part.text("SerialNumber"),
+        capacity_bytes: part.count("CapacityBytes").filter(|bytes| *bytes > 0),
+        media: part.text("MediaType"),
+        protocol: part.text("Protocol"),
+    };
+    let absent = part.get("Status").text("State").as_deref() == Some("Absent");
+    let anything = disk.model.is_some() || disk.serial.is_some() || disk.capacity_bytes.is_some();
+    (!absent && anything).then_some(disk)
+}
+
+fn simple_disk(part: Part<'_>) -> Option<Disk> {
+    let id = part.text("Name")?;
+    let capacity_bytes = part.count("CapacityBytes").filter(|bytes| *bytes > 0);
+    let model = part.text("Model");
+    let anything = capacity_bytes.is_some() || model.is_some();
+    anything.then(|| Disk { id, model, capacity_bytes, ..Disk::default() })
+}
+
+fn firmware(doc: &Doc) -> Option<Firmware> {
+    let part = doc.root();
+    Some(Firmware {
+        id: name(doc),
+        name: part.text("Name"),
+        version: part.text("Version")?,
+        updateable: part.flag("Updateable"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn doc(value: Value) -> Doc {
+        Doc { path: "/redfish/v1/Things/7".into(), etag: None, value }
+    }
+
+    #[test]
+    fn empty_places_are_not_counted() {
+        assert_eq!(memory(&doc(json!({"CapacityMiB": 0}))), None);
+        assert_eq!(memory(&doc(json!({"CapacityMiB": null}))), None);
+        assert_eq!(memory(&doc(json!({"CapacityMiB": "1024"}))).unwrap().capacity_mib, 1024);
+        assert_eq!(disk(&doc(json!({"Id": "Bay 3", "CapacityBytes": 0}))), None);
+        assert_eq!(disk(&doc(json!({"Model": "X", "Status": {"State": "Absent"}}))), None);
+        assert_eq!(disk(&doc(json!({"Model": "X"}))).unwrap().id, "7");
+        assert_eq!(simple_disk(Part(&json!({"Name": "slot"}))), None);
+        assert_eq!(firmware(&doc(json!({"Version": null}))), None);
+    }
+
+    #[test]
+    fn processors_are_told_apart() {
+        for (value, cpu, gpu) in [
+            (json!({}), true, false),
+            (json!({"ProcessorType": "CPU"}), true, false),
+            (json!({"ProcessorType": "GPU"}), false, true),
+            (json!({"ProcessorType": "FPGA"}), false, false),
+            (json!({"ProcessorType": "CPU", "Status": {"State": "Absent"}}), false, false),
+        ] {
+            let doc = doc(value);
+            assert_eq!((is_kind(&doc, "CPU"), is_kind(&doc, "GPU")), (cpu, gpu), "{doc:?}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The BMC's own log of what happened to the machine.
+//!
+//! Devices keep several logs, in any order, whole or as links, with thousands of entries. Only event
+//! logs are read, as far as a bound allows, and the newest entries of all of them are handed on,
+//! newest first.
+
+use super::client::{Entry, MAX_MEMBERS, Skipped};
+use super::decode::{Doc, Part, last_piece, shown};
+use super::system::System;
+use model::fault::Fault;
+use model::time::Timestamp;
+
+/// The most entries that are handed on at once.
+pub const MAX_LOG_ENTRIES: usize = 500;
+/// The most managers of one System whose logs are read.
+const MAX_MANAGERS: usize = 8;
+/// How the ids of logs that hold events begin or end, in small letters. Others hold boot codes, dumps
+/// or the controller's own traces.
+const EVENT_LOGS: [&str; 7] = ["sel", "iel", "iml", "log1", "eventlog", "event", "log"];
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    pub id: String,
+    /// The log it is from.
+    pub log: String,
+    pub at: Option<Timestamp>,
+    pub severity: Option<String>,
+    pub message: String,
+}
+
+impl System {
+    /// The newest entries, newest first: at most `count`, and never more than [`MAX_LOG_ENTRIES`].
+    pub async fn log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
+        let count = count.min(MAX_LOG_ENTRIES);
+        let mut skipped = Skipped::new();
+        let mut entries = Vec::new();
+        for service in self.log_services(&mut skipped).await? {
+            if let Some(path) = service.root().link("Entries") {
+                entries.extend(self.log_entries(&service, &path, count, &mut skipped).await?);
+            }
+        }
+        entries.sort_by(|a: &LogEntry, b| newest_first(a, b));
+        entries.truncate(count);
+        Ok(entries)
+    }
+
+    /// The event logs of the System, or of its managers when it has none.
+    async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+        let system = self.read().await?;
+        let links = system.root().get("Links");
+        let managers = links.list("ManagedBy").filter_map(Part::as_link).take(MAX_MANAGERS);
+        let managers: Vec<String> = managers.collect();
+        let own = self.event_logs(&system, skipped).await?;
+        if !own.is_empty() {
+            return Ok(own);
+        }
+        let mut logs = Vec::new();
+        for manager in managers {
+            if let Some(manager) = self.link.glance(&manager, skipped).await? {
+                logs.extend(self.event_logs(&manager, skipped).await?);
+            }
+        }
+        Ok(logs)
+    }
+
+    async fn event_logs(&self, owner: &Doc, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
+        let Some(path) = owner.root().link("LogServices") else { return Ok(Vec::new()) };
+        let mut services = self.link.members(&path, MAX_MEMBERS, skipped).await?;
+        services.retain(|service| is_event_log(service.name()));
+        Ok(services)
+    }
+
+    async fn log_entries(
+        &self,
+        service: &Doc,
+        path: &str,
+        count: usize,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<LogEntry>, Fault> {
+        let mut entries = Vec::new();
+        let mut links = Vec::new();
+        for entry in self.link.entries(path, MAX_MEMBERS, skipped).await? {
+            match entry {
+                Entry::Whole(doc) => entries.extend(read(service.name(), &doc)),
+                Entry::Link(link) => links.push(link),
+            }
+        }
+        // A link tells nothing of its entry's age but its number.
+        links.sort_by_key(|link| std::cmp::Reverse(number(last_piece(link))));
+        for link in links.iter().take(count) {
+            let doc = self.link.glance(link, skipped).await?;
+            entries.extend(doc.and_then(|doc| read(service.name(), &doc)));
+        }
+        Ok(entries)
+    }
+}
+
+fn is_event_log(id: &str) -> bool {
+    let id = id.to_ascii_lowercase();
+    EVENT_LOGS.iter().any(|name| id == *name)
+}
+
+fn read(log: &str, doc: &Doc) -> Option<LogEntry> {
+    let part = doc.root();
+    let message = part.text("Message").or_else(|| part.text("MessageId"))?;
+    Some(LogEntry {
+        id: part.text("Id").unwrap_or_else(|| doc.name().to_owned()),
+        log: log.to_owned(),
+        at: part.time("Created").or_else(|| part.time("EventTimestamp")),
+        severity: part.text("Severity"),
+        message: shown(&message),
+    })
+}
+
+/// By time; those without one go last. Within the same second, the higher number is newer.
+fn newest_first(a: &LogEntry, b: &LogEntry) -> std::cmp::Ordering {
+    b.at.cmp(&a.at).then_with(|| number(&b.id).cmp(&number(&a.id)))
+}
+
+fn number(id: &str) -> u64 {
+    let digits: String = id.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_comes_first() {
+        let entry = |id: &str, at: Option<i64>| LogEntry {
+            id: id.into(),
+            log: "Sel".into(),
+            at: at.map(Timestamp::from_millis),
+            severity: None,
+            message: "m".into(),
+        };
+        let mut entries =
+            [entry("1", None), entry("9", Some(5)), entry("10", Some(5)), entry("2", Some(7))];
+        entries.sort_by(newest_first);
+        let ids: Vec<&str> = entries.iter().map(|entry| entry.id.as_str()).collect();
+        assert_eq!(ids, ["2", "10", "9", "1"]);
+    }
+
+    #[test]
+    fn only_event_logs_are_read() {
+        for (id, is) in
+            [("Sel", true), ("SEL", true), ("Log1", true), ("EventLog", true), ("PostCodes", false)]
+        {
+            assert_eq!(is_event_log(id), is, "{id}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! How we say who we are.
+//!
+//! A session is one login for many requests, which many BMCs answer far faster and which leaves one
+//! line in their logs; basic authentication is what every BMC can. A session that ran out is renewed
+//! once, and ended when nobody needs it any more, because BMCs have few of them. A password is tried
+//! once: a wrong one must not lock the account.
+
+use super::client::Link;
+use super::decode::{Part, local_path};
+use super::transport::{Question, Reply, Wire};
+use super::{Auth, Login, verdict};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, LOCATION};
+use hyper::{Method, StatusCode};
+use model::fault::{Code, Fault, Happened};
+use secrecy::ExposeSecret;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+const TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
+/// How long the end of a session may take when nobody waits for it.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How this BMC is told who we are, once that has been found out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    Basic,
+    Session,
+}
+
+/// A login that the BMC remembers.
+#[derive(Clone)]
+pub(super) struct Session {
+    token: HeaderValue,
+    /// Where it is ended; some devices do not say.
+    path: Option<String>,
+}
+
+/// The headers that go with one request.
+#[derive(Clone)]
+pub(super) struct Pass(pub Vec<(HeaderName, HeaderValue)>);
+
+impl Session {
+    pub fn pass(&self) -> Pass {
+        Pass(vec![(TOKEN, self.token.clone())])
+    }
+
+    /// Ends it in the background, for a client that is being dropped.
+    pub fn end_later(self, wire: Arc<Wire>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        runtime.spawn(async move {
+            let _ = tokio::time::timeout(GOODBYE, self.end(&wire)).await;
+        });
+    }
+
+    /// Ends it. Whether that worked is of no use to anybody: the BMC forgets it in time.
+    pub async fn end(self, wire: &Wire) {
+        let Some(path) = self.path.clone() else { return };
+        let method = Method::DELETE;
+        let question = Question { method, path, headers: self.pass().0, body: None };
+        if let Err(error) = wire.ask(&question).await {
+            tracing::debug!(endpoint = %wire.endpoint(), ?error, "a session was not ended");
+        }
+    }
+}
+
+impl Login {
+    pub(super) fn basic(&self) -> Result<Pass, Fault> {
+        let pair = format!("{}:{}", self.user, self.password.expose_secret());
+        let value = format!("Basic {}", STANDARD.encode(pair));
+        let mut header = HeaderValue::from_str(&value).map_err(|_| self.unusable())?;
+        header.set_sensitive(true);
+        Ok(Pass(vec![(AUTHORIZATION, header)]))
+    }
+
+    fn unusable(&self) -> Fault {
+        let said = format!("The login of {:?} cannot be sent in a header", self.user);
+        Fault::new(Code::CredentialMissing, said)
+    }
+}
+
+/// What came of asking for a session.
+pub(super) enum Opened {
+    Session(Session),
+    /// The device has no sessions, with what it said.
+    NoSuchThing(Fault),
+}
+
+impl Link {
+    /// Logs in once.
+    pub(super) async fn open_session(&self, path: &str) -> Result<Opened, Fault> {
+        let login = self.login();
+        let body =
+            json!({"UserName": login.user, "Password": login.password.expose_secret()}).to_string();
+        let question = Question {
+            method: Method::POST,
+            path: path.to_owned(),
+            headers: Vec::new(),
+            body: Some(Bytes::from(body)),
+        };
+        let nobody = Pass(Vec::new());
+        let reply = self.send_following(question.clone(), &nobody).await.map_err(nothing_done)?;
+        let refused = self.refused(&reply);
+        match reply.status {
+            StatusCode::NOT_FOUND
+            | StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::NOT_IMPLEMENTED => Ok(Opened::NoSuchThing(refused)),
+            StatusCode::BAD_REQUEST => Err(Fault { code: Code::LoginRefused, ..refused }),
+            status if status.is_success() => Ok(match session(&reply) {
+                Some(session) => Opened::Session(session),
+                None => Opened::NoSuchThing(refused),
+            }),
+            _ => {
+                let fault = nothing_done(verdict::fault(self.endpoint(), &question, &reply));
+                // The device's own words are left out: some repeat what was sent to them.
+                Err(Fault { said: refused.said, ..fault })
+            }
+        }
+    }
+
+    fn refused(&self, reply: &Reply) -> Fault {
+        let said = format!(
+            "{} answered {} to the login of {:?}",
+            self.endpoint(),
+            reply.status,
+            self.login().user
+        );
+        Fault::new(Code::NotSupported, said)
+    }
+}
+
+/// A login that got lost is no change of anything that matters.
+fn nothing_done(fault: Fault) -> Fault {
+    match fault.code.happened() {
+        Happened::Maybe => Fault { code: Code::BmcUnreachable, ..fault },
+        Happened::No => fault,
+    }
+}
+
+fn session(reply: &Reply) -> Option<Session> {
+    let mut token = reply.headers.get(&TOKEN).cloned()?;
+    token.set_sensitive(true);
+    let header = reply.headers.get(LOCATION).and_then(|value| value.to_str().ok());
+    let body = reply.body.as_deref().unwrap_or_default();
+    let value = serde_json::from_slice(body).unwrap_or_default();
+    let path = header.and_then(local_path).or_else(|| Part(&value).as_link());
+    Some(Session { token, path })
+}
+
+/// Which manner to try first, and whether the other will do.
+pub(super) const fn first_manner(auth: Auth, offers_sessions: bool) -> Manner {
+    match auth {
+        Auth::Basic => Manner::Basic,
+        Auth::Session => Manner::Session,
+        Auth::Auto if offers_sessions => Manner::Session,
+        Auth::Auto => Manner::Basic,
+    }
+}

@@ -1,0 +1,139 @@
+//! Virtual media: an image on a server that the machine sees as a drive.
+//!
+//! The drives hang at the System on newer devices and at its manager on older ones; either is looked
+//! at. An image that is in already is success. A drive with another image in it is not emptied in
+//! passing: somebody put that image there.
+
+use super::client::MAX_MEMBERS;
+use super::decode::Doc;
+use super::system::System;
+use super::verdict::unconfirmed;
+use model::fault::{Code, Fault};
+use serde_json::{Value, json};
+
+const INSERT: &str = "#VirtualMedia.InsertMedia";
+const EJECT: &str = "#VirtualMedia.EjectMedia";
+/// How often the device is asked whether the drive is as wanted. Some fetch the image first.
+const MAX_LOOKS: usize = 30;
+/// The most managers of one System that are asked for drives.
+const MAX_MANAGERS: usize = 8;
+
+/// A virtual drive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Media {
+    pub id: String,
+    /// Where it is, to name it by.
+    pub path: String,
+    pub kinds: Vec<String>,
+    pub inserted: bool,
+    pub image: Option<String>,
+}
+
+impl Media {
+    fn of(doc: &Doc) -> Self {
+        let part = doc.root();
+        let image = part.text("Image");
+        Self {
+            id: part.text("Id").unwrap_or_else(|| doc.name().to_owned()),
+            path: doc.path.clone(),
+            kinds: part.texts("MediaTypes"),
+            // Some never say whether something is in, only what.
+            inserted: part.flag("Inserted").unwrap_or(image.is_some()),
+            image,
+        }
+    }
+
+    fn takes_cds(&self) -> bool {
+        self.kinds.iter().any(|kind| matches!(kind.as_str(), "CD" | "DVD"))
+    }
+
+    fn has(&self, url: &str) -> bool {
+        self.inserted && self.image.as_deref() == Some(url)
+    }
+}
+
+impl System {
+    /// The drives, and what is in them.
+    pub async fn media(&self) -> Result<Vec<Media>, Fault> {
+        Ok(self.drives().await?.iter().map(Media::of).collect())
+    }
+
+    /// Puts a CD image into a drive that is free, and sees that it is in.
+    pub async fn insert_media(&self, url: &str) -> Result<Media, Fault> {
+        let drives = self.drives().await?;
+        let seen: Vec<Media> = drives.iter().map(Media::of).collect();
+        if let Some(media) = seen.iter().find(|media| media.has(url)) {
+            return Ok(media.clone());
+        }
+        let fitting = drives.iter().zip(&seen).filter(|(_, media)| media.takes_cds());
+        let mut fitting = fitting.peekable();
+        if fitting.peek().is_none() {
+            return Err(self.lacks("virtual CD drive"));
+        }
+        let free = fitting.find(|(_, media)| !media.inserted);
+        let Some((drive, media)) = free else {
+            let said = format!("Every virtual CD drive of {} is in use", self.link.endpoint());
+            return Err(Fault::new(Code::EffectFailed, said));
+        };
+        match drive.root().get("Actions").get(INSERT).link("target") {
+            Some(target) => self.link.post(&target, &json!({ "Image": url })).await?,
+            // Older devices have no action; there the image is a field that can be written.
+            None => self.link.patch(drive, &json!({ "Image": url, "Inserted": true })).await?,
+        };
+        self.see_media(&media.path, true).await.map_err(unconfirmed)
+    }
+
+    /// Empties the drive at this path. One that is empty already is success.
+    pub async fn eject_media(&self, path: &str) -> Result<Media, Fault> {
+        let drive = self.link.get(path).await?;
+        let media = Media::of(&drive);
+        if !media.inserted {
+            return Ok(media);
+        }
+        match drive.root().get("Actions").get(EJECT).link("target") {
+            Some(target) => self.link.post(&target, &json!({})).await?,
+            None => {
+                self.link.patch(&drive, &json!({ "Image": Value::Null, "Inserted": false })).await?
+            }
+        };
+        self.see_media(path, false).await.map_err(unconfirmed)
+    }
+
+    async fn see_media(&self, path: &str, inserted: bool) -> Result<Media, Fault> {
+        for _ in 0..MAX_LOOKS {
+            let media = Media::of(&self.link.get(path).await?);
+            if media.inserted == inserted {
+                return Ok(media);
+            }
+            tokio::time::sleep(self.timeouts.look_every).await;
+        }
+        let state = if inserted { "empty" } else { "full" };
+        let said = format!("{} still shows {path} as {state}", self.link.endpoint());
+        Err(Fault::new(Code::ReadBackDiffers, said))
+    }
+
+    async fn drives(&self) -> Result<Vec<Doc>, Fault> {
+        let system = self.read().await?;
+        let mut skipped = Vec::new();
+        let mut places: Vec<String> = system.root().link("VirtualMedia").into_iter().collect();
+        let managers: Vec<String> = system
+            .root()
+            .get("Links")
+            .list("ManagedBy")
+            .filter_map(super::decode::Part::as_link)
+            .take(MAX_MANAGERS)
+            .collect();
+        for manager in managers {
+            if let Some(manager) = self.link.glance(&manager, &mut skipped).await? {
+                places.extend(manager.root().link("VirtualMedia"));
+            }
+        }
+        for place in places {
+            let drives = self.link.members(&place, MAX_MEMBERS, &mut skipped).await?;
+            if !drives.is_empty() {
+                return Ok(drives);
+            }
+        }
+        Err(self.lacks("virtual media"))
+    }
+}

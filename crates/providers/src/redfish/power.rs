@@ -1,0 +1,202 @@
+//! Power: how it is, and how it is changed.
+//!
+//! A BMC takes a reset and answers at once; the machine follows seconds or minutes later, or never. So
+//! asking ([`System::reset`]) and seeing ([`System::wait_for_power`]) are two calls, and only the second
+//! says that something is done.
+
+use super::decode::{Doc, Part};
+use super::system::System;
+use model::fault::{Code, Fault};
+use model::time::Timestamp;
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const ACTION: &str = "#ComputerSystem.Reset";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Power {
+    On,
+    Off,
+    PoweringOn,
+    PoweringOff,
+}
+
+/// A way to change the power, by Redfish's names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reset {
+    On,
+    ForceOn,
+    ForceOff,
+    GracefulShutdown,
+    GracefulRestart,
+    ForceRestart,
+    PowerCycle,
+    PushPowerButton,
+    Nmi,
+}
+
+impl Power {
+    pub const ALL: [Self; 4] = [Self::On, Self::Off, Self::PoweringOn, Self::PoweringOff];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "On",
+            Self::Off => "Off",
+            Self::PoweringOn => "PoweringOn",
+            Self::PoweringOff => "PoweringOff",
+        }
+    }
+
+    fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|power| power.as_str().eq_ignore_ascii_case(word))
+    }
+}
+
+impl Reset {
+    pub const ALL: [Self; 9] = [
+        Self::On,
+        Self::ForceOn,
+        Self::ForceOff,
+        Self::GracefulShutdown,
+        Self::GracefulRestart,
+        Self::ForceRestart,
+        Self::PowerCycle,
+        Self::PushPowerButton,
+        Self::Nmi,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "On",
+            Self::ForceOn => "ForceOn",
+            Self::ForceOff => "ForceOff",
+            Self::GracefulShutdown => "GracefulShutdown",
+            Self::GracefulRestart => "GracefulRestart",
+            Self::ForceRestart => "ForceRestart",
+            Self::PowerCycle => "PowerCycle",
+            Self::PushPowerButton => "PushPowerButton",
+            Self::Nmi => "Nmi",
+        }
+    }
+}
+
+impl System {
+    pub async fn power(&self) -> Result<Power, Fault> {
+        let doc = self.read().await?;
+        let word = doc.root().text("PowerState").ok_or_else(|| self.lacks("PowerState"))?;
+        Power::parse(&word).ok_or_else(|| self.garbled(&format!("its power is {word:?}")))
+    }
+
+    /// When the machine was last reset, on devices that know. The beginning of 1970 is none.
+    pub async fn last_reset(&self) -> Result<Option<Timestamp>, Fault> {
+        let at = self.read().await?.root().time("LastResetTime");
+        Ok(at.filter(|at| at.as_micros() > 0))
+    }
+
+    /// The resets that the device offers. A device that does not say is believed to have them all.
+    pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
+        let doc = self.read().await?;
+        self.resets_of(&doc).await
+    }
+
+    /// Asks for a reset. The device has taken it when this returns, and nothing more is known.
+    pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
+        let doc = self.read().await?;
+        let offered = self.resets_of(&doc).await?;
+        if !offered.contains(&kind) {
+            let names: Vec<&str> = offered.into_iter().map(Reset::as_str).collect();
+            let what = format!("reset {}, only {},", kind.as_str(), names.join(", "));
+            return Err(self.lacks(&what));
+        }
+        let target = doc.root().get("Actions").get(ACTION).link("target");
+        let target = target.ok_or_else(|| self.lacks("Reset action"))?;
+        self.link.post(&target, &json!({ "ResetType": kind.as_str() })).await.map(|_| ())
+    }
+
+    async fn resets_of(&self, doc: &Doc) -> Result<Vec<Reset>, Fault> {
+        let action = doc.root().get("Actions").get(ACTION);
+        let mut words = action.texts("ResetType@Redfish.AllowableValues");
+        if words.is_empty()
+            && let Some(info) = action.link("@Redfish.ActionInfo")
+        {
+            let info = self.link.glance(&info, &mut Vec::new()).await?;
+            words = info.map(|info| allowed(info.root())).unwrap_or_default();
+        }
+        let offered =
+            |kind: &Reset| words.is_empty() || words.iter().any(|word| word == kind.as_str());
+        Ok(Reset::ALL.into_iter().filter(offered).collect())
+    }
+
+    /// Looks until the power is as wanted. A BMC that does not answer for a while, or answers nonsense,
+    /// is asked again until the time is up: some restart, or lose their network, with the machine.
+    pub async fn wait_for_power(&self, wanted: Power, within: Duration) -> Result<(), Fault> {
+        let deadline = Instant::now() + within;
+        loop {
+            let seen = self.power().await;
+            match &seen {
+                Ok(power) if *power == wanted => return Ok(()),
+                Err(fault) if !passes(fault.code) => return seen.map(|_| ()),
+                Ok(_) | Err(_) => {}
+            }
+            if Instant::now() + self.timeouts.look_every >= deadline {
+                return Err(self.still(seen, wanted, within));
+            }
+            tokio::time::sleep(self.timeouts.look_every).await;
+        }
+    }
+
+    fn still(&self, seen: Result<Power, Fault>, wanted: Power, within: Duration) -> Fault {
+        match seen {
+            Err(fault) => fault,
+            Ok(power) => {
+                let said = format!(
+                    "{} shows {} as {} and not {} after {} s",
+                    self.link.endpoint(),
+                    self.path,
+                    power.as_str(),
+                    wanted.as_str(),
+                    within.as_secs_f32()
+                );
+                Fault::new(Code::ReadBackDiffers, said)
+            }
+        }
+    }
+}
+
+/// Whether a fault of a look may be gone at the next look.
+const fn passes(code: Code) -> bool {
+    code.unseen() || matches!(code, Code::AnswerGarbled | Code::EffectFailed)
+}
+
+/// The values that an action's description allows for its kind of reset.
+fn allowed(info: Part<'_>) -> Vec<String> {
+    let is_kind = |parameter: &Part<'_>| parameter.text("Name").as_deref() == Some("ResetType");
+    info.list("Parameters")
+        .find(is_kind)
+        .map(|one| one.texts("AllowableValues"))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read_as_it_is_written() {
+        for power in Power::ALL {
+            assert_eq!(Power::parse(power.as_str()), Some(power));
+            assert_eq!(Power::parse(&power.as_str().to_lowercase()), Some(power));
+        }
+        assert_eq!(Power::parse("Paused"), None);
+    }
+
+    #[test]
+    fn an_actions_description_is_read() {
+        let info = json!({"Parameters": [
+            {"Name": "Other", "AllowableValues": ["A"]},
+            {"Name": "ResetType", "AllowableValues": ["On", "ForceOff"]}]});
+        assert_eq!(allowed(Part(&info)), ["On", "ForceOff"]);
+        assert!(allowed(Part(&json!({}))).is_empty());
+    }
+}

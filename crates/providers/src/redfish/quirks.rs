@@ -1,0 +1,148 @@
+//! Where vendors differ, as a table.
+//!
+//! Each row says for whom it holds, what is different, and how that is known. Code asks for a quirk
+//! by name and never for a vendor, so a new device is a new row. What the standard lets a device do
+//! either way is no quirk and is handled for everybody where it occurs.
+
+/// What can be different.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Quirk {
+    /// A System whose id begins so is a board inside the machine and no computer that boots.
+    NotAHost(&'static str),
+    /// The boot mode must be sent along with a boot override.
+    SendBootMode,
+    /// New BIOS settings are only scheduled when the request says when to apply them.
+    SayWhenToApply(&'static str),
+    /// Virtual CDs boot as this instead of as `Cd`, where the device lists it.
+    CdIs(&'static str),
+    /// A MAC address of all zeros, or of this beginning, stands for none.
+    NoMac(&'static str),
+}
+
+struct Row {
+    /// Part of the manufacturer's or vendor's name, in small letters; empty for everybody.
+    vendor: &'static str,
+    /// The beginning of the model's name, in small letters; empty for all.
+    model: &'static str,
+    quirk: Quirk,
+    /// How it is known. Nobody may delete a row without knowing what it was for.
+    #[allow(dead_code, reason = "for people, and held to be there by a test")]
+    reason: &'static str,
+}
+
+const TABLE: [Row; 6] = [
+    Row {
+        vendor: "nvidia",
+        model: "",
+        quirk: Quirk::NotAHost("HGX_"),
+        reason: "GB200 trays show the GPU baseboard as a second System, HGX_Baseboard_0, without a Reset action \
+                 and with a serial number of its own",
+    },
+    Row {
+        vendor: "",
+        model: "",
+        quirk: Quirk::NotAHost("HGX_Baseboard"),
+        reason: "other vendors' servers with NVIDIA's HGX board pass on that board's System under the same name",
+    },
+    Row {
+        vendor: "supermicro",
+        model: "",
+        quirk: Quirk::SendBootMode,
+        reason: "boards of this maker are reported to fall back to legacy boot when an override comes without its mode",
+    },
+    Row {
+        vendor: "supermicro",
+        model: "",
+        quirk: Quirk::CdIs("UsbCd"),
+        reason: "virtual media is a USB drive there; Cd means a drive in the machine, and both are listed",
+    },
+    Row {
+        vendor: "dell",
+        model: "",
+        quirk: Quirk::SayWhenToApply("OnReset"),
+        reason: "iDRAC keeps new BIOS settings as pending and makes no job for them unless an apply time is named",
+    },
+    Row {
+        vendor: "",
+        model: "",
+        quirk: Quirk::NoMac("00:00:00:00:00:00"),
+        reason: "ports without a card in them are listed with an address of zeros by several vendors",
+    },
+];
+
+/// The quirks of one device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Quirks(Vec<Quirk>);
+
+impl Quirks {
+    /// What holds for a device that calls itself so. A BMC and its System may name different makers.
+    pub fn of(makers: &[String], model: &str) -> Self {
+        let makers: Vec<String> = makers.iter().map(|maker| maker.to_lowercase()).collect();
+        let model = model.to_lowercase();
+        let fits = |row: &&Row| {
+            let vendor =
+                row.vendor.is_empty() || makers.iter().any(|maker| maker.contains(row.vendor));
+            vendor && model.starts_with(row.model)
+        };
+        Self(TABLE.iter().filter(fits).map(|row| row.quirk).collect())
+    }
+
+    pub fn is_host(&self, id: &str) -> bool {
+        !self.0.iter().any(|quirk| matches!(quirk, Quirk::NotAHost(begin) if id.starts_with(begin)))
+    }
+
+    pub fn send_boot_mode(&self) -> bool {
+        self.0.contains(&Quirk::SendBootMode)
+    }
+
+    pub fn cd(&self) -> Option<&'static str> {
+        self.0.iter().find_map(|quirk| match quirk {
+            Quirk::CdIs(word) => Some(*word),
+            Quirk::NotAHost(_)
+            | Quirk::SendBootMode
+            | Quirk::SayWhenToApply(_)
+            | Quirk::NoMac(_) => None,
+        })
+    }
+
+    pub fn apply_time(&self) -> Option<&'static str> {
+        self.0.iter().find_map(|quirk| match quirk {
+            Quirk::SayWhenToApply(when) => Some(*when),
+            Quirk::NotAHost(_) | Quirk::SendBootMode | Quirk::CdIs(_) | Quirk::NoMac(_) => None,
+        })
+    }
+
+    /// A MAC address in small letters with colons, unless it stands for none.
+    pub fn mac(&self, text: &str) -> Option<String> {
+        let mac = super::system::plain_mac(text)?;
+        let none =
+            self.0.iter().any(|quirk| matches!(quirk, Quirk::NoMac(none) if mac.starts_with(none)));
+        (!none).then_some(mac)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_hold_for_whom_they_say() {
+        let of = |maker: &str| Quirks::of(&[maker.to_owned()], "Some Model");
+        assert!(!of("NVIDIA").is_host("HGX_Chassis_0") && of("NVIDIA").is_host("System_0"));
+        assert!(of("Supermicro").is_host("HGX_1") && !of("Supermicro").is_host("HGX_Baseboard_0"));
+        assert!(of("Supermicro").send_boot_mode() && !of("Dell Inc.").send_boot_mode());
+        assert_eq!((of("Dell Inc.").apply_time(), of("").apply_time()), (Some("OnReset"), None));
+        assert_eq!((of("Supermicro").cd(), of("HPE").cd()), (Some("UsbCd"), None));
+        assert_eq!(of("").mac("00-00-00-00-00-00"), None);
+        assert_eq!(of("").mac("94:6D:AE:91:FB:22").as_deref(), Some("94:6d:ae:91:fb:22"));
+    }
+
+    #[test]
+    fn every_row_says_how_it_is_known() {
+        for row in &TABLE {
+            assert!(row.reason.len() > 40, "{:?}", row.quirk);
+            assert_eq!(row.vendor, row.vendor.to_lowercase());
+            assert_eq!(row.model, row.model.to_lowercase());
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Which computer is meant.
+//!
+//! A BMC may show several Systems: the nodes of a chassis, or boards inside one machine. Taking the
+//! first would one day wipe the neighbour. So the one that is meant is named, or recognised by its
+//! serial number or a MAC address, or is the only one there is; anything else is a fault that lists
+//! what was found. An only System that shows another serial number is not the one that is meant.
+
+use super::client::{Link, MAX_MEMBERS};
+use super::decode::{Doc, last_piece};
+use super::endpoint::ROOT;
+use super::quirks::Quirks;
+use super::{Bmc, Timeouts};
+use model::fault::{Code, Fault};
+use std::sync::Arc;
+
+/// How many Systems of one BMC are looked at.
+const MAX_SYSTEMS: usize = 64;
+
+/// What is known of the machine beforehand, to recognise it by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The System's id, such as `System.Embedded.1`. The endpoint's path goes before it.
+    pub id: Option<String>,
+    /// The machine's serial number or service tag.
+    pub serial: Option<String>,
+    pub macs: Vec<String>,
+}
+
+/// A System as a list shows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overview {
+    pub id: String,
+    pub vendor: Option<String>,
+    pub model: Option<String>,
+    pub serial: Option<String>,
+    pub sku: Option<String>,
+    /// False for a board inside the machine that only looks like a computer.
+    pub host: bool,
+}
+
+/// One computer behind a BMC.
+pub struct System {
+    pub(super) link: Arc<Link>,
+    pub(super) path: String,
+    pub(super) quirks: Quirks,
+    pub(super) timeouts: Timeouts,
+    /// Boards of the same machine that the BMC shows as Systems; the GPUs are on one of them.
+    pub(super) boards: Vec<String>,
+    /// Whether the device can send a collection with its members in one answer.
+    pub(super) expands: bool,
+    /// The way to the update service, from the root.
+    pub(super) update_service: Option<String>,
+    /// The way to every chassis of the BMC, when all of them belong to this System.
+    pub(super) all_chassis: Option<String>,
+}
+
+struct Candidate {
+    doc: Doc,
+    overview: Overview,
+    quirks: Quirks,
+}
+
+impl Bmc {
+    /// Everything that the BMC calls a System.
+    pub async fn systems(&self) -> Result<Vec<Overview>, Fault> {
+        Ok(self.candidates().await?.into_iter().map(|candidate| candidate.overview).collect())
+    }
+
+    /// The one System that is meant.
+    pub async fn system(&self, wanted: &Wanted) -> Result<System, Fault> {
+        let candidates = self.candidates().await?;
+        let named = self.endpoint().system().map(last_piece).or(wanted.id.as_deref());
+        let chosen = match named {
+            Some(id) => self.named(&candidates, id).await?,
+            None => self.recognised(&candidates, wanted).await?,
+        };
+        let board = |candidate: &&Candidate| !candidate.overview.host;
+        let boards = candidates.iter().filter(board).map(|board| board.doc.path.clone()).collect();
+        let hosts = candidates.iter().filter(|candidate| candidate.overview.host).count();
+        let root = self.root.root();
+        let expand = root.get("ProtocolFeaturesSupported").get("ExpandQuery");
+        Ok(System {
+            link: self.link.clone(),
+            path: chosen.path,
+            quirks: chosen.quirks,
+            timeouts: self.timeouts,
+            boards,
+            expands: expand.flag("NoLinks") == Some(true),
+            update_service: root.link("UpdateService"),
+            all_chassis: root.link("Chassis").filter(|_| hosts == 1),
+        })
+    }
+
+    async fn candidates(&self) -> Result<Vec<Candidate>, Fault> {
+        let path = self.root.root().link("Systems").unwrap_or_else(|| format!("{ROOT}/Systems"));
+        // The list itself must be readable, otherwise a neighbour could look like the only one.
+        let list = self.link.get(&path).await?;
+        let mut skipped = Vec::new();
+        let mut docs = self.link.members(&list.path, MAX_SYSTEMS, &mut skipped).await?;
+        docs.retain(|doc| doc.value.is_object());
+        match skipped.first() {
+            Some(why) => {
+                Err(self.ambiguous(&[], &format!("One of its Systems cannot be read: {why}")))
+            }
+            None => Ok(docs.into_iter().map(|doc| self.candidate(doc)).collect()),
+        }
+    }
+
+    fn candidate(&self, doc: Doc) -> Candidate {
+        let part = doc.root();
+        let mut overview = Overview {
+            id: part.text("Id").unwrap_or_else(|| doc.name().to_owned()),
+            vendor: part.text("Manufacturer"),
+            model: part.text("Model"),
+            serial: part.text("SerialNumber"),
+            sku: part.text("SKU"),
+            host: true,
+        };
+        let about = self.about();
+        let makers: Vec<String> = overview.vendor.iter().chain(&about.vendor).cloned().collect();
+        let quirks = Quirks::of(&makers, overview.model.as_deref().unwrap_or_default());
+        overview.host = quirks.is_host(&overview.id);
+        Candidate { doc, overview, quirks }
+    }
+
+    /// The System with this id. A device may know it by another name than its list shows.
+    async fn named(&self, candidates: &[Candidate], id: &str) -> Result<Chosen, Fault> {
+        let by_id =
+            |candidate: &&Candidate| candidate.overview.id == id || candidate.doc.name() == id;
+        if let Some(found) = candidates.iter().find(by_id) {
+            return Ok(found.chosen());
+        }
+        let path = format!("{ROOT}/Systems/{id}");
+        let aliased = self.link.find(&path).await?.and_then(|doc| doc.root().as_link());
+        let by_path = |path: &String| candidates.iter().find(|one| one.doc.path == *path);
+        aliased
+            .as_ref()
+            .and_then(by_path)
+            .map(Candidate::chosen)
+            .ok_or_else(|| self.ambiguous(candidates, &format!("It has no System {id:?}")))
+    }
+
+    async fn recognised(&self, candidates: &[Candidate], wanted: &Wanted) -> Result<Chosen, Fault> {
+        let hosts: Vec<&Candidate> = candidates.iter().filter(|one| one.overview.host).collect();
+        if let Some(serial) = &wanted.serial {
+            let fitting: Vec<_> = hosts.iter().filter(|one| one.has_serial(serial)).collect();
+            match fitting.as_slice() {
+                [one] => return Ok(one.chosen()),
+                [] if hosts.iter().any(|one| !one.shows_serial()) => {}
+                [] => return Err(self.ambiguous(candidates, &format!("None is {serial:?}"))),
+                [_, _, ..] => {
+                    let why = format!("Several have the serial number {serial:?}");
+                    return Err(self.ambiguous(candidates, &why));
+                }
+            }
+        }
+        if let [one] = hosts.as_slice() {
+            return Ok(one.chosen());
+        }
+        let mut fitting = Vec::new();
+        for host in hosts.into_iter().filter(|_| !wanted.macs.is_empty()) {
+            if self.has_mac(host, &wanted.macs).await? {
+                fitting.push(host);
+            }
+        }
+        match fitting.as_slice() {
+            [one] => Ok(one.chosen()),
+            [] => Err(self.ambiguous(candidates, "Nothing known of the machine tells which")),
+            [_, _, ..] => Err(self.ambiguous(candidates, "Several have one of its MAC addresses")),
+        }
+    }
+
+    async fn has_mac(&self, candidate: &Candidate, macs: &[String]) -> Result<bool, Fault> {
+        let Some(path) = candidate.doc.root().link("EthernetInterfaces") else { return Ok(false) };
+        let wanted: Vec<String> = macs.iter().filter_map(|mac| plain_mac(mac)).collect();
+        let mut skipped = Vec::new();
+        let nics = self.link.members(&path, MAX_MEMBERS, &mut skipped).await?;
+        Ok(nics.iter().any(|nic| {
+            ["MACAddress", "PermanentMACAddress"]
+                .iter()
+                .filter_map(|field| candidate.quirks.mac(&nic.root().text(field)?))
+                .any(|mac| wanted.contains(&mac))
+        }))
+    }
+
+    fn ambiguous(&self, candidates: &[Candidate], why: &str) -> Fault {
+        let list: Vec<String> = candidates.iter().map(Candidate::shown).collect();
+        let there = match list.as_slice() {
+            [] => "no System".to_owned(),
+            some => some.join(", "),
+        };
+        let said = format!("{} has {there}. {why}", self.endpoint());
+        Fault::new(Code::SystemAmbiguous, said)
+    }
+}
+
+/// A System that was decided for.
+struct Chosen {
+    path: String,
+    quirks: Quirks,
+}
+
+impl Candidate {
+    fn chosen(&self) -> Chosen {
+        Chosen { path: self.doc.path.clone(), quirks: self.quirks.clone() }
+    }
+
+    fn has_serial(&self, serial: &str) -> bool {
+        let same = |shown: &Option<String>| {
+            shown.as_deref().is_some_and(|shown| shown.eq_ignore_ascii_case(serial.trim()))
+        };
+        // Dell's service tag, by which its machines are known, is the SKU.
+        same(&self.overview.serial) || same(&self.overview.sku)
+    }
+
+    fn shows_serial(&self) -> bool {
+        self.overview.serial.is_some()
+    }
+
+    fn shown(&self) -> String {
+        let Overview { id, serial, host, .. } = &self.overview;
+        match (serial, host) {
+            (_, false) => format!("{id} (a board)"),
+            (Some(serial), true) => format!("{id} (serial {serial})"),
+            (None, true) => id.clone(),
+        }
+    }
+}
+
+impl System {
+    /// The last piece of its path.
+    pub fn id(&self) -> &str {
+        last_piece(&self.path)
+    }
+
+    /// Its path on the BMC, by which it is named as the target of an update.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(super) async fn read(&self) -> Result<Doc, Fault> {
+        self.link.get(&self.path).await
+    }
+
+    /// The device has nothing for what is wanted.
+    pub(super) fn lacks(&self, what: &str) -> Fault {
+        let said = format!("{} has no {what} on {}", self.link.endpoint(), self.path);
+        Fault::new(Code::NotSupported, said)
+    }
+
+    pub(super) fn garbled(&self, why: &str) -> Fault {
+        let said = format!("{} says of {}: {why}", self.link.endpoint(), self.path);
+        Fault::new(Code::AnswerGarbled, said)
+    }
+}
+
+/// A MAC address in small letters with colons, however it was written.
+pub(super) fn plain_mac(text: &str) -> Option<String> {
+    const DIGITS: usize = 12;
+    let digits: String =
+        text.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_ascii_lowercase();
+    let punctuated = text.trim().chars().all(|c| c.is_ascii_hexdigit() || ":-.".contains(c));
+    if digits.len() != DIGITS || !punctuated {
+        return None;
+    }
+    let pairs: Vec<&str> = (0..DIGITS).step_by(2).map(|at| &digits[at..at + 2]).collect();
+    Some(pairs.join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mac_is_the_same_however_it_is_written() {
+        for text in ["94:6D:AE:91:FB:22", "946dae91fb22", "94-6d-ae-91-fb-22", " 946d.ae91.fb22 "] {
+            assert_eq!(plain_mac(text).as_deref(), Some("94:6d:ae:91:fb:22"), "{text}");
+        }
+        for text in ["", "N/A", "94:6D:AE:91:FB", "94:6D:AE:91:FB:22:00:00"] {
+            assert_eq!(plain_mac(text), None, "{text}");
+        }
+    }
+}

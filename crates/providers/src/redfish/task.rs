@@ -1,0 +1,219 @@
+//! Work that a BMC goes on with after it has answered.
+//!
+//! Devices name such work by a task, by a monitor, or by both. [`TaskRef`] is whichever of them tells
+//! most, as text, so that the caller can remember it across a restart. A task that is no longer there is
+//! a fault of its own: it may be done, and only the thing it worked on can tell.
+
+use super::Bmc;
+use super::client::{Accepted, Link};
+use super::decode::{Part, local_path, shown};
+use super::system::System;
+use super::transport::{Question, Reply};
+use super::verdict;
+use hyper::StatusCode;
+use model::fault::{Code, Fault};
+use serde_json::Value;
+use std::fmt;
+
+/// How many of a task's messages are passed on, the newest.
+const MAX_MESSAGES: usize = 5;
+
+/// The name of a task at its BMC.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TaskRef(String);
+
+/// Redfish's states of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TaskState {
+    New,
+    Starting,
+    Running,
+    Suspended,
+    Interrupted,
+    Pending,
+    Stopping,
+    Completed,
+    Killed,
+    Exception,
+    Service,
+    Cancelling,
+    Cancelled,
+}
+
+/// A task as it is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskSeen {
+    pub state: TaskState,
+    pub percent: Option<u8>,
+    pub messages: Vec<String>,
+}
+
+impl TaskRef {
+    /// Takes what [`TaskRef`] shows; anything else is none.
+    pub fn parse(text: &str) -> Option<Self> {
+        local_path(text).map(Self)
+    }
+
+    /// The task that an answer names, if any. The task itself tells more than its monitor.
+    pub(super) fn named_by(accepted: &Accepted) -> Option<Self> {
+        let part = Part(&accepted.value);
+        let is_task = part.text("@odata.type").is_some_and(|kind| kind.starts_with("#Task."))
+            || part.text("TaskState").is_some();
+        let task = part.as_link().filter(|_| is_task);
+        let monitor = accepted.location.clone().filter(|_| accepted.status == StatusCode::ACCEPTED);
+        task.or(monitor).map(Self)
+    }
+}
+
+impl fmt::Display for TaskRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TaskState {
+    pub const ALL: [Self; 13] = [
+        Self::New,
+        Self::Starting,
+        Self::Running,
+        Self::Suspended,
+        Self::Interrupted,
+        Self::Pending,
+        Self::Stopping,
+        Self::Completed,
+        Self::Killed,
+        Self::Exception,
+        Self::Service,
+        Self::Cancelling,
+        Self::Cancelled,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::New => "New",
+            Self::Starting => "Starting",
+            Self::Running => "Running",
+            Self::Suspended => "Suspended",
+            Self::Interrupted => "Interrupted",
+            Self::Pending => "Pending",
+            Self::Stopping => "Stopping",
+            Self::Completed => "Completed",
+            Self::Killed => "Killed",
+            Self::Exception => "Exception",
+            Self::Service => "Service",
+            Self::Cancelling => "Cancelling",
+            Self::Cancelled => "Cancelled",
+        }
+    }
+
+    /// Whether it is over: `Some(true)` when it went well, `None` while it goes on.
+    pub const fn ended(self) -> Option<bool> {
+        match self {
+            Self::Completed => Some(true),
+            Self::Killed | Self::Exception | Self::Cancelled => Some(false),
+            Self::New
+            | Self::Starting
+            | Self::Running
+            | Self::Suspended
+            | Self::Interrupted
+            | Self::Pending
+            | Self::Stopping
+            | Self::Service
+            | Self::Cancelling => None,
+        }
+    }
+}
+
+impl Bmc {
+    /// Looks how far a task is.
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
+        look(&self.link, task).await
+    }
+}
+
+impl System {
+    /// Looks how far a task is.
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
+        look(&self.link, task).await
+    }
+}
+
+async fn look(link: &Link, task: &TaskRef) -> Result<TaskSeen, Fault> {
+    let (question, reply) = link.look(&task.0).await?;
+    match reply.status {
+        StatusCode::NOT_FOUND | StatusCode::GONE => {
+            let said = format!("{} no longer knows of the task {task}", link.endpoint());
+            Err(Fault::new(Code::TaskLost, said))
+        }
+        status if status.is_success() => read(link, task, &reply),
+        status => failed(link, status, &question, &reply),
+    }
+}
+
+fn read(link: &Link, task: &TaskRef, reply: &Reply) -> Result<TaskSeen, Fault> {
+    let garbled = |why: String| {
+        let said = format!("{} says of the task {task}: {why}", link.endpoint());
+        Fault::new(Code::AnswerGarbled, said)
+    };
+    let body = reply.body.as_deref().map_err(|why| garbled(why.clone()))?;
+    let value: Value = match body {
+        [] => Value::Null,
+        body => serde_json::from_slice(body).map_err(|error| garbled(error.to_string()))?,
+    };
+    let part = Part(&value);
+    let state = match part.text("TaskState") {
+        Some(word) => TaskState::ALL
+            .into_iter()
+            .find(|state| state.as_str().eq_ignore_ascii_case(&word))
+            .ok_or_else(|| garbled(format!("its state is {word:?}")))?,
+        // A monitor answers 202 while the work goes on, and then what the work itself answered.
+        None if reply.status == StatusCode::ACCEPTED => TaskState::Running,
+        None => TaskState::Completed,
+    };
+    let percent = part.count("PercentComplete").map(|percent| percent.min(100) as u8);
+    let mut messages: Vec<String> = part
+        .list("Messages")
+        .filter_map(|one| one.text("Message"))
+        .map(|one| shown(&one))
+        .collect();
+    let extra = messages.len().saturating_sub(MAX_MESSAGES);
+    messages.drain(..extra);
+    Ok(TaskSeen { state, percent, messages })
+}
+
+/// A monitor passes on the refusal that the work ended with; other refusals are meant for us.
+fn failed(
+    link: &Link,
+    status: StatusCode,
+    question: &Question,
+    reply: &Reply,
+) -> Result<TaskSeen, Fault> {
+    let fault = verdict::fault(link.endpoint(), question, reply);
+    let ours = matches!(fault.code, Code::LoginRefused | Code::BmcBusy);
+    if ours || !status.is_client_error() {
+        return Err(fault);
+    }
+    Ok(TaskSeen { state: TaskState::Exception, percent: None, messages: vec![fault.said] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_task_is_named_by_itself_or_by_its_monitor() {
+        let named = |status: u16, location: Option<&str>, value: Value| {
+            let status = StatusCode::from_u16(status).unwrap();
+            let location = location.map(str::to_owned);
+            TaskRef::named_by(&Accepted { status, location, value }).map(|task| task.0)
+        };
+        let task = json!({"@odata.id": "/T/1", "@odata.type": "#Task.v1_4_3.Task"});
+        let other = json!({"@odata.id": "/U", "@odata.type": "#UpdateService.v1.UpdateService"});
+        assert_eq!(named(202, Some("/M/1"), task).as_deref(), Some("/T/1"));
+        assert_eq!(named(202, Some("/M/1"), Value::Null).as_deref(), Some("/M/1"));
+        assert_eq!(named(202, Some("/M/1"), other.clone()).as_deref(), Some("/M/1"));
+        assert_eq!(named(200, Some("/X"), other), None);
+        assert_eq!(named(204, None, Value::Null), None);
+    }
+}

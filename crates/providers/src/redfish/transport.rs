@@ -1,0 +1,253 @@
+//! One question and one answer over HTTP.
+//!
+//! What matters here is to know how far a question got. Nothing sent, and it can be asked again; sent
+//! without an answer, and a change may have been made ([`Broken`]). That is why connections are made
+//! here and not in a pool of somebody else. At most one idle connection is kept, for reads: controllers
+//! close them without a word, and a change that runs into that would be in doubt for nothing.
+
+use super::Timeouts;
+use super::endpoint::Endpoint;
+use super::trust::{Fingerprint, Judge, Trust};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::rt::{Read, Write};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use model::fault::{Code, Fault};
+use rustls::pki_types::ServerName;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+use tokio::time::{timeout, timeout_at};
+use tokio_rustls::TlsConnector;
+
+/// The largest answer that is read. Real ones stay far below; a whole expanded log may come near.
+const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+/// How old an idle connection may be when something is read over it.
+const MAX_IDLE: Duration = Duration::from_secs(20);
+
+type Asked = Request<Full<Bytes>>;
+type Sender = SendRequest<Full<Bytes>>;
+
+/// What is asked. It is not to be shown as a whole: a login has the password in its body.
+#[derive(Clone)]
+pub(super) struct Question {
+    pub method: Method,
+    pub path: String,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    pub body: Option<Bytes>,
+}
+
+impl Question {
+    /// True when the BMC does not do anything about it but answer.
+    pub fn only_reads(&self) -> bool {
+        self.method == Method::GET
+    }
+}
+
+/// What was answered. The body is missing when it was cut off or too long, with the reason.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Result<Bytes, String>,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The question was not asked.
+    Unsent(Fault),
+    /// The question was asked, or part of it, and then this happened.
+    Lost(String),
+}
+
+struct Idle {
+    sender: Sender,
+    since: Instant,
+}
+
+/// The way to one BMC.
+pub(super) struct Wire {
+    endpoint: Endpoint,
+    timeouts: Timeouts,
+    tls: Option<(Arc<Judge>, TlsConnector)>,
+    idle: Mutex<Option<Idle>>,
+}
+
+impl Wire {
+    pub fn new(endpoint: Endpoint, trust: Trust, timeouts: Timeouts) -> Result<Self, Fault> {
+        let tls = if endpoint.tls() {
+            let (judge, config) = Judge::new(trust)?;
+            Some((judge, TlsConnector::from(Arc::new(config))))
+        } else {
+            None
+        };
+        Ok(Self { endpoint, timeouts, tls, idle: Mutex::new(None) })
+    }
+
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    pub fn fingerprint(&self) -> Option<Fingerprint> {
+        self.tls.as_ref().and_then(|(judge, _)| judge.shown())
+    }
+
+    /// Asks once. A read over a connection that turns out to be dead is asked again over a new one.
+    pub async fn ask(&self, question: &Question) -> Result<Reply, Broken> {
+        let request = self.request(question).map_err(Broken::Unsent)?;
+        if let Some(sender) = self.take_idle(question) {
+            let begun = Instant::now();
+            match self.exchange(sender, request.clone()).await {
+                Ok(reply) => return Ok(reply),
+                Err(why) if begun.elapsed() >= self.timeouts.answer => {
+                    return Err(Broken::Lost(why));
+                }
+                Err(_dead) => {}
+            }
+        }
+        let sender = self.connect().await.map_err(Broken::Unsent)?;
+        self.exchange(sender, request).await.map_err(Broken::Lost)
+    }
+
+    fn take_idle(&self, question: &Question) -> Option<Sender> {
+        if !question.only_reads() {
+            return None;
+        }
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        let usable = idle.since.elapsed() < MAX_IDLE && !idle.sender.is_closed();
+        usable.then_some(idle.sender)
+    }
+
+    fn keep(&self, sender: Sender, reply: &Reply) {
+        if reply.body.is_ok() && !sender.is_closed() {
+            let idle = Idle { sender, since: Instant::now() };
+            *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(idle);
+        }
+    }
+
+    /// Asks over this connection, and keeps it where that went well.
+    async fn exchange(&self, mut sender: Sender, request: Asked) -> Result<Reply, String> {
+        let deadline = tokio::time::Instant::now() + self.timeouts.answer;
+        let late = || format!("no answer came within {} s", self.timeouts.answer.as_secs_f32());
+        timeout_at(deadline, sender.ready())
+            .await
+            .map_err(|_| late())?
+            .map_err(|error| told(&error))?;
+        let response = timeout_at(deadline, sender.send_request(request))
+            .await
+            .map_err(|_| late())?
+            .map_err(|error| told(&error))?;
+        let (parts, body) = response.into_parts();
+        let body = timeout_at(deadline, read(body)).await.unwrap_or_else(|_| Err(late()));
+        let reply = Reply { status: parts.status, headers: parts.headers, body };
+        self.keep(sender, &reply);
+        Ok(reply)
+    }
+
+    fn request(&self, question: &Question) -> Result<Asked, Fault> {
+        let body = question.body.clone().unwrap_or_default();
+        let mut request = Request::builder()
+            .method(&question.method)
+            .uri(&question.path)
+            .header(HOST, self.endpoint.authority())
+            .header("OData-Version", "4.0")
+            .header("Accept", "application/json");
+        if question.body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        for (name, value) in &question.headers {
+            request = request.header(name, value);
+        }
+        request.body(Full::new(body)).map_err(|error| {
+            let said = format!("{} cannot be asked for {}: {error}", self.endpoint, question.path);
+            Fault::new(Code::NotSupported, said)
+        })
+    }
+
+    /// A new connection, with the proof of who is at its other end where TLS is spoken.
+    async fn connect(&self) -> Result<Sender, Fault> {
+        let limit = self.timeouts.connect;
+        timeout(limit, self.connected()).await.unwrap_or_else(|_| {
+            let said = format!(
+                "{} could not be connected to within {} s",
+                self.endpoint,
+                limit.as_secs_f32()
+            );
+            Err(Fault::new(Code::BmcUnreachable, said))
+        })
+    }
+
+    async fn connected(&self) -> Result<Sender, Fault> {
+        let unreachable = |error: &dyn std::fmt::Display| {
+            let said = format!("{} could not be connected to: {error}", self.endpoint);
+            Fault::new(Code::BmcUnreachable, said)
+        };
+        let address = (self.endpoint.host(), self.endpoint.port());
+        let stream = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
+        // Questions are small and each waits for its answer, so nothing is gained by collecting them.
+        stream.set_nodelay(true).map_err(|error| unreachable(&error))?;
+        let Some((judge, connector)) = &self.tls else {
+            return speak(TokioIo::new(stream)).await.map_err(|error| unreachable(&error));
+        };
+        let name = ServerName::try_from(self.endpoint.host().to_owned())
+            .map_err(|error| unreachable(&error))?;
+        let stream = connector
+            .connect(name, stream)
+            .await
+            .map_err(|error| judge.explain(&self.endpoint, &error))?;
+        judge.settle();
+        speak(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))
+    }
+}
+
+/// Begins HTTP on a connection. What drives it ends with the sender.
+async fn speak<T>(stream: T) -> Result<Sender, hyper::Error>
+where
+    T: Read + Write + Unpin + Send + 'static,
+{
+    let (sender, connection) = http1::handshake(stream).await?;
+    tokio::spawn(async move {
+        // A connection that breaks is noticed by whoever waits for an answer on it.
+        let _ended = connection.await;
+    });
+    Ok(sender)
+}
+
+async fn read(body: Incoming) -> Result<Bytes, String> {
+    let whole = Limited::new(body, MAX_BODY_BYTES).collect().await;
+    whole.map(|collected| collected.to_bytes()).map_err(|error| {
+        let cut_off = error.downcast_ref::<hyper::Error>().map(told);
+        cut_off.unwrap_or_else(|| format!("the answer is longer than {MAX_BODY_BYTES} bytes"))
+    })
+}
+
+/// An error with its cause, which often is the only part that says something.
+fn told(error: &hyper::Error) -> String {
+    use std::error::Error;
+    match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_get_only_reads() {
+        for (method, reads) in [
+            (Method::GET, true),
+            (Method::POST, false),
+            (Method::PATCH, false),
+            (Method::DELETE, false),
+        ] {
+            let question = Question { method, path: "/".into(), headers: Vec::new(), body: None };
+            assert_eq!(question.only_reads(), reads);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Whom to believe that it is the BMC.
+//!
+//! Three ways, chosen by the operator: a certificate authority, one pinned certificate, or the first
+//! certificate that is seen. Whichever it is, the device must prove that it holds the certificate's
+//! key, and it must do so before anything is sent to it. What was seen is kept, so that the caller
+//! can record it and so that a refusal can name it.
+
+use super::endpoint::Endpoint;
+use model::fault::{Code, Fault};
+use ring::digest::{SHA256, digest};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring as ring_provider, verify_tls12_signature,
+    verify_tls13_signature,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+const PREFIX: &str = "sha256:";
+const BYTES: usize = 32;
+
+/// The SHA-256 of a certificate, shown as `sha256:` and hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; BYTES]);
+
+/// A text that is no fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoFingerprint;
+
+/// How a BMC proves who it is.
+#[derive(Debug, Clone)]
+pub enum Trust {
+    /// Its certificate is signed by one of these, has not run out, and is for its name or address.
+    Ca(Vec<CertificateDer<'static>>),
+    /// It has exactly this certificate, whoever signed it and until when.
+    Pinned(Fingerprint),
+    /// It has the certificate that was seen first. `None` means that none has been seen yet.
+    FirstUse(Option<Fingerprint>),
+}
+
+impl Fingerprint {
+    fn of(certificate: &CertificateDer<'_>) -> Self {
+        let mut bytes = [0; BYTES];
+        bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = NoFingerprint;
+
+    /// Takes what we show, and what other tools show: capitals, and colons between the bytes.
+    fn from_str(text: &str) -> Result<Self, NoFingerprint> {
+        let text = text.trim().to_ascii_lowercase();
+        let digits = text.strip_prefix(PREFIX).unwrap_or(&text).replace(':', "");
+        let all_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if digits.len() != 2 * BYTES || !all_hex {
+            return Err(NoFingerprint);
+        }
+        let mut bytes = [0; BYTES];
+        for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+            *byte = u8::from_str_radix(&digits[at..at + 2], 16).map_err(|_| NoFingerprint)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl fmt::Display for NoFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a fingerprint is {PREFIX} and {} hexadecimal digits", 2 * BYTES)
+    }
+}
+
+impl std::error::Error for NoFingerprint {}
+
+impl Trust {
+    /// Trusts the certificate authorities in a PEM file.
+    pub fn ca_from_pem(pem: &[u8]) -> Result<Self, Fault> {
+        let unreadable = |why: &str| {
+            let said = format!("The authority's certificates cannot be read as PEM: {why}");
+            Fault::new(Code::IdentityUntrusted, said)
+        };
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<_, _>>()
+            .map_err(|error| unreadable(&error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(unreadable("there is none in it"));
+        }
+        Ok(Self::Ca(certificates))
+    }
+}
+
+#[derive(Debug)]
+enum Rule {
+    Authority(Arc<WebPkiServerVerifier>),
+    Pinned(Fingerprint),
+    FirstUse,
+}
+
+/// Judges the certificates of one BMC.
+#[derive(Debug)]
+pub(super) struct Judge {
+    rule: Rule,
+    algorithms: WebPkiSupportedAlgorithms,
+    /// What is trusted on first use: given from outside, or seen in the first whole handshake.
+    known: OnceLock<Fingerprint>,
+    shown: Mutex<Option<Fingerprint>>,
+}
+
+impl Judge {
+    /// The judge, and a TLS configuration that asks it.
+    pub fn new(trust: Trust) -> Result<(Arc<Self>, ClientConfig), Fault> {
+        let provider = Arc::new(ring_provider::default_provider());
+        let known = OnceLock::new();
+        let rule = match trust {
+            Trust::Ca(certificates) => Rule::Authority(authority(certificates, &provider)?),
+            Trust::Pinned(fingerprint) => Rule::Pinned(fingerprint),
+            Trust::FirstUse(recorded) => {
+                if let Some(fingerprint) = recorded {
+                    known.get_or_init(|| fingerprint);
+                }
+                Rule::FirstUse
+            }
+        };
+        let algorithms = provider.signature_verification_algorithms;
+        let judge = Arc::new(Self { rule, algorithms, known, shown: Mutex::new(None) });
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(&error.to_string()))?
+            .dangerous()
+            .with_custom_certificate_verifier(judge.clone())
+            .with_no_client_auth();
+        Ok((judge, config))
+    }
+
+    /// The certificate that was shown last, whether it was believed or not.
+    pub fn shown(&self) -> Option<Fingerprint> {
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A handshake was completed: from now on, this is the one.
+    pub fn settle(&self) {
+        if let Some(fingerprint) = self.shown() {
+            self.known.get_or_init(|| fingerprint);
+        }
+    }
+
+    /// What a handshake that failed means.
+    pub fn explain(&self, endpoint: &Endpoint, error: &io::Error) -> Fault {
+        let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<Error>());
+        let Some(Error::InvalidCertificate(reason)) = tls else {
+            let said = format!("{endpoint} broke off while TLS was being agreed on: {error}");
+            return Fault::new(Code::BmcUnreachable, said);
+        };
+        let shown = self.shown().map_or_else(|| "none".to_owned(), |shown| shown.to_string());
+        if *reason == CertificateError::BadSignature {
+            let said = format!("{endpoint} shows the certificate {shown} and has not got its key");
+            return Fault::new(Code::IdentityUntrusted, said);
+        }
+        match (&self.rule, self.known.get()) {
+            (Rule::Pinned(wanted), _) => Fault::new(
+                Code::IdentityUntrusted,
+                format!("{endpoint} shows the certificate {shown}, and {wanted} is pinned"),
+            ),
+            (Rule::FirstUse, Some(known)) => Fault::new(
+                Code::IdentityChanged,
+                format!("{endpoint} shows the certificate {shown}, and {known} was trusted before"),
+            ),
+            (Rule::FirstUse, None) | (Rule::Authority(_), _) => Fault::new(
+                Code::IdentityUntrusted,
+                format!("The certificate {shown} of {endpoint} is not believed: {reason}"),
+            ),
+        }
+    }
+}
+
+impl ServerCertVerifier for Judge {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let shown = Fingerprint::of(end_entity);
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+        let believed = match &self.rule {
+            Rule::Authority(verifier) => {
+                return verifier.verify_server_cert(
+                    end_entity,
+                    intermediates,
+                    server_name,
+                    ocsp_response,
+                    now,
+                );
+            }
+            Rule::Pinned(fingerprint) => *fingerprint == shown,
+            Rule::FirstUse => self.known.get().is_none_or(|known| *known == shown),
+        };
+        if believed {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn authority(
+    certificates: Vec<CertificateDer<'static>>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<WebPkiServerVerifier>, Fault> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(|error| unusable(&error.to_string()))?;
+    }
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .build()
+        .map_err(|error| unusable(&error.to_string()))
+}
+
+fn unusable(why: &str) -> Fault {
+    let said = format!("What is given to recognise the BMC by cannot be used: {why}");
+    Fault::new(Code::IdentityUntrusted, said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fingerprint_is_read_as_tools_show_it() {
+        let shown = format!("sha256:{}", "0a".repeat(32));
+        let fingerprint: Fingerprint = shown.parse().unwrap();
+        assert_eq!(fingerprint.to_string(), shown);
+        let colons = vec!["0A"; 32].join(":");
+        assert_eq!(colons.parse(), Ok(fingerprint));
+        for wrong in ["", "sha256:", "0a", &"zz".repeat(32), &"é".repeat(32)] {
+            assert_eq!(wrong.parse::<Fingerprint>(), Err(NoFingerprint), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_authority_must_be_in_the_file() {
+        for pem in ["", "not pem", "-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n"] {
+            let fault = Trust::ca_from_pem(pem.as_bytes()).unwrap_err();
+            assert_eq!(fault.code, Code::IdentityUntrusted, "{pem}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Where a host is: what people write for it, and what it means.
+
+use model::refusal::Refusal;
+use std::fmt;
+
+/// A host's address. Whoever wrote `user@host` wants that user, whatever the credential says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    pub user: Option<String>,
+    pub host: String,
+    pub port: u16,
+}
+
+impl Endpoint {
+    pub const DEFAULT_PORT: u16 = 22;
+    const MAX_LEN: usize = 320;
+
+    /// `10.0.0.5`, `host:2222`, `[::1]:22`, `::1`, `user@host`, `ssh://user@host:22`.
+    pub fn parse(field: &str, text: &str) -> Result<Self, Refusal> {
+        Self::read(text).ok_or_else(|| {
+            let shown: String = text.chars().take(Self::MAX_LEN).collect();
+            let instead = "write host, host:port, [v6]:port or user@host";
+            Refusal::invalid(
+                field,
+                format!("{shown:?} is not an address of an SSH server"),
+                instead,
+            )
+        })
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix("ssh://").unwrap_or(text);
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
+        let (user, place) = match rest.rsplit_once('@') {
+            Some((user, place)) => (Some(user.to_string()), place),
+            None => (None, rest),
+        };
+        let (host, port) = split_port(place)?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
+        let word = |c: char| c.is_ascii_graphic() && !"/@:\"'\\".contains(c);
+        let sound = text.len() <= Self::MAX_LEN
+            && !host.is_empty()
+            && !host.starts_with('-')
+            && host.chars().all(plain)
+            && user.as_ref().is_none_or(|user| !user.is_empty() && user.chars().all(word));
+        sound.then(|| Self { user, host: host.to_string(), port })
+    }
+}
+
+fn split_port(place: &str) -> Option<(&str, u16)> {
+    let number = |port: &str| port.parse().ok().filter(|port| *port != 0);
+    if let Some(rest) = place.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']')?;
+        return match rest {
+            "" => Some((host, Endpoint::DEFAULT_PORT)),
+            _ => Some((host, number(rest.strip_prefix(':')?)?)),
+        };
+    }
+    match place.split_once(':') {
+        None => Some((place, Endpoint::DEFAULT_PORT)),
+        // More than one colon is an IPv6 address without brackets, which has no port.
+        Some((_, rest)) if rest.contains(':') => Some((place, Endpoint::DEFAULT_PORT)),
+        Some((host, port)) => Some((host, number(port)?)),
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_however_it_is_written() {
+        for (text, user, shown) in [
+            ("10.0.0.5", None, "10.0.0.5:22"),
+            ("10.0.0.5:2222", None, "10.0.0.5:2222"),
+            ("[::1]:2200", None, "[::1]:2200"),
+            ("[fe80::1%eth0]", None, "[fe80::1%eth0]:22"),
+            ("fe80::2", None, "[fe80::2]:22"),
+            ("admin@node7.example", Some("admin"), "node7.example:22"),
+            ("ssh://admin@node7:23/", Some("admin"), "node7:23"),
+        ] {
+            let endpoint = Endpoint::parse("f", text).unwrap();
+            assert_eq!((endpoint.user.as_deref(), endpoint.to_string()), (user, shown.to_string()));
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_the_name_of_its_field() {
+        for text in [
+            "", "@", "a@", "@a", ":22", "a:", "a:0", "a:70000", "a:x", "[::1", "[::1]x", "-a",
+            "a b", "a/b", "a;b", "u'v@h",
+        ] {
+            let refusal = Endpoint::parse("machine.spec.ssh_endpoint", text).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some("machine.spec.ssh_endpoint"), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! One question to a host: a command, what it is told, and what it says, all of it bounded.
+
+use super::connect::Host;
+use model::fault::{Code, Fault};
+use russh::client::Msg;
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// The extended data that is standard error.
+const STDERR: u32 = 1;
+
+/// What a command said, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Output {
+    /// The exit status, or nothing when a signal ended it.
+    pub status: Option<u32>,
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+}
+
+/// How a call went wrong, before anybody knows what it was for.
+pub(super) enum Broken {
+    /// The command was never sent.
+    Unsent(String),
+    /// It was sent, and the connection ended before the answer did.
+    Lost(String),
+    /// It was sent, and there was no end within the time.
+    Slow(String),
+    /// It can never be sent.
+    Refused(String),
+    /// The answer is longer than anybody wants.
+    TooLong(String),
+}
+
+impl Broken {
+    /// For what may have had an effect.
+    pub(super) fn acted(self) -> Fault {
+        match self {
+            Self::Unsent(said) => Fault::new(Code::HostUnreachable, said),
+            Self::Lost(said) => Fault::new(Code::AnswerLost, said),
+            Self::Slow(said) => Fault::new(Code::StepTimeout, said),
+            Self::Refused(said) => Fault::new(Code::NotSupported, said),
+            Self::TooLong(said) => Fault::new(Code::AnswerGarbled, said),
+        }
+    }
+
+    /// For what only looked.
+    pub(super) fn looked(self) -> Fault {
+        match self {
+            Self::Unsent(said) | Self::Lost(said) | Self::Slow(said) => {
+                Fault::new(Code::HostUnreachable, said)
+            }
+            Self::Refused(said) => Fault::new(Code::NotSupported, said),
+            Self::TooLong(said) => Fault::new(Code::AnswerGarbled, said),
+        }
+    }
+}
+
+impl Host {
+    /// How much of each output a call takes.
+    pub const MAX_ANSWER: usize = 1 << 20;
+    /// How much a command can be told. It fits into the window that servers open, so that it never has to wait there.
+    pub const MAX_STDIN: usize = 1 << 20;
+
+    /// Runs a command in the user's login shell and waits for its end: for probes, not for work. It may have had its
+    /// effect when the fault is `answer-lost` or `step-timeout`.
+    pub async fn run(&self, command: &str, stdin: &[u8], limit: Duration) -> Result<Output, Fault> {
+        self.call(command, stdin.to_vec(), limit).await.map_err(Broken::acted)
+    }
+
+    pub(super) async fn call(
+        &self,
+        command: &str,
+        stdin: Vec<u8>,
+        limit: Duration,
+    ) -> Result<Output, Broken> {
+        let (handle, place) = self.last().map_err(|fault| Broken::Unsent(fault.said))?;
+        if stdin.len() > Self::MAX_STDIN {
+            return Err(Broken::Refused(format!(
+                "{place} can be told {} bytes at most",
+                Self::MAX_STDIN
+            )));
+        }
+        let opened = timeout(self.settings.call_timeout, handle.channel_open_session()).await;
+        let unsent = |why: &dyn std::fmt::Display| {
+            Broken::Unsent(format!("{place} opened no session: {why}"))
+        };
+        let channel =
+            opened.map_err(|_| unsent(&"it did not answer"))?.map_err(|error| unsent(&error))?;
+        let (mut reader, session) = Session::split(channel);
+        match timeout(limit, session.converse(&mut reader, command, stdin)).await {
+            Err(_) => Err(Broken::Slow(format!(
+                "{place} did not finish within {} s",
+                limit.as_secs_f32()
+            ))),
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(Unheard::Cut)) => {
+                Err(Broken::Lost(format!("{place} was lost before it had answered")))
+            }
+            Ok(Err(Unheard::Denied)) => {
+                Err(Broken::Unsent(format!("{place} runs no commands for this user")))
+            }
+            Ok(Err(Unheard::TooLong)) => Err(Broken::TooLong(format!(
+                "{place} answered more than {} bytes",
+                Self::MAX_ANSWER
+            ))),
+        }
+    }
+}
+
+enum Unheard {
+    Cut,
+    Denied,
+    TooLong,
+}
+
+/// The sending half of a channel. It is closed when nobody wants it any more, also when the future that used it was
+/// dropped: servers allow few sessions on one connection.
+struct Session(Option<ChannelWriteHalf<Msg>>);
+
+impl Session {
+    fn split(channel: Channel<Msg>) -> (ChannelReadHalf, Self) {
+        let (reader, writer) = channel.split();
+        (reader, Self(Some(writer)))
+    }
+
+    async fn converse(
+        &self,
+        reader: &mut ChannelReadHalf,
+        command: &str,
+        stdin: Vec<u8>,
+    ) -> Result<Output, Unheard> {
+        let Some(writer) = &self.0 else { return Err(Unheard::Cut) };
+        writer.exec(true, command).await.map_err(|_| Unheard::Cut)?;
+        if !stdin.is_empty() {
+            writer.data_bytes(stdin).await.map_err(|_| Unheard::Cut)?;
+        }
+        writer.eof().await.map_err(|_| Unheard::Cut)?;
+        hear(reader).await
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let (Some(writer), Ok(runtime)) = (self.0.take(), tokio::runtime::Handle::try_current())
+        else {
+            return;
+        };
+        // Nobody waits for this; a connection that is gone needs no closing.
+        drop(runtime.spawn(async move { writer.close().await }));
+    }
+}
+
+/// Hears a command out. It has ended when the server says how; a channel that closes without that was cut.
+async fn hear(reader: &mut ChannelReadHalf) -> Result<Output, Unheard> {
+    let mut output = Output::default();
+    let mut ended = false;
+    while let Some(message) = reader.wait().await {
+        match message {
+            ChannelMsg::Data { data } => take(&mut output.stdout, &data)?,
+            ChannelMsg::ExtendedData { data, ext } if ext == STDERR => {
+                take(&mut output.stderr, &data)?
+            }
+            ChannelMsg::ExitStatus { exit_status } => {
+                (output.status, ended) = (Some(exit_status), true)
+            }
+            ChannelMsg::ExitSignal { .. } => ended = true,
+            ChannelMsg::Failure => return Err(Unheard::Denied),
+            ChannelMsg::Close => break,
+            // A protocol of others: what is not about the command's words or end is none of our business.
+            _ => {}
+        }
+    }
+    if ended { Ok(output) } else { Err(Unheard::Cut) }
+}
+
+fn take(kept: &mut Vec<u8>, data: &[u8]) -> Result<(), Unheard> {
+    if kept.len() + data.len() > Host::MAX_ANSWER {
+        return Err(Unheard::TooLong);
+    }
+    kept.extend_from_slice(data);
+    Ok(())
+}

@@ -1,0 +1,319 @@
+//! Getting in: from hop to hop, looking at each server's key before anything secret is said to it.
+//!
+//! Every hop has a time in which it must be reached and logged in to. What goes wrong here has never reached the host's
+//! shell, so every fault of this file means that nothing has happened.
+
+use super::hostkey::{HostKey, Trust};
+use super::{Endpoint, Settings};
+use model::fault::{Code, Fault};
+use russh::client::{self, AuthResult, DisconnectReason, Handle, KeyboardInteractiveAuthResponse};
+use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
+use russh::{MethodKind, Preferred};
+use secrecy::{ExposeSecret, SecretString};
+use std::borrow::Cow;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How many rounds of questions a login may take that asks for the password in words.
+const MAX_QUESTIONS: usize = 4;
+/// How many messages may wait for whoever reads a channel.
+const CHANNEL_MESSAGES: usize = 16;
+const WINDOW_BYTES: u32 = 1 << 20;
+
+/// Who we are on a host.
+#[derive(Debug, Clone)]
+pub struct Login {
+    pub user: String,
+    pub proof: Proof,
+}
+
+#[derive(Debug, Clone)]
+pub enum Proof {
+    Password(SecretString),
+    /// A private key as OpenSSH or PKCS#8 write it: Ed25519 or ECDSA.
+    Key {
+        pem: SecretString,
+        passphrase: Option<SecretString>,
+    },
+}
+
+/// One server on the way.
+#[derive(Debug, Clone)]
+pub struct Hop {
+    pub endpoint: Endpoint,
+    pub login: Login,
+    pub trust: Trust,
+}
+
+/// The way to a host: the jump hosts in order, then the host.
+#[derive(Debug, Clone)]
+pub struct Route {
+    pub hops: Vec<Hop>,
+    pub last: Hop,
+}
+
+impl Route {
+    pub const MAX_HOPS: usize = 8;
+
+    pub fn direct(last: Hop) -> Self {
+        Self { hops: Vec::new(), last }
+    }
+}
+
+/// A host that we are logged in to. Dropping it ends the connection; jobs go on.
+pub struct Host {
+    /// From the first server to the last: each is reached through the one before.
+    links: Vec<Link>,
+    pub(super) settings: Settings,
+}
+
+pub(super) struct Link {
+    pub(super) handle: Handle<Watch>,
+    endpoint: Endpoint,
+    key: HostKey,
+}
+
+impl Host {
+    pub async fn connect(route: Route, settings: Settings) -> Result<Self, Fault> {
+        if route.hops.len() > Route::MAX_HOPS {
+            let said = format!(
+                "the way to {} has more than {} jump hosts",
+                route.last.endpoint,
+                Route::MAX_HOPS
+            );
+            return Err(Fault::new(Code::NotSupported, said));
+        }
+        let mut links: Vec<Link> = Vec::new();
+        for hop in route.hops.iter().chain([&route.last]) {
+            let made = timeout(settings.connect_timeout, link(links.last(), hop, &settings)).await;
+            links.push(made.map_err(|_| too_slow(&hop.endpoint, settings.connect_timeout))??);
+        }
+        Ok(Self { links, settings })
+    }
+
+    /// The key that each server showed, from the first jump host to the host, for the caller to record.
+    pub fn host_keys(&self) -> Vec<(Endpoint, HostKey)> {
+        self.links.iter().map(|link| (link.endpoint.clone(), link.key.clone())).collect()
+    }
+
+    /// False once the connection is known to be gone. True proves nothing.
+    pub fn is_open(&self) -> bool {
+        self.links.iter().all(|link| !link.handle.is_closed())
+    }
+
+    /// The last server of the way, and how it is called in what we say about it.
+    pub(super) fn last(&self) -> Result<(&Handle<Watch>, String), Fault> {
+        let none = || Fault::new(Code::HostUnreachable, "there is no connection to any host");
+        let link = self.links.last().ok_or_else(none)?;
+        Ok((&link.handle, link.endpoint.to_string()))
+    }
+}
+
+fn too_slow(endpoint: &Endpoint, limit: Duration) -> Fault {
+    let said = format!("{endpoint} did not let us in within {} s", limit.as_secs_f32());
+    Fault::new(Code::HostUnreachable, said)
+}
+
+/// Reaches one server, through the one before where there is one, and logs in.
+async fn link(before: Option<&Link>, hop: &Hop, settings: &Settings) -> Result<Link, Fault> {
+    let Endpoint { host, port, .. } = &hop.endpoint;
+    match before {
+        None => {
+            let socket = TcpStream::connect((host.as_str(), *port)).await;
+            let socket = socket.map_err(|error| unreachable(hop, &error))?;
+            // Small questions and answers must not wait for one another; without it, it is only slower.
+            let _ = socket.set_nodelay(true);
+            greet(socket, hop, settings).await
+        }
+        Some(jump) => {
+            let opened =
+                jump.handle.channel_open_direct_tcpip(host, u32::from(*port), "127.0.0.1", 0).await;
+            let channel = opened.map_err(|error| {
+                let said = format!(
+                    "{} could not be reached through {}: {error}",
+                    hop.endpoint, jump.endpoint
+                );
+                Fault::new(Code::HostUnreachable, said)
+            })?;
+            greet(channel.into_stream(), hop, settings).await
+        }
+    }
+}
+
+/// Agrees on keys over a stream, looks whom we speak with, and logs in.
+async fn greet<S>(stream: S, hop: &Hop, settings: &Settings) -> Result<Link, Fault>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let watch = Watch { trust: hop.trust.clone(), notes: Arc::default() };
+    let notes = watch.notes.clone();
+    let config = Arc::new(config(&hop.trust, settings));
+    let met = client::connect_stream(config, stream, watch).await;
+    let mut handle = met.map_err(|error| not_met(hop, &notes, &error))?;
+    let key = notes.key.get().cloned();
+    let key = key.ok_or_else(|| unreachable(hop, &"it showed no host key"))?;
+    log_in(&mut handle, hop, &notes).await?;
+    Ok(Link { handle, endpoint: hop.endpoint.clone(), key })
+}
+
+fn config(trust: &Trust, settings: &Settings) -> client::Config {
+    client::Config {
+        window_size: WINDOW_BYTES,
+        channel_buffer_size: CHANNEL_MESSAGES,
+        preferred: Preferred { key: Cow::Owned(trust.algorithms()), ..Preferred::DEFAULT },
+        keepalive_interval: Some(settings.keepalive_interval),
+        keepalive_max: Settings::KEEPALIVES,
+        ..client::Config::default()
+    }
+}
+
+fn unreachable(hop: &Hop, why: &dyn std::fmt::Display) -> Fault {
+    Fault::new(
+        Code::HostUnreachable,
+        format!("{} could not be reached over SSH: {why}", hop.endpoint),
+    )
+}
+
+/// Why a server was not met: its key, what it speaks, or the way to it.
+fn not_met(hop: &Hop, notes: &Notes, error: &russh::Error) -> Fault {
+    match (error, notes.key.get()) {
+        (_, Some(key)) if !hop.trust.accepts(key) => {
+            hop.trust.fault(&hop.endpoint.to_string(), key)
+        }
+        (russh::Error::NoCommonAlgo { kind, theirs, .. }, _) => {
+            let theirs = theirs.join(", ");
+            let said = format!(
+                "{} and we have no {kind:?} algorithm in common, it offers {theirs}",
+                hop.endpoint
+            );
+            Fault::new(Code::NotSupported, said)
+        }
+        (error, _) => unreachable(hop, error),
+    }
+}
+
+/// What a server told us about itself and about the end.
+#[derive(Default)]
+struct Notes {
+    key: OnceLock<HostKey>,
+    goodbye: OnceLock<String>,
+}
+
+/// Listens to a connection. What it hears is needed by whoever made the connection.
+pub(super) struct Watch {
+    trust: Trust,
+    notes: Arc<Notes>,
+}
+
+impl client::Handler for Watch {
+    type Error = russh::Error;
+
+    async fn check_server_key(
+        &mut self,
+        key: &PublicKeyOrCertificate,
+    ) -> Result<bool, russh::Error> {
+        let shown = HostKey::of(&key.public_key());
+        let accepted = self.trust.accepts(&shown);
+        // A second exchange of keys on the same connection must show the same key.
+        Ok(*self.notes.key.get_or_init(|| shown.clone()) == shown && accepted)
+    }
+
+    async fn disconnected(
+        &mut self,
+        reason: DisconnectReason<russh::Error>,
+    ) -> Result<(), russh::Error> {
+        match reason {
+            DisconnectReason::ReceivedDisconnect(info) => {
+                // Only the first goodbye counts.
+                let _ = self.notes.goodbye.set(info.message);
+                Ok(())
+            }
+            DisconnectReason::Error(error) => Err(error),
+        }
+    }
+}
+
+async fn log_in(handle: &mut Handle<Watch>, hop: &Hop, notes: &Notes) -> Result<(), Fault> {
+    let user = hop.endpoint.user.as_ref().unwrap_or(&hop.login.user).clone();
+    let (means, answer) = match &hop.login.proof {
+        Proof::Password(password) => ("a password", with_password(handle, &user, password).await),
+        Proof::Key { pem, passphrase } => {
+            let key = private_key(hop, pem, passphrase.as_ref())?;
+            // Only an RSA key has a choice of hash.
+            let key = PrivateKeyWithHashAlg::new(Arc::new(key), None);
+            ("a key", handle.authenticate_publickey(user.clone(), key).await)
+        }
+    };
+    let refused = |why: String| {
+        let said = format!("{} refused the login of {user} with {means}: {why}", hop.endpoint);
+        Fault::new(Code::LoginRefused, said)
+    };
+    match answer {
+        Ok(AuthResult::Success) => Ok(()),
+        Ok(AuthResult::Failure { partial_success: true, .. }) => {
+            Err(refused("it is right, but not enough; a second proof is asked for".to_string()))
+        }
+        Ok(AuthResult::Failure { remaining_methods, .. }) => {
+            let ways: Vec<&str> = remaining_methods.iter().map(Into::into).collect();
+            Err(refused(format!("it takes {}", ways.join(", "))))
+        }
+        // A server that says goodbye in the middle of a login has refused it, and counts such tries.
+        Err(error) => Err(match notes.goodbye.get() {
+            Some(goodbye) => refused(goodbye.clone()),
+            None => unreachable(hop, &error),
+        }),
+    }
+}
+
+fn private_key(
+    hop: &Hop,
+    pem: &SecretString,
+    passphrase: Option<&SecretString>,
+) -> Result<PrivateKey, Fault> {
+    let passphrase = passphrase.map(|secret| secret.expose_secret());
+    let unusable = |why: &dyn std::fmt::Display| {
+        let said = format!("the private key for {} cannot be used: {why}", hop.endpoint);
+        Fault::new(Code::CredentialMissing, said)
+    };
+    let key = russh::keys::decode_secret_key(pem.expose_secret(), passphrase)
+        .map_err(|error| unusable(&error))?;
+    if key.algorithm().is_rsa() {
+        return Err(unusable(&"it is an RSA key; make an Ed25519 or ECDSA key"));
+    }
+    Ok(key)
+}
+
+/// Logs in with a password, also where the server insists on asking for it in words.
+async fn with_password(
+    handle: &mut Handle<Watch>,
+    user: &str,
+    password: &SecretString,
+) -> Result<AuthResult, russh::Error> {
+    let answer = handle.authenticate_password(user, password.expose_secret()).await?;
+    let AuthResult::Failure { remaining_methods, .. } = &answer else { return Ok(answer) };
+    // Where the password itself was looked at, a second try would count as a second failure.
+    if remaining_methods.contains(&MethodKind::Password)
+        || !remaining_methods.contains(&MethodKind::KeyboardInteractive)
+    {
+        return Ok(answer);
+    }
+    let mut asked = handle.authenticate_keyboard_interactive_start(user, None).await?;
+    for _ in 0..MAX_QUESTIONS {
+        let prompts = match asked {
+            KeyboardInteractiveAuthResponse::Success => return Ok(AuthResult::Success),
+            KeyboardInteractiveAuthResponse::Failure { remaining_methods, partial_success } => {
+                return Ok(AuthResult::Failure { remaining_methods, partial_success });
+            }
+            KeyboardInteractiveAuthResponse::InfoRequest { prompts, .. } => prompts,
+        };
+        // What may be shown while it is typed is not the password.
+        let word =
+            |echo: bool| if echo { String::new() } else { password.expose_secret().to_string() };
+        let words = prompts.iter().map(|prompt| word(prompt.echo)).collect();
+        asked = handle.authenticate_keyboard_interactive_respond(words).await?;
+    }
+    Ok(answer)
+}

@@ -1,0 +1,281 @@
+//! Reading what a job says, from any byte on, until it has ended.
+//!
+//! A job's two outputs lie in two files, and the host writes down from time to time how long each has become. These
+//! samples are the order of the log: up to a sample first what came on standard output, then what came on standard error.
+//! They only ever grow, so a byte of the log stays the same byte for every reader, every time, and after every crash.
+
+use super::call::Broken;
+use super::connect::Host;
+use super::job::{Sizes, State};
+use super::script::Ask;
+use crate::port::{Journal, Stream};
+use model::fault::{Code, Fault};
+use std::time::Duration;
+
+/// How much of the samples is read at once.
+const SAMPLE_PAGE: usize = 64 << 10;
+/// How long the host waits for something new before it answers that there is nothing.
+const NEWS_WITHIN: Duration = Duration::from_secs(5);
+/// Output is asked for in blocks, this many at a time, and handed on in smaller pieces.
+const BLOCK: u64 = 4096;
+const PAGE_BLOCKS: u64 = 128;
+const PIECE: usize = 32 << 10;
+
+impl Host {
+    /// Writes what the job said from byte `from` of its log on to the journal, and goes on until the job has ended, has
+    /// been lost or never was. Answers how long the log is. Whoever does not want to wait for that drops the future.
+    pub async fn read(&self, key: &str, from: u64, journal: &Journal) -> Result<u64, Fault> {
+        let mut log = Log { told: from, ..Log::default() };
+        let mut skip = 0;
+        loop {
+            let tenths = NEWS_WITHIN.as_secs() * 10;
+            let look = Ask::Look { skip, most: SAMPLE_PAGE, tenths };
+            let limit = self.settings.call_timeout + NEWS_WITHIN * 2;
+            let answer = self.ask(key, look, limit).await.map_err(Broken::looked)?;
+            let state = self.state(key, &answer)?;
+            let page = answer.behind(Some("samples"));
+            let (samples, used) = samples(page);
+            skip += used as u64;
+            let bound = match state {
+                State::Lost { sizes, .. } => sizes,
+                State::Never | State::Barred | State::Running { .. } | State::Ended { .. } => None,
+            };
+            for stretch in log.grow(samples.iter().map(|sizes| sizes.within(bound))) {
+                self.tell(key, &stretch, journal).await?;
+            }
+            // What follows is about the end, and there may be more samples before it.
+            if page.len() < SAMPLE_PAGE && self.tell_end(key, state, &mut log, journal).await? {
+                return Ok(log.length.max(from));
+            }
+        }
+    }
+
+    /// Tells what comes behind the last sample, once the job says nothing more. False while it runs.
+    async fn tell_end(
+        &self,
+        key: &str,
+        state: State,
+        log: &mut Log,
+        journal: &Journal,
+    ) -> Result<bool, Fault> {
+        let (last, cut) = match state {
+            State::Running { .. } => return Ok(false),
+            State::Never | State::Barred => return Ok(true),
+            State::Ended { sizes, cut, .. } => (Some(sizes), cut),
+            State::Lost { sizes, .. } => (sizes, (false, false)),
+        };
+        for stretch in log.grow(last) {
+            self.tell(key, &stretch, journal).await?;
+        }
+        let said = cut_lines(last.unwrap_or_default(), cut);
+        if let Some(rest) = log.add(said.as_bytes()) {
+            journal.write(Stream::Stderr, rest.to_vec()).await;
+        }
+        Ok(true)
+    }
+
+    /// Fetches one stretch of an output and hands it on.
+    async fn tell(&self, key: &str, stretch: &Stretch, journal: &Journal) -> Result<(), Fault> {
+        let mut at = stretch.begin;
+        while at < stretch.end {
+            let end = stretch.end.min((at / BLOCK + PAGE_BLOCKS) * BLOCK);
+            let bytes = self.fetch(key, stretch.stream, at, end).await?;
+            for piece in bytes.chunks(PIECE) {
+                journal.write(stretch.stream, piece.to_vec()).await;
+            }
+            at = end;
+        }
+        Ok(())
+    }
+
+    /// The bytes of an output from `begin` to `end`, within one page of blocks.
+    async fn fetch(
+        &self,
+        key: &str,
+        stream: Stream,
+        begin: u64,
+        end: u64,
+    ) -> Result<Vec<u8>, Fault> {
+        let file = match stream {
+            Stream::Stdout => "out",
+            Stream::Stderr => "err",
+        };
+        let first = begin / BLOCK;
+        let count = end.div_ceil(BLOCK) - first;
+        let ask = Ask::Fetch { file, block: BLOCK, first, count };
+        let answer =
+            self.ask(key, ask, self.settings.call_timeout).await.map_err(Broken::looked)?;
+        let words = answer.words();
+        if words != ["data"] {
+            return Err(self.failure("read", key, &answer, &words));
+        }
+        let part = |offset: u64| usize::try_from(offset - first * BLOCK).unwrap_or(usize::MAX);
+        let bytes = answer.behind(None).get(part(begin)..part(end)).map(<[u8]>::to_vec);
+        bytes.ok_or_else(|| {
+            let said = format!(
+                "the {file}put of {key} is shorter than the host says, it ends before byte {end}"
+            );
+            Fault::new(Code::AnswerGarbled, said)
+        })
+    }
+}
+
+/// The whole samples of a page, and how many bytes of it they take. What a full disk tore apart is left out.
+fn samples(page: &[u8]) -> (Vec<Sizes>, usize) {
+    let mut found = Vec::new();
+    let mut used = 0;
+    let mut at = 0;
+    for line in page.split(|byte| *byte == b'\n') {
+        at += line.len();
+        if let Some(sizes) = sample(line) {
+            found.push(sizes);
+            used = at;
+        }
+        at += 1;
+    }
+    // A page without a whole sample that is full must not be asked for again.
+    if found.is_empty() && page.len() >= SAMPLE_PAGE { (found, page.len()) } else { (found, used) }
+}
+
+fn sample(line: &[u8]) -> Option<Sizes> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
+    let out = words.next()?.parse().ok()?;
+    let err = words.next()?.parse().ok()?;
+    (words.next() == Some(".") && words.next().is_none()).then_some(Sizes { out, err })
+}
+
+impl Sizes {
+    fn within(self, bound: Option<Sizes>) -> Sizes {
+        bound.map_or(self, |bound| Sizes {
+            out: self.out.min(bound.out),
+            err: self.err.min(bound.err),
+        })
+    }
+}
+
+/// A piece of one of the outputs, by its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stretch {
+    stream: Stream,
+    begin: u64,
+    end: u64,
+}
+
+/// The log as far as it is known: where both outputs are in it, and how much of it was told.
+#[derive(Debug, Default)]
+struct Log {
+    seen: Sizes,
+    length: u64,
+    told: u64,
+}
+
+impl Log {
+    /// Takes in samples, and answers which stretches have not been told. Those that follow one another are one.
+    fn grow(&mut self, samples: impl IntoIterator<Item = Sizes>) -> Vec<Stretch> {
+        let mut stretches: Vec<Stretch> = Vec::new();
+        for Sizes { out, err } in samples {
+            let before = self.seen;
+            self.seen = Sizes { out: out.max(before.out), err: err.max(before.err) };
+            for (stream, begin, end) in [
+                (Stream::Stdout, before.out, self.seen.out),
+                (Stream::Stderr, before.err, self.seen.err),
+            ] {
+                let known = self.told.saturating_sub(self.length).min(end - begin);
+                self.length += end - begin;
+                let begin = begin + known;
+                match stretches.last_mut() {
+                    Some(last) if last.stream == stream && last.end == begin => last.end = end,
+                    Some(_) | None if begin < end => stretches.push(Stretch { stream, begin, end }),
+                    Some(_) | None => {}
+                }
+            }
+        }
+        stretches
+    }
+
+    /// Adds words of our own to the end of the log, and answers what of them was not told.
+    fn add<'a>(&mut self, said: &'a [u8]) -> Option<&'a [u8]> {
+        let known = usize::try_from(self.told.saturating_sub(self.length)).unwrap_or(usize::MAX);
+        self.length += said.len() as u64;
+        said.get(known..).filter(|rest| !rest.is_empty())
+    }
+}
+
+fn cut_lines(sizes: Sizes, cut: (bool, bool)) -> String {
+    let line = |name: &str, size: u64| {
+        format!("farrier: {name} was cut after {size} bytes, the rest was not kept\n")
+    };
+    let out = if cut.0 { line("standard output", sizes.out) } else { String::new() };
+    let err = if cut.1 { line("standard error", sizes.err) } else { String::new() };
+    out + &err
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLES: [Sizes; 4] = [
+        Sizes { out: 10, err: 0 },
+        Sizes { out: 30, err: 5 },
+        Sizes { out: 30, err: 9 },
+        Sizes { out: 31, err: 9 },
+    ];
+
+    /// The log, byte by byte, as somebody hears it who reads from here.
+    fn heard(from: u64, groups: &[&[Sizes]]) -> Vec<(Stream, u64)> {
+        let mut log = Log { told: from, ..Log::default() };
+        let stretches =
+            groups.iter().flat_map(|group| log.grow(group.iter().copied())).collect::<Vec<_>>();
+        stretches.iter().flat_map(|s| (s.begin..s.end).map(|at| (s.stream, at))).collect()
+    }
+
+    #[test]
+    fn from_any_byte_the_log_goes_on_as_it_was() {
+        let whole = heard(0, &[&SAMPLES]);
+        assert_eq!(whole.len(), 40);
+        assert_eq!(whole[30], (Stream::Stderr, 0));
+        assert_eq!(whole[39], (Stream::Stdout, 30));
+        for from in 0..=45 {
+            let rest = whole.get(from..).unwrap_or_default();
+            assert_eq!(heard(from as u64, &[&SAMPLES]), rest, "from {from}");
+            assert_eq!(
+                heard(from as u64, &[&SAMPLES[..1], &SAMPLES[1..3], &SAMPLES[3..]]),
+                rest,
+                "from {from}"
+            );
+        }
+    }
+
+    #[test]
+    fn stretches_that_follow_one_another_are_fetched_at_once() {
+        let mut log = Log::default();
+        let sizes = (1..=1000).map(|out| Sizes { out, err: 0 });
+        assert_eq!(log.grow(sizes), [Stretch { stream: Stream::Stdout, begin: 0, end: 1000 }]);
+    }
+
+    #[test]
+    fn our_own_words_are_part_of_the_log() {
+        for (told, rest) in
+            [(0, Some("abc")), (10, Some("abc")), (11, Some("bc")), (13, None), (99, None)]
+        {
+            let mut log = Log { told, length: 10, ..Log::default() };
+            assert_eq!(log.add(b"abc"), rest.map(str::as_bytes), "{told}");
+            assert_eq!(log.length, 13);
+        }
+        assert!(
+            cut_lines(Sizes { out: 7, err: 0 }, (true, false))
+                .contains("standard output was cut after 7 bytes")
+        );
+        assert_eq!(cut_lines(Sizes::default(), (false, false)), "");
+    }
+
+    #[test]
+    fn torn_samples_are_left_out() {
+        let (found, used) = samples(b"\n1 0 .\n2\n3 1 .\n44 1");
+        assert_eq!(found, [Sizes { out: 1, err: 0 }, Sizes { out: 3, err: 1 }]);
+        assert_eq!(used, b"\n1 0 .\n2\n3 1 .".len());
+        assert_eq!(samples(b""), (vec![], 0));
+        assert_eq!(samples(b"\n5 "), (vec![], 0));
+        assert_eq!(samples(&[b'x'; SAMPLE_PAGE]).1, SAMPLE_PAGE);
+    }
+}

@@ -1,0 +1,164 @@
+//! Whom we trust: a host's public key, and what is said about one that was not expected.
+
+use model::fault::{Code, Fault};
+use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PublicKey};
+use std::fmt;
+use std::str::FromStr;
+
+/// A host's public key. It is shown and recorded as `ssh-ed25519 AAAA…`, without anybody's comment.
+#[derive(Clone)]
+pub struct HostKey(PublicKey);
+
+impl HostKey {
+    pub(super) fn of(key: &PublicKey) -> Self {
+        Self(PublicKey::new(key.key_data().clone(), ""))
+    }
+
+    /// The short form that people compare: `SHA256:…`, as `ssh-keygen -l` prints it.
+    pub fn fingerprint(&self) -> String {
+        self.0.fingerprint(HashAlg::Sha256).to_string()
+    }
+}
+
+impl PartialEq for HostKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key_data() == other.0.key_data()
+    }
+}
+
+impl Eq for HostKey {}
+
+impl fmt::Display for HostKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.to_openssh().map_err(|_| fmt::Error)?.trim_end())
+    }
+}
+
+impl fmt::Debug for HostKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostKey({})", self.fingerprint())
+    }
+}
+
+impl FromStr for HostKey {
+    type Err = String;
+
+    /// Reads a line as it stands in a `.pub` file; a comment behind the key is left out.
+    fn from_str(line: &str) -> Result<Self, String> {
+        PublicKey::from_openssh(line.trim()).map(|key| Self::of(&key)).map_err(|error| {
+            format!("this is not a host key as in a .pub file, `ssh-ed25519 AAAA…`: {error}")
+        })
+    }
+}
+
+/// Which keys a host may have.
+#[derive(Debug, Clone)]
+pub enum Trust {
+    /// One of these and no other.
+    Pinned(Vec<HostKey>),
+    /// Whatever it had when it was first met; nothing is known before that.
+    FirstUse(Option<HostKey>),
+}
+
+impl Trust {
+    pub(super) fn known(&self) -> &[HostKey] {
+        match self {
+            Self::Pinned(keys) => keys,
+            Self::FirstUse(key) => key.as_slice(),
+        }
+    }
+
+    pub(super) fn accepts(&self, key: &HostKey) -> bool {
+        matches!(self, Self::FirstUse(None)) || self.known().contains(key)
+    }
+
+    /// What to say when the server at `place` showed a key that is not accepted.
+    pub(super) fn fault(&self, place: &str, shown: &HostKey) -> Fault {
+        let shown = shown.fingerprint();
+        match self {
+            Self::Pinned(keys) => {
+                let pinned: Vec<_> = keys.iter().map(HostKey::fingerprint).collect();
+                let said = format!(
+                    "{place} showed the host key {shown}, which is none of the pinned ones: {}",
+                    pinned.join(", ")
+                );
+                Fault::new(Code::IdentityUntrusted, said)
+            }
+            Self::FirstUse(before) => {
+                let before =
+                    before.as_ref().map_or_else(|| "none".to_string(), HostKey::fingerprint);
+                let said = format!(
+                    "{place} showed the host key {shown}, and had {before} when it was first met"
+                );
+                Fault::new(Code::IdentityChanged, said)
+            }
+        }
+    }
+
+    /// The kinds of key to ask for, those of known keys first: a host that has several must show one we can compare.
+    pub(super) fn algorithms(&self) -> Vec<Algorithm> {
+        let mut wanted: Vec<Algorithm> = self.known().iter().map(|key| key.0.algorithm()).collect();
+        wanted.extend([
+            Algorithm::Ed25519,
+            Algorithm::Ecdsa { curve: EcdsaCurve::NistP256 },
+            Algorithm::Ecdsa { curve: EcdsaCurve::NistP384 },
+            Algorithm::Ecdsa { curve: EcdsaCurve::NistP521 },
+        ]);
+        let mut unique: Vec<Algorithm> = Vec::new();
+        for algorithm in wanted {
+            if !unique.contains(&algorithm) && !matches!(algorithm, Algorithm::Rsa { .. }) {
+                unique.push(algorithm);
+            }
+        }
+        unique
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAILM+rvN+ot98qgEN796jTiQfZfG1KaT0PtFDJ/XFSqti somebody@somewhere";
+    const B: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIA6rWI3G1sz07DnfFlrouTcysQlj2P+jpNSOEWD9OJ3X";
+
+    fn key(line: &str) -> HostKey {
+        line.parse().unwrap()
+    }
+
+    #[test]
+    fn a_key_is_itself_without_its_comment() {
+        let shown = key(A).to_string();
+        assert_eq!(Some(shown.as_str()), A.strip_suffix(" somebody@somewhere"));
+        assert_eq!(key(&shown), key(A));
+        assert_ne!(key(A), key(B));
+        assert!(key(A).fingerprint().starts_with("SHA256:"));
+        assert!("ssh-ed25519 nonsense".parse::<HostKey>().is_err());
+    }
+
+    #[test]
+    fn only_who_is_expected_is_accepted() {
+        let (a, b) = (key(A), key(B));
+        for (trust, key, code) in [
+            (Trust::FirstUse(None), &a, None),
+            (Trust::FirstUse(Some(a.clone())), &a, None),
+            (Trust::FirstUse(Some(a.clone())), &b, Some(Code::IdentityChanged)),
+            (Trust::Pinned(vec![a.clone(), b.clone()]), &b, None),
+            (Trust::Pinned(vec![a.clone()]), &b, Some(Code::IdentityUntrusted)),
+            (Trust::Pinned(vec![]), &b, Some(Code::IdentityUntrusted)),
+        ] {
+            assert_eq!(trust.accepts(key), code.is_none(), "{trust:?}");
+            if let Some(code) = code {
+                let fault = trust.fault("host:22", key);
+                assert_eq!(fault.code, code);
+                assert!(fault.said.contains(&key.fingerprint()), "{fault}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_kind_of_a_known_key_is_asked_for_first() {
+        assert_eq!(Trust::FirstUse(None).algorithms().len(), 4);
+        assert_eq!(Trust::FirstUse(Some(key(A))).algorithms().first(), Some(&Algorithm::Ed25519));
+    }
+}

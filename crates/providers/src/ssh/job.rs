@@ -1,0 +1,386 @@
+//! Jobs on a host: begun at most once under a key, looked at, stopped, forgotten.
+//!
+//! Where the connection is lost matters: a start or a stop that was sent may have happened, so its fault says maybe. A
+//! look has no effect, so a lost look only means that the host cannot be seen.
+
+use super::call::{Broken, Output};
+use super::connect::Host;
+use super::script::{Ask, MAX_COMMAND, SHELL, script};
+use model::fault::{Code, Fault};
+use std::time::Duration;
+
+/// What marks an answer among whatever a profile on the host may say.
+const MARK: &str = "@farrier ";
+/// How long a killed process group may take to be gone, and its end to be written down.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+/// The longest grace a job is given to end by itself.
+const MAX_GRACE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How much of what a host said is repeated in a fault.
+const MAX_REPEATED: usize = 200;
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    Now,
+    /// The key has begun already. What became of it is another question.
+    Before,
+    /// The key was stopped before it began, and never will.
+    Barred,
+}
+
+/// How a job's command ended. A shell says 128 and the signal's number for what a signal ended, and so do we.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Code(u8),
+    Signal(u8),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobStatus {
+    Never,
+    Barred,
+    Running { pid: u32 },
+    Ended(End),
+    Lost(Lost),
+}
+
+/// Why nobody knows how a job ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    /// The host was started again since.
+    Rebooted,
+    /// Its processes are gone and left no status.
+    Gone,
+    /// It was marked as begun, and whoever did that went no further. The command did not run.
+    Unmade,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// It had not begun and never will.
+    Barred,
+    /// It had ended before.
+    Before(End),
+    /// It ended when it was asked to.
+    Asked(End),
+    /// It was killed.
+    Forced(End),
+    /// It does not run, and nobody knows how it ended.
+    Lost(Lost),
+}
+
+impl Host {
+    /// Begins a command in the background under a key, once for ever. It runs in the user's home with `sh`.
+    pub async fn start(&self, key: &str, command: &str) -> Result<Started, Fault> {
+        if command.len() > MAX_COMMAND || command.contains('\0') {
+            let said =
+                format!("a command is text of at most {MAX_COMMAND} bytes, and {key} has another");
+            return Err(Fault::new(Code::NotSupported, said));
+        }
+        let limit = self.settings.call_timeout;
+        let answer = self.ask(key, Ask::Start { command }, limit).await.map_err(begun)?;
+        match answer.words().as_slice() {
+            ["began"] => Ok(Started::Now),
+            ["before"] => Ok(Started::Before),
+            ["barred"] => Ok(Started::Barred),
+            words => Err(self.failure("start", key, &answer, words)),
+        }
+    }
+
+    pub async fn status(&self, key: &str) -> Result<JobStatus, Fault> {
+        let look = Ask::Look { skip: 0, most: 0, tenths: 0 };
+        let answer =
+            self.ask(key, look, self.settings.call_timeout).await.map_err(Broken::looked)?;
+        self.state(key, &answer).map(|state| state.status())
+    }
+
+    /// Ends the job and everybody in its process group: TERM, and after the grace KILL. A key that has not begun is
+    /// barred, so that a start that comes late is refused.
+    pub async fn stop(&self, key: &str, grace: Duration) -> Result<Stopped, Fault> {
+        let grace = grace.min(MAX_GRACE);
+        let limit = grace * 2 + AFTER_KILL * 2 + self.settings.call_timeout;
+        let ask = Ask::Stop { tenths: tenths(grace), patience: tenths(AFTER_KILL) };
+        let answer = self.ask(key, ask, limit).await.map_err(begun)?;
+        let words = answer.words();
+        let (stopped, state): (fn(End) -> Stopped, &[&str]) = match words.as_slice() {
+            ["stopped", "asked", state @ ..] => (Stopped::Asked, state),
+            ["stopped", "forced", state @ ..] => (Stopped::Forced, state),
+            state => (Stopped::Before, state),
+        };
+        match State::read(state) {
+            Some(State::Barred) => Ok(Stopped::Barred),
+            Some(State::Ended { end, .. }) => Ok(stopped(end)),
+            Some(State::Lost { lost, .. }) => Ok(Stopped::Lost(lost)),
+            Some(State::Running { pid }) => {
+                let said = format!(
+                    "{} runs on as process {pid} although it was told to stop",
+                    self.named(key)
+                );
+                Err(Fault::new(Code::ReadBackDiffers, said))
+            }
+            Some(State::Never) | None => Err(self.failure("stop", key, &answer, &words)),
+        }
+    }
+
+    /// Removes what is left of a job that does not run. Its key may begin again afterwards, so ask for this only when
+    /// nobody can come late with a start.
+    pub async fn forget(&self, key: &str) -> Result<(), Fault> {
+        let limit = self.settings.call_timeout;
+        let answer = self.ask(key, Ask::Forget, limit).await.map_err(begun)?;
+        match answer.words().as_slice() {
+            ["forgotten"] => Ok(()),
+            ["running", pid] => {
+                let said = format!(
+                    "{} still runs as process {pid} and cannot be forgotten",
+                    self.named(key)
+                );
+                Err(Fault::new(Code::EffectFailed, said))
+            }
+            words => Err(self.failure("forget", key, &answer, words)),
+        }
+    }
+
+    /// Removes what is left of jobs that ended more than so many days ago.
+    pub async fn prune(&self, days: u32) -> Result<(), Fault> {
+        let limit = self.settings.call_timeout;
+        let answer = self.ask("", Ask::Prune { days }, limit).await.map_err(begun)?;
+        match answer.words().as_slice() {
+            ["pruned"] => Ok(()),
+            words => Err(self.failure("prune", "old jobs", &answer, words)),
+        }
+    }
+
+    /// Which start of the host this is: another one after every reboot.
+    pub async fn boot_id(&self) -> Result<String, Fault> {
+        let limit = self.settings.call_timeout;
+        let output = self.call(BOOT_ID, Vec::new(), limit).await.map_err(Broken::looked)?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let id = |line: &&str| {
+            line.len() == 36 && line.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+        };
+        // A profile may have said something before.
+        said.lines().map(str::trim).rfind(id).map(str::to_string).ok_or_else(|| {
+            let heard = repeated(&output.stderr, &output.stdout);
+            Fault::new(
+                Code::NotSupported,
+                format!("{} does not tell it: {heard}", self.named("the boot id")),
+            )
+        })
+    }
+
+    pub(super) async fn ask(
+        &self,
+        key: &str,
+        ask: Ask<'_>,
+        limit: Duration,
+    ) -> Result<Answer, Broken> {
+        let text = script(&self.settings, key, ask);
+        self.call(SHELL, text.into_bytes(), limit).await.map(Answer::of)
+    }
+
+    pub(super) fn state(&self, key: &str, answer: &Answer) -> Result<State, Fault> {
+        let words = answer.words();
+        State::read(&words).ok_or_else(|| self.failure("look at", key, answer, &words))
+    }
+
+    /// A job as people know it.
+    fn named(&self, key: &str) -> String {
+        self.last().map_or_else(|_| key.to_string(), |(_, place)| format!("{key} on {place}"))
+    }
+
+    /// What it means when a host does not do what it was asked.
+    pub(super) fn failure(&self, verb: &str, key: &str, answer: &Answer, words: &[&str]) -> Fault {
+        let heard = repeated(&answer.stderr, &answer.stdout);
+        let job = self.named(key);
+        let (code, why) = match words {
+            ["failed"] if is_full(&answer.stderr) => (Code::HostDiskFull, heard),
+            ["failed"] => (Code::EffectFailed, heard),
+            ["foreign"] => (
+                Code::EffectFailed,
+                "the folder for jobs is a link or belongs to another user".to_string(),
+            ),
+            ["groupless"] => (
+                Code::NotSupported,
+                "the host has no setsid, and its SSH server shares process groups".to_string(),
+            ),
+            _ => (Code::AnswerGarbled, format!("the host answered something else: {heard}")),
+        };
+        Fault::new(code, format!("could not {verb} {job}: {why}"))
+    }
+}
+
+/// A start or a stop that was sent may have been heard.
+fn begun(broken: Broken) -> Fault {
+    match broken {
+        Broken::Slow(said) => Fault::new(Code::AnswerLost, said),
+        other => other.acted(),
+    }
+}
+
+fn tenths(time: Duration) -> u64 {
+    u64::try_from(time.as_millis().div_ceil(100)).unwrap_or(u64::MAX)
+}
+
+fn is_full(stderr: &[u8]) -> bool {
+    let said = String::from_utf8_lossy(stderr).to_lowercase();
+    said.contains("no space left") || said.contains("quota exceeded")
+}
+
+/// The last line that was said, where it is short enough to be repeated.
+fn repeated(first: &[u8], second: &[u8]) -> String {
+    let last = |said: &[u8]| {
+        let said = String::from_utf8_lossy(said);
+        let line =
+            said.lines().map(str::trim).rfind(|line| !line.is_empty() && !line.starts_with(MARK));
+        line.map(|line| {
+            line.chars().filter(|c| !c.is_control()).take(MAX_REPEATED).collect::<String>()
+        })
+    };
+    last(first).or_else(|| last(second)).unwrap_or_else(|| "nothing".to_string())
+}
+
+/// What a script said: the line it is about, and everything behind that line.
+pub(super) struct Answer {
+    line: String,
+    stdout: Vec<u8>,
+    behind: usize,
+    stderr: Vec<u8>,
+}
+
+impl Answer {
+    fn of(output: Output) -> Self {
+        let Output { stdout, stderr, .. } = output;
+        let found = find(&stdout, MARK.as_bytes(), 0);
+        let begin = found.map_or(stdout.len(), |at| at + MARK.len());
+        let end = find(&stdout, b"\n", begin).unwrap_or(stdout.len());
+        let line = String::from_utf8_lossy(&stdout[begin..end]).into_owned();
+        let behind = (end + 1).min(stdout.len());
+        Self { line, stdout, behind, stderr }
+    }
+
+    pub(super) fn words(&self) -> Vec<&str> {
+        self.line.split_whitespace().collect()
+    }
+
+    /// What follows the answer's first line, or its part behind a second line of ours.
+    pub(super) fn behind(&self, line: Option<&str>) -> &[u8] {
+        let rest = &self.stdout[self.behind..];
+        let Some(line) = line else { return rest };
+        let mark = format!("{MARK}{line}\n");
+        rest.strip_prefix(mark.as_bytes()).unwrap_or_default()
+    }
+}
+
+fn find(text: &[u8], wanted: &[u8], from: usize) -> Option<usize> {
+    text.get(from..)?.windows(wanted.len()).position(|window| window == wanted).map(|at| at + from)
+}
+
+/// What a host knows of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Never,
+    Barred,
+    Running { pid: u32 },
+    Ended { end: End, sizes: Sizes, cut: (bool, bool) },
+    Lost { lost: Lost, sizes: Option<Sizes> },
+}
+
+/// How many bytes of standard output and standard error there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Sizes {
+    pub(super) out: u64,
+    pub(super) err: u64,
+}
+
+impl State {
+    fn read(words: &[&str]) -> Option<Self> {
+        let sizes =
+            |out: &str, err: &str| Some(Sizes { out: out.parse().ok()?, err: err.parse().ok()? });
+        Some(match words {
+            ["never"] => Self::Never,
+            ["barred"] => Self::Barred,
+            ["running", pid] => Self::Running { pid: pid.parse().ok()? },
+            ["ended", code, out, err, cut_out, cut_err] => Self::Ended {
+                end: End::of(code.parse().ok()?),
+                sizes: sizes(out, err)?,
+                cut: (*cut_out == "1", *cut_err == "1"),
+            },
+            ["lost", "reboot", out, err] => {
+                Self::Lost { lost: Lost::Rebooted, sizes: sizes(out, err) }
+            }
+            ["lost", "gone"] => Self::Lost { lost: Lost::Gone, sizes: None },
+            ["lost", "unmade"] => Self::Lost { lost: Lost::Unmade, sizes: None },
+            _ => return None,
+        })
+    }
+
+    pub(super) fn status(self) -> JobStatus {
+        match self {
+            Self::Never => JobStatus::Never,
+            Self::Barred => JobStatus::Barred,
+            Self::Running { pid } => JobStatus::Running { pid },
+            Self::Ended { end, .. } => JobStatus::Ended(end),
+            Self::Lost { lost, .. } => JobStatus::Lost(lost),
+        }
+    }
+}
+
+impl End {
+    const SIGNALS: u8 = 64;
+
+    fn of(code: u8) -> Self {
+        match code.checked_sub(128) {
+            Some(signal) if (1..=Self::SIGNALS).contains(&signal) => Self::Signal(signal),
+            Some(_) | None => Self::Code(code),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(stdout: &str) -> Answer {
+        Answer::of(Output { stdout: stdout.as_bytes().to_vec(), ..Output::default() })
+    }
+
+    #[test]
+    fn an_answer_is_found_among_the_words_of_a_profile() {
+        let heard = answer("Welcome!\n@farrier running 12\n@farrier samples\n\n1 2 .");
+        assert_eq!(heard.words(), ["running", "12"]);
+        assert_eq!(heard.behind(Some("samples")), b"\n1 2 .");
+        assert!(answer("Welcome!\n").words().is_empty());
+        assert_eq!(answer("@farrier data\n\0x\n").behind(None), b"\0x\n");
+        assert!(answer("@farrier data").behind(None).is_empty());
+    }
+
+    #[test]
+    fn every_state_is_read_and_nothing_else() {
+        for (line, status) in [
+            ("never", Some(JobStatus::Never)),
+            ("barred", Some(JobStatus::Barred)),
+            ("running 77", Some(JobStatus::Running { pid: 77 })),
+            ("ended 0 1 2 0 0", Some(JobStatus::Ended(End::Code(0)))),
+            ("ended 128 1 2 0 0", Some(JobStatus::Ended(End::Code(128)))),
+            ("ended 137 1 2 0 0", Some(JobStatus::Ended(End::Signal(9)))),
+            ("ended 255 1 2 0 0", Some(JobStatus::Ended(End::Code(255)))),
+            ("lost gone", Some(JobStatus::Lost(Lost::Gone))),
+            ("lost unmade", Some(JobStatus::Lost(Lost::Unmade))),
+            ("lost reboot 5 6", Some(JobStatus::Lost(Lost::Rebooted))),
+            ("ended 0 1 2 0", None),
+            ("ended x 1 2 0 0", None),
+            ("running", None),
+            ("", None),
+        ] {
+            let words: Vec<_> = line.split_whitespace().collect();
+            assert_eq!(State::read(&words).map(State::status), status, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_known_by_what_is_said_of_it() {
+        assert!(is_full(b"cat: write error: No space left on device\n"));
+        assert!(is_full(b"mkdir: cannot create directory: Disk quota exceeded\n"));
+        assert!(!is_full(b"mkdir: cannot create directory: Permission denied\n"));
+    }
+}

@@ -1,0 +1,222 @@
+//! What is sent to a host: scripts for its shell, through standard input and never on a command line.
+//!
+//! A script is one function and a last line that calls it. A shell runs a function only after it has read all of it, so a
+//! connection that breaks while a script is on its way leaves nothing half done.
+
+use super::Settings;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::time::SystemTime;
+
+/// The command that reads a script. Every login shell knows `exec`, and it makes the script's shell the leader of the
+/// process group that the server made for it.
+pub(super) const SHELL: &str = "exec sh -s";
+
+/// How many times the sizes of a job's outputs are written down at most.
+const MAX_SAMPLES: u64 = 20_000;
+/// The unit in which a shell's `ulimit -f` counts.
+const LIMIT_BLOCK: u64 = 512;
+/// How long a file name may be before it is made shorter. Hosts allow 255 bytes.
+const MAX_NAME: usize = 180;
+const NAME_HEAD: usize = 100;
+/// The longest command a job can have.
+pub(super) const MAX_COMMAND: usize = 512 << 10;
+
+const COMMON: &str = include_str!("sh/common.sh");
+const START: &str = include_str!("sh/start.sh");
+const RUN: &str = include_str!("sh/run.sh");
+const LEAD: &str = include_str!("sh/lead.sh");
+
+/// What is asked of a host about a job.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ask<'a> {
+    Start { command: &'a str },
+    Look { skip: u64, most: usize, tenths: u64 },
+    Fetch { file: &'static str, block: u64, first: u64, count: u64 },
+    Stop { tenths: u64, patience: u64 },
+    Forget,
+    Prune { days: u32 },
+}
+
+/// The whole script for one question about the job of a key.
+pub(super) fn script(settings: &Settings, key: &str, ask: Ask<'_>) -> String {
+    let base = settings.folder.as_ref().map_or("", |folder| folder.as_str());
+    let mut text = format!("farrier() {{\nbase='{base}'\nname='{}'\n", file_name(key));
+    let body = match ask {
+        Ask::Start { command } => {
+            text += &format!("nonce={}\n", nonce());
+            text += &prepare(settings, command);
+            START
+        }
+        Ask::Look { skip, most, tenths } => {
+            text += &format!("skip={skip}\nmost={most}\ntenths={tenths}\n");
+            include_str!("sh/look.sh")
+        }
+        Ask::Fetch { file, block, first, count } => {
+            text += &format!("file={file}\nblock={block}\nfirst={first}\ncount={count}\n");
+            include_str!("sh/fetch.sh")
+        }
+        Ask::Stop { tenths, patience } => {
+            text += &format!("tenths={tenths}\npatience={patience}\n");
+            include_str!("sh/stop.sh")
+        }
+        Ask::Forget => {
+            text += &format!("nonce={}\n", nonce());
+            include_str!("sh/forget.sh")
+        }
+        Ask::Prune { days } => {
+            text += &format!("days={days}\n");
+            include_str!("sh/prune.sh")
+        }
+    };
+    text + COMMON + body + "}\nfarrier\n"
+}
+
+/// The shell function that writes everything a job needs. Only programs write here, not the shell: they say why when
+/// they cannot, and a full disk must be known as one.
+fn prepare(settings: &Settings, command: &str) -> String {
+    let blocks = settings.max_output.div_ceil(LIMIT_BLOCK);
+    let run = format!("base=.\nblocks={blocks}\nmost={MAX_SAMPLES}\n{COMMON}{RUN}");
+    let lead = format!("base=.\n{COMMON}{LEAD}");
+    // Enough for every line that is written over it later.
+    let slot = " ".repeat(120);
+    let mut text = String::from("prepare() {\nmkdir \"$fresh\" && cd \"$fresh\" || return 1\n");
+    for (file, content) in [
+        ("command", command),
+        ("run", &run),
+        ("lead", &lead),
+        ("runner", &slot),
+        ("leader", &slot),
+        ("status.new", &slot),
+    ] {
+        text += &here_document(file, content);
+    }
+    text += "booted\necho \"$boot\" | cat >boot || return 1\n";
+    text += ": >out && : >err && : >out.kept && : >err.kept && : >samples || return 1\n";
+    text += "mkfifo out.pipe err.pipe\n}\n";
+    text
+}
+
+/// Shell text that writes a file with this very content, and a line's end behind it.
+fn here_document(file: &str, content: &str) -> String {
+    let mut end = String::from("END_OF_FILE");
+    while content.lines().any(|line| line == end) {
+        end.push('_');
+    }
+    let newline = if content.ends_with('\n') { "" } else { "\n" };
+    format!("cat >{file} <<'{end}' || return 1\n{content}{newline}{end}\n")
+}
+
+/// A file name for any key, another one for every key: what is not plain is written in hexadecimal, and what gets too
+/// long ends in a digest.
+pub(super) fn file_name(key: &str) -> String {
+    let mut name = String::new();
+    for (at, byte) in key.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric()
+            || byte == b'-'
+            || byte == b'_'
+            || (byte == b'.' && at > 0);
+        if plain {
+            name.push(char::from(byte));
+        } else {
+            name += &format!("%{byte:02X}");
+        }
+    }
+    if name.is_empty() {
+        return "%".to_string();
+    }
+    if name.len() <= MAX_NAME {
+        return name;
+    }
+    let mut short = format!("{}~", &name[..NAME_HEAD]);
+    for byte in Sha256::digest(key.as_bytes()) {
+        // Writing to a string cannot fail.
+        let _ = write!(short, "{byte:02x}");
+    }
+    short
+}
+
+/// Something that has not been said before, for names of passing files.
+fn nonce() -> u128 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssh::Folder;
+    use std::collections::BTreeSet;
+    use std::io::Write as _;
+    use std::path::Path;
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    #[test]
+    fn every_key_has_a_safe_name_of_its_own() {
+        let long = "x".repeat(1000);
+        let longer = "x".repeat(1001);
+        let keys = [
+            "",
+            "op-1/s/1",
+            "op-1/s/2",
+            "op-1%2Fs/1",
+            ".",
+            "..",
+            "../x",
+            "a b",
+            "a'b",
+            "ä",
+            "%",
+            "a\nb",
+            "~",
+            &long,
+            &longer,
+        ];
+        let names: BTreeSet<String> = keys.iter().map(|key| file_name(key)).collect();
+        assert_eq!(names.len(), keys.len());
+        for name in names {
+            assert!(!name.is_empty() && !name.starts_with('.') && name.len() < 200, "{name}");
+            assert!(
+                name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.%~".contains(c)),
+                "{name}"
+            );
+        }
+        assert_eq!(file_name("op-1/install/1"), "op-1%2Finstall%2F1");
+    }
+
+    #[test]
+    fn a_command_cannot_end_its_own_document() {
+        let text = here_document("f", "echo a\nEND_OF_FILE\nEND_OF_FILE_\nrm x");
+        assert!(text.ends_with("rm x\nEND_OF_FILE__\n"), "{text}");
+    }
+
+    /// Gives a text to a shell as a host would, and hears whether it came to its last line.
+    fn shell(home: &Path, text: &str) -> String {
+        let mut shell = Command::new("sh");
+        shell.arg("-s").current_dir(home).stdin(Stdio::piped());
+        let mut shell = shell.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        // A shell that finds an error does not wait for the rest.
+        let _ = shell.stdin.take().unwrap().write_all(text.as_bytes());
+        String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    #[test]
+    fn a_script_that_arrives_in_part_does_nothing() {
+        const STRIDE: usize = 211;
+        let home = tempfile::tempdir().unwrap();
+        let jobs = home.path().join("jobs");
+        let folder = Some(Folder::parse(jobs.to_str().unwrap()).unwrap());
+        let settings = Settings { folder, ..Settings::default() };
+        let text = script(&settings, "key", Ask::Start { command: "echo one\necho two" });
+        let ends = (0..text.len()).step_by(STRIDE).chain(text.len() - 60..text.len() - 1);
+        for end in ends.filter(|end| text.is_char_boundary(*end)) {
+            let said = shell(home.path(), &text[..end]);
+            assert!(said.is_empty() && !jobs.exists(), "{end} of {} bytes: {said}", text.len());
+        }
+        assert_eq!(shell(home.path(), &text), "@farrier began\n");
+        let status = jobs.join("key/job/status");
+        let waits = (0..500).take_while(|_| !status.exists());
+        waits.for_each(|_| std::thread::sleep(Duration::from_millis(20)));
+        assert!(status.exists());
+    }
+}

@@ -1,0 +1,10 @@
+# Becomes the command, after it has written down which process group that is.
+
+if [ "$2" = apart ]; then
+    born $$
+    fill leader "$$ ${birth:--}" || exit 125
+fi
+if [ -e halt ]; then exit 143; fi
+here=$1
+cd "$HOME" 2>/dev/null || cd /
+exec sh "$here/command"

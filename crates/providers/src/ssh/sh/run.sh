@@ -1,0 +1,53 @@
+# Runs the command and outlives everybody who asked for it. It must not hear the signals that are meant for the command.
+
+trap '' TERM HUP INT
+here=$(pwd)
+
+# Keeps what comes through the pipe $1 up to the bound. The rest is read and thrown away, so that the command neither
+# waits nor dies of it. The mark that all was kept is removed, and not made, because a full disk allows that too.
+keep() {
+    {
+        (ulimit -c 0; ulimit -f "$blocks"; exec cat) >>"$1" 2>/dev/null || { rm -f "$1.kept"; cat >/dev/null; }
+    } <"$1.pipe"
+}
+
+# Writes down how far each output has come. In this order they are read, the same by everybody and every time.
+tick() {
+    looks=0
+    seen='0 0'
+    noted=0
+    while [ "$noted" -lt "$most" ] && kill -0 $$; do
+        if [ "$looks" -lt 25 ]; then nap 0.2; else sleep $((1 + noted / 2000)); fi
+        looks=$((looks + 1))
+        size out; now=$size
+        size err; now="$now $size"
+        if [ "$now" != "$seen" ]; then
+            printf '\n%s .' "$now" >>samples
+            seen=$now
+            noted=$((noted + 1))
+        fi
+    done
+}
+
+keep out &
+out_keeper=$!
+keep err &
+err_keeper=$!
+tick &
+ticker=$!
+if [ "$1" = apart ]; then
+    (trap - TERM HUP INT; exec setsid sh ./lead "$here" apart) >out.pipe 2>err.pipe </dev/null &
+else
+    (trap - TERM HUP INT; exec sh ./lead "$here" together) >out.pipe 2>err.pipe </dev/null &
+fi
+wait $!
+code=$?
+# Somebody in the background may hold the pipes for ever; the command has ended all the same.
+for pause in 0.01 0.02 0.05 0.1 0.2 0.5 1; do
+    kill -0 "$out_keeper" 2>/dev/null || kill -0 "$err_keeper" 2>/dev/null || break
+    nap "$pause"
+done
+kill -9 "$ticker"
+wait "$ticker"
+finish "$code"
+rm -f command out.pipe err.pipe

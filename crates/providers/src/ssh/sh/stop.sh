@@ -1,0 +1,80 @@
+# Stops the job and everybody in its process group. A job that has not begun is barred: a file stands where its folder
+# would be made.
+
+if [ ! -e "$base/$name" ]; then
+    own || return 0
+    (set -C; : >"$base/$name") 2>/dev/null
+    if [ ! -e "$base/$name" ]; then
+        # Say with words of a program that knows why; a shell's own words differ.
+        LC_ALL=C mkdir "$base/.try.$$" && rmdir "$base/.try.$$"
+        say failed
+        return 0
+    fi
+fi
+look || return 0
+case $state in
+running*) ;;
+lost*) ;;
+*) say "$state"; return 0 ;;
+esac
+
+# Whoever is about to become the command looks for this mark after it has written down who leads. So either it sees the
+# mark, or we see whom to stop. A disk that is too full for the mark has no job that is about to begin.
+(: >halt) 2>/dev/null
+dot=
+left=$patience
+while [ "$left" -gt 0 ]; do
+    { read -r leader since dot <leader; } 2>/dev/null
+    if [ "$dot" = . ]; then break; fi
+    look || return 0
+    if [ "${state#running}" = "$state" ]; then break; fi
+    nap 0.1
+    left=$((left - slept))
+done
+# Whether anybody is left in the group. The dead whom nobody has buried yet do not count.
+there() {
+    kill -0 "-$leader" 2>/dev/null || return 1
+    [ -r /proc/self/stat ] || return 0
+    for file in /proc/[0-9]*/stat; do
+        { read -r line <"$file"; } 2>/dev/null || continue
+        set -- ${line##*) }
+        if [ "$3" = "$leader" ] && [ "$1" != Z ] && [ "$1" != X ]; then return 0; fi
+    done
+    return 1
+}
+# A process of this number that was started at another time is a stranger, who leads a group of his own.
+born "${leader:-0}"
+if [ "$dot" != . ] || { [ -n "$birth" ] && [ "$birth" != "$since" ]; } || [ "${state#lost reboot}" != "$state" ]; then
+    look || return 0
+    say "$state"
+    return 0
+fi
+
+how=asked
+kill -TERM "-$leader" 2>/dev/null
+left=$tenths
+while there && [ "$left" -gt 0 ]; do
+    nap 0.1
+    left=$((left - slept))
+done
+if there; then
+    how=forced
+    kill -KILL "-$leader" 2>/dev/null
+fi
+# The runner writes the status down. Where it had to share the group it is gone too, and we write what we did.
+left=$patience
+while [ "$left" -gt 0 ]; do
+    look || return 0
+    if [ "${state#running}" = "$state" ] && ! there; then break; fi
+    nap 0.1
+    left=$((left - slept))
+done
+if [ "$state" = "lost gone" ]; then
+    if [ "$how" = forced ]; then
+        finish 137 && ended
+    elif [ "$pid" = "$leader" ]; then
+        # Whoever was starting it shared the group as well, and there was no runner yet.
+        finish 143 && ended
+    fi
+fi
+say "stopped $how $state"

@@ -1,0 +1,516 @@
+//! Jobs on a host that OpenSSH serves: what they survive, how they end, and that they begin once.
+
+use crate::sshd::{Sshd, Userland, Wish, needs_root, send};
+use model::fault::{Code, Happened};
+use providers::port::{Journal, Stream};
+use providers::ssh::{End, Host, JobStatus, Lost, Route, Settings, Started, Stopped};
+use std::fs;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+pub const LIMIT: Duration = Duration::from_secs(30);
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What somebody hears of a job who listens from a byte on, until its end.
+pub async fn hear(host: &Host, key: &str, from: u64) -> (String, String, u64) {
+    let (journal, mut lines) = Journal::new();
+    let listener = tokio::spawn(async move {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        while let Some(line) = lines.recv().await {
+            match line.stream {
+                Stream::Stdout => out.extend(line.data),
+                Stream::Stderr => err.extend(line.data),
+            }
+        }
+        (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
+    });
+    let length = host.read(key, from, &journal).await.unwrap();
+    drop(journal);
+    let (out, err) = listener.await.unwrap();
+    (out, err, length)
+}
+
+async fn settled(host: &Host, key: &str) -> JobStatus {
+    let started = Instant::now();
+    loop {
+        let status = host.status(key).await.unwrap();
+        if !matches!(status, JobStatus::Running { .. }) {
+            return status;
+        }
+        assert!(started.elapsed() < LIMIT, "{key} still runs");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What a shell on the host answers in the home that jobs have, without its last line's end.
+pub async fn say(host: &Host, command: &str) -> String {
+    let output = host.run(&format!("cd; {command}"), b"", LIMIT).await.unwrap();
+    String::from_utf8(output.stdout).unwrap().trim_end().to_string()
+}
+
+/// A whole life of jobs, on whatever shell the host has.
+async fn live(userland: Userland) {
+    let Some(sshd) = Sshd::with(&Wish { userland, ..Wish::default() }) else { return };
+    let host = sshd.host().await;
+    let odd = "op-1/it's \"odd\" $HOME\n/1";
+    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Never);
+    let command = "echo \"$0\" >/dev/null\nprintf 'a\\n'; echo b >&2\ncat\nEND_OF_FILE=1; exit 3";
+    assert_eq!(host.start(odd, command).await.unwrap(), Started::Now, "{userland:?}");
+    assert_eq!(hear(&host, odd, 0).await, ("a\n".into(), "b\n".into(), 4), "{userland:?}");
+    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Ended(End::Code(3)), "{userland:?}");
+    assert_eq!(host.start(odd, command).await.unwrap(), Started::Before, "{userland:?}");
+    assert_eq!(host.stop(odd, GRACE).await.unwrap(), Stopped::Before(End::Code(3)), "{userland:?}");
+    host.forget(odd).await.unwrap();
+    assert_eq!(host.status(odd).await.unwrap(), JobStatus::Never, "{userland:?}");
+
+    host.start("signal", "kill -TERM $$; sleep 60").await.unwrap();
+    assert_eq!(settled(&host, "signal").await, JobStatus::Ended(End::Signal(15)), "{userland:?}");
+
+    host.start("polite", "echo up; sleep 600 & wait").await.unwrap();
+    assert!(
+        matches!(host.status("polite").await.unwrap(), JobStatus::Running { .. }),
+        "{userland:?}"
+    );
+    let fault = host.forget("polite").await.unwrap_err();
+    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert_eq!(
+        host.stop("polite", GRACE * 20).await.unwrap(),
+        Stopped::Asked(End::Signal(15)),
+        "{userland:?}"
+    );
+
+    let stubborn = "trap '' TERM; echo $$ >leader; (trap '' TERM; echo up; sleep 600; sleep 600) & \
+                    echo $! >child; sleep 601; sleep 601; sleep 601";
+    host.start("stubborn", stubborn).await.unwrap();
+    until(&host, "test -s leader && test -s child").await;
+    let pids = say(&host, "cat leader child").await;
+    assert_eq!(
+        host.stop("stubborn", GRACE).await.unwrap(),
+        Stopped::Forced(End::Signal(9)),
+        "{userland:?}"
+    );
+    assert_eq!(
+        host.status("stubborn").await.unwrap(),
+        JobStatus::Ended(End::Signal(9)),
+        "{userland:?}"
+    );
+    for pid in pids.lines() {
+        assert!(!is_alive(pid), "{userland:?}: process {pid} is alive");
+    }
+    assert_eq!(hear(&host, "stubborn", 0).await.0, "up\n", "{userland:?}");
+}
+
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_live_on_the_shell_of_this_computer() {
+    live(Userland::Own).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_live_on_busybox() {
+    live(Userland::Busybox).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_live_on_bash() {
+    live(Userland::Bash).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_live_without_setsid() {
+    live(Userland::WithoutSetsid).await;
+}
+
+/// Waits until a command on the host succeeds.
+async fn until(host: &Host, command: &str) {
+    let started = Instant::now();
+    let command = format!("cd; {command}");
+    while host.run(&command, b"", LIMIT).await.unwrap().status != Some(0) {
+        assert!(started.elapsed() < LIMIT, "`{command}` never succeeded");
+    }
+}
+
+/// Cuts every connection to the host the hard way, and waits until they are gone.
+async fn cut(sshd: &Sshd) {
+    let started = Instant::now();
+    while !sshd.sessions().is_empty() {
+        assert!(started.elapsed() < LIMIT, "a session cannot be killed");
+        sshd.signal_sessions("KILL");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_outlives_the_connection_and_is_read_on_from_the_same_byte() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    // It stands still half-way until the test lets it go on, however slow the computer is.
+    let command = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo out $i; echo err $i >&2; sleep 0.05; \
+                   while [ $i -eq 20 ] && [ ! -e go ]; do sleep 0.1; done; done; exit 5";
+    assert_eq!(host.start("long", command).await.unwrap(), Started::Now);
+    let (journal, mut lines) = Journal::new();
+    let reader = tokio::spawn(async move { host.read("long", 0, &journal).await });
+    let mut first = Vec::new();
+    for _ in 0..4 {
+        first.push(lines.recv().await.unwrap());
+    }
+    cut(&sshd).await;
+    let fault = reader.await.unwrap().unwrap_err();
+    assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
+    while let Some(line) = lines.recv().await {
+        first.push(line);
+    }
+    let stored: u64 = first.iter().map(|line| line.data.len() as u64).sum();
+    let part = |wanted: Stream| {
+        let lines = first.iter().filter(|line| line.stream == wanted);
+        String::from_utf8(lines.flat_map(|line| line.data.clone()).collect()).unwrap()
+    };
+
+    let host = sshd.host().await;
+    assert!(matches!(host.status("long").await.unwrap(), JobStatus::Running { .. }));
+    say(&host, "touch go").await;
+    let (out, err, length) = hear(&host, "long", stored).await;
+    let whole = |word: &str| (1..=40).map(|i| format!("{word} {i}\n")).collect::<String>();
+    assert_eq!(part(Stream::Stdout) + &out, whole("out"));
+    assert_eq!(part(Stream::Stderr) + &err, whole("err"));
+    assert!(stored > 0 && !out.is_empty(), "it was cut in the middle: {stored} of {length}");
+    assert_eq!(host.status("long").await.unwrap(), JobStatus::Ended(End::Code(5)));
+
+    // The same bytes every time, from wherever.
+    let all = tell(&host, "long", 0).await;
+    assert_eq!(all.len() as u64, length);
+    for from in [0, 1, stored, length - 1, length, length + 10] {
+        let rest = all.get(usize::try_from(from).unwrap()..).unwrap_or_default();
+        assert_eq!(tell(&host, "long", from).await, rest, "from {from}");
+    }
+}
+
+/// The log as one text, in the order in which it was told.
+async fn tell(host: &Host, key: &str, from: u64) -> String {
+    let (journal, mut lines) = Journal::new();
+    let listener = tokio::spawn(async move {
+        let mut text = Vec::new();
+        while let Some(line) = lines.recv().await {
+            text.extend(line.data);
+        }
+        String::from_utf8(text).unwrap()
+    });
+    host.read(key, from, &journal).await.unwrap();
+    drop(journal);
+    listener.await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_barred_key_never_begins() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    assert_eq!(host.stop("late", GRACE).await.unwrap(), Stopped::Barred);
+    assert_eq!(host.stop("late", GRACE).await.unwrap(), Stopped::Barred);
+    assert_eq!(host.start("late", "touch began").await.unwrap(), Started::Barred);
+    assert_eq!(host.status("late").await.unwrap(), JobStatus::Barred);
+    assert_eq!(hear(&host, "late", 3).await, (String::new(), String::new(), 3));
+    assert_ne!(host.run("cd; test -e began", b"", LIMIT).await.unwrap().status, Some(0));
+    host.forget("late").await.unwrap();
+    assert_eq!(host.start("late", "touch began").await.unwrap(), Started::Now);
+    assert_eq!(settled(&host, "late").await, JobStatus::Ended(End::Code(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_who_start_or_stop_at_once_begin_it_once_or_never() {
+    let Some(sshd) = Sshd::start() else { return };
+    let mut hosts = Vec::new();
+    for _ in 0..20 {
+        hosts.push(sshd.host().await);
+    }
+    for round in 0..5 {
+        let key = format!("race-{round}");
+        let mut starts = JoinSet::new();
+        let mut back = Vec::new();
+        for (at, host) in hosts.into_iter().enumerate() {
+            let key = key.clone();
+            starts.spawn(async move {
+                // In every second round some would rather have it stopped.
+                let stops = round % 2 == 1 && at % 5 == 0;
+                let started = match stops {
+                    true => Err(host.stop(&key, GRACE).await.unwrap()),
+                    false => Ok(host
+                        .start(&key, &format!("echo began >>{key}; sleep 0.1"))
+                        .await
+                        .unwrap()),
+                };
+                (host, started)
+            });
+        }
+        let mut begun = 0;
+        let mut barred = 0;
+        while let Some(done) = starts.join_next().await {
+            let (host, started) = done.unwrap();
+            back.push(host);
+            match started {
+                Ok(Started::Now) => begun += 1,
+                Ok(Started::Before) => {}
+                Ok(Started::Barred) | Err(Stopped::Barred) => barred += 1,
+                Err(Stopped::Before(_) | Stopped::Asked(_) | Stopped::Forced(_)) => {}
+                Err(Stopped::Lost(lost)) => panic!("round {round}: {lost:?}"),
+            }
+        }
+        hosts = back;
+        assert!(
+            begun == 1 && barred == 0 || begun == 0 && barred == 20,
+            "round {round}: {begun} begun, {barred} barred"
+        );
+        if begun == 1 {
+            let status = settled(&hosts[0], &key).await;
+            assert!(matches!(status, JobStatus::Ended(_)), "round {round}: {status:?}");
+        }
+        let times = say(&hosts[0], &format!("cat {key} 2>/dev/null")).await.lines().count();
+        // A stop may come before the first word.
+        assert!(
+            times == begun || round % 2 == 1 && times <= begun,
+            "round {round}: {times} of {begun}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_megabytes_cost_neither_our_memory_nor_the_hosts_disk() {
+    const KEPT: u64 = 4 << 20;
+    let Some(sshd) = Sshd::start() else { return };
+    let settings = Settings { max_output: KEPT, ..sshd.settings() };
+    let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
+    host.start("loud", "yes | head -c 200000000; echo done >ready; echo quiet >&2").await.unwrap();
+    let before = memory_kib();
+    let (out, err, length) = hear(&host, "loud", 0).await;
+    assert!(memory_kib() < before + 48 * 1024, "{before} KiB became {} KiB", memory_kib());
+    assert_eq!(out.len() as u64, KEPT);
+    assert!(out.as_bytes().chunks(2).all(|line| line == b"y\n"));
+    let words = format!(
+        "quiet\nfarrier: standard output was cut after {KEPT} bytes, the rest was not kept\n"
+    );
+    assert_eq!(err, words);
+    assert_eq!(length, KEPT + words.len() as u64);
+    assert_eq!(tell(&host, "loud", length - 9).await, "not kept\n");
+    // The command itself came to its end.
+    assert_eq!(host.status("loud").await.unwrap(), JobStatus::Ended(End::Code(0)));
+    assert_eq!(say(&host, "cat ready").await, "done");
+    let folder = sshd.settings().folder.unwrap();
+    let used: u64 = say(&host, &format!("du -sk {}", folder.as_str()))
+        .await
+        .split_whitespace()
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(used * 1024 < KEPT + (1 << 20), "{used} KiB");
+    host.forget("loud").await.unwrap();
+    assert_eq!(say(&host, &format!("ls -A {}", folder.as_str())).await, "");
+}
+
+/// The most memory this process has had.
+fn memory_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_nothing_begins() {
+    if !needs_root() {
+        return;
+    }
+    for userland in [Userland::Own, Userland::Busybox] {
+        let Some(sshd) = Sshd::with(&Wish { userland, disk_kib: Some(512), ..Wish::default() })
+        else {
+            return;
+        };
+        let host = sshd.host().await;
+        let disk = sshd.home.path().join("disk").display().to_string();
+        assert_eq!(host.start("early", "echo hi").await.unwrap(), Started::Now);
+        assert_eq!(settled(&host, "early").await, JobStatus::Ended(End::Code(0)));
+        say(&host, &format!("cat /dev/zero >{disk}/fill 2>/dev/null")).await;
+        let fault = host.start("full", "touch began").await.unwrap_err();
+        assert_eq!(fault.code, Code::HostDiskFull, "{userland:?}: {fault}");
+        assert_eq!(fault.code.happened(), Happened::No);
+        assert_eq!(host.status("full").await.unwrap(), JobStatus::Never, "{userland:?}");
+        assert_eq!(
+            say(&host, &format!("ls -A {disk}/jobs")).await,
+            "early",
+            "{userland:?}: nothing is left behind"
+        );
+        say(&host, &format!("rm {disk}/fill")).await;
+        assert_eq!(host.start("full", "echo hi").await.unwrap(), Started::Now, "{userland:?}");
+
+        // A job that fills the disk itself still has its status, and a log that says that it was cut.
+        let kept = format!("while ! test -s {disk}/jobs/greedy/job/out; do sleep 0.1; done");
+        let fill = format!("cat /dev/zero >{disk}/fill; seq 1 100000; exit 9");
+        let greedy = format!("echo first; {kept}; {fill}");
+        host.start("greedy", &greedy).await.unwrap();
+        let (out, err, _) = hear(&host, "greedy", 0).await;
+        assert!(out.starts_with("first\n"), "{userland:?}: {out}");
+        assert!(err.contains("standard output was cut"), "{userland:?}: {err}");
+        assert_eq!(
+            host.status("greedy").await.unwrap(),
+            JobStatus::Ended(End::Code(9)),
+            "{userland:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_whose_answer_is_lost_may_have_happened_and_did() {
+    // The host takes its time to make sure of its disk, in the middle of a start.
+    let slow = ("sync", "#!/bin/sh\ntouch syncing; sleep 2\n".to_string());
+    let Some(sshd) = Sshd::with(&Wish { shims: vec![slow], ..Wish::default() }) else { return };
+    let (host, other) = (sshd.host().await, sshd.host().await);
+    let start = tokio::spawn(async move { host.start("lost", "echo once >>count").await });
+    let folder = sshd.settings().folder.unwrap();
+    until(&other, &format!("test -e {}/lost/job/syncing", folder.as_str())).await;
+    cut(&sshd).await;
+    let fault = start.await.unwrap().unwrap_err();
+    assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe), "{fault}");
+    let host = sshd.host().await;
+    assert!(matches!(host.status("lost").await.unwrap(), JobStatus::Running { .. }));
+    assert_eq!(host.start("lost", "echo once >>count").await.unwrap(), Started::Before);
+    assert_eq!(settled(&host, "lost").await, JobStatus::Ended(End::Code(0)));
+    assert_eq!(say(&host, "cat count").await, "once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_in_the_middle_of_a_start_is_heard() {
+    for userland in [Userland::Own, Userland::WithoutSetsid] {
+        let slow = ("sync", "#!/bin/sh\ntouch syncing; sleep 2\n".to_string());
+        let Some(sshd) = Sshd::with(&Wish { userland, shims: vec![slow], ..Wish::default() })
+        else {
+            return;
+        };
+        let (host, other) = (sshd.host().await, sshd.host().await);
+        let start = tokio::spawn(async move { host.start("slow", "touch began; sleep 60").await });
+        let folder = sshd.settings().folder.unwrap();
+        until(&other, &format!("test -e {}/slow/job/syncing", folder.as_str())).await;
+        let stopped = other.stop("slow", GRACE).await.unwrap();
+        assert!(
+            matches!(stopped, Stopped::Asked(End::Signal(15)) | Stopped::Forced(End::Signal(9))),
+            "{userland:?}: {stopped:?}"
+        );
+        assert_ne!(
+            other.run("cd; test -e began", b"", LIMIT).await.unwrap().status,
+            Some(0),
+            "{userland:?}"
+        );
+        // Where the group is shared, the starter is stopped with it and cannot answer.
+        drop(start.await.unwrap());
+        let status = other.status("slow").await.unwrap();
+        assert!(matches!(status, JobStatus::Ended(End::Signal(_))), "{userland:?}: {status:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_cut_off_or_too_slow_may_have_happened() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    let fault = host.run("sleep 60", b"", Duration::from_millis(300)).await.unwrap_err();
+    assert_eq!(
+        (fault.code, fault.code.happened()),
+        (Code::StepTimeout, Happened::Maybe),
+        "{fault}"
+    );
+    let fault = host.run("yes", b"", LIMIT).await.unwrap_err();
+    assert_eq!(fault.code, Code::AnswerGarbled, "{fault}");
+    // Neither took the connection with it.
+    assert_eq!(say(&host, "echo still here").await, "still here");
+    let other = sshd.host().await;
+    let lost =
+        tokio::spawn(async move { host.run("cd; touch running; sleep 60", b"", LIMIT).await });
+    until(&other, "test -e running").await;
+    cut(&sshd).await;
+    let fault = lost.await.unwrap().unwrap_err();
+    assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe), "{fault}");
+    // A look that is lost has done nothing; neither has a start that was never sent.
+    assert_eq!(other.status("any").await.unwrap_err().code, Code::HostUnreachable);
+    assert_eq!(other.start("any", "true").await.unwrap_err().code, Code::HostUnreachable);
+    assert!(!other.is_open());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_falls_silent_is_given_up() {
+    let Some(sshd) = Sshd::start() else { return };
+    let settings = Settings {
+        call_timeout: Duration::from_secs(3),
+        keepalive_interval: Duration::from_millis(300),
+        ..sshd.settings()
+    };
+    let host = Host::connect(Route::direct(sshd.hop()), settings).await.unwrap();
+    // Once it has answered, every process is there that will serve the connection.
+    assert_eq!(say(&host, "echo awake").await, "awake");
+    sshd.signal_sessions("STOP");
+    let started = Instant::now();
+    let fault = host.status("quiet").await.unwrap_err();
+    assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
+    while host.is_open() {
+        assert!(started.elapsed() < LIMIT, "nobody noticed that the host is silent");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    sshd.signal_sessions("CONT");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_without_a_status_is_lost_and_not_guessed() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    let folder = sshd.settings().folder.unwrap();
+    let job = |key: &str| format!("{}/{key}/job", folder.as_str());
+    for key in ["rebooted", "gone", "torn"] {
+        host.start(key, "echo said; sleep 600").await.unwrap();
+        until(&host, &format!("test -s {}/samples", job(key))).await;
+    }
+    // As if the host had been started again: its jobs are of another boot.
+    say(&host, &format!("echo 00000000-0000-0000-0000-000000000000 >{}/boot", job("rebooted")))
+        .await;
+    assert_eq!(host.status("rebooted").await.unwrap(), JobStatus::Lost(Lost::Rebooted));
+    assert_eq!(hear(&host, "rebooted", 0).await.0, "said\n");
+    assert_eq!(host.stop("rebooted", GRACE).await.unwrap(), Stopped::Lost(Lost::Rebooted));
+    // Somebody killed the one who watches over it; what it watched over can still be stopped.
+    let runner = say(&host, &format!("cat {}/runner", job("gone"))).await;
+    send("KILL", runner.split(' ').next().unwrap().parse().unwrap());
+    until(&host, &format!("test -n \"$(cat {}/runner)\"", job("gone"))).await;
+    assert_eq!(settled(&host, "gone").await, JobStatus::Lost(Lost::Gone));
+    assert_eq!(host.start("gone", "echo again").await.unwrap(), Started::Before);
+    let leader = say(&host, &format!("cat {}/leader", job("gone"))).await;
+    let leader = leader.split(' ').next().unwrap().to_string();
+    assert!(is_alive(&leader));
+    assert_eq!(host.stop("gone", GRACE).await.unwrap(), Stopped::Lost(Lost::Gone));
+    assert!(!is_alive(&leader));
+    assert_eq!(hear(&host, "gone", 0).await.0, "said\n");
+    // A status that is not whole is none.
+    say(&host, &format!("printf '0 5 0' >{}/status", job("torn"))).await;
+    assert!(matches!(host.status("torn").await.unwrap(), JobStatus::Running { .. }));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_somebody_else_is_not_trusted() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    let disk = sshd.home.path().join("disk");
+    say(&host, &format!("mkdir {0}/elsewhere && ln -s elsewhere {0}/jobs", disk.display())).await;
+    let fault = host.start("any", "true").await.unwrap_err();
+    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert!(fault.said.contains("is a link or belongs to another user"), "{fault}");
+    assert_eq!(host.status("any").await.unwrap_err().code, Code::EffectFailed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_stays_in_the_background_does_not_hold_the_end_up() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    host.start("daemon", "umask >mask; sleep 600 & echo $! >daemon; echo up").await.unwrap();
+    let started = Instant::now();
+    assert_eq!(hear(&host, "daemon", 0).await.0, "up\n");
+    assert!(started.elapsed() < LIMIT);
+    assert_eq!(host.status("daemon").await.unwrap(), JobStatus::Ended(End::Code(0)));
+    assert!(is_alive(&say(&host, "cat daemon").await));
+    assert_eq!(say(&host, "cat mask").await, say(&host, "umask").await);
+}

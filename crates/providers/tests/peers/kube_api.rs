@@ -1,0 +1,564 @@
+//! A small Kubernetes API server, as there is none in any package registry: the real paths, over TLS with an authority
+//! of its own, and stricter than the real one about what it is sent. A wrong content type, a field it does not know, a
+//! missing kind, an unknown query parameter or selector is refused, so that the client cannot be wrong unnoticed.
+//!
+//! It keeps nodes, pods, secrets and config maps as JSON; disruption budgets refuse evictions; pods that are evicted go
+//! when their grace period is over, unless they are stubborn; and each request can be made to go wrong.
+
+use crate::kube_pki::Pki;
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::serve::Listener;
+use k8s_openapi::api::core::v1::{Node, Secret};
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::DeleteOptions;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+pub const TOKEN: &str = "letmein";
+const MAX_BODY_BYTES: usize = 1024 * 1024;
+
+/// How a request goes wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trouble {
+    Status(u16),
+    /// It is carried out, and the line breaks in the middle of the answer.
+    Cut,
+    Hang,
+    /// Somebody in between who does not speak JSON.
+    Proxy(u16),
+    /// A success with these words.
+    Says(&'static str),
+    /// Somebody else is faster: nodes are changed, and pods are replaced under the same names.
+    Race,
+}
+
+/// So many pods of an application may go.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    pub name: &'static str,
+    pub app: &'static str,
+    pub allowed: usize,
+}
+
+#[derive(Default)]
+pub struct World {
+    pub nodes: BTreeMap<String, Value>,
+    pub pods: BTreeMap<String, Value>,
+    pub secrets: BTreeMap<String, Value>,
+    pub config_maps: BTreeMap<String, Value>,
+    pub budgets: Vec<Budget>,
+    /// Pods that do not go.
+    pub stubborn: BTreeSet<String>,
+    /// `METHOD path?query`, in order.
+    pub requests: Vec<String>,
+    /// Verb and resource that are not allowed.
+    pub forbidden: Vec<(Method, &'static str)>,
+    troubles: Vec<(Method, Trouble)>,
+    version: u64,
+}
+
+/// A running server. Dropping it ends it.
+pub struct Api {
+    pub address: SocketAddr,
+    pub world: Shared,
+    server: JoinHandle<io::Result<()>>,
+}
+
+impl Drop for Api {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+/// The world, and whether a token is asked for: a client certificate has done its work before HTTP begins.
+#[derive(Clone)]
+pub struct Shared {
+    world: Arc<Mutex<World>>,
+    wants_token: bool,
+}
+
+impl Shared {
+    pub fn new(wants_token: bool) -> Self {
+        Self { world: Arc::default(), wants_token }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, World> {
+        self.world.lock().unwrap()
+    }
+
+    pub fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
+    }
+}
+
+impl Api {
+    pub async fn start(pki: &Pki) -> Self {
+        Self::serve(TlsAcceptor::from(pki.server()), Shared::new(true)).await
+    }
+
+    /// One that knows its users by their certificates.
+    pub async fn start_with_client_certificates(pki: &Pki) -> Self {
+        Self::serve(TlsAcceptor::from(pki.server_with_clients()), Shared::new(false)).await
+    }
+
+    /// One whose own certificate has run out.
+    pub async fn start_that_ran_out(pki: &Pki) -> Self {
+        Self::serve(TlsAcceptor::from(pki.server_that_ran_out()), Shared::new(true)).await
+    }
+
+    async fn serve(acceptor: TlsAcceptor, world: Shared) -> Self {
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = tcp.local_addr().unwrap();
+        let serve = axum::serve(Tls { tcp, acceptor }, world.router());
+        Self { address, world, server: tokio::spawn(async move { serve.await }) }
+    }
+
+    /// Lets the next requests of this method go wrong, so many times.
+    pub fn trouble(&self, method: Method, trouble: Trouble, times: usize) {
+        let mut world = self.world.lock();
+        world.troubles.extend(std::iter::repeat_n((method, trouble), times));
+    }
+}
+
+struct Tls {
+    tcp: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for Tls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let Ok((stream, from)) = self.tcp.accept().await else { continue };
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, from);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.tcp.local_addr()
+    }
+}
+
+/// A no, as the API server says it.
+pub struct No(StatusCode, Value);
+
+fn no(code: u16, reason: &str, message: impl Into<String>) -> No {
+    let message = message.into();
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code,
+    });
+    No(StatusCode::from_u16(code).unwrap(), status)
+}
+
+fn say(code: StatusCode, value: &Value) -> Response {
+    (code, [("content-type", "application/json")], value.to_string()).into_response()
+}
+
+impl IntoResponse for No {
+    fn into_response(self) -> Response {
+        say(self.0, &self.1)
+    }
+}
+
+/// One request, taken apart.
+struct Call {
+    method: Method,
+    path: Vec<String>,
+    query: BTreeMap<String, String>,
+    content_type: String,
+    body: Bytes,
+}
+
+async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+    let trouble = {
+        let mut world = shared.lock();
+        world.requests.push(format!("{} {}", request.method(), request.uri()));
+        let place = world.troubles.iter().position(|(method, _)| method == request.method());
+        place.map(|place| world.troubles.remove(place).1)
+    };
+    match trouble {
+        None => carry_out(&shared, request).await,
+        Some(Trouble::Status(code)) => {
+            no(code, "InternalError", "etcdserver: request timed out").into_response()
+        }
+        Some(Trouble::Proxy(code)) => {
+            (StatusCode::from_u16(code).unwrap(), "<html>no such page</html>").into_response()
+        }
+        Some(Trouble::Says(words)) => (StatusCode::OK, words).into_response(),
+        Some(Trouble::Hang) => {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            StatusCode::NO_CONTENT.into_response()
+        }
+        Some(Trouble::Race) => {
+            shared.lock().race();
+            carry_out(&shared, request).await
+        }
+        Some(Trouble::Cut) => {
+            let _ = carry_out(&shared, request).await;
+            let parts = [Ok("{\"kind\":"), Err(io::Error::from(io::ErrorKind::ConnectionReset))];
+            Response::new(Body::from_stream(futures_util::stream::iter(parts)))
+        }
+    }
+}
+
+async fn carry_out(shared: &Shared, request: Request) -> Response {
+    let allowed = request
+        .headers()
+        .get("authorization")
+        .is_some_and(|value| value == &format!("Bearer {TOKEN}"));
+    if shared.wants_token && !allowed {
+        return no(401, "Unauthorized", "Unauthorized").into_response();
+    }
+    match Call::read(request).await {
+        Ok(call) => shared.lock().carry_out(&call).into_response(),
+        Err(no) => no.into_response(),
+    }
+}
+
+impl Call {
+    async fn read(request: Request) -> Result<Self, No> {
+        let (parts, body) = request.into_parts();
+        let header = parts.headers.get("content-type").and_then(|value| value.to_str().ok());
+        let body = to_bytes(body, MAX_BODY_BYTES)
+            .await
+            .map_err(|_| no(413, "RequestEntityTooLarge", "long"))?;
+        let query = parts.uri.query().unwrap_or_default();
+        Ok(Self {
+            method: parts.method,
+            path: parts.uri.path().trim_matches('/').split('/').map(str::to_owned).collect(),
+            query: query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect(),
+            content_type: header.unwrap_or_default().to_owned(),
+            body,
+        })
+    }
+
+    /// The query parameters that this request may have, and no others.
+    fn check_query(&self, known: &[&str]) -> Result<(), No> {
+        match self.query.keys().find(|key| !known.contains(&key.as_str())) {
+            Some(key) => Err(no(400, "BadRequest", format!("unknown query parameter {key}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// The body as an object of one kind, with nothing in it that the kind does not have.
+    fn object<T: DeserializeOwned + Serialize>(
+        &self,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<Value, No> {
+        if self.content_type != "application/json" {
+            return Err(no(415, "UnsupportedMediaType", format!("not {}", self.content_type)));
+        }
+        let value: Value =
+            serde_json::from_slice(&self.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+        if value["kind"] != kind || value["apiVersion"] != api_version {
+            return Err(no(
+                400,
+                "BadRequest",
+                format!("Object 'Kind' is missing, or is no {api_version} {kind}"),
+            ));
+        }
+        check_fields::<T>(&value)?;
+        Ok(value)
+    }
+
+    fn check_delete_options(&self) -> Result<(), No> {
+        self.check_query(&[])?;
+        if self.body.is_empty() {
+            return Ok(());
+        }
+        let value =
+            serde_json::from_slice(&self.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+        check_fields::<DeleteOptions>(&value)
+    }
+}
+
+/// `a%3Db` is all that occurs.
+fn pair(text: &str) -> (String, String) {
+    let (key, value) = text.split_once('=').unwrap_or((text, ""));
+    (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/"))
+}
+
+/// Reads a value as its type and writes it again: what is lost on the way was not known.
+fn check_fields<T: DeserializeOwned + Serialize>(value: &Value) -> Result<(), No> {
+    let typed: T =
+        serde_json::from_value(value.clone()).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+    match lost("", value, &serde_json::to_value(typed).unwrap()) {
+        Some(field) => {
+            Err(no(400, "BadRequest", format!("strict decoding error: unknown field \"{field}\"")))
+        }
+        None => Ok(()),
+    }
+}
+
+fn lost(place: &str, sent: &Value, kept: &Value) -> Option<String> {
+    let Value::Object(fields) = sent else { return None };
+    fields.iter().filter(|(_, value)| !value.is_null()).find_map(|(key, value)| {
+        let place = format!("{place}.{key}");
+        match kept.get(key) {
+            None => Some(place),
+            Some(kept) => lost(&place, value, kept),
+        }
+    })
+}
+
+impl World {
+    fn carry_out(&mut self, call: &Call) -> Result<Response, No> {
+        self.reap();
+        let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
+        let Some(place) = path.strip_prefix(&["api", "v1"]) else { return Err(unknown_path()) };
+        let resource =
+            place.iter().rfind(|word| RESOURCES.contains(word)).copied().unwrap_or_default();
+        if self.forbidden.iter().any(|(method, named)| *method == call.method && *named == resource)
+        {
+            let said = format!(
+                "{resource} is forbidden: User \"farrier\" cannot {} resource \"{resource}\"",
+                call.method
+            );
+            return Err(no(403, "Forbidden", said));
+        }
+        match (call.method.as_str(), place) {
+            ("GET", ["nodes", name]) => found(self.nodes.get(*name), "nodes", name),
+            ("PATCH", ["nodes", name]) => self.patch_node(name, call),
+            ("DELETE", ["nodes", name]) => delete(&mut self.nodes, "nodes", name, call),
+            ("GET", ["pods"]) => self.list_pods(call),
+            ("POST", ["namespaces", namespace, "pods", name, "eviction"]) => {
+                self.evict(namespace, name, call)
+            }
+            ("POST", ["namespaces", "kube-system", "secrets"]) => self.create_secret(call),
+            ("DELETE", ["namespaces", "kube-system", "secrets", name]) => {
+                delete(&mut self.secrets, "secrets", name, call)
+            }
+            ("GET", ["namespaces", "kube-public", "configmaps", name]) => {
+                found(self.config_maps.get(*name), "configmaps", name)
+            }
+            _ => Err(unknown_path()),
+        }
+    }
+
+    pub fn add_node(&mut self, mut node: Value) {
+        self.version += 1;
+        node["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        self.nodes.insert(node["metadata"]["name"].as_str().unwrap().to_owned(), node);
+    }
+
+    pub fn add_pod(&mut self, name: &str, more: Value) {
+        let (namespace, short) = name.split_once('/').unwrap();
+        let mut pod = json!({
+            "kind": "Pod", "apiVersion": "v1",
+            "metadata": { "name": short, "namespace": namespace, "uid": format!("uid-{name}") },
+            "spec": { "nodeName": "n1", "containers": [], "terminationGracePeriodSeconds": 0 },
+            "status": { "phase": "Running" },
+        });
+        merge(&mut pod, &more);
+        self.pods.insert(name.to_owned(), pod);
+    }
+
+    fn race(&mut self) {
+        self.version += 1;
+        let version = json!(self.version.to_string());
+        self.nodes
+            .values_mut()
+            .for_each(|node| node["metadata"]["resourceVersion"] = version.clone());
+        let uid = json!(format!("uid-{}", self.version));
+        self.pods.values_mut().for_each(|pod| pod["metadata"]["uid"] = uid.clone());
+    }
+
+    /// Removes the pods whose time is over.
+    fn reap(&mut self) {
+        let now = jiff::Timestamp::now();
+        let stubborn = &self.stubborn;
+        self.pods.retain(|name, pod| {
+            let due = pod["metadata"]["deletionTimestamp"]
+                .as_str()
+                .map(|due| due.parse::<jiff::Timestamp>().unwrap());
+            stubborn.contains(name) || due.is_none_or(|due| due > now)
+        });
+    }
+
+    fn patch_node(&mut self, name: &str, call: &Call) -> Result<Response, No> {
+        call.check_query(&["fieldManager"])?;
+        if call.content_type != "application/strategic-merge-patch+json" {
+            return Err(no(415, "UnsupportedMediaType", format!("not {}", call.content_type)));
+        }
+        let patch: Value =
+            serde_json::from_slice(&call.body).map_err(|e| no(400, "BadRequest", e.to_string()))?;
+        let Some(node) = self.nodes.get(name) else { return Err(absent("nodes", name)) };
+        let wanted = patch["metadata"].get("resourceVersion");
+        if wanted.is_some_and(|wanted| *wanted != node["metadata"]["resourceVersion"]) {
+            return Err(no(
+                409,
+                "Conflict",
+                "the object has been modified; please apply your changes to the latest version",
+            ));
+        }
+        let mut patched = node.clone();
+        merge(&mut patched, &patch);
+        check_fields::<Node>(&patched)?;
+        self.add_node(patched);
+        found(self.nodes.get(name), "nodes", name)
+    }
+
+    fn list_pods(&self, call: &Call) -> Result<Response, No> {
+        call.check_query(&["fieldSelector", "limit", "continue"])?;
+        let selector = call.query.get("fieldSelector").map(String::as_str).unwrap_or_default();
+        let Some(node) = selector.strip_prefix("spec.nodeName=") else {
+            return Err(no(400, "BadRequest", format!("field label not supported: {selector}")));
+        };
+        let number = |key: &str, default: usize| match call.query.get(key) {
+            None => Ok(default),
+            Some(text) => {
+                text.parse().map_err(|_| no(400, "BadRequest", format!("{key} is not valid")))
+            }
+        };
+        let (from, limit) = (number("continue", 0)?, number("limit", usize::MAX)?);
+        let all: Vec<&Value> =
+            self.pods.values().filter(|pod| pod["spec"]["nodeName"] == node).collect();
+        let rest = all.len().saturating_sub(from);
+        let items: Vec<&&Value> = all.iter().skip(from).take(limit).collect();
+        let mut metadata = json!({ "resourceVersion": self.version.to_string() });
+        if rest > limit {
+            metadata["continue"] = json!((from + limit).to_string());
+            metadata["remainingItemCount"] = json!(rest - limit);
+        }
+        let list =
+            json!({ "kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items });
+        Ok(say(StatusCode::OK, &list))
+    }
+
+    fn evict(&mut self, namespace: &str, name: &str, call: &Call) -> Result<Response, No> {
+        call.check_query(&["fieldManager"])?;
+        let body = call.object::<Eviction>("policy/v1", "Eviction")?;
+        if body["metadata"]["name"] != name || body["metadata"]["namespace"] != namespace {
+            return Err(no(
+                400,
+                "BadRequest",
+                "name in URL does not match name in Eviction object",
+            ));
+        }
+        let full = format!("{namespace}/{name}");
+        let Some(pod) = self.pods.get_mut(&full) else { return Err(absent("pods", name)) };
+        let uid = body["deleteOptions"]["preconditions"].get("uid");
+        if uid.is_some_and(|uid| *uid != pod["metadata"]["uid"]) {
+            return Err(no(409, "Conflict", "Precondition failed: UID in precondition differs"));
+        }
+        let app = pod["metadata"]["labels"]["app"].clone();
+        let mut budgets: Vec<&mut Budget> =
+            self.budgets.iter_mut().filter(|budget| app == budget.app).collect();
+        match budgets.as_mut_slice() {
+            [] => {}
+            [budget] if budget.allowed > 0 => budget.allowed -= 1,
+            [budget] => return Err(blocked(budget)),
+            _ => {
+                let said = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+                return Err(no(500, "InternalError", said));
+            }
+        }
+        let grace = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(30);
+        let due = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(grace);
+        pod["metadata"]["deletionTimestamp"] = json!(format!("{due:.0}"));
+        let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+        Ok(say(StatusCode::CREATED, &status))
+    }
+
+    fn create_secret(&mut self, call: &Call) -> Result<Response, No> {
+        call.check_query(&["fieldManager"])?;
+        let body = call.object::<Secret>("v1", "Secret")?;
+        let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let token = body["stringData"]["token-id"].as_str().unwrap_or_default();
+        if body["type"] == "bootstrap.kubernetes.io/token"
+            && name != format!("bootstrap-token-{token}")
+        {
+            return Err(no(422, "Invalid", format!("Secret \"{name}\" is invalid: metadata.name")));
+        }
+        if self.secrets.contains_key(&name) {
+            return Err(no(409, "AlreadyExists", format!("secrets \"{name}\" already exists")));
+        }
+        self.secrets.insert(name, body.clone());
+        Ok(say(StatusCode::CREATED, &body))
+    }
+}
+
+const RESOURCES: [&str; 5] = ["nodes", "pods", "eviction", "secrets", "configmaps"];
+
+fn blocked(budget: &Budget) -> No {
+    let mut refusal = no(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+    );
+    let said =
+        format!("The disruption budget {} needs 2 healthy pods and has 2 currently", budget.name);
+    refusal.1["details"] = json!({ "causes": [{ "reason": "DisruptionBudget", "message": said }] });
+    refusal
+}
+
+fn unknown_path() -> No {
+    // The real one answers so, in plain words, for paths that it does not have.
+    No(StatusCode::NOT_FOUND, json!("404 page not found"))
+}
+
+fn absent(resource: &str, name: &str) -> No {
+    no(404, "NotFound", format!("{resource} \"{name}\" not found"))
+}
+
+fn found(object: Option<&Value>, resource: &str, name: &str) -> Result<Response, No> {
+    match object {
+        Some(object) => Ok(say(StatusCode::OK, object)),
+        None => Err(absent(resource, name)),
+    }
+}
+
+fn delete(
+    objects: &mut BTreeMap<String, Value>,
+    resource: &str,
+    name: &str,
+    call: &Call,
+) -> Result<Response, No> {
+    call.check_delete_options()?;
+    match objects.remove(name) {
+        Some(_) => {
+            let details = json!({ "name": name, "kind": resource });
+            let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details });
+            Ok(say(StatusCode::OK, &status))
+        }
+        None => Err(absent(resource, name)),
+    }
+}
+
+/// A strategic merge for what nodes have: maps are merged, nothing removes, lists are taken whole.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(fields) = patch else {
+        *into = patch.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(Map::new());
+    }
+    for (key, value) in fields {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut into[key], value);
+        }
+    }
+}

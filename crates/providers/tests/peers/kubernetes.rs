@@ -1,0 +1,539 @@
+//! Kubernetes against the tests' own API server: what a cluster is asked, what is sent for it, and every way to fail.
+
+use crate::kube_api::{Api, Budget, Shared, TOKEN, Trouble};
+use crate::kube_pki::{Pki, Validity};
+use axum::http::{Method, Request, StatusCode};
+use model::fault::{Code, Fault};
+use providers::kubernetes::{Cluster, Effect, Settings, Step, Taint};
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use tower::ServiceExt;
+
+/// A server with one node, and a way to it.
+async fn start() -> (Api, Cluster) {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    api.world.lock().add_node(node("n1"));
+    let cluster = connect(&pki, &api, &format!("token: {TOKEN}"));
+    (api, cluster)
+}
+
+fn connect(pki: &Pki, api: &Api, user: &str) -> Cluster {
+    let settings = Settings { deadline: Duration::from_secs(10) };
+    Cluster::from_kubeconfig(&pki.kubeconfig(api.address, user), settings).unwrap()
+}
+
+fn node(name: &str) -> Value {
+    json!({
+        "kind": "Node", "apiVersion": "v1",
+        "metadata": { "name": name, "uid": "u-1", "labels": { "zone": "a", "old": "x" } },
+        "spec": { "taints": [{ "key": "theirs", "effect": "NoExecute" }] },
+        "status": {
+            "addresses": [
+                { "type": "Hostname", "address": name },
+                { "type": "InternalIP", "address": "10.0.0.7" },
+            ],
+            "conditions": [
+                { "type": "Ready", "status": "True" },
+                { "type": "DiskPressure", "status": "True", "reason": "Full", "message": "disk is full" },
+                { "type": "PIDPressure", "status": "False" },
+            ],
+            "nodeInfo": {
+                "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "", "kernelVersion": "",
+                "kubeProxyVersion": "", "kubeletVersion": "v1.33.1", "machineID": "", "operatingSystem": "linux",
+                "osImage": "", "systemUUID": "",
+            },
+        },
+    })
+}
+
+fn cluster_info(pki: &Pki, server: &str) -> Value {
+    let authority = pki.authority_data();
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: ''\n  cluster:\n    server: {server}\n    certificate-authority-data: {authority}\n"
+    );
+    json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": { "name": "cluster-info" }, "data": { "kubeconfig": kubeconfig } })
+}
+
+/// The fault's code, when it says where and what was asked.
+fn code_of(fault: &Fault, words: &[&str]) -> Code {
+    for word in words {
+        assert!(fault.said.contains(word), "{word}: {fault}");
+    }
+    assert!(fault.said.contains("https://127.0.0.1:") && !fault.said.contains(TOKEN), "{fault}");
+    fault.code
+}
+
+#[tokio::test]
+async fn a_node_is_seen_as_the_cluster_sees_it() {
+    let (_api, cluster) = start().await;
+    let node = cluster.node("n1").await.unwrap().unwrap();
+    assert!(node.ready && node.schedulable);
+    assert_eq!((node.uid.as_str(), node.kubelet_version.as_str()), ("u-1", "v1.33.1"));
+    assert_eq!(node.internal_addresses, ["10.0.0.7"]);
+    assert_eq!(node.labels["zone"], "a");
+    assert_eq!(
+        node.taints,
+        [Taint { key: "theirs".into(), value: None, effect: Effect::NoExecute }]
+    );
+    assert_eq!(
+        node.bad.iter().map(|bad| bad.message.as_str()).collect::<Vec<_>>(),
+        ["disk is full"]
+    );
+    assert_eq!(cluster.node("n2").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_node_is_cordoned_labelled_and_let_go() {
+    let (api, cluster) = start().await;
+    for on in [true, true, false] {
+        assert_eq!(cluster.cordon("n1", on).await.unwrap().schedulable, !on);
+    }
+    let labels = BTreeMap::from([
+        ("farrier/run".to_owned(), Some("r1".to_owned())),
+        ("old".to_owned(), None),
+    ]);
+    let node = cluster.label("n1", &labels).await.unwrap();
+    let wanted = BTreeMap::from([("farrier/run", "r1"), ("zone", "a")]);
+    assert_eq!(
+        node.labels.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect::<BTreeMap<_, _>>(),
+        wanted
+    );
+    let patches: Vec<String> = api
+        .world
+        .lock()
+        .requests
+        .iter()
+        .filter(|request| request.starts_with("PATCH"))
+        .cloned()
+        .collect();
+    assert!(patches.iter().all(|request| request.contains("fieldManager=farrier")), "{patches:?}");
+
+    cluster.remove_node("n1").await.unwrap();
+    assert_eq!(cluster.node("n1").await.unwrap(), None);
+    cluster.remove_node("n1").await.unwrap();
+    let fault = cluster.cordon("n1", true).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["patch nodes `n1`"]), Code::NotInCluster);
+}
+
+#[tokio::test]
+async fn taints_are_set_beside_those_of_others() {
+    let (api, cluster) = start().await;
+    let ours =
+        Taint { key: "farrier".into(), value: Some("repair".into()), effect: Effect::NoSchedule };
+    // Twice somebody else is faster.
+    api.trouble(Method::PATCH, Trouble::Race, 2);
+    let node = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap();
+    assert_eq!(node.taints.len(), 2);
+    assert_eq!(node.taints[1], ours);
+    let patches =
+        |api: &Api| api.world.lock().requests.iter().filter(|r| r.starts_with("PATCH")).count();
+    assert_eq!(patches(&api), 3);
+    let again = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap();
+    assert_eq!((again.taints.len(), patches(&api)), (2, 3), "nothing to do");
+    let node = cluster.taint("n1", &[], std::slice::from_ref(&ours)).await.unwrap();
+    assert_eq!(node.taints.len(), 1);
+    api.trouble(Method::PATCH, Trouble::Race, 10);
+    let fault = cluster.taint("n1", std::slice::from_ref(&ours), &[]).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["`n1`"]), Code::EffectFailed);
+    let fault = cluster.taint("n9", &[ours], &[]).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["`n9`"]), Code::NotInCluster);
+}
+
+#[tokio::test]
+async fn a_token_is_minted_and_forgotten() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    api.world
+        .lock()
+        .config_maps
+        .insert("cluster-info".into(), cluster_info(&pki, "https://10.0.0.1:6443"));
+    let cluster = connect(&pki, &api, &format!("token: {TOKEN}"));
+    let first = cluster.join_material(Duration::from_secs(600)).await.unwrap();
+    let second = cluster.join_material(Duration::from_secs(600)).await.unwrap();
+    assert_ne!(first.token_id, second.token_id);
+    assert_ne!(first.token.expose_secret(), second.token.expose_secret());
+    assert_eq!(first.server, "10.0.0.1:6443");
+    let digest = ring::digest::digest(&ring::digest::SHA256, &pki.authority_key);
+    let hash: String = digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(first.ca_hashes, [format!("sha256:{hash}")]);
+    let line = format!(
+        "join 10.0.0.1:6443 --token {} --discovery-token-ca-cert-hash sha256:{hash}",
+        first.token.expose_secret()
+    );
+    assert_eq!(first.arguments().expose_secret(), line);
+
+    let name = format!("bootstrap-token-{}", first.token_id);
+    let secret = api.world.lock().secrets[&name].clone();
+    assert_eq!(secret["type"], "bootstrap.kubernetes.io/token");
+    let data = &secret["stringData"];
+    let whole = format!(
+        "{}.{}",
+        data["token-id"].as_str().unwrap(),
+        data["token-secret"].as_str().unwrap()
+    );
+    assert_eq!(whole, first.token.expose_secret());
+    assert_eq!(data["expiration"].as_str().unwrap(), first.expires_at.to_string());
+    let left = first.expires_at.as_second() - jiff::Timestamp::now().as_second();
+    assert!((590..=600).contains(&left), "{left}");
+    for usage in ["usage-bootstrap-authentication", "usage-bootstrap-signing"] {
+        assert_eq!(data[usage], "true");
+    }
+    assert_eq!(data["auth-extra-groups"], "system:bootstrappers:kubeadm:default-node-token");
+
+    cluster.forget_token(&first.token_id).await.unwrap();
+    cluster.forget_token(&first.token_id).await.unwrap();
+    let left: Vec<String> = api.world.lock().secrets.keys().cloned().collect();
+    assert_eq!(left, [format!("bootstrap-token-{}", second.token_id)]);
+}
+
+#[tokio::test]
+async fn no_token_is_left_behind_when_the_rest_cannot_be_had() {
+    let (api, cluster) = start().await;
+    let ttl = Duration::from_secs(600);
+    let fault = cluster.join_material(ttl).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["cluster-info", "kubeadm"]), Code::NotSupported);
+    let odd = json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": { "kubeconfig": "clusters: []" } });
+    api.world.lock().config_maps.insert("cluster-info".into(), odd);
+    let fault = cluster.join_material(ttl).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["names no cluster"]), Code::NotSupported);
+    for ttl in [Duration::ZERO, Duration::from_secs(25 * 60 * 60)] {
+        assert_eq!(cluster.join_material(ttl).await.unwrap_err().code, Code::NotSupported);
+    }
+    assert!(api.world.lock().secrets.is_empty());
+}
+
+fn app(name: &str) -> Value {
+    json!({ "metadata": { "labels": { "app": name } } })
+}
+
+#[tokio::test]
+async fn a_node_is_emptied_page_by_page_of_what_must_go() {
+    let (api, cluster) = start().await;
+    {
+        let mut world = api.world.lock();
+        for n in 0..450 {
+            world.add_pod(&format!("shop/web-{n:03}"), json!({}));
+        }
+        let owner = json!({ "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d", "controller": true });
+        world.add_pod("kube-system/daemon", json!({ "metadata": { "ownerReferences": [owner] } }));
+        world.add_pod(
+            "kube-system/mirror",
+            json!({ "metadata": { "annotations": { "kubernetes.io/config.mirror": "x" } } }),
+        );
+        world.add_pod("shop/finished", json!({ "status": { "phase": "Succeeded" } }));
+        world.add_pod("shop/elsewhere", json!({ "spec": { "nodeName": "n2" } }));
+    }
+    let mut told = 0;
+    let pass = cluster
+        .evict_all("n1", |step| told += usize::from(matches!(step, Step::Evicted(_))))
+        .await
+        .unwrap();
+    assert_eq!((pass.waiting.len(), pass.left_alone, told), (450, 3, 450));
+    let lists = api
+        .world
+        .lock()
+        .requests
+        .iter()
+        .filter(|request| request.starts_with("GET /api/v1/pods"))
+        .count();
+    assert_eq!(lists, 3, "450 pods and 3 are three pages of 200");
+    let pass = empty(&cluster).await;
+    assert_eq!((pass.left_alone, pass.fault("n1")), (3, None));
+    let left: BTreeSet<String> = api.world.lock().pods.keys().cloned().collect();
+    let kept = ["kube-system/daemon", "kube-system/mirror", "shop/elsewhere", "shop/finished"];
+    assert_eq!(left, kept.map(str::to_owned).into());
+}
+
+/// Passes until nothing is left that must go.
+async fn empty(cluster: &Cluster) -> providers::kubernetes::Pass {
+    let started = Instant::now();
+    loop {
+        let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+        if pass.is_done() {
+            return pass;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20), "{pass:?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_disruption_budget_is_waited_for() {
+    let (api, cluster) = start().await;
+    {
+        let mut world = api.world.lock();
+        world.budgets.push(Budget { name: "db-budget", app: "db", allowed: 1 });
+        for n in 1..=3 {
+            world.add_pod(&format!("shop/db-{n}"), app("db"));
+        }
+        world.add_pod("shop/free", json!({}));
+    }
+    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    assert_eq!((pass.waiting.len(), pass.blocked.len()), (2, 2));
+    let fault = pass.fault("n1").unwrap();
+    assert_eq!(fault.code, Code::EvictionBlocked);
+    assert!(
+        fault.said.contains("shop/db-2") && fault.said.contains("db-budget needs 2 healthy pods"),
+        "{fault}"
+    );
+    // The application is healthy again elsewhere, one pod at a time.
+    let mut blocked = pass.blocked.len();
+    while blocked > 0 {
+        api.world.lock().budgets[0].allowed = 1;
+        let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+        assert!(pass.blocked.len() < blocked, "{pass:?}");
+        blocked = pass.blocked.len();
+    }
+    empty(&cluster).await;
+    assert!(api.world.lock().pods.is_empty());
+}
+
+#[tokio::test]
+async fn a_pod_that_took_the_name_of_another_is_not_evicted_for_it() {
+    let (api, cluster) = start().await;
+    api.world.lock().add_pod("shop/db-0", json!({}));
+    api.trouble(Method::POST, Trouble::Race, 1);
+    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    assert!(!pass.is_done(), "who has the name now is seen in the next pass");
+    let pod = api.world.lock().pods["shop/db-0"].clone();
+    assert!(pod["metadata"].get("deletionTimestamp").is_none(), "{pod}");
+    empty(&cluster).await;
+    assert!(api.world.lock().pods.is_empty());
+}
+
+#[tokio::test]
+async fn two_budgets_for_one_pod_block_it_alone() {
+    let (api, cluster) = start().await;
+    {
+        let mut world = api.world.lock();
+        world.budgets.push(Budget { name: "one", app: "db", allowed: 9 });
+        world.budgets.push(Budget { name: "two", app: "db", allowed: 9 });
+        world.add_pod("shop/db", app("db"));
+        world.add_pod("shop/web", json!({}));
+    }
+    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    assert_eq!((pass.waiting.len(), pass.blocked.len()), (1, 1));
+    assert!(pass.blocked[0].said.contains("more than one PodDisruptionBudget"), "{pass:?}");
+}
+
+#[tokio::test]
+async fn a_pod_that_ignores_its_grace_period_is_named() {
+    let (api, cluster) = start().await;
+    {
+        let mut world = api.world.lock();
+        world.add_pod("shop/deaf", json!({}));
+        world.stubborn.insert("shop/deaf".into());
+    }
+    let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+    assert_eq!(pass.waiting.len(), 1);
+    let started = Instant::now();
+    let late = loop {
+        let pass = cluster.evict_all("n1", |_| {}).await.unwrap();
+        assert!(!pass.is_done(), "it does not go");
+        if pass.waiting[0].overdue_s > 0 {
+            break pass;
+        }
+        assert!(started.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let fault = late.fault("n1").unwrap();
+    assert_eq!(fault.code, Code::EvictionBlocked);
+    assert!(fault.said.contains("shop/deaf (should have been gone"), "{fault}");
+    let evictions =
+        api.world.lock().requests.iter().filter(|request| request.contains("/eviction")).count();
+    assert_eq!(evictions, 1, "what is going is not evicted again");
+}
+
+#[tokio::test]
+async fn a_server_that_fails_is_told_from_one_that_may_have_done_it() {
+    let (api, cluster) = start().await;
+    for trouble in [Trouble::Status(500), Trouble::Status(504), Trouble::Cut] {
+        api.trouble(Method::GET, trouble, 1);
+        let fault = cluster.node("n1").await.unwrap_err();
+        assert_eq!(code_of(&fault, &["get nodes `n1`"]), Code::ClusterUnreachable, "{trouble:?}");
+        api.trouble(Method::PATCH, trouble, 1);
+        let fault = cluster.cordon("n1", true).await.unwrap_err();
+        assert_eq!(code_of(&fault, &["patch nodes `n1`"]), Code::AnswerLost, "{trouble:?}");
+    }
+    assert!(
+        !cluster.node("n1").await.unwrap().unwrap().schedulable,
+        "the line was cut after it had happened"
+    );
+    api.trouble(Method::PATCH, Trouble::Status(503), 1);
+    assert_eq!(cluster.cordon("n1", false).await.unwrap_err().code, Code::ClusterUnreachable);
+    cluster.cordon("n1", false).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_somebody_in_between_says_is_no_answer() {
+    let (api, cluster) = start().await;
+    api.trouble(Method::DELETE, Trouble::Proxy(404), 1);
+    assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, Code::AnswerGarbled);
+    assert!(cluster.node("n1").await.unwrap().is_some(), "it was not taken for deleted");
+    api.trouble(Method::GET, Trouble::Proxy(404), 1);
+    assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::AnswerGarbled);
+    api.trouble(Method::GET, Trouble::Proxy(502), 1);
+    assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::ClusterUnreachable);
+}
+
+#[tokio::test]
+async fn a_success_that_says_something_else_is_none() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    {
+        let mut world = api.world.lock();
+        world.add_node(node("n1"));
+        world.add_pod("shop/web", json!({}));
+        world
+            .config_maps
+            .insert("cluster-info".into(), cluster_info(&pki, "https://10.0.0.1:6443"));
+    }
+    let cluster = connect(&pki, &api, &format!("token: {TOKEN}"));
+    for words in ["<html>welcome</html>", "{}", r#"{"metadata":{"name":"other"}}"#, "", "[]"] {
+        let trouble = Trouble::Says(words);
+        api.trouble(Method::GET, trouble, 1);
+        assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::AnswerGarbled, "{words}");
+        api.trouble(Method::PATCH, trouble, 1);
+        assert_eq!(
+            cluster.cordon("n1", true).await.unwrap_err().code,
+            Code::AnswerGarbled,
+            "{words}"
+        );
+        api.trouble(Method::DELETE, trouble, 1);
+        assert_eq!(
+            cluster.remove_node("n1").await.unwrap_err().code,
+            Code::AnswerGarbled,
+            "{words}"
+        );
+        api.trouble(Method::POST, trouble, 1);
+        let fault = cluster.join_material(Duration::from_secs(60)).await.unwrap_err();
+        assert_eq!(fault.code, Code::AnswerGarbled, "{words}");
+        api.trouble(Method::POST, trouble, 1);
+        let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();
+        assert_eq!(fault.code, Code::AnswerGarbled, "{words}");
+    }
+    assert!(cluster.node("n1").await.unwrap().unwrap().schedulable);
+    assert!(api.world.lock().secrets.is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_left_at_the_deadline() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let settings = Settings { deadline: Duration::from_millis(300) };
+    let config = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    let cluster = Cluster::from_kubeconfig(&config, settings).unwrap();
+    api.trouble(Method::GET, Trouble::Hang, 1);
+    api.trouble(Method::DELETE, Trouble::Hang, 1);
+    let started = Instant::now();
+    let fault = cluster.node("n1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["300ms"]), Code::ClusterUnreachable);
+    assert_eq!(cluster.remove_node("n1").await.unwrap_err().code, Code::AnswerLost);
+    assert!(started.elapsed() < Duration::from_secs(20));
+}
+
+#[tokio::test]
+async fn nobody_there_is_unreachable_even_for_a_change() {
+    let (api, cluster) = start().await;
+    let pki = Pki::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = pki.kubeconfig(free, "token: t");
+    let lonely = Cluster::from_kubeconfig(&config, Settings::default()).unwrap();
+    let fault = lonely.remove_node("n1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["could not be reached"]), Code::ClusterUnreachable);
+    drop(api);
+    drop(cluster);
+}
+
+#[tokio::test]
+async fn who_may_not_is_told_what() {
+    let (api, cluster) = start().await;
+    api.world.lock().forbidden =
+        vec![(Method::PATCH, "nodes"), (Method::POST, "eviction"), (Method::POST, "secrets")];
+    let fault = cluster.cordon("n1", true).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["patch nodes `n1`", "403", "cannot PATCH"]), Code::LoginRefused);
+    api.world.lock().add_pod("shop/web", json!({}));
+    let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();
+    assert_eq!(code_of(&fault, &["create pods/eviction `shop/web`"]), Code::LoginRefused);
+
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let stranger = connect(&pki, &api, "token: wrong");
+    let fault = stranger.node("n1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["get nodes `n1`", "401"]), Code::LoginRefused);
+}
+
+#[tokio::test]
+async fn a_server_of_another_authority_is_not_trusted() {
+    let (pki, other) = (Pki::new(), Pki::new());
+    let api = Api::start(&pki).await;
+    let cluster = connect(&other, &api, &format!("token: {TOKEN}"));
+    for fault in
+        [cluster.node("n1").await.unwrap_err(), cluster.remove_node("n1").await.unwrap_err()]
+    {
+        assert_eq!(code_of(&fault, &["did not prove"]), Code::IdentityUntrusted);
+    }
+    assert!(api.world.lock().requests.is_empty(), "the token was not shown to it");
+    let old = Api::start_that_ran_out(&pki).await;
+    let fault = connect(&pki, &old, &format!("token: {TOKEN}")).node("n1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["expired"]), Code::IdentityUntrusted);
+}
+
+#[tokio::test]
+async fn a_client_certificate_is_taken_while_it_holds() {
+    let pki = Pki::new();
+    let api = Api::start_with_client_certificates(&pki).await;
+    api.world.lock().add_node(node("n1"));
+    let good = connect(&pki, &api, &pki.user(Validity::Holds));
+    assert!(good.node("n1").await.unwrap().is_some());
+    let users =
+        [pki.user(Validity::RanOut), Pki::new().user(Validity::Holds), "token: none".to_owned()];
+    for user in users {
+        let fault = connect(&pki, &api, &user).remove_node("n1").await.unwrap_err();
+        assert_eq!(code_of(&fault, &["client certificate"]), Code::LoginRefused, "{fault}");
+    }
+    assert!(good.node("n1").await.unwrap().is_some());
+}
+
+/// The server must be able to say no, or the tests above prove nothing about what is sent.
+#[tokio::test]
+async fn the_server_is_strict() {
+    let shared = Shared::new(false);
+    shared.lock().add_node(node("n1"));
+    shared.lock().add_pod("shop/web", json!({}));
+    let eviction = "/api/v1/namespaces/shop/pods/web/eviction";
+    let (json_type, patch_type) = ("application/json", "application/strategic-merge-patch+json");
+    let good = r#"{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"web","namespace":"shop"}}"#;
+    let cases = [
+        ("POST", eviction, "text/plain", good, 415),
+        ("POST", eviction, json_type, r#"{"metadata":{"name":"web","namespace":"shop"}}"#, 400),
+        ("POST", eviction, json_type, &good.replace("}}", "},\"delete_options\":{}}"), 400),
+        ("POST", eviction, json_type, &good.replace("policy/v1", "v1"), 400),
+        ("POST", eviction, json_type, &good.replace("\"web\"", "\"db\""), 400),
+        ("POST", eviction, json_type, "{", 400),
+        ("PATCH", "/api/v1/nodes/n1", json_type, "{}", 415),
+        ("PATCH", "/api/v1/nodes/n1", "application/json-patch+json", "[]", 415),
+        ("PATCH", "/api/v1/nodes/n1", patch_type, r#"{"spec":{"unscheduleable":true}}"#, 400),
+        ("PATCH", "/api/v1/nodes/n1", patch_type, r#"{"metadata":{"resourceVersion":"0"}}"#, 409),
+        ("PATCH", "/api/v1/nodes/n2", patch_type, "{}", 404),
+        ("GET", "/api/v1/pods?fieldSelector=spec.node%3Dn1", "", "", 400),
+        ("GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&continue=x", "", "", 400),
+        ("GET", "/api/v1/pods?fieldselector=spec.nodeName%3Dn1", "", "", 400),
+        ("DELETE", "/api/v1/nodes/n1", json_type, r#"{"gracePeriod":1}"#, 400),
+        ("GET", "/api/v1/node/n1", "", "", 404),
+        ("POST", eviction, json_type, good, 201),
+    ];
+    for (method, uri, content_type, body, wanted) in cases {
+        let request = Request::builder()
+            .method(method)
+            .uri(uri)
+            .header("content-type", content_type)
+            .body(axum::body::Body::from(body.to_owned()))
+            .unwrap();
+        let answer = shared.router().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::from_u16(wanted).unwrap(), "{method} {uri} {body}");
+    }
+}

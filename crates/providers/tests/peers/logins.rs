@@ -1,0 +1,135 @@
+//! Getting in to OpenSSH, and being kept out.
+
+use crate::jobs::{LIMIT, hear, say};
+use crate::sshd::{PASSWORD, Sshd, needs_root, secret};
+use model::fault::Code;
+use providers::ssh::{Endpoint, Host, Proof, Route, Settings, Started, Trust};
+use std::net::TcpListener;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_logs_in_and_what_a_command_says_is_told_apart() {
+    let Some(sshd) = Sshd::start() else { return };
+    let host = sshd.host().await;
+    assert_eq!(host.host_keys(), [(sshd.endpoint(), sshd.host_key())]);
+    let output = host.run("cat; echo err >&2; exit 7", b"in", LIMIT).await.unwrap();
+    assert_eq!(
+        (output.status, output.stdout, output.stderr),
+        (Some(7), b"in".to_vec(), b"err\n".to_vec())
+    );
+    assert_eq!(host.run("kill -KILL $$", b"", LIMIT).await.unwrap().status, None);
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(host.boot_id().await.unwrap(), boot.trim());
+    let mut hop = sshd.hop();
+    let pem = secret(&sshd.file("locked_key"));
+    hop.login.proof = Proof::Key { pem, passphrase: Some(secret("open sesame")) };
+    Host::connect(Route::direct(hop), sshd.settings()).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_logs_in() {
+    let Some(sshd) = Sshd::start() else { return };
+    if !needs_root() {
+        return;
+    }
+    let mut hop = sshd.hop();
+    hop.login.proof = Proof::Password(secret(PASSWORD));
+    let host = Host::connect(Route::direct(hop), sshd.settings()).await.unwrap();
+    assert_eq!(say(&host, "id -un").await, sshd.login(sshd.key()).user);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_login_that_is_refused_says_which_and_never_the_secret() {
+    let Some(sshd) = Sshd::start() else { return };
+    let key = |name: &str, phrase: Option<&str>| Proof::Key {
+        pem: secret(&sshd.file(name)),
+        passphrase: phrase.map(secret),
+    };
+    for (proof, code) in [
+        (Proof::Password(secret("battery staple")), Code::LoginRefused),
+        (key("stranger_key", None), Code::LoginRefused),
+        (key("locked_key", None), Code::CredentialMissing),
+        (key("locked_key", Some("battery staple")), Code::CredentialMissing),
+        (key("rsa_key", None), Code::CredentialMissing),
+        (key("user_key.pub", None), Code::CredentialMissing),
+    ] {
+        let mut hop = sshd.hop();
+        hop.login.proof = proof;
+        assert!(!format!("{hop:?}").contains("battery"), "{hop:?}");
+        let fault = Host::connect(Route::direct(hop), sshd.settings()).await.err().unwrap();
+        assert_eq!(fault.code, code, "{fault}");
+        assert!(fault.said.contains(&sshd.endpoint().to_string()), "{fault}");
+        assert!(!fault.said.contains("battery"), "{fault}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_must_be_who_it_was() {
+    let Some(sshd) = Sshd::start() else { return };
+    let stranger = sshd.file("stranger_key.pub").parse().unwrap();
+    let own = sshd.host_key();
+    let second = sshd.file("other_host_key.pub").parse().unwrap();
+    let pinned = |keys: &[&providers::ssh::HostKey]| {
+        Trust::Pinned(keys.iter().map(|key| (*key).clone()).collect())
+    };
+    for (trust, code) in [
+        (Trust::FirstUse(Some(own.clone())), None),
+        // The host has two keys, and shows the one that is known.
+        (Trust::FirstUse(Some(second)), None),
+        (pinned(&[&stranger, &own]), None),
+        (Trust::FirstUse(Some(stranger.clone())), Some(Code::IdentityChanged)),
+        (pinned(&[&stranger]), Some(Code::IdentityUntrusted)),
+        (pinned(&[]), Some(Code::IdentityUntrusted)),
+    ] {
+        let mut hop = sshd.hop();
+        hop.trust = trust;
+        let made = Host::connect(Route::direct(hop), sshd.settings()).await;
+        assert_eq!(made.err().map(|fault| fault.code), code);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_cannot_be_reached_is_said_to_be() {
+    let Some(sshd) = Sshd::start() else { return };
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    for (host, port) in [
+        ("127.0.0.1", closed),
+        ("127.0.0.1", silent.local_addr().unwrap().port()),
+        ("no-such-host.invalid", 22),
+    ] {
+        let mut hop = sshd.hop();
+        hop.endpoint = Endpoint { user: None, host: host.into(), port };
+        let settings = Settings { connect_timeout: Duration::from_secs(1), ..sshd.settings() };
+        let fault = Host::connect(Route::direct(hop.clone()), settings).await.err().unwrap();
+        assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
+        assert!(fault.said.contains(&hop.endpoint.to_string()), "{fault}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_is_reached_through_others() {
+    let (Some(first), Some(second), Some(third)) = (Sshd::start(), Sshd::start(), Sshd::start())
+    else {
+        return;
+    };
+    let route = Route { hops: vec![first.hop(), second.hop()], last: third.hop() };
+    let host = Host::connect(route, third.settings()).await.unwrap();
+    let keys: Vec<_> = host.host_keys().into_iter().map(|(_, key)| key).collect();
+    assert_eq!(keys, [first.host_key(), second.host_key(), third.host_key()]);
+    assert_eq!(host.start("far", "echo far; seq 1 200000").await.unwrap(), Started::Now);
+    let (out, _, length) = hear(&host, "far", 0).await;
+    assert_eq!(out.len() as u64, length);
+    assert!(out.starts_with("far\n1\n") && out.ends_with("\n200000\n"));
+    // The key of every hop counts, and a way that ends nowhere is said to.
+    let mut forged = second.hop();
+    forged.trust = Trust::Pinned(vec![first.host_key()]);
+    let route = Route { hops: vec![first.hop(), forged], last: third.hop() };
+    let fault = Host::connect(route, third.settings()).await.err().unwrap();
+    assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
+    let mut nowhere = third.hop();
+    nowhere.endpoint.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let route = Route { hops: vec![first.hop()], last: nowhere };
+    let fault = Host::connect(route, third.settings()).await.err().unwrap();
+    assert_eq!(fault.code, Code::HostUnreachable, "{fault}");
+}

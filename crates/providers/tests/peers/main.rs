@@ -1,0 +1,33 @@
+//! The providers against peers that speak the real protocols: software that nobody here wrote where it can be had, small
+//! and strict ones of the tests' own for what goes wrong. A peer is found by an environment variable that `cargo xtask
+//! test` sets.
+
+mod certs;
+mod http;
+mod ipmi_sim;
+mod jobs;
+mod kube_api;
+mod kube_pki;
+mod kubernetes;
+mod logins;
+mod redfish_change;
+mod redfish_choice;
+mod redfish_faults;
+mod redfish_identity;
+mod redfish_read;
+mod sshd;
+mod sushy;
+mod world;
+
+use std::path::PathBuf;
+
+/// Where a peer's program is. Without it the test is left out with a word; on CI that is a failure, because a test
+/// that silently stops being run there would be noticed by nobody.
+fn peer(variable: &str) -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Some(PathBuf::from(path));
+    }
+    assert!(std::env::var_os("CI").is_none(), "{variable} is not set, and this is CI");
+    eprintln!("skipped: {variable} is not set; `cargo xtask test` sets it");
+    None
+}

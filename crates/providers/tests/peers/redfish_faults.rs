@@ -1,0 +1,326 @@
+//! What goes wrong between us and a BMC, and the fault that each ends in.
+
+use crate::http::{Call, Peer, Said};
+use crate::world::{PASSWORD, RESET, SYSTEM, World, connect, connect_as, login, settings, system};
+use model::fault::{Code, Fault};
+use providers::redfish::{Auth, Bmc, Endpoint, Power, Reset, TaskRef, TaskState, Trust, Wanted};
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const SESSIONS: &str = "/redfish/v1/SessionService/Sessions";
+
+/// What a test may never find in a fault: the password, nor anything that stands for it.
+fn says(fault: &Fault, code: Code, words: &[&str]) {
+    assert_eq!(fault.code, code, "{fault}");
+    for word in words {
+        assert!(fault.said.contains(word), "{fault} does not say {word:?}");
+    }
+    assert!(!fault.said.contains(PASSWORD), "{fault}");
+}
+
+#[tokio::test]
+async fn nobody_is_there() {
+    let url = World::new().serve().await.url();
+    // The server is gone, and its port with it.
+    let endpoint = Endpoint::parse(&url).unwrap();
+    let refused =
+        Bmc::connect(endpoint, login(), Trust::FirstUse(None), settings(Auth::Auto)).await;
+    says(&refused.err().unwrap(), Code::BmcUnreachable, &[&url]);
+}
+
+#[tokio::test]
+async fn a_password_that_changed_is_tried_once() {
+    let changed = Arc::new(AtomicBool::new(false));
+    let (now, world) = (changed.clone(), World::new());
+    let peer = world
+        .serve_but(move |call| {
+            let refused = now.load(Ordering::Relaxed) && call.header("authorization").is_some();
+            refused.then(|| Said::status(401, "{}"))
+        })
+        .await;
+    let system = system(&peer).await;
+    assert_eq!(system.power().await, Ok(Power::Off));
+    changed.store(true, Ordering::Relaxed);
+    let before = peer.calls().len();
+    says(&system.power().await.unwrap_err(), Code::LoginRefused, &["401", SYSTEM]);
+    assert_eq!(peer.calls().len(), before + 1, "a wrong password is not tried twice");
+}
+
+/// A BMC with sessions. Each login gets a token of its own; only the newest is good.
+struct Sessions {
+    logins: AtomicUsize,
+    refuse: AtomicBool,
+    expired: AtomicBool,
+}
+
+impl Sessions {
+    fn answer(&self, call: &Call) -> Option<Said> {
+        if call.is("GET", "/redfish/v1") {
+            return None;
+        }
+        if call.is("POST", SESSIONS) {
+            if self.refuse.load(Ordering::Relaxed) {
+                let body = json!({"error": {"message": format!("not {}", call.body)}});
+                return Some(Said::status(401, body));
+            }
+            self.expired.store(false, Ordering::Relaxed);
+            let number = self.logins.fetch_add(1, Ordering::Relaxed) + 1;
+            let said = Said::status(201, "{}").with("x-auth-token", format!("token-{number}"));
+            return Some(said.with("location", format!("{SESSIONS}/{number}")));
+        }
+        let number = self.logins.load(Ordering::Relaxed);
+        let good = call.header("x-auth-token") == Some(&format!("token-{number}"));
+        if !good || self.expired.load(Ordering::Relaxed) {
+            return Some(Said::status(401, "{}"));
+        }
+        (call.method == "DELETE").then(|| Said::status(204, ""))
+    }
+
+    async fn serve() -> (Arc<Self>, Peer) {
+        let world = World::new();
+        world.set("/redfish/v1", "/Links", json!({"Sessions": {"@odata.id": SESSIONS}}));
+        let sessions = Arc::new(Self {
+            logins: AtomicUsize::new(0),
+            refuse: AtomicBool::new(false),
+            expired: AtomicBool::new(false),
+        });
+        let script = sessions.clone();
+        let peer = world.serve_but(move |call| script.answer(call)).await;
+        (sessions, peer)
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_ran_out_is_renewed_once() {
+    let (sessions, peer) = Sessions::serve().await;
+    let system = system(&peer).await;
+    assert_eq!(sessions.logins.load(Ordering::Relaxed), 1);
+    sessions.expired.store(true, Ordering::Relaxed);
+    assert_eq!(system.power().await, Ok(Power::Off));
+    assert_eq!(sessions.logins.load(Ordering::Relaxed), 2);
+    // From now on the password is wrong: one more login is tried, and no second one.
+    sessions.expired.store(true, Ordering::Relaxed);
+    sessions.refuse.store(true, Ordering::Relaxed);
+    let before = peer.count("POST", SESSIONS);
+    says(&system.power().await.unwrap_err(), Code::LoginRefused, &["401", "root"]);
+    assert_eq!(peer.count("POST", SESSIONS), before + 1);
+}
+
+#[tokio::test]
+async fn a_session_ends_when_it_is_closed_and_when_it_is_dropped() {
+    let (_, peer) = Sessions::serve().await;
+    connect(&peer).await.close().await;
+    assert_eq!(peer.count("DELETE", &format!("{SESSIONS}/1")), 1);
+    drop(connect(&peer).await);
+    for _ in 0..200 {
+        if peer.count("DELETE", &format!("{SESSIONS}/2")) == 1 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the session was left behind");
+}
+
+#[tokio::test]
+async fn without_sessions_there_is_basic_unless_a_session_was_asked_for() {
+    let world = World::new();
+    world.set("/redfish/v1", "/Links", json!({"Sessions": {"@odata.id": SESSIONS}}));
+    // The list of sessions is announced and does not exist, as on some emulators.
+    let peer = world.serve().await;
+    let bmc = connect(&peer).await;
+    assert!(bmc.system(&Wanted::default()).await.is_ok());
+    assert!(peer.calls().last().unwrap().header("authorization").is_some());
+    let refused = connect_as(&peer, Auth::Session).await.err().unwrap();
+    says(&refused, Code::NotSupported, &["405"]);
+}
+
+#[tokio::test]
+async fn a_busy_bmc_says_when_to_come_back() {
+    let left = AtomicUsize::new(2);
+    let peer = World::new()
+        .serve_but(move |call| {
+            let busy = call.is("POST", RESET)
+                && left
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+                    .is_ok();
+            busy.then(|| Said::status(503, "{}").with("retry-after", 120))
+        })
+        .await;
+    let system = system(&peer).await;
+    for _ in 0..2 {
+        let busy = system.reset(Reset::On).await.unwrap_err();
+        says(&busy, Code::BmcBusy, &["503", "120 s", RESET]);
+    }
+    assert_eq!(system.reset(Reset::On).await, Ok(()));
+    assert_eq!(peer.count("POST", RESET), 3, "nothing is retried in secret");
+}
+
+#[tokio::test]
+async fn answers_that_are_no_resources_are_garbled() {
+    let whole = World::new().get(SYSTEM).to_string();
+    let long = format!("{{\"Id\": \"{}\"}}", "x".repeat(5 * 1024 * 1024));
+    for (said, words) in [
+        (Said::json("<html><body>It works!</body></html>"), "<html>"),
+        (Said::json("[1, 2]"), "no JSON object"),
+        (Said::json(""), "EOF"),
+        (Said::json(&whole[..whole.len() / 2]), "EOF"),
+        (Said::CutOff(whole.clone()), SYSTEM),
+        (Said::json(long), "longer than"),
+    ] {
+        let broken = Arc::new(AtomicBool::new(false));
+        let now = broken.clone();
+        let peer = World::new()
+            .serve_but(move |_| now.load(Ordering::Relaxed).then(|| said.clone()))
+            .await;
+        let system = system(&peer).await;
+        broken.store(true, Ordering::Relaxed);
+        says(&system.power().await.unwrap_err(), Code::AnswerGarbled, &[words]);
+    }
+}
+
+#[tokio::test]
+async fn redirects_are_followed_on_the_device_only() {
+    let peer = World::new()
+        .serve_but(|call| {
+            let to = match call.path.as_str() {
+                "/redfish/v1/Systems/alias" => SYSTEM,
+                "/redfish/v1/Systems/circle" => "/redfish/v1/Systems/circle/",
+                "/redfish/v1/Systems/circle/" => "/redfish/v1/Systems/circle",
+                "/redfish/v1/Systems/elsewhere" => "http://127.0.0.1:9/redfish/v1/Systems/1",
+                _ => return None,
+            };
+            Some(Said::status(307, "").with("location", to))
+        })
+        .await;
+    let bmc = connect(&peer).await;
+    let named = |id: &str| Wanted { id: Some(id.into()), ..Wanted::default() };
+    assert_eq!(bmc.system(&named("alias")).await.unwrap().id(), "1");
+    let circle = bmc.system(&named("circle")).await.err().unwrap();
+    says(&circle, Code::AnswerGarbled, &["circle"]);
+    let calls = peer.calls().iter().filter(|call| call.path.contains("circle")).count();
+    assert_eq!(calls, 6, "one request and five redirects");
+    let elsewhere = bmc.system(&named("elsewhere")).await.err().unwrap();
+    says(&elsewhere, Code::AnswerGarbled, &["127.0.0.1:9"]);
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_is_missing_may_have_happened() {
+    for (said, words) in
+        [(Said::Hang, "within 1.5 s"), (Said::HangUp, RESET), (Said::status(500, "{}"), "500")]
+    {
+        let peer =
+            World::new().serve_but(move |call| call.is("POST", RESET).then(|| said.clone())).await;
+        let system = system(&peer).await;
+        let lost = system.reset(Reset::On).await.unwrap_err();
+        says(&lost, Code::AnswerLost, &[words]);
+        assert_eq!(peer.count("POST", RESET), 1, "a change is sent once: {lost}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_whose_answer_is_missing_changed_nothing() {
+    for said in [Said::Hang, Said::HangUp] {
+        let silent = Arc::new(AtomicBool::new(false));
+        let now = silent.clone();
+        let peer = World::new()
+            .serve_but(move |_| now.load(Ordering::Relaxed).then(|| said.clone()))
+            .await;
+        let system = system(&peer).await;
+        silent.store(true, Ordering::Relaxed);
+        says(&system.power().await.unwrap_err(), Code::BmcUnreachable, &[SYSTEM]);
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_in_silence_is_made_again() {
+    let world = World::new();
+    let peer = world
+        .clone()
+        .serve_but(move |call| {
+            call.is("GET", SYSTEM).then(|| Said::ThenGone(world.get(SYSTEM).to_string()))
+        })
+        .await;
+    let system = system(&peer).await;
+    for _ in 0..5 {
+        assert_eq!(system.power().await, Ok(Power::Off));
+        // The server's end of the connection is gone, and the change must not run into it.
+        assert_eq!(system.reset(Reset::ForceOff).await, Ok(()));
+    }
+    assert_eq!(peer.count("POST", RESET), 5);
+}
+
+#[tokio::test]
+async fn power_that_does_not_change_is_seen() {
+    let peer =
+        World::new().serve_but(|call| call.is("POST", RESET).then(|| Said::status(204, ""))).await;
+    let system = system(&peer).await;
+    assert_eq!(system.reset(Reset::On).await, Ok(()));
+    let still = system.wait_for_power(Power::On, Duration::from_millis(200)).await.unwrap_err();
+    says(&still, Code::ReadBackDiffers, &["Off", "not On", SYSTEM]);
+}
+
+#[tokio::test]
+async fn a_bmc_that_is_away_for_a_while_is_waited_for() {
+    let looks = AtomicUsize::new(0);
+    let peer = World::new()
+        .serve_but(move |call| {
+            if !call.is("GET", SYSTEM) {
+                return None;
+            }
+            // The first look is the choice of the System.
+            match looks.fetch_add(1, Ordering::Relaxed) {
+                1 => Some(Said::status(503, "{}")),
+                2 => Some(Said::status(500, "<html>")),
+                3 => Some(Said::json("<html>")),
+                4 => Some(Said::Hang),
+                _ => None,
+            }
+        })
+        .await;
+    let system = system(&peer).await;
+    assert_eq!(system.wait_for_power(Power::Off, Duration::from_secs(20)).await, Ok(()));
+    assert_eq!(peer.count("GET", SYSTEM), 6);
+}
+
+#[tokio::test]
+async fn tasks_are_followed_until_they_end_or_are_lost() {
+    let task = "/redfish/v1/TaskService/Tasks/7";
+    let world = World::new();
+    world.put(
+        task,
+        json!({"@odata.id": task, "TaskState": "Running", "PercentComplete": "40",
+        "Messages": [{"Message": "Verifying"}]}),
+    );
+    let peer = world.serve_but(|call| match call.path.as_str() {
+        "/monitor/1" => Some(Said::status(202, "")),
+        "/monitor/2" => Some(Said::status(204, "")),
+        "/monitor/3" => Some(Said::status(400, r#"{"error": {"message": "Bad image."}}"#)),
+        "/monitor/4" => Some(Said::status(503, "")),
+        _ => None,
+    });
+    let peer = peer.await;
+    let bmc = connect(&peer).await;
+    let seen = bmc.task(&TaskRef::parse(task).unwrap()).await.unwrap();
+    assert_eq!((seen.state, seen.percent), (TaskState::Running, Some(40)));
+    assert_eq!(seen.messages, ["Verifying"]);
+    world.set(task, "/TaskState", json!("Exception"));
+    let ended = bmc.task(&TaskRef::parse(task).unwrap()).await.unwrap();
+    assert_eq!(ended.state.ended(), Some(false));
+    world.set(task, "/TaskState", json!("Dreaming"));
+    let odd = bmc.task(&TaskRef::parse(task).unwrap()).await.unwrap_err();
+    says(&odd, Code::AnswerGarbled, &["Dreaming"]);
+    for (monitor, state) in [
+        ("/monitor/1", TaskState::Running),
+        ("/monitor/2", TaskState::Completed),
+        ("/monitor/3", TaskState::Exception),
+    ] {
+        let seen = bmc.task(&TaskRef::parse(monitor).unwrap()).await.unwrap();
+        assert_eq!(seen.state, state, "{monitor}: {seen:?}");
+    }
+    let busy = bmc.task(&TaskRef::parse("/monitor/4").unwrap()).await.unwrap_err();
+    says(&busy, Code::BmcBusy, &[]);
+    let gone = bmc.task(&TaskRef::parse("/redfish/v1/TaskService/Tasks/8").unwrap()).await;
+    says(&gone.unwrap_err(), Code::TaskLost, &["Tasks/8"]);
+}

@@ -1,0 +1,361 @@
+//! A real sshd for one test: its own port, keys, users and view of the file system; gone with the test.
+//!
+//! As root it runs in a mount namespace of its own, where it sees other files of users than the computer has. So a test can
+//! have a user with a password or an odd shell, and a small disk, and touches nothing.
+
+use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Settings, Trust};
+use secrecy::SecretString;
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const SSHD: &str = "FARRIER_TEST_SSHD";
+const BUSYBOX: &str = "FARRIER_TEST_BUSYBOX";
+const USER: &str = "farrier-tester";
+const UID: u32 = 54_321;
+pub const PASSWORD: &str = "correct horse";
+const PASSWORD_HASH: &str = "$6$farriertest$w6aTHS16nS4nG9c27W8zxmXGK/mmJDn/SXYdjZIkySbiYOjasXaqIPAJsUvV61peQTnSYBuiJiAgUFoP.jkmd.";
+const START_ATTEMPTS: usize = 5;
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+/// What a job on a host without `setsid` may use.
+const USERLAND: [&str; 24] = [
+    "cat", "chmod", "dd", "du", "echo", "find", "head", "id", "kill", "ls", "mkdir", "mkfifo",
+    "mv", "ps", "rm", "rmdir", "seq", "sleep", "sync", "tail", "touch", "tr", "wc", "yes",
+];
+
+/// The shells and the userlands a host may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Userland {
+    /// What this computer has.
+    Own,
+    Busybox,
+    Bash,
+    WithoutSetsid,
+}
+
+#[derive(Debug, Clone)]
+pub struct Wish {
+    pub userland: Userland,
+    /// A file system of this size, in KiB, for the jobs. Only root can have one.
+    pub disk_kib: Option<u32>,
+    /// Programs that stand in front of the host's own: a name and a script.
+    pub shims: Vec<(&'static str, String)>,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self { userland: Userland::Own, disk_kib: None, shims: Vec::new() }
+    }
+}
+
+pub struct Sshd {
+    child: Child,
+    port: u16,
+    pub home: TempDir,
+}
+
+/// The path in a variable, or a word about why the test is skipped.
+fn peer(variable: &str) -> Option<PathBuf> {
+    if let Some(path) = std::env::var_os(variable) {
+        return Some(path.into());
+    }
+    assert!(std::env::var_os("CI").is_none(), "{variable} is not set; run `cargo xtask test`");
+    eprintln!("skipped: {variable} is not set; `cargo xtask test` sets it");
+    None
+}
+
+pub fn is_root() -> bool {
+    id("-u") == "0"
+}
+
+fn id(option: &str) -> String {
+    let said = Command::new("id").arg(option).output().unwrap().stdout;
+    String::from_utf8(said).unwrap().trim().to_string()
+}
+
+/// For what only root can try.
+pub fn needs_root() -> bool {
+    if !is_root() {
+        eprintln!("skipped: this needs root, for users and disks of its own");
+    }
+    is_root()
+}
+
+impl Sshd {
+    pub fn start() -> Option<Self> {
+        Self::with(&Wish::default())
+    }
+
+    /// Starts a server, unless what it takes is missing.
+    pub fn with(wish: &Wish) -> Option<Self> {
+        let program = peer(SSHD)?;
+        let busybox = match wish.userland {
+            Userland::Busybox => Some(peer(BUSYBOX)?),
+            Userland::Own | Userland::Bash | Userland::WithoutSetsid => None,
+        };
+        for _ in 0..START_ATTEMPTS {
+            // Somebody else may take the port in between, so it is tried with another one.
+            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let home = tempfile::Builder::new().prefix("farrier-sshd-").tempdir().unwrap();
+            fs::set_permissions(home.path(), fs::Permissions::from_mode(0o755)).unwrap();
+            let shell = lay_out(home.path(), wish, busybox.as_deref());
+            configure(home.path(), port, wish);
+            let child = spawn(&program, home.path(), &shell, wish);
+            let mut sshd = Self { child, port, home };
+            if sshd.answers() {
+                return Some(sshd);
+            }
+        }
+        panic!("sshd did not start")
+    }
+
+    fn answers(&mut self) -> bool {
+        let started = Instant::now();
+        while started.elapsed() < START_TIMEOUT {
+            if self.child.try_wait().unwrap().is_some() {
+                eprintln!(
+                    "{}",
+                    fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
+                );
+                return false;
+            }
+            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+                return true;
+            }
+            sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint { user: None, host: "127.0.0.1".into(), port: self.port }
+    }
+
+    pub fn host_key(&self) -> HostKey {
+        self.file("host_key.pub").parse().unwrap()
+    }
+
+    pub fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.home.path().join(name)).unwrap()
+    }
+
+    pub fn login(&self, proof: Proof) -> Login {
+        Login { user: if is_root() { USER.to_string() } else { id("-un") }, proof }
+    }
+
+    pub fn key(&self) -> Proof {
+        Proof::Key { pem: self.file("user_key").into(), passphrase: None }
+    }
+
+    pub fn hop(&self) -> Hop {
+        Hop {
+            endpoint: self.endpoint(),
+            login: self.login(self.key()),
+            trust: Trust::FirstUse(None),
+        }
+    }
+
+    /// Everything lies in the server's own folder, so that it goes with it.
+    pub fn settings(&self) -> Settings {
+        let folder = self.home.path().join("disk/jobs");
+        let folder = providers::ssh::Folder::parse(folder.to_str().unwrap()).unwrap();
+        Settings {
+            connect_timeout: Duration::from_secs(20),
+            folder: Some(folder),
+            ..Settings::default()
+        }
+    }
+
+    pub async fn host(&self) -> Host {
+        Host::connect(Route::direct(self.hop()), self.settings()).await.unwrap()
+    }
+
+    /// The processes that serve connections now, everybody below the listener.
+    pub fn sessions(&self) -> Vec<u32> {
+        let listener = self.child.id();
+        processes()
+            .into_iter()
+            .filter(|(_, parents, name)| parents.contains(&listener) && name == "sshd")
+            .map(|(pid, _, _)| pid)
+            .collect()
+    }
+
+    pub fn signal_sessions(&self, signal: &str) {
+        for pid in self.sessions() {
+            send(signal, pid);
+        }
+    }
+}
+
+impl Drop for Sshd {
+    /// Ends the server, and every job that a test has left behind: they know their host by their search path.
+    fn drop(&mut self) {
+        let bin = self.home.path().join("bin").display().to_string();
+        let ours = |pid: u32| {
+            fs::read(format!("/proc/{pid}/environ"))
+                .is_ok_and(|environ| String::from_utf8_lossy(&environ).contains(&bin))
+        };
+        let jobs = processes().into_iter().map(|(pid, _, _)| pid).filter(|pid| ours(*pid));
+        for pid in self.sessions().into_iter().chain(jobs) {
+            send("KILL", pid);
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn send(signal: &str, pid: u32) {
+    let _ =
+        Command::new("kill").args(["-s", signal, &pid.to_string()]).stderr(Stdio::null()).status();
+}
+
+/// Every process with all it descends from, and its name.
+fn processes() -> Vec<(u32, Vec<u32>, String)> {
+    const MAX_DEPTH: usize = 64;
+    let numbers = fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let read = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let (head, tail) = stat.rsplit_once(") ")?;
+        let parent: u32 = tail.split(' ').nth(1)?.parse().ok()?;
+        Some((parent, head.split_once('(')?.1.to_string()))
+    };
+    let family = |pid: u32| {
+        let (mut parent, name) = read(pid)?;
+        let mut parents = Vec::new();
+        while parent != 0 && parents.len() < MAX_DEPTH {
+            parents.push(parent);
+            parent = read(parent).map_or(0, |(next, _)| next);
+        }
+        Some((pid, parents, name))
+    };
+    numbers.filter_map(family).collect()
+}
+
+/// Makes the keys, the users' files and the programs. Answers the user's login shell.
+fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
+    for folder in ["bin", "disk", "user"] {
+        fs::create_dir(home.join(folder)).unwrap();
+        fs::set_permissions(home.join(folder), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for (name, kind, phrase) in [
+        ("host_key", "ed25519", ""),
+        ("other_host_key", "ecdsa", ""),
+        ("user_key", "ed25519", ""),
+        ("locked_key", "ecdsa", "open sesame"),
+        ("stranger_key", "ed25519", ""),
+        ("rsa_key", "rsa", ""),
+    ] {
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", kind, "-N", phrase, "-C", "test", "-f"]).arg(home.join(name));
+        assert!(keygen.status().unwrap().success());
+    }
+    let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
+    fs::write(home.join("authorized_keys"), read("user_key.pub") + &read("locked_key.pub"))
+        .unwrap();
+    let bin = home.join("bin");
+    let shell = match (wish.userland, busybox) {
+        (Userland::Busybox, Some(busybox)) => {
+            // Where the tests are not root the user's shell is another one, which has to find the rest.
+            let applets = Command::new(busybox).arg("--list").output().unwrap().stdout;
+            for name in String::from_utf8(applets).unwrap().lines() {
+                symlink(busybox, bin.join(name)).unwrap();
+            }
+            bin.join("sh")
+        }
+        (Userland::Bash, _) => {
+            symlink(which("bash"), bin.join("sh")).unwrap();
+            which("bash")
+        }
+        (Userland::WithoutSetsid, _) => {
+            for name in USERLAND.into_iter().chain(["sh"]) {
+                symlink(which(name), bin.join(name)).unwrap();
+            }
+            which("sh")
+        }
+        (Userland::Own | Userland::Busybox, _) => which("sh"),
+    };
+    for (name, script) in &wish.shims {
+        fs::write(bin.join(name), script).unwrap();
+        fs::set_permissions(bin.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    shell
+}
+
+fn which(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap();
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+        .unwrap_or_else(|| panic!("no {name} on PATH"))
+}
+
+fn configure(home: &Path, port: u16, wish: &Wish) {
+    let at = |name: &str| home.join(name).display().to_string();
+    let usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let path = match wish.userland {
+        Userland::Own | Userland::Bash => format!("{}:{usual}", at("bin")),
+        Userland::Busybox | Userland::WithoutSetsid => at("bin"),
+    };
+    let lines = [
+        format!("Port {port}"),
+        "ListenAddress 127.0.0.1".into(),
+        format!("HostKey {}", at("host_key")),
+        format!("HostKey {}", at("other_host_key")),
+        "PidFile none".into(),
+        "UsePAM no".into(),
+        "StrictModes no".into(),
+        format!("AuthorizedKeysFile {}", at("authorized_keys")),
+        "PasswordAuthentication yes".into(),
+        "KbdInteractiveAuthentication no".into(),
+        "AllowTcpForwarding yes".into(),
+        "UseDNS no".into(),
+        "MaxStartups 200".into(),
+        "MaxSessions 50".into(),
+        // Whoever runs the tests keeps their own home clean.
+        format!("SetEnv PATH={path} HOME={}", at("user")),
+    ];
+    fs::write(home.join("sshd_config"), lines.join("\n") + "\n").unwrap();
+}
+
+/// Starts the server: plainly, or as root with the users and the disk that the test wants.
+fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
+    let at = |name: &str| home.join(name);
+    let mut command = if is_root() {
+        let user_home = at("user");
+        let passwd = fs::read_to_string("/etc/passwd").unwrap();
+        let line = format!("{USER}:x:{UID}:{UID}::{}:{}\n", user_home.display(), shell.display());
+        fs::write(at("passwd"), passwd + &line).unwrap();
+        let shadow = fs::read_to_string("/etc/shadow").unwrap();
+        fs::write(at("shadow"), shadow + &format!("{USER}:{PASSWORD_HASH}:19000:0:99999:7:::\n"))
+            .unwrap();
+        let disk = wish.disk_kib.map_or(String::new(), |size| {
+            format!("mount -t tmpfs -o size={size}k,mode=777 tmpfs disk\n")
+        });
+        // The folder that sshd wants for separating privileges is the namespace's own, too.
+        let script = format!(
+            "set -e\ncd \"$1\"\nmount --bind passwd /etc/passwd\nmount --bind shadow /etc/shadow\n\
+             mount -t tmpfs -o mode=755 tmpfs /run\nmkdir /run/sshd\n{disk}shift\nexec \"$@\"\n"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
+        command.arg(home).arg(program);
+        command
+    } else {
+        assert!(wish.disk_kib.is_none(), "only root can have a disk");
+        Command::new(program)
+    };
+    command.arg("-D").arg("-f").arg(at("sshd_config")).arg("-E").arg(at("log"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap()
+}
+
+pub fn secret(text: &str) -> SecretString {
+    text.to_string().into()
+}

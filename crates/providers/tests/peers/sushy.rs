@@ -1,0 +1,209 @@
+//! The Redfish client against sushy-tools, a Redfish emulator that nobody here wrote: TLS with an
+//! authority of our own, basic authentication, two Systems, and power that takes seconds to change.
+
+use crate::certs::Authority;
+use crate::http::{Peer, Said};
+use crate::world::login;
+use model::fault::{Code, Fault};
+use providers::redfish::{
+    Auth, Bmc, BootSource, BootSpan, Endpoint, Login, Power, Reset, Settings, System, TaskRef,
+    Timeouts, Trust, Wanted,
+};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const PROGRAM: &str = "FARRIER_TEST_SUSHY";
+const START_LOOKS: usize = 300;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The emulator changes the power up to 11 s after it was asked.
+const POWER_WITHIN: Duration = Duration::from_secs(30);
+/// The hash of the password that all tests use, by bcrypt with the least work.
+const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
+
+/// The emulator's program, or nothing when it is not installed, which is said; on CI it must be.
+fn program() -> Option<PathBuf> {
+    let path = std::env::var_os(PROGRAM).map(PathBuf::from);
+    if path.is_none() {
+        let said = format!("skipped: {PROGRAM} does not name a sushy-emulator");
+        assert!(std::env::var_os("CI").is_none(), "{said}");
+        eprintln!("{said}");
+    }
+    path
+}
+
+/// An emulator that runs as long as this value lives.
+struct Emulator {
+    process: Child,
+    port: u16,
+    authority: Authority,
+    folder: TempDir,
+}
+
+impl Emulator {
+    async fn start(program: PathBuf) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new();
+        let identity = authority.issue("127.0.0.1", 2099);
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let file = |name: &str| folder.path().join(name).display().to_string();
+        std::fs::write(file("cert.pem"), &identity.pem).unwrap();
+        std::fs::write(file("key.pem"), identity.key.serialize_pem()).unwrap();
+        std::fs::write(file("htpasswd"), HTPASSWD).unwrap();
+        std::fs::create_dir(file("state")).unwrap();
+        let config = format!(
+            "SUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\n\
+             SUSHY_EMULATOR_LISTEN_PORT = {port}\n\
+             SUSHY_EMULATOR_SSL_CERT = '{}'\n\
+             SUSHY_EMULATOR_SSL_KEY = '{}'\n\
+             SUSHY_EMULATOR_AUTH_FILE = '{}'\n\
+             SUSHY_EMULATOR_STATE_DIR = '{}'\n\
+             SUSHY_EMULATOR_FAKE_DRIVER = True\n\
+             SUSHY_EMULATOR_FEATURE_SET = 'full'\n\
+             SUSHY_EMULATOR_FAKE_SYSTEMS = [{}, {}]\n",
+            file("cert.pem"),
+            file("key.pem"),
+            file("htpasswd"),
+            file("state"),
+            node(1),
+            node(2),
+        );
+        std::fs::write(file("fake.conf"), config).unwrap();
+        let log = std::fs::File::create(file("log")).unwrap();
+        let process = Command::new(program)
+            .args(["--config", &file("fake.conf")])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let emulator = Self { process, port, authority, folder };
+        emulator.wait().await;
+        emulator
+    }
+
+    async fn wait(&self) {
+        for _ in 0..START_LOOKS {
+            match tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await {
+                Ok(_) => return,
+                Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
+        }
+        let log = std::fs::read_to_string(self.folder.path().join("log")).unwrap();
+        panic!("the emulator did not start:\n{log}");
+    }
+
+    async fn connect(&self, login: Login, trust: Trust) -> Result<Bmc, Fault> {
+        let endpoint = Endpoint::parse(&format!("https://127.0.0.1:{}", self.port)).unwrap();
+        let timeouts = Timeouts { look_every: Duration::from_millis(200), ..Timeouts::default() };
+        Bmc::connect(endpoint, login, trust, Settings { timeouts, auth: Auth::Auto }).await
+    }
+
+    fn trust(&self) -> Trust {
+        Trust::ca_from_pem(self.authority.pem().as_bytes()).unwrap()
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn node(number: u8) -> String {
+    format!(
+        "{{'uuid': '{}', 'name': 'node{number}', 'power_state': 'Off', 'external_notifier': False, \
+         'nics': [{{'mac': '{}', 'ip': '10.0.0.{number}'}}]}}",
+        uuid(number),
+        mac(number)
+    )
+}
+
+fn uuid(number: u8) -> String {
+    format!("00000000-0000-4000-8000-00000000000{number}")
+}
+
+fn mac(number: u8) -> String {
+    format!("02:00:00:00:00:0{number}")
+}
+
+#[tokio::test]
+async fn sushy_is_read_and_changed() {
+    let Some(program) = program() else { return };
+    let emulator = Emulator::start(program).await;
+    strangers_are_refused(&emulator).await;
+    let bmc = emulator.connect(login(), emulator.trust()).await.unwrap();
+    the_system_is_chosen(&bmc).await;
+    let wanted = Wanted { macs: vec![mac(2)], ..Wanted::default() };
+    let system = bmc.system(&wanted).await.unwrap();
+    let asked = system.reset(Reset::On).await;
+    assert_eq!(asked, Ok(()));
+    // While the power takes its time, everything else.
+    boots(&system).await;
+    cannot_do_everything(&system).await;
+    carries_media(&system).await;
+    is_described(&bmc, &system).await;
+    system.wait_for_power(Power::On, POWER_WITHIN).await.unwrap();
+    system.reset(Reset::ForceOff).await.unwrap();
+    system.wait_for_power(Power::Off, POWER_WITHIN).await.unwrap();
+}
+
+async fn strangers_are_refused(emulator: &Emulator) {
+    let stranger = Trust::ca_from_pem(Authority::new().pem().as_bytes()).unwrap();
+    let fault = emulator.connect(login(), stranger).await.err().unwrap();
+    assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
+    let wrong = Login { user: "root".into(), password: "wrong".into() };
+    let fault = emulator.connect(wrong, emulator.trust()).await.err().unwrap();
+    assert_eq!(fault.code, Code::LoginRefused, "{fault}");
+}
+
+async fn the_system_is_chosen(bmc: &Bmc) {
+    let fault = bmc.system(&Wanted::default()).await.err().unwrap();
+    assert_eq!(fault.code, Code::SystemAmbiguous, "{fault}");
+    assert!(fault.said.contains(&uuid(1)) && fault.said.contains(&uuid(2)), "{fault}");
+    // By name it answers with a redirect to the id.
+    let named = Wanted { id: Some("node1".into()), ..Wanted::default() };
+    assert_eq!(bmc.system(&named).await.unwrap().id(), uuid(1));
+}
+
+async fn boots(system: &System) {
+    for source in [BootSource::Pxe, BootSource::Cd, BootSource::Hdd] {
+        let seen = system.set_boot(source, BootSpan::Once).await.unwrap();
+        // It shows every override as lasting, and that is what must be reported.
+        assert_eq!((seen.source, seen.span), (Some(source), Some(BootSpan::Continuous)));
+    }
+}
+
+/// It cannot be without an override, and stumbles over an update of a fake machine.
+async fn cannot_do_everything(system: &System) {
+    let fault = system.set_boot(BootSource::None, BootSpan::Once).await.unwrap_err();
+    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    let target = [system.path().to_owned()];
+    let fault = system.simple_update("http://127.0.0.1/bios.bin", &target).await.unwrap_err();
+    assert_eq!(fault.code, Code::AnswerLost, "{fault}");
+    assert!(fault.said.contains("BIOS"), "the emulator's words are passed on: {fault}");
+    let fault = system.reset(Reset::PowerCycle).await.unwrap_err();
+    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+}
+
+async fn carries_media(system: &System) {
+    let image = Peer::start(|_| Said::status(200, "an image")).await;
+    let url = format!("{}/agent.iso", image.url());
+    let media = system.insert_media(&url).await.unwrap();
+    assert!(media.inserted);
+    assert_eq!(media.image.as_deref(), Some(url.as_str()));
+    assert!(!system.eject_media(&media.path).await.unwrap().inserted);
+}
+
+async fn is_described(bmc: &Bmc, system: &System) {
+    let inventory = system.inventory().await.unwrap();
+    let macs: Vec<&str> = inventory.nics.iter().map(|nic| nic.mac.as_str()).collect();
+    assert_eq!(macs, [mac(2)], "{inventory:?}");
+    let bios = system.bios().await.unwrap_err();
+    assert_eq!(bios.code, Code::NotSupported, "{bios}");
+    let task = TaskRef::parse("/redfish/v1/TaskService/Tasks/42").unwrap();
+    assert_eq!(bmc.task(&task).await.unwrap().state.ended(), Some(true));
+}

@@ -1,0 +1,121 @@
+//! `[datacenter]`: machines with a BMC of their own.
+
+use providers::datacenter::power::Patience;
+use providers::datacenter::{Settings, Trusting};
+use providers::{governor, redfish, ssh};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Datacenter {
+    /// The credential for BMCs of machines that name none.
+    pub bmc_credential: String,
+    /// The credential for hosts of machines that name none.
+    pub ssh_credential: String,
+    /// Jump hosts on the way to every host, in order: `bastion`, `bastion:2222`.
+    pub jump_hosts: Vec<String>,
+    /// The credential for the jump hosts.
+    pub jump_credential: String,
+    /// `first-use` or `ca`.
+    pub trust: TrustKind,
+    /// Certificates of authorities, as PEM.
+    pub ca_file: PathBuf,
+    /// How long a machine may take to shut down when it is asked to. 0: it is cut off at once.
+    pub graceful_seconds: u32,
+    /// Whether a machine that does not shut down is cut off.
+    pub force: bool,
+    /// How long one call to a BMC may take, waiting for its turn included.
+    pub call_ms: u64,
+    /// How many calls one BMC gets at a time.
+    pub calls_per_bmc: usize,
+    /// How many calls all of them get at most.
+    pub calls_at_once: usize,
+    /// After so many failures in a row probes leave a BMC alone for a while.
+    pub break_after: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TrustKind {
+    FirstUse,
+    Ca,
+}
+
+impl Default for Datacenter {
+    fn default() -> Self {
+        let Settings { patience, call, governor, .. } = Settings::default();
+        Self {
+            bmc_credential: String::new(),
+            ssh_credential: String::new(),
+            jump_hosts: Vec::new(),
+            jump_credential: String::new(),
+            trust: TrustKind::FirstUse,
+            ca_file: PathBuf::new(),
+            graceful_seconds: patience.graceful.as_secs() as u32,
+            force: patience.force,
+            call_ms: super::millis(call),
+            calls_per_bmc: governor.per_bmc,
+            calls_at_once: governor.at_once,
+            break_after: governor.break_after,
+        }
+    }
+}
+
+impl Datacenter {
+    pub fn check(&self) -> Result<(), String> {
+        let positive = [
+            ("call_ms", self.call_ms),
+            ("calls_per_bmc", self.calls_per_bmc as u64),
+            ("calls_at_once", self.calls_at_once as u64),
+            ("break_after", u64::from(self.break_after)),
+        ];
+        if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return Err(format!("datacenter.{field} is 0; use at least 1"));
+        }
+        for jump in &self.jump_hosts {
+            ssh::Endpoint::parse("datacenter.jump_hosts", jump).map_err(|refusal| refusal.said)?;
+        }
+        if self.trust == TrustKind::Ca && self.ca_file.as_os_str().is_empty() {
+            let instead = "name a file with certificates, or use trust = \"first-use\"";
+            return Err(format!("datacenter.ca_file is empty and trust is \"ca\"; {instead}"));
+        }
+        Ok(())
+    }
+
+    /// What the provider is told. Reads the certificates.
+    pub fn settings(&self) -> Result<Settings, String> {
+        let defaults = Settings::default();
+        let graceful = Duration::from_secs(self.graceful_seconds.into());
+        Ok(Settings {
+            bmc_credential: self.bmc_credential.clone(),
+            ssh_credential: self.ssh_credential.clone(),
+            jump_hosts: self.jump_hosts.clone(),
+            jump_credential: self.jump_credential.clone(),
+            trust: self.trusting()?,
+            patience: Patience { graceful, force: self.force, ..defaults.patience },
+            call: Duration::from_millis(self.call_ms),
+            governor: governor::Settings {
+                per_bmc: self.calls_per_bmc,
+                at_once: self.calls_at_once,
+                break_after: self.break_after,
+                ..defaults.governor
+            },
+            ..Settings::default()
+        })
+    }
+
+    fn trusting(&self) -> Result<Trusting, String> {
+        match self.trust {
+            TrustKind::FirstUse => Ok(Trusting::FirstUse),
+            TrustKind::Ca => {
+                let wrong =
+                    |said: String| format!("datacenter.ca_file {}: {said}", self.ca_file.display());
+                let pem = std::fs::read(&self.ca_file).map_err(|error| wrong(error.to_string()))?;
+                let trust = redfish::Trust::ca_from_pem(&pem).map_err(|fault| wrong(fault.said))?;
+                Ok(Trusting::Ca(trust))
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Credentials by name. What comes here is sealed already; nothing here could open it.
+
+use crate::driver::{Expect, Statement};
+use crate::event::NewEvent;
+use crate::signal::Signal;
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CredentialRow {
+    pub name: String,
+    pub kind: String,
+    /// Who logs in with it, for people to see.
+    pub login: String,
+    pub sealed: Vec<u8>,
+    /// Moves by one with every change.
+    pub version: i64,
+    pub updated_at: Timestamp,
+}
+
+/// The object that the history of a credential is about.
+fn object(name: &str) -> String {
+    format!("credential/{name}")
+}
+
+const COLUMNS: &str = "name, kind, login, sealed, version, updated_at";
+
+impl Tx {
+    pub async fn credential(&mut self, name: &str) -> Result<Option<CredentialRow>> {
+        let sql = format!("SELECT {COLUMNS} FROM credentials WHERE name = $1");
+        self.query_one(&sql, values![name]).await?.as_ref().map(credential).transpose()
+    }
+
+    /// Credentials by name, after one.
+    pub async fn credentials(&mut self, after: &str, limit: i64) -> Result<Vec<CredentialRow>> {
+        let sql =
+            format!("SELECT {COLUMNS} FROM credentials WHERE name > $1 ORDER BY name LIMIT $2");
+        let rows = self.query(&sql, values![after, limit]).await?;
+        rows.iter().map(credential).collect()
+    }
+
+    /// Writes a new or changed credential, over the version `read_at`, if any. A conflict means that somebody else wrote.
+    pub async fn put_credential(
+        &mut self,
+        row: &CredentialRow,
+        read_at: Option<i64>,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let mut values = values![
+            row.name.as_str(),
+            row.kind.as_str(),
+            row.login.as_str(),
+            row.sealed.clone(),
+            row.version,
+            row.updated_at,
+        ]
+        .to_vec();
+        let sql = match read_at {
+            None => {
+                "INSERT INTO credentials (name, kind, login, sealed, version, updated_at) \
+                 VALUES ($1, $2, $3, $4, $5, $6)"
+            }
+            Some(version) => {
+                values.push(version.into());
+                "UPDATE credentials SET kind = $2, login = $3, sealed = $4, version = $5, \
+                 updated_at = $6 WHERE name = $1 AND version = $7"
+            }
+        };
+        self.put(Statement { sql: sql.into(), values }, Expect::One)?;
+        self.tell_of_credential(&row.name, row.version, "SET", event)
+    }
+
+    pub async fn delete_credential(
+        &mut self,
+        name: &str,
+        version: i64,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let sql = "DELETE FROM credentials WHERE name = $1 AND version = $2";
+        self.put(Statement::new(sql, values![name, version]), Expect::One)?;
+        self.tell_of_credential(name, version + 1, "DELETED", event)
+    }
+
+    fn tell_of_credential(
+        &mut self,
+        name: &str,
+        version: i64,
+        word: &str,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let told = self.plain_event("credential", &object(name), version, word, event);
+        self.put(told, Expect::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// The version that the last change of a credential of this name had, also when it is gone.
+    pub async fn last_credential_version(&mut self, name: &str) -> Result<i64> {
+        let sql = "SELECT version FROM events WHERE object_id = $1 ORDER BY version DESC LIMIT 1";
+        let row = self.query_one(sql, values![object(name)]).await?;
+        row.as_ref().map_or(Ok(0), |row| row.int(0))
+    }
+}
+
+fn credential(row: &Row) -> Result<CredentialRow> {
+    Ok(CredentialRow {
+        name: row.text(0)?.to_string(),
+        kind: row.text(1)?.to_string(),
+        login: row.text(2)?.to_string(),
+        sealed: row.bytes(3)?,
+        version: row.int(4)?,
+        updated_at: row.time(5)?,
+    })
+}

@@ -1,0 +1,51 @@
+//! Who a device was when it was met first: the certificate or host key it showed.
+
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IdentityRow {
+    /// The address, with how it was spoken to: `https://10.0.0.5`, `ssh://10.0.0.7:22`.
+    pub peer: String,
+    pub identity: String,
+    pub first_seen: Timestamp,
+}
+
+impl Tx {
+    pub async fn identity(&mut self, peer: &str) -> Result<Option<IdentityRow>> {
+        let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer = $1";
+        self.query_one(sql, values![peer]).await?.as_ref().map(identity).transpose()
+    }
+
+    /// Devices by address, after one.
+    pub async fn identities(&mut self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
+        let sql = "SELECT peer, identity, first_seen FROM identities WHERE peer > $1 \
+                   ORDER BY peer LIMIT $2";
+        self.query(sql, values![after, limit]).await?.iter().map(identity).collect()
+    }
+
+    /// Writes down who a device is, unless it is known. Answers who it is known as.
+    pub async fn meet(&mut self, met: &IdentityRow) -> Result<String> {
+        let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
+                   ON CONFLICT (peer) DO NOTHING";
+        let (peer, identity) = (met.peer.as_str(), met.identity.as_str());
+        self.execute(sql, values![peer, identity, met.first_seen]).await?;
+        let known = self.identity(peer).await?;
+        Ok(known.map_or_else(|| met.identity.clone(), |known| known.identity))
+    }
+
+    /// The next one to be met there is trusted again. False when nobody was known there.
+    pub async fn forget_identity(&mut self, peer: &str) -> Result<bool> {
+        let sql = "DELETE FROM identities WHERE peer = $1";
+        Ok(self.execute(sql, values![peer]).await? == 1)
+    }
+}
+
+fn identity(row: &Row) -> Result<IdentityRow> {
+    Ok(IdentityRow {
+        peer: row.text(0)?.to_string(),
+        identity: row.text(1)?.to_string(),
+        first_seen: row.time(2)?,
+    })
+}

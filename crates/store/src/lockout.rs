@@ -1,0 +1,48 @@
+//! Logins that a device refused, and that nobody tries there again.
+
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::time::Timestamp;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockoutRow {
+    pub peer: String,
+    pub credential: String,
+    /// The version of the credential that was refused. A newer one may be tried.
+    pub version: i64,
+    pub said: String,
+    pub since: Timestamp,
+}
+
+impl Tx {
+    pub async fn lockout(&mut self, peer: &str) -> Result<Option<LockoutRow>> {
+        let sql = "SELECT peer, credential, version, said, since FROM lockouts WHERE peer = $1";
+        self.query_one(sql, values![peer]).await?.as_ref().map(lockout).transpose()
+    }
+
+    /// The latest refusal counts.
+    pub async fn lock_out(&mut self, row: &LockoutRow) -> Result<()> {
+        let sql = "INSERT INTO lockouts (peer, credential, version, said, since) \
+                   VALUES ($1, $2, $3, $4, $5) ON CONFLICT (peer) DO UPDATE SET \
+                   credential = $2, version = $3, said = $4, since = $5";
+        let (peer, credential) = (row.peer.as_str(), row.credential.as_str());
+        let values = values![peer, credential, row.version, row.said.as_str(), row.since];
+        self.execute(sql, values).await.map(drop)
+    }
+
+    /// The same login may be tried again. False when none was refused there.
+    pub async fn unlock(&mut self, peer: &str) -> Result<bool> {
+        let sql = "DELETE FROM lockouts WHERE peer = $1";
+        Ok(self.execute(sql, values![peer]).await? == 1)
+    }
+}
+
+fn lockout(row: &Row) -> Result<LockoutRow> {
+    Ok(LockoutRow {
+        peer: row.text(0)?.to_string(),
+        credential: row.text(1)?.to_string(),
+        version: row.int(2)?,
+        said: row.text(3)?.to_string(),
+        since: row.time(4)?,
+    })
+}

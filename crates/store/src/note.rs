@@ -1,0 +1,50 @@
+//! What providers remember of their orders, by key.
+
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::effect::Key;
+use model::time::Timestamp;
+
+/// What is remembered of one key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoteRow {
+    /// It was stopped before it had begun, and never will begin.
+    pub barred: bool,
+    /// JSON, the provider's own.
+    pub body: String,
+}
+
+impl Tx {
+    pub async fn note(&mut self, key: &Key) -> Result<Option<NoteRow>> {
+        let sql = "SELECT barred, body FROM notes WHERE key = $1";
+        let row = self.query_one(sql, values![key.as_str()]).await?;
+        row.as_ref().map(note).transpose()
+    }
+
+    /// Writes the first note of a key. What was there before stays, and is the answer.
+    pub async fn begin_note(
+        &mut self,
+        key: &Key,
+        first: &NoteRow,
+        now: Timestamp,
+    ) -> Result<Option<NoteRow>> {
+        let sql = "INSERT INTO notes (key, run_id, barred, body, updated_at) \
+                   VALUES ($1, $2, $3, $4, $5) ON CONFLICT (key) DO NOTHING";
+        let barred = i64::from(first.barred);
+        let values = values![key.as_str(), key.run(), barred, first.body.as_str(), now];
+        match self.execute(sql, values).await? {
+            0 => self.note(key).await,
+            _ => Ok(None),
+        }
+    }
+
+    /// Changes the note of a key that has begun.
+    pub async fn amend_note(&mut self, key: &Key, body: &str, now: Timestamp) -> Result<bool> {
+        let sql = "UPDATE notes SET body = $2, updated_at = $3 WHERE key = $1 AND barred = 0";
+        Ok(self.execute(sql, values![key.as_str(), body, now]).await? == 1)
+    }
+}
+
+fn note(row: &Row) -> Result<NoteRow> {
+    Ok(NoteRow { barred: row.int(0)? != 0, body: row.text(1)?.to_string() })
+}
