@@ -5,7 +5,7 @@
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
-//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `cluster` the node.
+//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `cluster` the node.
 
 mod admittance;
 mod bmcs;
@@ -13,6 +13,7 @@ mod cluster;
 mod controller;
 mod exec;
 mod hosts;
+mod net;
 mod orders;
 pub mod power;
 mod probe;
@@ -30,6 +31,7 @@ use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
 use model::time::spoken;
+pub use net::Netplan;
 use power::Patience;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +64,7 @@ pub struct Settings {
     pub jump_hosts: Vec<String>,
     pub jump_credential: String,
     pub ssh: ssh::Settings,
+    pub netplan: Netplan,
 }
 
 impl Default for Settings {
@@ -79,6 +82,7 @@ impl Default for Settings {
             jump_hosts: Vec::new(),
             jump_credential: String::new(),
             ssh: ssh::Settings::default(),
+            netplan: Netplan::default(),
         }
     }
 }
@@ -128,6 +132,15 @@ impl Provider for Datacenter {
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         self.look(target).await
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, usize)> {
+        let (resting, under_way, at_most) = self.bmcs.governor.totals();
+        vec![
+            ("farrier_bmcs_resting", resting),
+            ("farrier_bmc_calls", under_way),
+            ("farrier_bmc_calls_limit", at_most),
+        ]
     }
 
     fn hindrance(&self, target: &Target) -> Option<String> {

@@ -73,6 +73,11 @@ pub trait Provider: Send + Sync {
     fn hindrance(&self, _target: &Target) -> Option<String> {
         None
     }
+
+    /// Numbers about itself, by the names of the metrics they are.
+    fn gauges(&self) -> Vec<(&'static str, usize)> {
+        Vec::new()
+    }
 }
 
 /// The providers this process has, by name.
@@ -97,6 +102,11 @@ impl Providers {
 
     pub fn default_name(&self) -> Option<&'static str> {
         self.default
+    }
+
+    /// The numbers of all of them.
+    pub fn gauges(&self) -> Vec<(&'static str, usize)> {
+        self.by_name.values().flat_map(|provider| provider.gauges()).collect()
     }
 
     pub fn names(&self) -> Vec<&'static str> {

@@ -64,6 +64,9 @@ fn describe() {
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
     describe_gauge!("farrier_machines", "Machines in the inventory.");
     describe_gauge!("farrier_watchers", "Open watches.");
+    describe_gauge!("farrier_bmcs_resting", "BMCs that probes leave alone for a while.");
+    describe_gauge!("farrier_bmc_calls", "Calls to BMCs under way.");
+    describe_gauge!("farrier_bmc_calls_limit", "How many calls to BMCs may be under way.");
     describe_histogram!("farrier_order_seconds", "Time per order to a provider.");
     describe_histogram!("farrier_reaction_seconds", "From accepted to started.");
     describe_histogram!("farrier_request_seconds", "Time per request, by path.");
@@ -74,6 +77,9 @@ fn describe() {
 pub(crate) async fn refresh(engine: &Engine) {
     metrics::gauge!("farrier_runs_in_hand").set(engine.in_flight() as f64);
     metrics::gauge!("farrier_watchers").set(engine.hub().watchers() as f64);
+    for (name, value) in engine.providers().gauges() {
+        metrics::gauge!(name).set(value as f64);
+    }
     let Ok(counts) = engine.store().scan(Counts).await else { return };
     metrics::gauge!("farrier_machines").set(counts.machines as f64);
     for phase in ["PENDING", "RUNNING"] {

@@ -130,6 +130,7 @@ async fn every_command_works_against_a_real_server() {
         trouble(&person);
         stopping(&person);
         flags(&person);
+        credentials(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
     });
@@ -238,6 +239,30 @@ fn plans(person: &Terminal, dir: &Path) {
     assert!(told.contains("SUCCEEDED"), "{told}");
     std::fs::write(&file, text.replace("uptime", "true")).unwrap();
     assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
+}
+
+/// Secrets go in and are never seen again.
+fn credentials(person: &Terminal, dir: &Path) {
+    person.line("credential list", 0);
+    let file = dir.join("password");
+    std::fs::write(&file, "s3cret\n").unwrap();
+    let path = file.to_str().unwrap();
+    let set = ["credential", "set", "bmc", "--user", "root", "--password-file", path];
+    assert!(person.run(&set, 0).contains("credential bmc set, password"));
+    person.run(&set, 0);
+    person.formats("credential list", "password");
+    let list = person.json("credential list");
+    assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &"2".into()), "{list}");
+    assert!(!list.to_string().contains("s3cret"), "{list}");
+    let refused = person.run(&["credential", "set", "Bad Name", "--kubeconfig", path], 2);
+    assert!(refused.contains("lower-case letters"), "{refused}");
+    let missing =
+        person.run(&["credential", "set", "x", "--user", "u", "--ssh-key", "/no/file"], 2);
+    assert!(missing.contains("/no/file"), "{missing}");
+    assert!(person.line("credential delete bmc", 0).contains("bmc deleted"));
+    assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
+    person.line("trust list", 0);
+    assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
 }
 
 /// What fails, and everything a person may do about it.

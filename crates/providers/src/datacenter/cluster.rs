@@ -150,7 +150,7 @@ impl Datacenter {
         if let (true, Some(Remembered::Memo(Memo::Join { token }))) =
             (over, self.recall(&order.key).await?)
         {
-            api.forget_token(&token).await?;
+            api.forget_token(&token).await.map_err(out_of_sight)?;
         }
         match ended? {
             Answer::Done(_) => {}
@@ -158,7 +158,8 @@ impl Datacenter {
         }
         // The node shows itself a moment after kubeadm has ended; how long is the step's to say.
         loop {
-            if let Some(node) = api.node(target.machine_id.as_str()).await? {
+            let node = api.node(target.machine_id.as_str()).await.map_err(out_of_sight)?;
+            if let Some(node) = node {
                 return Ok(Answer::Done(told(&target.spec.target_cluster_ref, Some(&node))));
             }
             tokio::time::sleep(LOOK_EVERY).await;

@@ -80,7 +80,7 @@ impl Datacenter {
                 match self.begin(&order.key, memo.clone()).await? {
                     None => {
                         journal.line("reboot: asking the host to start again").await;
-                        host.start(order.key.as_str(), REBOOT).await?;
+                        host.start(order.key.as_str(), REBOOT).await.map_err(out_of_sight)?;
                         self.until_back(target, &memo, journal).await
                     }
                     Some(Remembered::Memo(memo)) => self.until_back(target, &memo, journal).await,
@@ -90,10 +90,13 @@ impl Datacenter {
             (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
             (Verb::Perform | Verb::Follow, Some(Remembered::Memo(memo))) => {
                 if let Ok(host) = self.hosts.connect(target).await
-                    && !self.is_newer(&host, &memo).await?
+                    && let Ok(false) = self.is_newer(&host, &memo).await
                 {
-                    // Begun, and perhaps never sent. The host begins a key once.
-                    host.start(order.key.as_str(), REBOOT).await?;
+                    // Begun, and perhaps never sent. The host begins a key once, and may go away while it is told.
+                    match host.start(order.key.as_str(), REBOOT).await {
+                        Err(fault) if !is_away(&fault) => return Err(fault),
+                        Ok(_) | Err(_) => {}
+                    }
                 }
                 self.until_back(target, &memo, journal).await
             }

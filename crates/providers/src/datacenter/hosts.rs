@@ -32,22 +32,30 @@ impl Hosts {
         let mut hops = Vec::new();
         let mut stops = Vec::new();
         for jump in &self.settings.jump_hosts {
-            let (hop, stop) = self.hop(jump, ["", &self.settings.jump_credential]).await?;
+            let (hop, stop) =
+                self.hop(jump, ["", &self.settings.jump_credential], "jump_credential").await?;
             hops.push(hop);
             stops.push(stop);
         }
         let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
-        let (last, stop) = self.hop(&target.spec.ssh_endpoint, named).await?;
+        let (last, stop) = self.hop(&target.spec.ssh_endpoint, named, "ssh_credential").await?;
         stops.push(stop);
-        let connected = Host::connect(Route { hops, last }, self.settings.ssh.clone()).await;
-        self.after(&stops, connected).await
+        match Host::reach(Route { hops, last }, self.settings.ssh.clone()).await {
+            Ok(host) => self.met(&stops, host).await,
+            Err((number, fault)) => match stops.get(number) {
+                Some(Stop { peer, credential }) => {
+                    self.admittance.after_login(peer, credential, Err(fault)).await
+                }
+                None => Err(fault),
+            },
+        }
     }
 
-    async fn hop(&self, text: &str, named: [&str; 2]) -> Result<(Hop, Stop), Fault> {
+    async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, Stop), Fault> {
         let endpoint = Endpoint::parse("ssh_endpoint", text)
             .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))?;
         let peer = format!("ssh://{}:{}", endpoint.host, endpoint.port);
-        let credential = self.admittance.credential(&peer, named, "ssh_credential").await?;
+        let credential = self.admittance.credential(&peer, named, field).await?;
         let login = login(&credential, &endpoint)?;
         let known = self.admittance.known(&peer).await?;
         let trust = match known.as_deref().map(str::parse::<HostKey>) {
@@ -61,16 +69,8 @@ impl Hosts {
         Ok((Hop { endpoint, login, trust }, Stop { peer, credential }))
     }
 
-    /// Writes down who was met on the way. A refused login belongs to the last server that was spoken to, which the fault
-    /// does not name; it is held against the host itself, and so is only that one not tried again.
-    async fn after(&self, stops: &[Stop], connected: Result<Host, Fault>) -> Result<Host, Fault> {
-        let host = match (connected, stops.last()) {
-            (Ok(host), _) => host,
-            (Err(fault), Some(Stop { peer, credential })) => {
-                return self.admittance.after_login(peer, credential, Err(fault)).await;
-            }
-            (Err(fault), None) => return Err(fault),
-        };
+    /// Writes down who was met on the way.
+    async fn met(&self, stops: &[Stop], host: Host) -> Result<Host, Fault> {
         for (stop, (_, key)) in stops.iter().zip(host.host_keys()) {
             self.admittance.meet(&stop.peer, &key.to_string()).await?;
         }

@@ -1,6 +1,7 @@
 //! Orders, each with its note.
 
 use super::Datacenter;
+use super::exec::out_of_sight;
 use super::power::{self, Ask, Goal, LOOK_EVERY, Move, Patience, Power, Stage};
 use crate::governor::Priority;
 use crate::keeper::Note;
@@ -69,13 +70,16 @@ impl Datacenter {
             Effect::Leave { cluster_ref } => {
                 return self.leave(target, order, cluster_ref, journal).await;
             }
+            Effect::Net { document } => {
+                return self.reconfigure_network(target, order, document, journal).await;
+            }
             Effect::Reboot { mode: RebootMode::Bmc } => Task::Power(Goal::Cycle),
             Effect::Netboot { mode } => Task::Netboot(*mode),
             Effect::Rma { action: RmaAction::PowerOff } => Task::Power(Goal::Off),
             Effect::Rma { action: RmaAction::Record } => Task::Record,
             Effect::Rma { action: RmaAction::Mark } => Task::Mark,
-            Effect::Repave { .. } | Effect::Net { .. } => {
-                let said = format!("the datacenter provider cannot {} yet", order.effect.word());
+            Effect::Repave { .. } => {
+                let said = "the datacenter provider cannot install images yet";
                 return Err(Fault::new(Code::CapabilityMissing, said));
             }
         };
@@ -165,7 +169,7 @@ impl Datacenter {
         }
     }
 
-    /// Follows the course until its goal is seen.
+    /// Follows the course until its goal is seen. Once something was asked, a BMC that cannot be seen says nothing about it.
     async fn change_power(
         &self,
         target: &Target,
@@ -174,16 +178,33 @@ impl Datacenter {
         mut stage: Stage,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
+        let done = self.follow_course(target, key, goal, &mut stage, journal).await;
+        done.map_err(|fault| match stage {
+            Stage::Begun | Stage::Stopped => fault,
+            Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
+                out_of_sight(fault)
+            }
+        })
+    }
+
+    async fn follow_course(
+        &self,
+        target: &Target,
+        key: &Key,
+        goal: Goal,
+        stage: &mut Stage,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
         let patience = self.patience(target).await?;
         loop {
             let seen = self.read_power(target, Priority::Operator).await?;
-            match power::next(goal, stage, seen, now(), &patience) {
+            match power::next(goal, *stage, seen, now(), &patience) {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
                     // On disk before the BMC hears of it.
                     self.amend(key, Memo::Power { goal, stage: next }).await?;
-                    journal.line(asking(ask, stage, next)).await;
-                    stage = next;
+                    journal.line(asking(ask, *stage, next)).await;
+                    *stage = next;
                     let limit = self.settings.call;
                     self.bmcs
                         .call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await)

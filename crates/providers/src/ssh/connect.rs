@@ -78,18 +78,25 @@ pub(super) struct Link {
 
 impl Host {
     pub async fn connect(route: Route, settings: Settings) -> Result<Self, Fault> {
+        Self::reach(route, settings).await.map_err(|(_, fault)| fault)
+    }
+
+    /// The same, and on failure the number of the server that did not let us in, counted from the first jump host.
+    pub async fn reach(route: Route, settings: Settings) -> Result<Self, (usize, Fault)> {
         if route.hops.len() > Route::MAX_HOPS {
             let said = format!(
                 "the way to {} has more than {} jump hosts",
                 route.last.endpoint,
                 Route::MAX_HOPS
             );
-            return Err(Fault::new(Code::NotSupported, said));
+            return Err((0, Fault::new(Code::NotSupported, said)));
         }
         let mut links: Vec<Link> = Vec::new();
         for hop in route.hops.iter().chain([&route.last]) {
             let made = timeout(settings.connect_timeout, link(links.last(), hop, &settings)).await;
-            links.push(made.map_err(|_| too_slow(&hop.endpoint, settings.connect_timeout))??);
+            let made =
+                made.unwrap_or_else(|_| Err(too_slow(&hop.endpoint, settings.connect_timeout)));
+            links.push(made.map_err(|fault| (links.len(), fault))?);
         }
         Ok(Self { links, settings })
     }

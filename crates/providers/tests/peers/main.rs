@@ -3,6 +3,7 @@
 //! test` sets.
 
 mod certs;
+mod datacenter;
 mod http;
 mod ipmi_sim;
 mod jobs;
@@ -10,6 +11,7 @@ mod kube_api;
 mod kube_pki;
 mod kubernetes;
 mod logins;
+mod network;
 mod redfish_change;
 mod redfish_choice;
 mod redfish_faults;

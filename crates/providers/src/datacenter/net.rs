@@ -1,0 +1,243 @@
+//! The host's network, changed so that a mistake takes itself back.
+//!
+//! A job on the host writes the document for netplan, applies it, and waits. We come back over a new connection, through the
+//! network as it is now, and confirm. Whoever cannot come back confirms nothing, and the host goes back to what it had by
+//! itself, whether we live or not.
+
+use super::Datacenter;
+use super::exec::{barred, out_of_sight, see_through};
+use super::orders::done;
+use crate::port::{Journal, Target};
+use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
+use model::effect::{Answer, Key, Order, Verb};
+use model::fault::{Code, Fault};
+use model::retry::hash;
+use std::time::Duration;
+
+/// How long between two attempts to come back.
+const COME_BACK_EVERY: Duration = Duration::from_secs(1);
+/// How long going back may take when it is told to.
+const STOP_GRACE: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(10);
+/// After those of the distribution and of cloud-init, so that ours holds.
+const FILE: &str = "90-farrier.yaml";
+/// How the job ends, beside well.
+const REFUSED: u8 = 65;
+const UNCONFIRMED: u8 = 66;
+const TAKEN_BACK: u8 = 67;
+const NO_NETPLAN: u8 = 68;
+
+/// How hosts keep their network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Netplan {
+    /// Where the documents are.
+    pub folder: String,
+    /// How long a host waits for us before it goes back.
+    pub confirm_seconds: u32,
+}
+
+impl Default for Netplan {
+    fn default() -> Self {
+        Self { folder: "/etc/netplan".into(), confirm_seconds: 90 }
+    }
+}
+
+impl Datacenter {
+    pub(super) async fn reconfigure_network(
+        &self,
+        target: &Target,
+        order: &Order,
+        document: &str,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let key = order.key.as_str();
+        match order.verb {
+            Verb::Perform => {
+                let host = self.hosts.connect(target).await?;
+                let script = script(&self.settings.netplan, &mark(&order.key), document);
+                match host.start(key, &script).await? {
+                    Started::Now | Started::Before => self.confirm(target, order, journal).await,
+                    Started::Barred => Err(barred(&order.key)),
+                }
+            }
+            Verb::Follow => self.confirm(target, order, journal).await,
+            Verb::Inquire => {
+                let host = self.hosts.connect(target).await?;
+                Ok(match host.status(key).await? {
+                    JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
+                        Answer::NeverStarted
+                    }
+                    JobStatus::Ended(End::Code(0)) => Answer::Done(done(CONFIRMED.into())),
+                    JobStatus::Running { .. } | JobStatus::Ended(_) => Answer::UnderWay,
+                    JobStatus::Lost(Lost::Rebooted | Lost::Gone) => Answer::Unknown(
+                        "the host started again while its network was changed".into(),
+                    ),
+                })
+            }
+            Verb::Observe => self.observe_network(target, document).await,
+            Verb::Stop => {
+                let host = self.hosts.connect(target).await?;
+                Ok(match host.stop(key, STOP_GRACE).await? {
+                    Stopped::Before(End::Code(0)) => Answer::Done(done(CONFIRMED.into())),
+                    Stopped::Barred
+                    | Stopped::Before(_)
+                    | Stopped::Asked(_)
+                    | Stopped::Forced(_)
+                    | Stopped::Lost(_) => Answer::Stopped,
+                })
+            }
+        }
+    }
+
+    /// Comes back until the job has heard of it or has ended, then tells how it ended.
+    async fn confirm(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let key = order.key.as_str();
+        let confirm = format!("[ -e {0}.applied ] && : >{0}.seen", mark(&order.key));
+        let mut away = 0;
+        let host = loop {
+            // A new connection each time: one from before proves nothing about the network of now.
+            match self.come_back(target, key, &confirm).await {
+                Ok(Some(host)) => break host,
+                Ok(None) => {}
+                Err(fault) if fault.code.unseen() || fault.code == Code::AnswerLost => {
+                    away += 1;
+                    if away > self.settings.netplan.confirm_seconds * 2 {
+                        return Err(out_of_sight(fault));
+                    }
+                }
+                Err(fault) => return Err(fault),
+            }
+            tokio::time::sleep(COME_BACK_EVERY).await;
+        };
+        let ended = see_through(&host, key, order.logged, journal).await;
+        let code = match host.status(key).await.map_err(out_of_sight)? {
+            JobStatus::Ended(End::Code(code)) => code,
+            JobStatus::Never
+            | JobStatus::Barred
+            | JobStatus::Running { .. }
+            | JobStatus::Ended(End::Signal(_))
+            | JobStatus::Lost(_) => return ended,
+        };
+        match (code, ended) {
+            (0, _) => Ok(Answer::Done(done(CONFIRMED.into()))),
+            (code, Err(fault)) => Err(ended_with(code).unwrap_or(fault)),
+            (_, Ok(answer)) => Ok(answer),
+        }
+    }
+
+    /// Says that we are back. The host, once the job does not wait for that any more.
+    async fn come_back(
+        &self,
+        target: &Target,
+        key: &str,
+        confirm: &str,
+    ) -> Result<Option<Host>, Fault> {
+        let host = self.hosts.connect(target).await?;
+        match host.status(key).await? {
+            JobStatus::Running { .. } => {
+                host.run(confirm, &[], SHORT).await?;
+                Ok(None)
+            }
+            JobStatus::Never | JobStatus::Barred | JobStatus::Ended(_) | JobStatus::Lost(_) => {
+                Ok(Some(host))
+            }
+        }
+    }
+
+    async fn observe_network(&self, target: &Target, document: &str) -> Result<Answer, Fault> {
+        let host = self.hosts.connect(target).await?;
+        let folder = &self.settings.netplan.folder;
+        let seen = host.run(&format!("cat {folder}/{FILE}"), &[], SHORT).await?;
+        let same = String::from_utf8_lossy(&seen.stdout).trim_end() == document.trim_end();
+        Ok(match same {
+            true => Answer::Done(done("the host has this document".into())),
+            false => Answer::Differs("the host has another document, or none".into()),
+        })
+    }
+}
+
+const CONFIRMED: &str = "applied, and confirmed over a new connection";
+
+fn ended_with(code: u8) -> Option<Fault> {
+    let (code, said) = match code {
+        REFUSED => (Code::CommandFailed, "netplan refused the document; nothing was changed"),
+        UNCONFIRMED => (
+            Code::EffectFailed,
+            "the host could not be reached over its new network and went back to the old one",
+        ),
+        TAKEN_BACK => {
+            (Code::EffectFailed, "it was stopped, and the host went back to its old network")
+        }
+        NO_NETPLAN => (Code::NotSupported, "the host has no netplan"),
+        _ => return None,
+    };
+    Some(Fault::new(code, said))
+}
+
+/// Where the job and we meet on the host.
+fn mark(key: &Key) -> String {
+    format!("/var/tmp/farrier-net-{:016x}", hash(key.as_str(), 0))
+}
+
+/// What the host does. The document is not quoted into a line: it stands between two lines that it does not contain.
+fn script(netplan: &Netplan, mark: &str, document: &str) -> String {
+    let Netplan { folder, confirm_seconds } = netplan;
+    let mut end = String::from("END_OF_DOCUMENT");
+    while document.lines().any(|line| line == end) {
+        end.push('_');
+    }
+    format!(
+        r#"PATH=$PATH:/usr/sbin:/sbin
+file={folder}/{FILE} mark={mark}
+command -v netplan >/dev/null || {{ echo "no netplan on this host"; exit {NO_NETPLAN}; }}
+rm -f $mark.old $mark.applied $mark.seen
+if [ -e $file ]; then cp -p $file $mark.old || exit 1; fi
+back() {{
+    if [ -e $mark.old ]; then mv -f $mark.old $file; else rm -f $file; fi
+    netplan apply
+    rm -f $mark.applied $mark.seen
+}}
+trap 'echo "stopped: going back"; back; exit {TAKEN_BACK}' TERM INT HUP
+(umask 077; cat >$file.new) <<'{end}' || exit 1
+{document}
+{end}
+mv -f $file.new $file || exit 1
+if ! netplan generate; then echo "netplan refused it: going back"; back; exit {REFUSED}; fi
+echo "applying"
+netplan apply || {{ echo "netplan could not apply it: going back"; back; exit {REFUSED}; }}
+: >$mark.applied
+left={confirm_seconds}
+while [ $left -gt 0 ]; do
+    if [ -e $mark.seen ]; then
+        rm -f $mark.old $mark.applied $mark.seen
+        echo "confirmed"
+        exit 0
+    fi
+    sleep 1
+    left=$((left - 1))
+done
+echo "nobody came back: going back"
+back
+exit {UNCONFIRMED}
+"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_cannot_end_itself() {
+        let script = script(&Netplan::default(), "/var/tmp/m", "a\nEND_OF_DOCUMENT\nrm -rf /");
+        let lines: Vec<&str> = script.lines().collect();
+        let opened = lines.iter().position(|line| line.contains("<<'END_OF_DOCUMENT_'")).unwrap();
+        let closed = lines.iter().position(|line| *line == "END_OF_DOCUMENT_").unwrap();
+        assert_eq!(&lines[opened + 1..closed], ["a", "END_OF_DOCUMENT", "rm -rf /"]);
+    }
+}

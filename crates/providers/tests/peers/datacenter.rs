@@ -1,0 +1,214 @@
+//! The datacenter provider against a scripted BMC: what it notes, what it asks, and what it makes of a BMC that goes away.
+
+use crate::http::{Call, Peer, Said};
+use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
+use model::effect::{Answer, Effect, Key, NetbootMode, Order, RebootMode, Verb};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, RunId};
+use model::machine::MachineSpec;
+use providers::datacenter::power::Patience;
+use providers::datacenter::{Datacenter, Settings};
+use providers::keeper::{Forgetful, Keeper, Note, Secret};
+use providers::redfish::Auth;
+use providers::{Journal, Provider, Target};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc };
+const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
+
+/// One replica. What it knows is kept elsewhere, so another one may go on.
+fn replica(keeper: &Arc<Forgetful>) -> Datacenter {
+    let patience = Patience {
+        graceful: Duration::ZERO,
+        force: true,
+        change: Duration::from_secs(20),
+        again: Duration::from_secs(1),
+    };
+    let settings = Settings {
+        bmc_credential: "bmc".into(),
+        patience,
+        call: Duration::from_secs(5),
+        redfish: settings(Auth::Basic),
+        ..Settings::default()
+    };
+    Datacenter::new(Arc::clone(keeper) as Arc<dyn Keeper>, settings)
+}
+
+fn keeper() -> Arc<Forgetful> {
+    let keeper = Arc::new(Forgetful::default());
+    set(&keeper, PASSWORD);
+    keeper
+}
+
+fn set(keeper: &Forgetful, password: &str) {
+    let password = password.to_string().into();
+    keeper.set("bmc", Secret::Password { user: "root".into(), password });
+}
+
+fn key(step: &str) -> Key {
+    Key::new(&RunId::trusted("op-1"), step, 1)
+}
+
+async fn ask(
+    provider: &Datacenter,
+    peer: &Peer,
+    verb: Verb,
+    effect: &Effect,
+) -> Result<Answer, Fault> {
+    let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
+    let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+    let order = Order { key: key(effect.word()), verb, effect: effect.clone(), logged: 0 };
+    let (journal, mut lines) = Journal::new();
+    let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
+    let answer = provider.ask(&target, &order, &journal).await;
+    drop(journal);
+    reader.await.unwrap();
+    answer
+}
+
+fn resets(peer: &Peer) -> Vec<String> {
+    let calls = peer.calls();
+    let resets = calls.iter().filter(|call| call.is("POST", RESET));
+    let word =
+        |call: &Call| serde_json::from_str::<Value>(&call.body).unwrap()["ResetType"].clone();
+    resets.map(|call| word(call).as_str().unwrap().to_string()).collect()
+}
+
+/// A BMC whose machine is on.
+fn on() -> World {
+    let world = World::new();
+    world.set(SYSTEM, "/PowerState", json!("On"));
+    world
+}
+
+#[tokio::test]
+async fn a_reboot_is_seen_off_and_on_and_is_not_repeated_under_its_key() {
+    let (keeper, peer) = (keeper(), on().serve().await);
+    let one = replica(&keeper);
+    assert_eq!(ask(&one, &peer, Verb::Inquire, &REBOOT).await, Ok(Answer::NeverStarted));
+    let done = ask(&one, &peer, Verb::Perform, &REBOOT).await.unwrap();
+    let Answer::Done(outcome) = done else { panic!("{done:?}") };
+    assert_eq!(outcome.said, "rebooted: it was seen off, and is on again");
+    assert_eq!(resets(&peer), ["ForceOff", "On"]);
+    // Another replica, the same key: it was done.
+    let other = replica(&keeper);
+    for verb in [Verb::Inquire, Verb::Follow, Verb::Perform] {
+        let answer = ask(&other, &peer, verb, &REBOOT).await.unwrap();
+        assert!(matches!(answer, Answer::Done(_)), "{verb:?}: {answer:?}");
+    }
+    assert_eq!(resets(&peer), ["ForceOff", "On"]);
+}
+
+#[tokio::test]
+async fn a_bmc_that_goes_away_in_the_middle_leaves_a_doubt_and_another_goes_on() {
+    let away = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&away);
+    let peer = on()
+        .serve_but(move |call| {
+            if call.is("POST", RESET) && call.body.contains("ForceOff") {
+                // It hears this, and is gone.
+                gone.store(true, Ordering::SeqCst);
+                return None;
+            }
+            gone.load(Ordering::SeqCst).then(|| Said::status(503, "{}"))
+        })
+        .await;
+    let keeper = keeper();
+    let fault = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    assert_eq!(fault.code, Code::AnswerLost, "{fault}");
+    let other = replica(&keeper);
+    let fault = ask(&other, &peer, Verb::Follow, &REBOOT).await.unwrap_err();
+    assert_eq!(fault.code, Code::AnswerLost, "{fault}");
+    assert_eq!(ask(&other, &peer, Verb::Inquire, &REBOOT).await, Ok(Answer::UnderWay));
+    away.store(false, Ordering::SeqCst);
+    let answer = ask(&other, &peer, Verb::Follow, &REBOOT).await.unwrap();
+    assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+    assert_eq!(resets(&peer), ["ForceOff", "On"]);
+}
+
+/// The note was written, and the process died before the command was sent.
+#[tokio::test]
+async fn a_command_that_was_noted_and_never_sent_is_sent_by_the_next() {
+    let (keeper, peer) = (keeper(), on().serve().await);
+    let long_ago = json!({"what": "power", "goal": "cycle", "stage": {"cutting": 1_000_000}});
+    keeper.begin(&key("reboot"), &Note::Begun(long_ago)).await.unwrap();
+    let fault = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
+    // Its patience ended long ago.
+    assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let just_now = json!({"cutting": now.as_micros() as i64});
+    let note = json!({"what": "power", "goal": "cycle", "stage": just_now});
+    keeper.amend(&key("reboot"), &note).await.unwrap();
+    let answer = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap();
+    assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+    assert_eq!(resets(&peer), ["ForceOff", "On"]);
+}
+
+#[tokio::test]
+async fn what_was_stopped_before_it_began_never_begins() {
+    let (keeper, peer) = (keeper(), on().serve().await);
+    let one = replica(&keeper);
+    for effect in [&REBOOT, &PXE] {
+        assert_eq!(ask(&one, &peer, Verb::Stop, effect).await, Ok(Answer::Stopped));
+        let late = ask(&one, &peer, Verb::Perform, effect).await.unwrap_err();
+        assert!(late.said.contains("stopped before it began"), "{late}");
+    }
+    assert_eq!(resets(&peer), [""; 0]);
+    assert_eq!(peer.count("PATCH", SYSTEM), 0);
+}
+
+#[tokio::test]
+async fn netboot_is_set_read_back_and_observed() {
+    let (keeper, peer) = (keeper(), on().serve().await);
+    let one = replica(&keeper);
+    let before = ask(&one, &peer, Verb::Observe, &PXE).await.unwrap();
+    assert!(matches!(before, Answer::Differs(_)), "{before:?}");
+    let done = ask(&one, &peer, Verb::Perform, &PXE).await.unwrap();
+    assert!(matches!(done, Answer::Done(_)), "{done:?}");
+    let after = ask(&one, &peer, Verb::Observe, &PXE).await.unwrap();
+    assert!(matches!(after, Answer::Done(_)), "{after:?}");
+}
+
+#[tokio::test]
+async fn a_refused_login_is_not_tried_again_until_it_has_changed() {
+    let peer = on()
+        .serve_but(|call| {
+            let said = call.header("authorization").unwrap_or_default().to_string();
+            let right = said.ends_with("cm9vdDpzM2NyZXQtb2YtdGhlLWJtYw==");
+            let open = call.path.trim_end_matches('/') == "/redfish/v1";
+            (!right && !open).then(|| Said::status(401, "{}"))
+        })
+        .await;
+    let keeper = Arc::new(Forgetful::default());
+    set(&keeper, "wrong");
+    let fault = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    assert_eq!(fault.code, Code::LoginRefused, "{fault}");
+    let tried = peer.calls().len();
+    // Nor by another replica.
+    for _ in 0..3 {
+        let fault = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
+        assert_eq!(fault.code, Code::LoginRefused, "{fault}");
+        assert!(fault.said.contains("was not asked"), "{fault}");
+    }
+    assert_eq!(peer.calls().len(), tried);
+    set(&keeper, PASSWORD);
+    let answer = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap();
+    assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
+}
+
+#[tokio::test]
+async fn without_a_credential_or_an_endpoint_nothing_is_tried() {
+    let peer = on().serve().await;
+    let nobody = Arc::new(Forgetful::default());
+    let fault = ask(&replica(&nobody), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    assert_eq!(fault.code, Code::CredentialMissing, "{fault}");
+    assert_eq!(peer.calls().len(), 0);
+    let machine_id = MachineId::trusted("m-1");
+    let target = Target { machine_id, spec: MachineSpec::default() };
+    let order = Order { key: key("x"), verb: Verb::Perform, effect: REBOOT, logged: 0 };
+    let fault = replica(&keeper()).ask(&target, &order, &Journal::new().0).await.unwrap_err();
+    assert!(fault.said.contains("no bmc_endpoint"), "{fault}");
+}

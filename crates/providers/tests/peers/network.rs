@@ -1,0 +1,115 @@
+//! The network of a host, over a real sshd and a netplan that only writes down what it was told.
+
+use crate::sshd::{Sshd, Wish};
+use model::effect::{Answer, Effect, Key, Order, Verb};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, RunId};
+use model::machine::MachineSpec;
+use providers::datacenter::{Datacenter, Netplan, Settings};
+use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::ssh::Proof;
+use providers::{Journal, Provider, Target};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+const DOCUMENT: &str = "network:\n  version: 2\n  ethernets: {eth0: {dhcp4: true}}";
+const CONFIRM_SECONDS: u32 = 4;
+const APPLY_SECONDS: u64 = 4;
+
+/// A host with a folder for netplan.
+struct Site {
+    sshd: Sshd,
+    folder: PathBuf,
+    provider: Datacenter,
+}
+
+impl Site {
+    /// `generate` is what netplan says about a document.
+    fn start(generate: &str) -> Option<Self> {
+        let netplan = format!("#!/bin/sh\nif [ \"$1\" = generate ]; then {generate}; fi\n");
+        let sshd = Sshd::with(&Wish { shims: vec![("netplan", netplan)], ..Wish::default() })?;
+        let folder = sshd.home.path().join("disk/netplan");
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        let keeper = Forgetful::default();
+        let login = sshd.login(sshd.key());
+        let Proof::Key { pem, passphrase } = login.proof else { panic!("a key") };
+        keeper.set("host", Secret::Key { user: login.user, pem, passphrase });
+        let settings = Settings {
+            ssh_credential: "host".into(),
+            ssh: sshd.settings(),
+            netplan: Netplan {
+                folder: folder.display().to_string(),
+                confirm_seconds: CONFIRM_SECONDS,
+            },
+            ..Settings::default()
+        };
+        let provider = Datacenter::new(Arc::new(keeper) as Arc<dyn Keeper>, settings);
+        Some(Self { sshd, folder, provider })
+    }
+
+    async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
+        let spec =
+            MachineSpec { ssh_endpoint: self.sshd.endpoint().to_string(), ..Default::default() };
+        let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+        let key = Key::new(&RunId::trusted("op-1"), &format!("net-{}", std::process::id()), 1);
+        let effect = Effect::Net { document: DOCUMENT.into() };
+        let (journal, mut lines) = Journal::new();
+        let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
+        let order = Order { key, verb, effect, logged: 0 };
+        let answer = self.provider.ask(&target, &order, &journal).await;
+        drop(journal);
+        reader.await.unwrap();
+        answer
+    }
+
+    fn document(&self) -> Option<String> {
+        fs::read_to_string(self.folder.join("90-farrier.yaml")).ok()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_is_applied_and_confirmed_over_a_new_connection() {
+    let Some(site) = Site::start("exit 0") else { return };
+    assert!(matches!(site.ask(Verb::Observe).await.unwrap(), Answer::Differs(_)));
+    let done = site.ask(Verb::Perform).await.unwrap();
+    assert!(
+        matches!(&done, Answer::Done(outcome) if outcome.said.contains("confirmed")),
+        "{done:?}"
+    );
+    assert_eq!(site.document().unwrap().trim_end(), DOCUMENT);
+    for verb in [Verb::Inquire, Verb::Observe, Verb::Follow] {
+        assert!(matches!(site.ask(verb).await.unwrap(), Answer::Done(_)), "{verb:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_network_that_nobody_comes_back_over_is_taken_back() {
+    let slow = format!("exit 0; else sleep {APPLY_SECONDS}");
+    let Some(site) = Site::start(&slow) else { return };
+    fs::write(site.folder.join("90-farrier.yaml"), "before").unwrap();
+    // We begin it, and are gone while it is still being applied.
+    for _ in 0..20 {
+        let _ = tokio::time::timeout(Duration::from_millis(300), site.ask(Verb::Perform)).await;
+        if site.ask(Verb::Inquire).await.unwrap() == Answer::UnderWay {
+            break;
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(APPLY_SECONDS + u64::from(CONFIRM_SECONDS) + 6)).await;
+    let fault = site.ask(Verb::Follow).await.unwrap_err();
+    assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+    assert!(fault.said.contains("went back"), "{fault}");
+    assert_eq!(site.document().as_deref(), Some("before"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_netplan_refuses_changes_nothing() {
+    let Some(site) = Site::start("echo bad document >&2; exit 1") else { return };
+    let fault = site.ask(Verb::Perform).await.unwrap_err();
+    assert_eq!(fault.code, Code::CommandFailed, "{fault}");
+    assert!(fault.said.contains("refused the document"), "{fault}");
+    assert_eq!(site.document(), None);
+}
