@@ -187,8 +187,8 @@ works! {
     GetNote { key: Key } -> Option<NoteRow>, |q, tx| tx.note(&q.key);
     BeginNote { key: Key, first: NoteRow, now: Timestamp } -> Option<NoteRow>,
         |q, tx| tx.begin_note(&q.key, &q.first, q.now);
-    AmendNote { key: Key, body: String, now: Timestamp } -> bool,
-        |q, tx| tx.amend_note(&q.key, &q.body, q.now);
+    AmendNote { key: Key, before: String, after: String, now: Timestamp } -> bool,
+        |q, tx| tx.amend_note(&q.key, &q.before, &q.after, q.now);
 }
 
 #[async_trait]
@@ -240,13 +240,15 @@ impl Keeper for Vault {
         before.map_err(lost)?.map(|row| note(key, &row)).transpose()
     }
 
-    async fn amend(&self, key: &Key, body: &Value) -> std::result::Result<(), Fault> {
-        let (body, now) = (body.to_string(), (self.clock)());
-        let amended = self.store.write(AmendNote { key: key.clone(), body, now }).await;
-        match amended.map_err(lost)? {
-            true => Ok(()),
-            false => Err(Fault::new(Code::ProtocolBroken, format!("{key} has not begun"))),
-        }
+    async fn amend(
+        &self,
+        key: &Key,
+        before: &Value,
+        after: &Value,
+    ) -> std::result::Result<bool, Fault> {
+        let (before, after) = (before.to_string(), after.to_string());
+        let work = AmendNote { key: key.clone(), before, after, now: (self.clock)() };
+        self.store.write(work).await.map_err(lost)
     }
 }
 

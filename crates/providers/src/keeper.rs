@@ -61,8 +61,9 @@ pub trait Keeper: Send + Sync {
     async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault>;
     /// Writes the first note of a key, before anything is touched. None: it is ours to do. Otherwise what was there.
     async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault>;
-    /// Replaces the note of a key that has begun.
-    async fn amend(&self, key: &Key, body: &Value) -> Result<(), Fault>;
+    /// Replaces the note of a key that has begun, if it still says `before`. False: somebody else has gone on with it, or
+    /// stopped it, and the caller must not act on what it believes.
+    async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault>;
 }
 
 /// A keeper whose memory ends with it, for tests and for talking to a device that no machine is registered for.
@@ -127,11 +128,14 @@ impl Keeper for Forgetful {
         Ok(before)
     }
 
-    async fn amend(&self, key: &Key, body: &Value) -> Result<(), Fault> {
-        if let Some(Note::Begun(known)) = self.held().notes.get_mut(key) {
-            *known = body.clone();
-        }
-        Ok(())
+    async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault> {
+        Ok(match self.held().notes.get_mut(key) {
+            Some(Note::Begun(known)) if known == before => {
+                *known = after.clone();
+                true
+            }
+            Some(_) | None => false,
+        })
     }
 }
 

@@ -38,10 +38,17 @@ impl Tx {
         }
     }
 
-    /// Changes the note of a key that has begun.
-    pub async fn amend_note(&mut self, key: &Key, body: &str, now: Timestamp) -> Result<bool> {
-        let sql = "UPDATE notes SET body = $2, updated_at = $3 WHERE key = $1 AND barred = 0";
-        Ok(self.execute(sql, values![key.as_str(), body, now]).await? == 1)
+    /// Changes the note of a key that has begun, if it still says what the caller believes. False: it does not.
+    pub async fn amend_note(
+        &mut self,
+        key: &Key,
+        before: &str,
+        after: &str,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let sql = "UPDATE notes SET body = $3, updated_at = $4 \
+                   WHERE key = $1 AND body = $2 AND barred = 0";
+        Ok(self.execute(sql, values![key.as_str(), before, after, now]).await? == 1)
     }
 }
 

@@ -122,10 +122,10 @@ impl Datacenter {
             Some(Remembered::Barred) => return Err(barred(&order.key)),
             Some(Remembered::Memo(before)) => {
                 // Begun before, and never sent: its token is of no use any more.
-                if let Memo::Join { token } = before {
-                    api.forget_token(&token).await?;
+                if let Memo::Join { token } = &before {
+                    api.forget_token(token).await?;
                 }
-                self.amend(&order.key, memo).await?;
+                self.amend(&order.key, before, memo).await?;
             }
         }
         let name = target.machine_id.as_str();

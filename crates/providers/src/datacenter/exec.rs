@@ -5,6 +5,7 @@
 
 use super::Datacenter;
 use super::orders::{Memo, Remembered, done};
+use crate::keeper::Note;
 use crate::port::{Journal, Target};
 use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
 use model::effect::{Answer, Key, Order, Verb};
@@ -110,7 +111,19 @@ impl Datacenter {
                 })
             }
             (Verb::Observe, _) => Ok(Answer::Differs("a reboot leaves nothing to see".into())),
-            (Verb::Stop, _) => self.stop_before(order).await,
+            (Verb::Stop, Some(Remembered::Memo(memo))) => {
+                // It cannot be called back: it is seen through.
+                self.until_back(target, &memo, journal).await
+            }
+            (Verb::Stop, None | Some(Remembered::Barred)) => {
+                match self.keeper.begin(&order.key, &Note::Barred).await? {
+                    None | Some(Note::Barred) => Ok(Answer::Stopped),
+                    Some(Note::Begun(_)) => Err(Fault::new(
+                        Code::AnswerLost,
+                        "the host was told to start again at this very moment",
+                    )),
+                }
+            }
         }
     }
 

@@ -202,7 +202,8 @@ impl Datacenter {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
                     // On disk before the BMC hears of it.
-                    self.amend(key, Memo::Power { goal, stage: next }).await?;
+                    let at = |stage| Memo::Power { goal, stage };
+                    self.amend(key, at(*stage), at(next)).await?;
                     journal.line(asking(ask, *stage, next)).await;
                     *stage = next;
                     let limit = self.settings.call;
@@ -211,7 +212,8 @@ impl Datacenter {
                         .await?;
                 }
                 Move::Done(how) => {
-                    self.amend(key, Memo::Power { goal, stage: Stage::Done }).await?;
+                    let at = |stage| Memo::Power { goal, stage };
+                    self.amend(key, at(*stage), at(Stage::Done)).await?;
                     journal.line(format!("power: {how}")).await;
                     return Ok(Answer::Done(done(said_of(goal, how))));
                 }
@@ -277,16 +279,6 @@ impl Datacenter {
         })
     }
 
-    /// Bars a key that has not begun. What has begun cannot be called back.
-    pub(super) async fn stop_before(&self, order: &Order) -> Result<Answer, Fault> {
-        match self.keeper.begin(&order.key, &Note::Barred).await? {
-            None | Some(Note::Barred) => Ok(Answer::Stopped),
-            Some(Note::Begun(_)) => Ok(Answer::Unknown(
-                "the host was told to start again, and does when it does".into(),
-            )),
-        }
-    }
-
     /// Before the first command nothing has happened. After it the machine is not left half off: the course is finished.
     async fn stop(
         &self,
@@ -300,7 +292,8 @@ impl Datacenter {
         }
         match self.recall(&order.key).await? {
             Some(Remembered::Memo(Memo::Power { goal, stage: Stage::Begun })) => {
-                self.amend(&order.key, Memo::Power { goal, stage: Stage::Stopped }).await?;
+                let at = |stage| Memo::Power { goal, stage };
+                self.amend(&order.key, at(Stage::Begun), at(Stage::Stopped)).await?;
                 Ok(Answer::Stopped)
             }
             Some(before @ Remembered::Memo(Memo::Power { stage, .. }))
@@ -321,8 +314,15 @@ impl Datacenter {
         self.keeper.recall(key).await?.map(|note| remembered(key, note)).transpose()
     }
 
-    pub(super) async fn amend(&self, key: &Key, memo: Memo) -> Result<(), Fault> {
-        self.keeper.amend(key, &value(key, memo)?).await
+    /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
+    pub(super) async fn amend(&self, key: &Key, before: Memo, after: Memo) -> Result<(), Fault> {
+        match self.keeper.amend(key, &value(key, before)?, &value(key, after)?).await? {
+            true => Ok(()),
+            false => {
+                let said = format!("another worker has gone on with {key}, or stopped it");
+                Err(Fault::new(Code::AnswerLost, said))
+            }
+        }
     }
 }
 

@@ -134,14 +134,14 @@ async fn a_bmc_that_goes_away_in_the_middle_leaves_a_doubt_and_another_goes_on()
 async fn a_command_that_was_noted_and_never_sent_is_sent_by_the_next() {
     let (keeper, peer) = (keeper(), on().serve().await);
     let long_ago = json!({"what": "power", "goal": "cycle", "stage": {"cutting": 1_000_000}});
-    keeper.begin(&key("reboot"), &Note::Begun(long_ago)).await.unwrap();
+    keeper.begin(&key("reboot"), &Note::Begun(long_ago.clone())).await.unwrap();
     let fault = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap_err();
     // Its patience ended long ago.
     assert_eq!(fault.code, Code::ReadBackDiffers, "{fault}");
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let just_now = json!({"cutting": now.as_micros() as i64});
     let note = json!({"what": "power", "goal": "cycle", "stage": just_now});
-    keeper.amend(&key("reboot"), &note).await.unwrap();
+    assert!(keeper.amend(&key("reboot"), &long_ago, &note).await.unwrap());
     let answer = ask(&replica(&keeper), &peer, Verb::Follow, &REBOOT).await.unwrap();
     assert!(matches!(answer, Answer::Done(_)), "{answer:?}");
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
@@ -158,6 +158,36 @@ async fn what_was_stopped_before_it_began_never_begins() {
     }
     assert_eq!(resets(&peer), [""; 0]);
     assert_eq!(peer.count("PATCH", SYSTEM), 0);
+}
+
+/// A worker that slept after it had begun wakes when another has stopped the key: it acts no more.
+#[tokio::test]
+async fn a_sleeper_that_wakes_after_a_stop_asks_for_nothing() {
+    let keeper = keeper();
+    let (asleep, woken) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let (sleeping, waking) = (Arc::clone(&asleep), Arc::clone(&woken));
+    let peer = on()
+        .serve_but(move |call| {
+            // The first look at the power lasts until somebody has stopped it.
+            if call.is("GET", SYSTEM) && sleeping.load(Ordering::SeqCst) {
+                waking.store(true, Ordering::SeqCst);
+                return Some(Said::status(503, "{}"));
+            }
+            None
+        })
+        .await;
+    let fault = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    assert_eq!(fault.code, Code::BmcBusy, "nothing was asked yet: {fault}");
+    assert!(woken.load(Ordering::SeqCst));
+    // Another stops it; then the first goes on with what it believes.
+    assert_eq!(ask(&replica(&keeper), &peer, Verb::Stop, &REBOOT).await, Ok(Answer::Stopped));
+    asleep.store(false, Ordering::SeqCst);
+    let begun = json!({"what": "power", "goal": "cycle", "stage": "begun"});
+    let cutting = json!({"what": "power", "goal": "cycle", "stage": {"cutting": 1}});
+    assert!(!keeper.amend(&key("reboot"), &begun, &cutting).await.unwrap());
+    let late = ask(&replica(&keeper), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
+    assert!(late.said.contains("stopped before it began"), "{late}");
+    assert_eq!(resets(&peer), [""; 0]);
 }
 
 #[tokio::test]

@@ -43,8 +43,12 @@ async fn a_key_begins_once_whoever_comes_first(db: Db) {
     assert_eq!(first, 1);
     let kept = db.read(tx!([], |tx| tx.note(&key(1)).await)).await.unwrap().unwrap();
     assert!(seen.iter().all(|before| *before == kept), "{seen:?}");
-    let amended = db.write(tx!([], |tx| tx.amend_note(&key(1), "new", at(2)).await)).await;
-    assert_eq!(amended, Ok(true));
+    // Who believes that it still says something else changes nothing.
+    for (before, changed) in [("old", false), (kept.body.as_str(), true), (&kept.body, false)] {
+        let before = before.to_string();
+        let amend = tx!([before], |tx| tx.amend_note(&key(1), &before, "new", at(2)).await);
+        assert_eq!(db.write(amend).await, Ok(changed), "{before}");
+    }
     assert_eq!(db.read(tx!([], |tx| tx.note(&key(1)).await)).await, Ok(Some(begun("new"))));
     assert_eq!(db.read(tx!([], |tx| tx.note(&key(2)).await)).await, Ok(None));
 }
@@ -54,7 +58,7 @@ async fn a_barred_key_never_begins(db: Db) {
     assert_eq!(barred, Ok(None));
     let late = tx!([], |tx| tx.begin_note(&key(1), &begun("late"), at(2)).await);
     assert_eq!(db.write(late).await, Ok(Some(bar())));
-    let amended = db.write(tx!([], |tx| tx.amend_note(&key(1), "late", at(3)).await)).await;
+    let amended = db.write(tx!([], |tx| tx.amend_note(&key(1), "null", "late", at(3)).await)).await;
     assert_eq!(amended, Ok(false));
     // What has begun is not barred any more: whoever stops it is told what it is.
     db.write(tx!([], |tx| tx.begin_note(&key(2), &begun("b"), at(1)).await)).await.unwrap();
