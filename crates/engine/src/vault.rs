@@ -164,6 +164,27 @@ impl Work for DeleteCredential {
     }
 }
 
+/// Somebody else is at an address from now on.
+struct Introduce {
+    peer: String,
+    identity: Option<String>,
+    now: Timestamp,
+}
+
+impl Work for Introduce {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.unlock(&self.peer).await?;
+        tx.forget_identity(&self.peer).await?;
+        if let Some(identity) = self.identity.clone() {
+            let met = IdentityRow { peer: self.peer.clone(), identity, first_seen: self.now };
+            tx.meet(&met).await?;
+        }
+        Ok(())
+    }
+}
+
 macro_rules! works {
     ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
         struct $name { $($field: $type),* }
@@ -186,7 +207,6 @@ works! {
     GetIdentity { peer: String } -> Option<IdentityRow>, |q, tx| tx.identity(&q.peer);
     ForgetIdentity { peer: String } -> bool, |q, tx| tx.forget_identity(&q.peer);
     GetImage { name: String } -> Option<Image>, |q, tx| tx.image(&q.name);
-    Introduce { met: IdentityRow } -> (), |q, tx| tx.introduce(&q.met);
     Meet { met: IdentityRow } -> String, |q, tx| tx.meet(&q.met);
     GetLockout { peer: String } -> Option<LockoutRow>, |q, tx| tx.lockout(&q.peer);
     LockOut { row: LockoutRow } -> (), |q, tx| tx.lock_out(&q.row);
@@ -258,10 +278,13 @@ impl Keeper for Vault {
         self.store.write(work).await.map_err(lost)
     }
 
-    async fn introduce(&self, peer: &str, identity: &str) -> std::result::Result<(), Fault> {
-        let (peer, identity) = (peer.to_string(), identity.to_string());
-        let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
-        self.store.write(Introduce { met }).await.map_err(lost)
+    async fn introduce(
+        &self,
+        peer: &str,
+        identity: Option<&str>,
+    ) -> std::result::Result<(), Fault> {
+        let (peer, identity) = (peer.to_string(), identity.map(String::from));
+        self.store.write(Introduce { peer, identity, now: (self.clock)() }).await.map_err(lost)
     }
 
     async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {

@@ -67,8 +67,9 @@ pub trait Keeper: Send + Sync {
     /// stopped it, and the caller must not act on what it believes.
     async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault>;
 
-    /// Knows another one at an address from now on: the one before is gone from its disk.
-    async fn introduce(&self, peer: &str, identity: &str) -> Result<(), Fault>;
+    /// Knows another one at an address from now on, as the one before is gone; with None, whoever is met there first. Logins that the one
+    /// before refused may be tried again.
+    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault>;
 
     /// The image of this name, or the fault `image-unknown`.
     async fn image(&self, name: &str) -> Result<Image, Fault>;
@@ -166,8 +167,13 @@ impl Keeper for Forgetful {
         })
     }
 
-    async fn introduce(&self, peer: &str, identity: &str) -> Result<(), Fault> {
-        self.held().identities.insert(peer.into(), identity.into());
+    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+        let mut held = self.held();
+        held.lockouts.remove(peer);
+        match identity {
+            Some(identity) => held.identities.insert(peer.into(), identity.into()),
+            None => held.identities.remove(peer),
+        };
         Ok(())
     }
 

@@ -35,14 +35,6 @@ impl Tx {
         Ok(known.map_or_else(|| met.identity.clone(), |known| known.identity))
     }
 
-    /// Writes down who a device is from now on, whoever it was before.
-    pub async fn introduce(&mut self, met: &IdentityRow) -> Result<()> {
-        let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
-                   ON CONFLICT (peer) DO UPDATE SET identity = $2, first_seen = $3";
-        let (peer, identity) = (met.peer.as_str(), met.identity.as_str());
-        self.execute(sql, values![peer, identity, met.first_seen]).await.map(drop)
-    }
-
     /// The next one to be met there is trusted again. False when nobody was known there.
     pub async fn forget_identity(&mut self, peer: &str) -> Result<bool> {
         let sql = "DELETE FROM identities WHERE peer = $1";
