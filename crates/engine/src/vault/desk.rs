@@ -27,15 +27,23 @@ impl Vault {
     /// What the machine with this network card is to boot now, if anybody wants it to.
     pub async fn boot_of(&self, mac: &str) -> Result<Option<Boot>> {
         let now = (self.clock)();
-        let asked = self.racing(|| Ask { mac: mac.into(), now }).await?;
+        let shown = Shown::Mac(mac.into());
+        let asked = self.racing(|| Ask { shown: shown.clone(), now }).await?;
         Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
     }
 
     /// The deployment whose token this is, while its machine is still to boot.
     pub async fn booting(&self, token: &str) -> Result<Option<Deployment>> {
         let now = (self.clock)();
-        let found = self.shown(Shown::Token(checksum(token))).await?;
-        Ok(found.filter(|deployment| deployment.boots(now)))
+        let token = Shown::Token(checksum(token));
+        let found = self.shown(token.clone()).await?.filter(|deployment| deployment.boots(now));
+        match found {
+            // A disc is fetched by the BMC piece by piece; the first one is news.
+            Some(new) if new.asked_at.is_none() => {
+                self.racing(|| Ask { shown: token.clone(), now }).await
+            }
+            other => Ok(other),
+        }
     }
 
     /// The deployment that was claimed under this session, while it is open.
@@ -111,7 +119,7 @@ impl Work for Find {
 
 /// The machine asks what to boot; that it asked is worth knowing when nothing comes after.
 struct Ask {
-    mac: String,
+    shown: Shown,
     now: Timestamp,
 }
 
@@ -119,7 +127,7 @@ impl Work for Ask {
     type Out = Option<Deployment>;
 
     async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let found = tx.deployment(&Shown::Mac(self.mac.clone())).await?;
+        let found = tx.deployment(&self.shown).await?;
         let Some(mut row) = found.filter(|row| row.deployment.boots(self.now)) else {
             return Ok(None);
         };
