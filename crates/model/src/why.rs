@@ -303,6 +303,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
     match failure.fault.code {
         Code::BmcUnreachable
         | Code::BmcBusy
+        | Code::BmcGarbled
         | Code::HostUnreachable
         | Code::ClusterUnreachable
         | Code::DatabaseUnreachable

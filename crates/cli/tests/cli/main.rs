@@ -13,6 +13,7 @@ mod audit;
 mod cluster;
 mod connections;
 mod crash;
+mod ends;
 mod fleet;
 mod foreign;
 mod frozen;

@@ -11,7 +11,7 @@ use model::condition::{ConditionType, Evidence};
 use model::effect::{
     Answer, Effect, Key, NetbootMode, Order, Outcome, RebootMode, RmaAction, Verb,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Code, Fault, Happened};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -212,9 +212,18 @@ impl Datacenter {
         note: fn(Goal, Stage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
-        let patience = self.patience(target).await?;
+        let begun = |stage: &Stage, fault| match stage {
+            Stage::Begun => nothing_yet(fault),
+            Stage::Shutting(_)
+            | Stage::Cutting(_)
+            | Stage::Starting(_)
+            | Stage::Done
+            | Stage::Stopped => fault,
+        };
+        let patience = self.patience(target).await.map_err(|fault| begun(stage, fault))?;
         loop {
-            let seen = self.read_power(target, Priority::Operator).await?;
+            let seen = self.read_power(target, Priority::Operator).await;
+            let seen = seen.map_err(|fault| begun(stage, fault))?;
             match power::next(goal, *stage, seen, now(), &patience) {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
@@ -360,6 +369,15 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
         Note::Begun(body) => serde_json::from_value(body).map(Remembered::Memo).map_err(|error| {
             Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"))
         }),
+    }
+}
+
+/// Before the first command the BMC was only read: whatever went wrong, nothing has happened.
+fn nothing_yet(fault: Fault) -> Fault {
+    match (fault.code.happened(), fault.code) {
+        (Happened::No, _) => fault,
+        (Happened::Maybe, Code::AnswerGarbled) => Fault::new(Code::BmcGarbled, fault.said),
+        (Happened::Maybe, _) => Fault::new(Code::BmcUnreachable, fault.said),
     }
 }
 
