@@ -1,0 +1,7 @@
+//! The agent against a Farrier that is scripted: it breaks off, refuses, lies and comes back.
+
+mod faults;
+mod loops;
+mod server;
+mod stage;
+mod verdicts;
