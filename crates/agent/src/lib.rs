@@ -5,7 +5,7 @@
 //! moment: what can be tried again is tried for ever, and what has arrived is not fetched twice. It is small, static and waits on threads.
 //!
 //! `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`
-//! is what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
+//! and `qcow2` are what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
 
 pub mod accounts;
 pub mod choose;
@@ -22,6 +22,7 @@ pub mod inside;
 pub mod install;
 pub mod inventory;
 pub mod pace;
+pub mod qcow2;
 pub mod random;
 pub mod raw;
 pub mod status;

@@ -10,9 +10,10 @@ use crate::image::{Reading, Stream};
 use crate::install::Site;
 use crate::inventory;
 use crate::pace::Pace;
+use crate::qcow2::Qcow2;
 use crate::raw;
 use crate::status::{End, Status};
-use crate::wire::{Granted, Kind};
+use crate::wire::{Code, Granted, Kind};
 use std::path::Path;
 
 pub struct Work<'a> {
@@ -76,11 +77,20 @@ impl Work<'_> {
                 check_room(site.disk, image.size, &image.name)?;
                 let mut disk = self.open(site)?;
                 let mut stream = Stream::new(reading);
-                raw::pour(&mut stream, &mut disk)?;
-                stream.finish(&image.sha256)?;
+                let poured = raw::pour(&mut stream, &mut disk);
+                verified(poured, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
-            Kind::Qcow2 | Kind::Tar | Kind::Unknown => {
+            Kind::Qcow2 => {
+                let qcow2 = Qcow2::look(reading)?;
+                check_room(site.disk, qcow2.disk_size(), &image.name)?;
+                let mut disk = self.open(site)?;
+                let mut stream = Stream::new(reading);
+                let poured = qcow2.pour(&mut stream, &mut disk, self.status);
+                verified(poured, stream, &image.sha256)?;
+                Ok(disk.finish()?)
+            }
+            Kind::Tar | Kind::Unknown => {
                 Err(Failure::broken("this deploy environment cannot write images of that kind")
                     .into())
             }
@@ -91,5 +101,17 @@ impl Work<'_> {
         let mut disk = Disk::open(&site.device(), &site.disk.path, site.disk.size)?;
         disk.clear_ends()?;
         Ok(disk)
+    }
+}
+
+/// Compares the checksum, also of what could not be read to its end: an image that is not the one it should be is no broken one.
+fn verified(poured: Result<(), Halt>, stream: Stream, sha256: &str) -> Result<(), Halt> {
+    match poured {
+        Ok(()) => stream.finish(sha256),
+        Err(Halt::Failed(failure)) if failure.code == Code::ImageBroken => {
+            stream.finish(sha256)?;
+            Err(failure.into())
+        }
+        Err(halt) => Err(halt),
     }
 }

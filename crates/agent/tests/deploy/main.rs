@@ -2,6 +2,7 @@
 
 mod faults;
 mod loops;
+mod qemu;
 mod server;
 mod stage;
 mod verdicts;
