@@ -10,6 +10,8 @@ pub struct Boot {
     pub url: Url,
     pub token: SecretString,
     pub mac: String,
+    /// The `console=…` words, in order: a system that is installed here has the same ones.
+    pub consoles: Vec<String>,
 }
 
 impl Boot {
@@ -30,7 +32,8 @@ impl Boot {
         if !is_mac(&mac) {
             return Err(format!("farrier.mac: {mac:?} is no address such as aa:bb:cc:dd:ee:ff"));
         }
-        Ok(Self { url, token: token.into(), mac })
+        let consoles = cmdline.split_ascii_whitespace().filter(|word| word.starts_with("console="));
+        Ok(Self { url, token: token.into(), mac, consoles: consoles.map(str::to_owned).collect() })
     }
 }
 
@@ -49,12 +52,13 @@ mod tests {
     fn the_words_are_found_among_others() {
         let token = "0123456789abcdef".repeat(4);
         let text = format!(
-            "console=ttyS0 farrier.url=http://10.0.0.1:8080 farrier.token={token} farrier.mac=AA:bb:cc:dd:ee:0f quiet\n"
+            "console=tty0 farrier.url=http://10.0.0.1:8080 farrier.token={token} farrier.mac=AA:bb:cc:dd:ee:0f quiet console=ttyS0,115200\n"
         );
         let boot = Boot::parse(&text).unwrap();
         assert_eq!(boot.url.to_string(), "http://10.0.0.1:8080");
         assert_eq!(boot.token.expose_secret(), token);
         assert_eq!(boot.mac, "aa:bb:cc:dd:ee:0f");
+        assert_eq!(boot.consoles, ["console=tty0", "console=ttyS0,115200"]);
         assert!(!format!("{boot:?}").contains(&token));
     }
 

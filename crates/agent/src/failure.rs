@@ -2,7 +2,6 @@
 
 use crate::wire::Code;
 use std::fmt;
-use std::io;
 
 /// What went wrong: a code that Farrier knows, and one sentence that says where and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,41 +45,5 @@ impl fmt::Display for Halt {
             Self::Stopped => f.write_str("told to stop"),
             Self::Failed(failure) => write!(f, "{} ({})", failure.said, failure.code.as_str()),
         }
-    }
-}
-
-/// Lets a halt pass through code that only knows errors of reading; `halt_in` finds it again.
-impl From<Halt> for io::Error {
-    fn from(halt: Halt) -> Self {
-        io::Error::other(Carried(halt))
-    }
-}
-
-#[derive(Debug)]
-struct Carried(Halt);
-
-impl fmt::Display for Carried {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for Carried {}
-
-/// The halt that an error of reading carries, if it does.
-pub fn halt_in(error: &io::Error) -> Option<Halt> {
-    error.get_ref()?.downcast_ref::<Carried>().map(|carried| carried.0.clone())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_halt_survives_being_an_error_of_reading() {
-        let halt = Halt::Failed(Failure::broken("no"));
-        assert_eq!(halt_in(&io::Error::from(halt.clone())), Some(halt));
-        assert_eq!(halt_in(&io::Error::other("no")), None);
-        assert_eq!(halt_in(&io::ErrorKind::NotFound.into()), None);
     }
 }

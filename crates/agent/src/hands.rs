@@ -37,6 +37,23 @@ impl Tool {
     }
 }
 
+/// The files that the environment has to bring along: what makes a disk with a tar on it bootable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Brought {
+    /// syslinux's code for the first sector of a disk with a GPT.
+    GptStarter,
+    SystemdBoot,
+}
+
+impl Brought {
+    pub fn path(self, root: &Path) -> PathBuf {
+        root.join("usr/lib/farrier").join(match self {
+            Self::GptStarter => "gptmbr.bin",
+            Self::SystemdBoot => "systemd-bootx64.efi",
+        })
+    }
+}
+
 /// Where programs are looked for.
 const PROGRAMS: [&str; 4] = ["/sbin", "/bin", "/usr/sbin", "/usr/bin"];
 /// Where mounts are made, in the environment's memory.

@@ -126,15 +126,21 @@ impl<'a> Tap<'a> {
 pub struct Stream<'a> {
     tap: Tap<'a>,
     hash: Sha256,
+    halted: Option<Halt>,
 }
 
 impl<'a> Stream<'a> {
     pub fn new(reading: Reading<'a>) -> Self {
-        Self { tap: Tap::new(reading), hash: Sha256::new() }
+        Self { tap: Tap::new(reading), hash: Sha256::new(), halted: None }
     }
 
     pub fn position(&self) -> u64 {
         self.tap.position
+    }
+
+    /// Why it could not be read, where whoever read only knows that it could not.
+    pub fn halted(&self) -> Option<Halt> {
+        self.halted.clone()
     }
 
     /// Fills the buffer; less is read only at the end. Whoever asks for more has dealt with what was handed out before.
@@ -165,9 +171,17 @@ impl<'a> Stream<'a> {
 impl Read for Stream<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         self.tap.reading.status.progress(self.tap.position);
-        let count = self.tap.read(into)?;
-        self.hash.update(&into[..count]);
-        Ok(count)
+        match self.tap.read(into) {
+            Ok(count) => {
+                self.hash.update(&into[..count]);
+                Ok(count)
+            }
+            Err(halt) => {
+                let error = std::io::Error::other(halt.to_string());
+                self.halted = Some(halt);
+                Err(error)
+            }
+        }
     }
 }
 

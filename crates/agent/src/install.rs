@@ -40,10 +40,10 @@ enum Likeness {
 
 /// Something that can be mounted.
 #[derive(Debug, Clone)]
-struct Volume {
-    device: PathBuf,
-    kind: FileSystem,
-    options: &'static str,
+pub struct Volume {
+    pub device: PathBuf,
+    pub kind: FileSystem,
+    pub options: &'static str,
 }
 
 impl Site<'_> {
@@ -86,7 +86,7 @@ impl Site<'_> {
     pub fn install(&self, granted: &Granted) -> Result<Vec<String>, Failure> {
         let root = self.find_root()?;
         say(&format!("the system is on {}", root.device.display()));
-        let public = self.within(&root, |inside| furnish(inside, granted))??;
+        let public = self.within(&root, "root", |at| furnish(&opened(at)?, granted))??;
         Ok(vec![public])
     }
 
@@ -106,7 +106,9 @@ impl Site<'_> {
             let Content::Files(kind) = content else { continue };
             for options in kind.options() {
                 let volume = Volume { device: device.clone(), kind, options };
-                match self.within(&volume, |inside| likeness(&inside)) {
+                let alike =
+                    self.within(&volume, "root", |at| opened(at).map(|inside| likeness(&inside)));
+                match alike.flatten() {
                     Ok(likeness) => {
                         mounted = true;
                         if likeness > best.as_ref().map_or(Likeness::None, |(best, _)| *best) {
@@ -136,8 +138,13 @@ impl Site<'_> {
         Failure::install(said)
     }
 
-    /// Does something in a file system while it is mounted.
-    fn within<T>(&self, volume: &Volume, work: impl FnOnce(Inside) -> T) -> Result<T, Failure> {
+    /// Does something in a file system while it is mounted. The name keeps mounts apart that are there at the same time.
+    pub fn within<T>(
+        &self,
+        volume: &Volume,
+        name: &str,
+        work: impl FnOnce(&Path) -> T,
+    ) -> Result<T, Failure> {
         let failed = |what: &str, error: io::Error| {
             let device = volume.device.display();
             Failure::install(format!(
@@ -147,14 +154,16 @@ impl Site<'_> {
         };
         let at = self
             .hands
-            .mount(&volume.device, volume.kind, volume.options, "root")
+            .mount(&volume.device, volume.kind, volume.options, name)
             .map_err(|error| failed("mounted", error))?;
-        let done = Inside::open(&at).map(work);
-        let unmounted = self.hands.unmount(&at);
-        let done = done.map_err(|error| failed("opened", error))?;
-        unmounted.map_err(|error| failed("unmounted", error))?;
+        let done = work(&at);
+        self.hands.unmount(&at).map_err(|error| failed("unmounted", error))?;
         Ok(done)
     }
+}
+
+fn opened(at: &Path) -> Result<Inside, Failure> {
+    Inside::open(at).map_err(|error| Failure::install(format!("the mounted system: {error}")))
 }
 
 fn likeness(inside: &Inside) -> Likeness {
@@ -168,7 +177,7 @@ fn likeness(inside: &Inside) -> Likeness {
 }
 
 /// Everything that is written into the system. Answers its public host key.
-fn furnish(inside: Inside, granted: &Granted) -> Result<String, Failure> {
+fn furnish(inside: &Inside, granted: &Granted) -> Result<String, Failure> {
     let wrong = |what: &str| {
         let what = what.to_owned();
         move |error: io::Error| Failure::install(format!("{what} of the new system: {error}"))
@@ -177,9 +186,9 @@ fn furnish(inside: Inside, granted: &Granted) -> Result<String, Failure> {
     let etc = inside.make_folder("/etc", 0o755, owner).map_err(wrong("/etc"))?;
     let hostname = format!("{}\n", granted.hostname);
     etc.write("hostname", 0o644, owner, hostname.as_bytes()).map_err(wrong("/etc/hostname"))?;
-    authorize(&inside, granted)?;
+    authorize(inside, granted)?;
     let key = HostKey::make().map_err(|said| Failure::install(format!("no host key: {said}")))?;
-    show_key(&inside, owner, &key).map_err(wrong("/etc/ssh"))?;
+    show_key(inside, owner, &key).map_err(wrong("/etc/ssh"))?;
     let stamp = format!("{}\n", granted.stamp.trim_end_matches('\n'));
     let farrier =
         inside.make_folder("/etc/farrier", 0o755, owner).map_err(wrong("/etc/farrier"))?;
@@ -328,7 +337,7 @@ mod tests {
     }
 
     fn furnished(root: &Path, user: &str) -> Result<String, Failure> {
-        furnish(Inside::open(root).unwrap(), &granted(user))
+        furnish(&Inside::open(root).unwrap(), &granted(user))
     }
 
     fn mode(path: &Path) -> u32 {

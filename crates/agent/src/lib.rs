@@ -4,8 +4,8 @@
 //! arrives, compares the checksum, makes the new system this machine's own, reports, and waits to be told to reboot. Farrier may be away at any
 //! moment: what can be tried again is tried for ever, and what has arrived is not fetched twice. It is small, static and waits on threads.
 //!
-//! `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`
-//! and `qcow2` are what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
+//! `wire` is what is said, `farrier` how; `status` stands between the work and its reports. `image` reads, `disk` writes; `raw`,
+//! `qcow2` and `tar` are what is in between. `inventory` and `choose` are about disks, `install` about the system on one, and `inside` keeps that from getting out.
 
 pub mod accounts;
 pub mod choose;
@@ -26,6 +26,7 @@ pub mod qcow2;
 pub mod random;
 pub mod raw;
 pub mod status;
+pub mod tar;
 pub mod volume;
 pub mod wire;
 mod work;
@@ -81,6 +82,7 @@ pub fn run(config: &Config, hands: &dyn Hands) -> Result<End, String> {
         status: &status,
         hands,
         root,
+        consoles: &boot.consoles,
         pace,
     };
     Ok(thread::scope(|scope| {

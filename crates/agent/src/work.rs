@@ -13,6 +13,7 @@ use crate::pace::Pace;
 use crate::qcow2::Qcow2;
 use crate::raw;
 use crate::status::{End, Status};
+use crate::tar;
 use crate::wire::{Code, Granted, Kind};
 use std::path::Path;
 
@@ -23,6 +24,7 @@ pub struct Work<'a> {
     pub status: &'a Status,
     pub hands: &'a dyn Hands,
     pub root: &'a Path,
+    pub consoles: &'a [String],
     pub pace: &'a Pace,
 }
 
@@ -90,7 +92,15 @@ impl Work<'_> {
                 verified(poured, stream, &image.sha256)?;
                 Ok(disk.finish()?)
             }
-            Kind::Tar | Kind::Unknown => {
+            Kind::Tar => {
+                tar::check(site, image)?;
+                let prepared = tar::prepare(site)?;
+                let mut stream = Stream::new(reading);
+                let poured = prepared.pour(&mut stream, site);
+                verified(poured, stream, &image.sha256)?;
+                Ok(prepared.finish(site, self.consoles)?)
+            }
+            Kind::Unknown => {
                 Err(Failure::broken("this deploy environment cannot write images of that kind")
                     .into())
             }

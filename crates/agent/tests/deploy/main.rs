@@ -5,4 +5,5 @@ mod loops;
 mod qemu;
 mod server;
 mod stage;
+mod tars;
 mod verdicts;
