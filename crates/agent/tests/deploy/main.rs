@@ -1,5 +1,6 @@
 //! The agent against a Farrier that is scripted: it breaks off, refuses, lies and comes back.
 
+mod binary;
 mod faults;
 mod loops;
 mod qemu;
