@@ -26,7 +26,6 @@ struct Row {
     model: &'static str,
     quirk: Quirk,
     /// How it is known. Nobody may delete a row without knowing what it was for.
-    #[allow(dead_code, reason = "for people, and held to be there by a test")]
     reason: &'static str,
 }
 
@@ -110,6 +109,12 @@ impl Quirks {
             Quirk::SayWhenToApply(when) => Some(*when),
             Quirk::NotAHost(_) | Quirk::SendBootMode | Quirk::CdIs(_) | Quirk::NoMac(_) => None,
         })
+    }
+
+    /// How these are known, for people. What holds for everybody is left out.
+    pub fn reasons(&self) -> Vec<&'static str> {
+        let holds = |row: &&Row| !row.vendor.is_empty() && self.0.contains(&row.quirk);
+        TABLE.iter().filter(holds).map(|row| row.reason).collect()
     }
 
     /// A MAC address in small letters with colons, unless it stands for none.
