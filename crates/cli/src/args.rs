@@ -12,7 +12,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod group;
+mod hardware;
 pub use group::*;
+pub use hardware::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -155,6 +157,11 @@ pub enum ClientCommand {
     /// Trust: the certificates and host keys that were met
     #[command(subcommand)]
     Trust(TrustCommand),
+    /// BMCs: try one out, and let a refused login be tried again
+    #[command(subcommand)]
+    Bmc(BmcCommand),
+    /// Find machines by their BMCs, at the addresses that are given
+    Discover(DiscoverArgs),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),

@@ -5,6 +5,7 @@ use crate::args::{
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
+use crate::hardware;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, pairs};
@@ -32,6 +33,9 @@ pub async fn run(
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
         MachineCommand::ExitMaintenance(args) => exit_maintenance(client, screen, &args).await,
+        MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
+        MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
+        MachineCommand::Power(args) => hardware::power(client, screen, &args).await,
     }
 }
 

@@ -38,6 +38,11 @@ pub fn endpoints(field: &str, given: &[String]) -> Result<Vec<String>, Refusal> 
 }
 
 fn expanded(field: &str, text: &str) -> Result<Vec<String>, Refusal> {
+    if text.contains('@') {
+        // Not shown again: what stands before the sign is probably a password.
+        let instead = "write it without, and give them as a credential";
+        return Err(Refusal::invalid(field, "has a user or a password in it", instead));
+    }
     if let Some((scheme, _)) = text.split_once("://") {
         text::endpoint(field, text)?;
         return match SCHEMES.contains(&scheme) {
@@ -182,5 +187,7 @@ mod tests {
             assert_eq!(refusal.field.as_deref(), Some("addresses[0]"), "{text}");
         }
         assert_eq!(of(&[]).unwrap_err().reason, "FIELD_MISSING");
+        let refusal = of(&["https://root:calvin@10.0.0.5"]).unwrap_err();
+        assert!(!refusal.said.contains("calvin"), "{refusal}");
     }
 }

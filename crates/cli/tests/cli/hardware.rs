@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SUSHY: &str = "FARRIER_TEST_SUSHY";
+pub const SUSHY: &str = "FARRIER_TEST_SUSHY";
 const SSHD: &str = "FARRIER_TEST_SSHD";
-const PASSWORD: &str = "s3cret-of-the-bmc";
+pub const PASSWORD: &str = "s3cret-of-the-bmc";
 /// The same, by bcrypt with the least work.
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
-const MAC: &str = "52:54:00:00:00:01";
+pub const MAC: &str = "52:54:00:00:00:01";
 /// A machine is cut off at once, and a second after it was asked for the first time it is looked at.
 const HASTY: &str =
     "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\nssh_credential = \"host\"";
 
 /// Where a peer's program is, or a word about why the test is left out; on CI that is a failure.
-fn peer(variable: &str) -> Option<PathBuf> {
+pub fn peer(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
         assert!(std::env::var_os("CI").is_none(), "{variable} is not set; run `cargo xtask test`");
@@ -30,9 +30,9 @@ fn peer(variable: &str) -> Option<PathBuf> {
 }
 
 /// A peer that runs as long as this value lives.
-struct Peer {
+pub struct Peer {
     child: Child,
-    port: u16,
+    pub port: u16,
 }
 
 impl Drop for Peer {
@@ -56,7 +56,7 @@ impl Peer {
     }
 }
 
-fn emulator(program: &Path, dir: &Path) -> Peer {
+pub fn emulator(program: &Path, dir: &Path) -> Peer {
     let port = free_port();
     let file = |name: &str| dir.join(name).display().to_string();
     std::fs::write(file("htpasswd"), HTPASSWD).unwrap();
@@ -100,7 +100,7 @@ fn host(program: &Path, dir: &Path) -> Peer {
     Peer::start(command, port)
 }
 
-async fn set(server: &Server, name: &str, secret: Secret) {
+pub async fn set(server: &Server, name: &str, secret: Secret) {
     let url = server.url();
     let mut api =
         v1::credential_service_client::CredentialServiceClient::connect(url).await.unwrap();
@@ -109,7 +109,7 @@ async fn set(server: &Server, name: &str, secret: Secret) {
     assert_eq!(set.name, name);
 }
 
-fn password(password: &str) -> Secret {
+pub fn password(password: &str) -> Secret {
     Secret::Password(v1::Password { user: "root".into(), password: password.into() })
 }
 
