@@ -55,9 +55,9 @@ steps! {
     Media = "virtual media", Some("put an image into its virtual drive");
     Bios = "BIOS settings", Some("read and set its BIOS");
     Update = "firmware updates", Some("update its firmware");
-    Tasks = "tasks", Some("follow long work of its BMC");
+    Tasks = "tasks", Some("follow its BMC's tasks");
     Log = "event log", Some("read its event log");
-    Sensors = "sensors", Some("see how it feels");
+    Sensors = "sensors", Some("see its health");
     Quirks = "quirks", None;
 }
 

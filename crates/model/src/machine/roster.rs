@@ -69,11 +69,14 @@ pub enum Recognition {
 #[derive(Debug, Default)]
 pub struct Roster {
     machines: Vec<Entry>,
-    by_serial: HashMap<String, usize>,
-    by_mac: HashMap<String, usize>,
-    by_place: HashMap<String, usize>,
+    by_serial: Marks,
+    by_mac: Marks,
+    by_place: Marks,
     by_name: HashMap<MachineId, usize>,
 }
+
+/// Which machine something marks. What marks two of them marks neither.
+type Marks = HashMap<String, Option<usize>>;
 
 #[derive(Debug)]
 struct Entry {
@@ -89,13 +92,13 @@ impl Roster {
         let (serial, place) = (real_serial(serial), place(bmc_endpoint));
         let at = self.machines.len();
         if let Some(serial) = &serial {
-            self.by_serial.insert(serial.clone(), at);
+            claim(&mut self.by_serial, serial, at);
         }
         for mac in mac_addresses {
-            self.by_mac.insert(mac.clone(), at);
+            claim(&mut self.by_mac, mac, at);
         }
         if !place.is_empty() {
-            self.by_place.insert(place.clone(), at);
+            claim(&mut self.by_place, &place, at);
         }
         self.by_name.insert(machine.id.clone(), at);
         let (id, macs) = (machine.id.clone(), mac_addresses.clone());
@@ -104,13 +107,12 @@ impl Roster {
 
     /// Which machine it is, if any.
     pub fn recognise(&self, seen: &Sighting) -> Recognition {
-        let entry = |at: &usize| self.machines.get(*at);
+        let entry = |at: Option<&Option<usize>>| self.machines.get((*at?)?);
         let serial = real_serial(&seen.serial);
-        let by_serial =
-            serial.as_ref().and_then(|serial| self.by_serial.get(serial)).and_then(entry);
-        let by_mac = seen.macs.iter().find_map(|mac| self.by_mac.get(mac)).and_then(entry);
+        let by_serial = serial.as_ref().and_then(|serial| entry(self.by_serial.get(serial)));
+        let by_mac = seen.macs.iter().find_map(|mac| entry(self.by_mac.get(mac)));
         let place = place(&seen.endpoint);
-        let by_place = self.by_place.get(&place).and_then(entry);
+        let by_place = entry(self.by_place.get(&place));
         match (by_serial, by_mac, by_place) {
             (Some(known), Some(other), _) if known.id != other.id => doubt(
                 known,
@@ -179,6 +181,10 @@ impl Entry {
     fn has_other_serial(&self, serial: Option<&String>) -> bool {
         matches!((&self.serial, serial), (Some(known), Some(seen)) if known != seen)
     }
+}
+
+fn claim(marks: &mut Marks, mark: &str, at: usize) {
+    marks.entry(mark.to_string()).and_modify(|owner| *owner = None).or_insert(Some(at));
 }
 
 fn doubt(known: &Entry, said: &str) -> Recognition {
@@ -344,6 +350,20 @@ mod tests {
             };
             assert_eq!(told, expected, "{sighting:?}");
         }
+    }
+
+    #[test]
+    fn what_marks_two_machines_marks_neither() {
+        let mut roster = roster();
+        let shared = "be:3a:f2:00:00:01";
+        roster.add(&machine("e", "SN-0005", &[shared], "10.0.0.5"));
+        roster.add(&machine("f", "SN-0006", &[shared], "10.0.0.6"));
+        assert_eq!(
+            roster.recognise(&seen("SN-0007", &[shared], "https://10.0.0.7")),
+            Recognition::New
+        );
+        let known = Recognition::Known(MachineId::trusted("f"), Mark::Serial);
+        assert_eq!(roster.recognise(&seen("SN-0006", &[shared], "https://10.0.0.7")), known);
     }
 
     #[test]

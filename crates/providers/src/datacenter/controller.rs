@@ -57,7 +57,7 @@ impl Controller {
     /// What the next boot leads to, in the device's words.
     pub async fn boot_shown(&self) -> Result<String, Fault> {
         match self {
-            Self::Redfish(system) => Ok(shown(&system.boot().await?)),
+            Self::Redfish(system) => Ok(override_shown(&system.boot().await?)),
             Self::Ipmi(bmc) => Ok(device_shown(bmc.boot().await?.from)),
         }
     }
@@ -126,6 +126,14 @@ const fn device(mode: NetbootMode) -> ipmi::BootDevice {
     match mode {
         NetbootMode::Pxe => ipmi::BootDevice::Pxe,
         NetbootMode::Disk => ipmi::BootDevice::None,
+    }
+}
+
+/// An override that is switched off may still name what it led to.
+pub fn override_shown(seen: &redfish::BootOverride) -> String {
+    match seen.leads_to(redfish::BootSource::None) {
+        true => format!("its own boot order, by {}", shown(seen)),
+        false => shown(seen),
     }
 }
 

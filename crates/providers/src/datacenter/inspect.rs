@@ -68,7 +68,13 @@ impl Controller {
 
     pub(super) async fn event_log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
         match self {
-            Self::Redfish(system) => system.log(count).await,
+            Self::Redfish(system) => {
+                let entries = system.log(count).await?;
+                if entries.is_empty() {
+                    system.logs().await?;
+                }
+                Ok(entries)
+            }
             Self::Ipmi(bmc) => Ok(bmc.events(count).await?.into_iter().map(logged).collect()),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::Datacenter;
 use super::bmcs::{Visited, is_ipmi, peer_at};
-use super::controller::device_shown;
+use super::controller::{device_shown, override_shown};
 use super::scout::{glanced, ipmi_found, knock};
 use crate::governor::Priority;
 use crate::ipmi;
@@ -174,11 +174,13 @@ async fn try_redfish(bmc: &Bmc, approach: &Approach, report: &mut Report) {
         protocols.map(|all| format!("over {}", listed(&all, "whatever it knows"))),
     );
     report.note(Step::Tasks, bmc.tasks().await.map(|count| format!("it knows of {count}")));
-    let log = system.log(1).await;
-    report.note(Step::Log, log.map(|newest| newest_entry(&newest)));
+    report.note(Step::Log, log(&system).await);
     report.note(Step::Sensors, sensors(&system).await);
-    let quirks: Vec<String> = system.quirks().into_iter().map(String::from).collect();
-    report.note(Step::Quirks, Ok(listed(&quirks, "none that are known")));
+    let quirks = match system.quirks().as_slice() {
+        [] => "none that are known".to_string(),
+        some => some.join("; "),
+    };
+    report.note(Step::Quirks, Ok(quirks));
 }
 
 /// The System that would be chosen, and a word about all of them. That none can be chosen names them too.
@@ -225,7 +227,7 @@ async fn boot(system: &System) -> Result<String, Fault> {
         sources.is_empty() || sources.iter().any(|word| word == redfish::BootSource::Pxe.as_str());
     let offered = listed(&sources, "whatever it is asked for");
     match from_network {
-        true => Ok(format!("{offered}; now {}", now.word)),
+        true => Ok(format!("{offered}; now {}", override_shown(&now))),
         false => {
             Err(Fault::new(Code::NotSupported, format!("it offers only {offered}, and not Pxe")))
         }
@@ -242,6 +244,14 @@ async fn media(system: &System) -> Result<String, Fault> {
         })
         .collect();
     Ok(listed(&told, "no drive"))
+}
+
+async fn log(system: &System) -> Result<String, Fault> {
+    let logs = system.logs().await?;
+    Ok(match system.log(1).await?.first() {
+        Some(entry) => format!("newest in {}: {}", entry.log, entry.message),
+        None => format!("{}, empty", logs.join(", ")),
+    })
 }
 
 async fn sensors(system: &System) -> Result<String, Fault> {
@@ -297,13 +307,6 @@ async fn resolved(endpoint: &Endpoint) -> Result<String, Fault> {
     }
     let all: Vec<String> = all.into_iter().take(MAX_NAMED).collect();
     Ok(format!("{} is {}", endpoint.host(), all.join(", ")))
-}
-
-fn newest_entry(newest: &[redfish::LogEntry]) -> String {
-    match newest.first() {
-        Some(entry) => format!("newest in {}: {}", entry.log, entry.message),
-        None => "empty".into(),
-    }
 }
 
 /// Why a certificate was believed.

@@ -96,7 +96,10 @@ async fn a_machine_is_described_and_what_could_not_be_read_is_named() {
     assert_eq!(inventory.bmc_version.as_deref(), Some("7.00"));
     assert_eq!(inventory.nics[0].mac, "02:00:00:00:00:0a");
     assert_eq!(inventory.skipped, ["/redfish/v1/Systems/1/Memory is not there"]);
-    assert_eq!((seen.power, seen.boot.as_deref()), (Some(Power::On), Some("None (Disabled)")));
+    assert_eq!(
+        (seen.power, seen.boot.as_deref()),
+        (Some(Power::On), Some("its own boot order, by None (Disabled)"))
+    );
     let health = seen.health.unwrap();
     assert_eq!((health.overall, health.looked_at), (Health::Warning, 2));
     assert_eq!(health.bad[0].name, "Fan 1");
@@ -130,6 +133,10 @@ async fn the_log_is_read_from_its_newest_entry() {
     let log = datacenter.event_log(&target("m-1", peer.url()), 2).await.unwrap();
     let days: Vec<&str> = log.iter().map(|entry| entry.message.as_str()).collect();
     assert_eq!(days, ["Day 3", "Day 2"]);
+    // No log is not the same as an empty one.
+    let without = World::new().serve().await;
+    let fault = datacenter.event_log(&target("m-2", without.url()), 2).await.unwrap_err();
+    assert_eq!(fault.code, Code::NotSupported, "{fault}");
 }
 
 /// The second computer behind the BMC, which is off.

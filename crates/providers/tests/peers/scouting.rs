@@ -61,7 +61,7 @@ async fn a_bmc_is_tried_out_step_by_step_and_nothing_is_changed_on_it() {
     );
     says(&report, Step::Power, Verdict::Ok, "On");
     says(&report, Step::Resets, Verdict::Ok, "On, ForceOff; it cannot ask the system to shut down");
-    says(&report, Step::Boot, Verdict::Ok, "None, Pxe, Hdd; now None");
+    says(&report, Step::Boot, Verdict::Ok, "None, Pxe, Hdd; now its own boot order");
     says(&report, Step::Media, Verdict::Ok, "Cd (empty)");
     says(&report, Step::Bios, Verdict::Ok, "1 settings");
     says(&report, Step::Update, Verdict::Cannot, "no update service");
