@@ -1,6 +1,6 @@
 //! Machines as their BMCs show them now: what they are made of, what was logged, whether they are on.
 
-use crate::args::{ConsoleLogArgs, PowerArgs, PowerVerb};
+use crate::args::ConsoleLogArgs;
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
@@ -52,21 +52,18 @@ pub async fn console_log(
     Ok(Exit::Done)
 }
 
+/// Whether a machine is on, now.
 pub async fn power(
     client: &Client,
     screen: &mut Screen,
-    args: &PowerArgs,
+    machine_id: &str,
 ) -> Result<Exit, Failure> {
-    match args.verb {
-        PowerVerb::Status => {
-            let request = GetPowerRequest { machine_id: args.machine_id.clone() };
-            let seen = client.ask_hardware(client.hardware().get_power(request)).await?;
-            screen.one(&seen, |seen| {
-                format!("{} is {}\n", one_line(&seen.machine_id), power_name(seen.power()))
-            })?;
-            Ok(Exit::Done)
-        }
-    }
+    let request = GetPowerRequest { machine_id: machine_id.to_string() };
+    let seen = client.ask_hardware(client.hardware().get_power(request)).await?;
+    screen.one(&seen, |seen| {
+        format!("{} is {}\n", one_line(&seen.machine_id), power_name(seen.power()))
+    })?;
+    Ok(Exit::Done)
 }
 
 pub fn power_name(power: PowerState) -> &'static str {

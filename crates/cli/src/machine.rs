@@ -1,7 +1,8 @@
 //! Machines: listing, showing and registering them, and what a customer may ask of one.
 
 use crate::args::{
-    ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs, UpdateArgs, VerbArgs,
+    ListArgs, MachineCommand, PowerVerb, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs,
+    UpdateArgs, VerbArgs,
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
@@ -35,7 +36,9 @@ pub async fn run(
         MachineCommand::ExitMaintenance(args) => exit_maintenance(client, screen, &args).await,
         MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
         MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
-        MachineCommand::Power(args) => hardware::power(client, screen, &args).await,
+        MachineCommand::Power(args) => match args.verb {
+            PowerVerb::Status => hardware::power(client, screen, &args.machine_id).await,
+        },
     }
 }
 
