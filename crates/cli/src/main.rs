@@ -13,6 +13,7 @@ mod exit;
 mod follow;
 mod hardware;
 mod history;
+mod image;
 mod import;
 mod logs;
 mod machine;
@@ -98,6 +99,8 @@ async fn ask(
         ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
         ClientCommand::Bmc(command) => bmc::run(client, screen, command).await,
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
+        ClientCommand::Image(command) => image::run(client, screen, command).await,
+        ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

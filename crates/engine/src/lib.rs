@@ -8,6 +8,7 @@
 pub mod chance;
 pub mod clock;
 pub mod hardware;
+mod images;
 mod inventory;
 mod journal;
 mod observe;
@@ -22,6 +23,7 @@ pub mod watch;
 mod witness;
 mod worker;
 
+pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};
 pub use retention::Retention;

@@ -19,6 +19,7 @@ pub(super) enum List {
     Credentials,
     Identities,
     ConsoleLog,
+    Images,
 }
 
 impl List {
@@ -32,6 +33,7 @@ impl List {
             Self::Credentials => "credentials",
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
+            Self::Images => "images",
         }
     }
 }

@@ -1,0 +1,380 @@
+//! The desk where machines that boot over the network are dealt with: what they may boot, who may carry it out, how it goes.
+//!
+//! The token of a deployment is made of its key and this installation's secret. So every replica can give it out, also after a
+//! restart, and nobody finds it in the database.
+
+use super::Vault;
+use super::cipher::checksum;
+use model::deploy::{Claim, Denied, Deployment, Report, Steer, Then};
+use model::effect::Key;
+use model::refusal::Refusal;
+use model::time::Timestamp;
+use serde_json::Value;
+use store::{DeploymentRow, Result, Shown, Tx, Work};
+
+/// What a machine may boot, and with which token.
+#[derive(Debug, Clone)]
+pub struct Boot {
+    pub deployment: Deployment,
+    pub token: String,
+}
+
+impl Vault {
+    pub(super) fn token_of(&self, key: &Key) -> String {
+        self.cipher.token(key.as_str())
+    }
+
+    /// What the machine with this network card is to boot now, if anybody wants it to.
+    pub async fn boot_of(&self, mac: &str) -> Result<Option<Boot>> {
+        let now = (self.clock)();
+        let shown = Shown::Mac(mac.into());
+        let asked = self.racing(|| Ask { shown: shown.clone(), now }).await?;
+        Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
+    }
+
+    /// The deployment whose token this is, while its machine is still to boot.
+    pub async fn booting(&self, token: &str) -> Result<Option<Deployment>> {
+        let now = (self.clock)();
+        let token = Shown::Token(checksum(token));
+        let found = self.shown(token.clone()).await?.filter(|deployment| deployment.boots(now));
+        match found {
+            // A disc is fetched by the BMC piece by piece; the first one is news.
+            Some(new) if new.asked_at.is_none() => {
+                self.racing(|| Ask { shown: token.clone(), now }).await
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// The deployment that was claimed under this session, while it is open.
+    pub async fn claimed(&self, session: &str) -> Result<Option<Deployment>> {
+        let found = self.shown(Shown::Session(checksum(session))).await?;
+        Ok(found.filter(Deployment::open))
+    }
+
+    /// Lets whoever shows the token carry the deployment out, under a session of its own.
+    pub async fn claim(
+        &self,
+        token: &str,
+        session: &str,
+        macs: Vec<String>,
+    ) -> Result<std::result::Result<Deployment, Denied>> {
+        let claim = Claim { macs, session: checksum(session) };
+        let (token, now) = (checksum(token), (self.clock)());
+        self.racing(|| MakeClaim { token: token.clone(), claim: claim.clone(), now }).await
+    }
+
+    /// Takes in how it goes, and says what is next.
+    pub async fn hear(
+        &self,
+        session: &str,
+        report: Report,
+    ) -> Result<std::result::Result<Then, Denied>> {
+        let (session, now) = (checksum(session), (self.clock)());
+        self.racing(|| Hear { session: session.clone(), report: report.clone(), now }).await
+    }
+
+    pub(super) async fn shown(&self, shown: Shown) -> Result<Option<Deployment>> {
+        let found = self.store.read(Find { shown }).await?;
+        Ok(found.map(|row| row.deployment))
+    }
+
+    pub(super) async fn open_deployment(
+        &self,
+        wanted: &Deployment,
+        note: &Value,
+    ) -> Result<Option<Deployment>> {
+        let (token, now) = (checksum(&self.token_of(&wanted.key)), (self.clock)());
+        let note = note.to_string();
+        self.racing(|| Open {
+            wanted: wanted.clone(),
+            token: token.clone(),
+            note: note.clone(),
+            now,
+        })
+        .await
+    }
+
+    pub(super) async fn steer_deployment(
+        &self,
+        key: &Key,
+        to: Steer,
+    ) -> Result<Option<Deployment>> {
+        let now = (self.clock)();
+        self.racing(|| DoSteer { key: key.clone(), to, now }).await
+    }
+}
+
+struct Find {
+    shown: Shown,
+}
+
+impl Work for Find {
+    type Out = Option<DeploymentRow>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        tx.deployment(&self.shown).await
+    }
+}
+
+/// The machine asks what to boot; that it asked is worth knowing when nothing comes after.
+struct Ask {
+    shown: Shown,
+    now: Timestamp,
+}
+
+impl Work for Ask {
+    type Out = Option<Deployment>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let found = tx.deployment(&self.shown).await?;
+        let Some(mut row) = found.filter(|row| row.deployment.boots(self.now)) else {
+            return Ok(None);
+        };
+        row.deployment.asked_at = Some(self.now);
+        tx.update_deployment(&row, self.now).await?;
+        Ok(Some(row.deployment))
+    }
+}
+
+struct MakeClaim {
+    token: String,
+    claim: Claim,
+    now: Timestamp,
+}
+
+impl Work for MakeClaim {
+    type Out = std::result::Result<Deployment, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Some(mut row) = tx.deployment(&Shown::Token(self.token.clone())).await? else {
+            return Ok(Err(Denied::TokenUnknown));
+        };
+        if let Err(denied) = row.deployment.claim(&self.claim, self.now) {
+            return Ok(Err(denied));
+        }
+        tx.update_deployment(&row, self.now).await?;
+        Ok(Ok(row.deployment))
+    }
+}
+
+struct Hear {
+    session: String,
+    report: Report,
+    now: Timestamp,
+}
+
+impl Work for Hear {
+    type Out = std::result::Result<Then, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Some(mut row) = tx.deployment(&Shown::Session(self.session.clone())).await? else {
+            return Ok(Err(Denied::SessionUnknown));
+        };
+        let (then, changed) = row.deployment.hear(&self.report, self.now);
+        if changed {
+            tx.update_deployment(&row, self.now).await?;
+        }
+        Ok(Ok(then))
+    }
+}
+
+/// Opens a deployment, unless its key has been stopped or has gone on. A machine has one at a time: what an attempt that
+/// was given up has left open is closed.
+struct Open {
+    wanted: Deployment,
+    token: String,
+    note: String,
+    now: Timestamp,
+}
+
+impl Work for Open {
+    type Out = Option<Deployment>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let wanted = &self.wanted;
+        // The note is held to the end of the transaction, so that a stop comes before or after, and not in between.
+        if !tx.amend_note(&wanted.key, &self.note, &self.note, self.now).await? {
+            return Ok(None);
+        }
+        if let Some(row) = tx.deployment(&Shown::Key(wanted.key.clone())).await? {
+            return Ok(Some(row.deployment));
+        }
+        for mut row in tx.open_deployments(&wanted.machine_id).await? {
+            row.deployment.steer(Steer::Close);
+            tx.update_deployment(&row, self.now).await?;
+        }
+        for mac in &wanted.macs {
+            let other = tx.deployment(&Shown::Mac(mac.clone())).await?;
+            if let Some(other) = other
+                && other.deployment.machine_id != wanted.machine_id
+            {
+                let said = format!(
+                    "the network card {mac} is being deployed as {}, which has the same MAC address",
+                    other.deployment.machine_id
+                );
+                return Err(Refusal::precondition("MAC_IN_USE", said).into());
+            }
+        }
+        tx.insert_deployment(wanted, &self.token, self.now).await?;
+        Ok(Some(wanted.clone()))
+    }
+}
+
+struct DoSteer {
+    key: Key,
+    to: Steer,
+    now: Timestamp,
+}
+
+impl Work for DoSteer {
+    type Out = Option<Deployment>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Some(mut row) = tx.deployment(&Shown::Key(self.key.clone())).await? else {
+            return Ok(None);
+        };
+        if row.deployment.steer(self.to) {
+            tx.update_deployment(&row, self.now).await?;
+        }
+        Ok(Some(row.deployment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vault::Cipher;
+    use model::deploy::{ReportStep, Stage};
+    use model::id::{MachineId, RunId};
+    use model::image::{Artifact, Body, DiskFormat, Image};
+    use providers::keeper::{Keeper, Note};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use store::{Options, Store};
+
+    const MAC: &str = "52:54:00:00:00:01";
+
+    fn key(attempt: u32) -> Key {
+        Key::new(&RunId::trusted("op-1"), "repave-os", attempt)
+    }
+
+    fn wanted(attempt: u32, machine: &str) -> Deployment {
+        let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
+        let body = Body::Disk { format: DiskFormat::Raw, file };
+        let now = Timestamp::from_millis(0);
+        Deployment {
+            key: key(attempt),
+            machine_id: MachineId::trusted(machine),
+            macs: vec![MAC.into()],
+            image: Image { name: "debian-12".into(), body, created_at: now },
+            hostname: machine.into(),
+            user: "root".into(),
+            authorized_keys: Vec::new(),
+            root_disk: String::new(),
+            opened_at: now,
+            token_until: Timestamp::from_millis(60_000),
+            stage: Stage::Wanted,
+            asked_at: None,
+            session: None,
+            heard_at: None,
+            done: 0,
+            total: 0,
+            said: String::new(),
+            host_keys: Vec::new(),
+        }
+    }
+
+    struct Scene {
+        vault: Vault,
+        millis: Arc<AtomicI64>,
+        _dir: tempfile::TempDir,
+    }
+
+    async fn scene() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::Sqlite { path: dir.path().join("farrier.db") };
+        let store = Store::open(&options).await.unwrap();
+        let millis = Arc::new(AtomicI64::new(1_000));
+        let clock = Arc::clone(&millis);
+        let clock: crate::clock::Clock =
+            Arc::new(move || Timestamp::from_millis(clock.load(Ordering::SeqCst)));
+        Scene { vault: Vault::new(store, Cipher::new(&[7; 32]), clock), millis, _dir: dir }
+    }
+
+    impl Scene {
+        async fn open(&self, one: &Deployment) -> Deployment {
+            let note = serde_json::json!({ "begun": one.key.as_str() });
+            self.vault.begin(&one.key, &Note::Begun(note.clone())).await.unwrap();
+            self.vault.want(one, &note).await.unwrap().unwrap()
+        }
+
+        async fn claim(
+            &self,
+            token: &str,
+            session: &str,
+            mac: &str,
+        ) -> std::result::Result<(), Denied> {
+            self.vault.claim(token, session, vec![mac.into()]).await.unwrap().map(drop)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_refused_twice_after_its_time_and_from_another_machine() {
+        let scene = scene().await;
+        assert!(scene.vault.boot_of(MAC).await.unwrap().is_none(), "nobody wants it yet");
+        scene.open(&wanted(1, "m-1")).await;
+        let boot = scene.vault.boot_of(MAC).await.unwrap().unwrap();
+        let token = boot.token;
+        assert_eq!(scene.claim("guess", "a", MAC).await, Err(Denied::TokenUnknown));
+        let other = scene.claim(&token, "a", "52:54:00:00:00:02").await;
+        assert_eq!(other, Err(Denied::MacRefused));
+        scene.millis.store(60_000, Ordering::SeqCst);
+        assert_eq!(scene.claim(&token, "a", MAC).await, Err(Denied::TokenExpired));
+        assert!(scene.vault.boot_of(MAC).await.unwrap().is_none());
+        assert!(scene.vault.booting(&token).await.unwrap().is_none());
+        scene.millis.store(59_999, Ordering::SeqCst);
+        scene.claim(&token, "a", MAC).await.unwrap();
+        assert_eq!(scene.claim(&token, "b", MAC).await, Err(Denied::TokenUsed));
+        scene.claim(&token, "a", MAC).await.unwrap();
+        assert!(scene.vault.booting(&token).await.unwrap().is_none());
+        assert!(scene.vault.claimed("a").await.unwrap().is_some());
+        assert!(scene.vault.claimed("b").await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_new_attempt_closes_the_one_before_and_nobody_takes_anothers_card() {
+        let scene = scene().await;
+        scene.open(&wanted(1, "m-1")).await;
+        let first = scene.vault.boot_of(MAC).await.unwrap().unwrap().token;
+        scene.claim(&first, "a", MAC).await.unwrap();
+        scene.open(&wanted(2, "m-1")).await;
+        let report = Report {
+            step: ReportStep::Writing,
+            done: 1,
+            total: 2,
+            said: String::new(),
+            host_keys: Vec::new(),
+        };
+        assert_eq!(scene.vault.hear("a", report).await.unwrap(), Ok(Then::Stop));
+        let second = scene.vault.boot_of(MAC).await.unwrap().unwrap().token;
+        assert_ne!(first, second);
+        assert_eq!(scene.claim(&first, "c", MAC).await, Err(Denied::TokenUsed));
+        // Two machines with one network card: somebody made a mistake.
+        let note = serde_json::json!("begun");
+        let stranger = Deployment { key: key(3), ..wanted(3, "m-2") };
+        scene.vault.begin(&stranger.key, &Note::Begun(note.clone())).await.unwrap();
+        let fault = scene.vault.want(&stranger, &note).await.unwrap_err();
+        assert!(fault.said.contains("m-1, which has the same MAC address"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_was_stopped_or_went_on_wants_nothing() {
+        let scene = scene().await;
+        let note = serde_json::json!("begun");
+        assert_eq!(scene.vault.want(&wanted(1, "m-1"), &note).await, Ok(None), "never begun");
+        scene.vault.begin(&key(1), &Note::Barred).await.unwrap();
+        assert_eq!(scene.vault.want(&wanted(1, "m-1"), &note).await, Ok(None));
+        assert!(scene.vault.boot_of(MAC).await.unwrap().is_none());
+    }
+}
