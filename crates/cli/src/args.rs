@@ -12,8 +12,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod group;
+mod hardware;
 mod image;
 pub use group::*;
+pub use hardware::*;
 pub use image::*;
 
 const AFTER_HELP: &str = "\
@@ -157,6 +159,11 @@ pub enum ClientCommand {
     /// Trust: the certificates and host keys that were met
     #[command(subcommand)]
     Trust(TrustCommand),
+    /// BMCs: try one out, and let a refused login be tried again
+    #[command(subcommand)]
+    Bmc(BmcCommand),
+    /// Find machines by their BMCs, at the addresses that are given
+    Discover(DiscoverArgs),
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),

@@ -1,10 +1,12 @@
 //! Machines: listing, showing and registering them, and what a customer may ask of one.
 
 use crate::args::{
-    ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs, UpdateArgs, VerbArgs,
+    ListArgs, MachineCommand, PowerVerb, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs,
+    UpdateArgs, VerbArgs,
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
+use crate::hardware;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone, pairs};
@@ -32,6 +34,11 @@ pub async fn run(
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
         MachineCommand::ExitMaintenance(args) => exit_maintenance(client, screen, &args).await,
+        MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
+        MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
+        MachineCommand::Power(args) => match args.verb {
+            PowerVerb::Status => hardware::power(client, screen, &args.machine_id).await,
+        },
     }
 }
 

@@ -5,6 +5,7 @@
 //! Whether an operation may start on it is decided in `admit`.
 
 pub mod admit;
+pub mod roster;
 pub mod view;
 
 use crate::condition::{ConditionType, Conditions, Evidence};

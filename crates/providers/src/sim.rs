@@ -11,6 +11,7 @@
 mod dir;
 mod fault;
 mod hardware;
+mod inspect;
 mod job;
 mod ledger;
 mod memory;
@@ -21,6 +22,7 @@ pub use job::Speed;
 pub use ledger::EffectCount;
 pub use memory::{Memory, Ram};
 
+use crate::inspect::Inspector;
 use crate::port::{Journal, Provider, Target};
 use async_trait::async_trait;
 use fault::Selected;
@@ -184,6 +186,20 @@ impl Sim {
         }
     }
 
+    /// A look that a fault rule strikes goes wrong as the rule says.
+    async fn struck(&self, machine: &MachineId) -> Result<(), Fault> {
+        if let Some(rule) = self.memory.strike(machine, Selected::Probe)? {
+            match rule.action {
+                Action::Fail => return Err(Fault::new(Code::BmcUnreachable, rule.words())),
+                Action::Hang => pending().await,
+                Action::Drop | Action::Garbage => return Err(unheard(&rule)),
+                Action::Slow => tokio::time::sleep(rule.delay()).await,
+                Action::Twice => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The hardware fails an order on purpose, and what is under way under its key fails with it.
     fn fail(&self, target: &Target, order: &Order, said: String) -> Result<Answer, Fault> {
         let code = match order.verb {
@@ -269,16 +285,12 @@ impl Provider for Sim {
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         let machine = &target.machine_id;
-        if let Some(rule) = self.memory.strike(machine, Selected::Probe)? {
-            match rule.action {
-                Action::Fail => return Err(Fault::new(Code::BmcUnreachable, rule.words())),
-                Action::Hang => pending().await,
-                Action::Drop | Action::Garbage => return Err(unheard(&rule)),
-                Action::Slow => tokio::time::sleep(rule.delay()).await,
-                Action::Twice => {}
-            }
-        }
+        self.struck(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.probe())
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspector> {
+        Some(self)
     }
 }
 

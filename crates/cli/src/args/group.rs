@@ -21,6 +21,12 @@ pub enum MachineCommand {
     EnterMaintenance(VerbArgs),
     /// Put a machine back into service
     ExitMaintenance(VerbArgs),
+    /// Show what the machine is made of and how it is, as its BMC says now
+    Inspect(MachineArg),
+    /// Show the event log of the machine's BMC, newest last
+    ConsoleLog(ConsoleLogArgs),
+    /// Show whether the machine is on, as its BMC says now
+    Power(PowerArgs),
 }
 
 #[derive(Debug, Args)]

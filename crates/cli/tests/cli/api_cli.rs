@@ -160,6 +160,7 @@ async fn every_command_works_against_a_real_server() {
         stopping(&person);
         flags(&person);
         credentials(&person, dir.path());
+        hardware(&person);
         images(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
@@ -293,6 +294,24 @@ fn credentials(person: &Terminal, dir: &Path) {
     assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
     person.line("trust list", 0);
     assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
+}
+
+/// A simulated machine has a BMC that tells of it; an address without one says so.
+fn hardware(person: &Terminal) {
+    assert!(person.line("machine inspect machine-1 -o wide", 0).contains("02:fa:00:00:00:01"));
+    let (one, again) =
+        (person.json("machine inspect machine-1"), person.json("machine inspect machine-1"));
+    assert_eq!((&one["serial"], &one["disks"]), (&again["serial"], &again["disks"]));
+    assert_eq!(one["serial"], "SIM000001");
+    person.formats("machine console-log machine-1", "operating system started");
+    assert!(person.line("machine power machine-1", 0).contains("machine-1 is on"));
+    person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
+    assert!(person.line("machine power machine-1", 4).contains("bmc-unreachable"));
+    person.line("sim fault clear --all", 0);
+    let told = person.line("bmc test http://127.0.0.1:9", 1);
+    assert!(told.contains("✗ port") && told.contains("- login"), "{told}");
+    assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));
+    assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
 }
 
 /// What fails, and everything a person may do about it.
