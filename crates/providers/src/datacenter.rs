@@ -5,18 +5,21 @@
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
-//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `cluster` the node.
+//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `cluster` the node,
+//! `drain` what runs on it, `record` what is written down before it goes.
 
 mod admittance;
 mod bmcs;
 mod cluster;
 mod controller;
+mod drain;
 mod exec;
 mod hosts;
 mod net;
 mod orders;
 pub mod power;
 mod probe;
+mod record;
 
 use crate::governor::{self, Standing};
 use crate::keeper::Keeper;
