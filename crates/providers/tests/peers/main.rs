@@ -12,6 +12,8 @@ mod kube_pki;
 mod kubernetes;
 mod logins;
 mod network;
+mod nodes;
+mod power;
 mod redfish_change;
 mod redfish_choice;
 mod redfish_faults;
