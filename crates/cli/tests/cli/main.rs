@@ -22,4 +22,5 @@ mod replicas;
 mod restart;
 mod scripted;
 mod stage;
+mod steps;
 mod watching;
