@@ -20,6 +20,7 @@ mod machine;
 mod operation;
 mod output;
 mod plan;
+mod power;
 mod run;
 mod serve;
 mod sim;

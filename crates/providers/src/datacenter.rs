@@ -6,12 +6,14 @@
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
 //! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `imaging` its disk, `cluster`
-//! the node, `inspect` looking for a person, `scout` and `trial` BMCs without a machine.
+//! the node, `drain` what runs on it, `record` what is written down before it goes, `inspect` looking for a person, `scout` and `trial` BMCs without a
+//! machine.
 
 mod admittance;
 mod bmcs;
 mod cluster;
 mod controller;
+mod drain;
 mod exec;
 mod hosts;
 mod imaging;
@@ -20,6 +22,7 @@ mod net;
 mod orders;
 pub mod power;
 mod probe;
+mod record;
 mod scout;
 mod trial;
 

@@ -5,7 +5,7 @@
 //! is found further along. It never does one key twice, it counts every order and every act by key,
 //! and it goes wrong on demand ([`FaultRule`]), so that a test can prove what the engine promises.
 //!
-//! `hardware` is what a machine is and does, `job` how far it is, `script` what it says meanwhile,
+//! `hardware` is what a machine is and does, `node` what it is to its cluster, `job` how far it is, `script` what it says meanwhile,
 //! `fault` what goes wrong, `ledger` what is counted, `memory` and `dir` where all of it is kept.
 
 mod dir;
@@ -15,6 +15,7 @@ mod inspect;
 mod job;
 mod ledger;
 mod memory;
+mod node;
 mod script;
 
 pub use fault::{Action, FaultRule, MAX_DELAY_MS, MAX_RULES, PROBE};
@@ -150,7 +151,7 @@ impl Sim {
             }
             Verb::Inquire => self.with_hardware(machine, |hardware, _| hardware.inquire(key)),
             Verb::Observe => self.with_hardware(machine, |hardware, _| {
-                hardware.look(effect).map_or_else(Answer::Differs, Answer::Done)
+                hardware.look(key, effect).map_or_else(Answer::Differs, Answer::Done)
             }),
             Verb::Stop => {
                 self.with_hardware(machine, |hardware, now| hardware.stop(key, effect, now))
@@ -201,10 +202,15 @@ impl Sim {
     }
 
     /// The hardware fails an order on purpose, and what is under way under its key fails with it.
-    fn fail(&self, target: &Target, order: &Order, said: String) -> Result<Answer, Fault> {
+    fn fail(&self, target: &Target, order: &Order, mut said: String) -> Result<Answer, Fault> {
         let code = match order.verb {
             Verb::Perform | Verb::Follow => match &order.effect {
                 Effect::Ssh { .. } => Code::CommandFailed,
+                Effect::Drain { .. } => {
+                    let node = &target.machine_id;
+                    said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
+                    Code::EvictionBlocked
+                }
                 Effect::Reboot { .. }
                 | Effect::Netboot { .. }
                 | Effect::Repave { .. }
@@ -212,7 +218,9 @@ impl Sim {
                 | Effect::Leave { .. }
                 | Effect::Verify { .. }
                 | Effect::Net { .. }
-                | Effect::Rma { .. } => Code::EffectFailed,
+                | Effect::Rma { .. }
+                | Effect::Uncordon { .. }
+                | Effect::Power { .. } => Code::EffectFailed,
             },
             // Nothing was to be done, so nothing failed: nobody could be asked.
             Verb::Inquire | Verb::Observe | Verb::Stop => {

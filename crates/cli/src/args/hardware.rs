@@ -23,22 +23,6 @@ pub struct ConsoleLogArgs {
     pub limit: u32,
 }
 
-#[derive(Debug, Args)]
-pub struct PowerArgs {
-    /// The machine, as `farrier list` names it
-    pub machine_id: String,
-    /// What is wanted; without a word, how it is now
-    #[arg(value_enum, default_value_t, hide_default_value = true)]
-    pub verb: PowerVerb,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
-pub enum PowerVerb {
-    /// Ask the BMC whether it is on
-    #[default]
-    Status,
-}
-
 #[derive(Debug, Subcommand)]
 pub enum BmcCommand {
     /// Try out, step by step, what a BMC can do; changes nothing on it and trusts nobody

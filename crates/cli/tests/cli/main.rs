@@ -25,4 +25,5 @@ mod replicas;
 mod restart;
 mod scripted;
 mod stage;
+mod steps;
 mod watching;

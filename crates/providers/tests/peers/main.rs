@@ -14,6 +14,8 @@ mod kubernetes;
 mod logins;
 mod looks;
 mod network;
+mod nodes;
+mod power;
 mod redfish_change;
 mod redfish_choice;
 mod redfish_faults;
