@@ -14,6 +14,7 @@ mod shell;
 mod test;
 mod tidy;
 mod tree;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,9 @@ Commands:
   deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR]
                      Build what a machine boots to have an image written to its disk: DIR/vmlinuz and DIR/initrd,
                      from Debian's packages and our agent. See docs/deploy-environment.md.
+  test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]
+                     Register, netboot, reimage and reach virtual machines behind Redfish emulators, in a network
+                     namespace. As root. `--run` starts a program there instead of the tests, e.g. `--run bash`.
 
 Environment:
   FARRIER_TEST_POSTGRES  A PostgreSQL server to test against and to measure, instead of a private one for this run.
@@ -66,6 +70,13 @@ fn main() -> ExitCode {
         },
         ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
+        ["test-vm", options @ ..] => match vm::Wish::parse(options) {
+            Ok(wish) => vm::run(&wish),
+            Err(refusal) => {
+                eprintln!("xtask: {refusal}");
+                return ExitCode::from(2);
+            }
+        },
         ["deploy-env", options @ ..] => match deploy_env::Wish::parse(options) {
             Ok(wish) => deploy_env::run(&wish),
             Err(refusal) => {
