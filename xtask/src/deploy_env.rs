@@ -206,6 +206,8 @@ fn build_agent() -> Result<PathBuf, Failure> {
     build.args(["-p", AGENT, "--message-format=json-render-diagnostics"]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
     build.env("CARGO_TARGET_DIR", target().join("agent"));
+    // It lies in memory, and every machine fetches it.
+    build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     let messages = shell::answer(&mut build, "fix the errors shown above")?;
     executable(&messages, AGENT).ok_or_else(|| {
         let said = format!("cargo named no executable for the package `{AGENT}`");

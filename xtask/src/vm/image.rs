@@ -76,9 +76,10 @@ const LOADER_BYTES: usize = 440;
 const NEXT: &str = "the kernel must allow loop devices; in a container, run it privileged";
 
 /// The files of the image that are ours, with their modes.
-const FILES: [(&str, &str, u32); 9] = [
+const FILES: [(&str, &str, u32); 10] = [
     ("etc/inittab", include_str!("guest/inittab"), 0o644),
     ("etc/rc", include_str!("guest/rc"), 0o755),
+    ("etc/serve", include_str!("guest/serve"), 0o755),
     ("etc/lease", include_str!("../../../deploy/lease"), 0o755),
     ("etc/os-release", include_str!("guest/os-release"), 0o644),
     ("etc/passwd", include_str!("guest/passwd"), 0o644),
@@ -100,10 +101,12 @@ pub fn build(debian: &Debian, out: &Path) -> Result<Images, Failure> {
     fs::create_dir_all(out).map_err(|error| cannot(out, &error))?;
     let tree = Tree::new(cache().join("image-tree"), packages)?;
     fill(&tree, &kernel)?;
+    let ramdisk = ramdisk(&tree, &kernel)?;
     let images = Images { raw: out.join("image.raw"), qcow2: out.join("image.qcow2") };
     partition(&tree, &images.raw)?;
     format(&tree, &images.raw)?;
-    make_bootable(&tree, &images.raw, &out.join("mount"))?;
+    let files = [(modules::image(&kernel)?, "vmlinuz"), (ramdisk, "initrd")];
+    make_bootable(&tree, &images.raw, &out.join("mount"), &files)?;
     let mut convert = Command::new("qemu-img");
     convert.args(["convert", "-c", "-f", "raw", "-O", "qcow2"]).arg(&images.raw);
     shell::run(convert.arg(&images.qcow2), "install qemu-utils")?;
@@ -125,8 +128,11 @@ fn fill(tree: &Tree, kernel: &Path) -> Result<(), Failure> {
     for (path, text, mode) in FILES {
         tree.write(path, text, mode)?;
     }
-    modules::install(tree, kernel, &MODULES)?;
-    tree.copy(&modules::image(kernel)?, "boot/vmlinuz", 0o644)?;
+    modules::install(tree, kernel, &MODULES).map(drop)
+}
+
+/// What the kernel needs to reach its root.
+fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
     let ramdisk = Tree::new(cache().join("image-ramdisk"), tree.packages().to_owned())?;
     for folder in ["dev", "proc", "sys", "root"] {
         ramdisk.folder(folder)?;
@@ -134,7 +140,9 @@ fn fill(tree: &Tree, kernel: &Path) -> Result<(), Failure> {
     ramdisk.busybox()?;
     ramdisk.write("init", include_str!("guest/ramdisk-init"), 0o755)?;
     modules::install(&ramdisk, kernel, &MODULES)?;
-    ramdisk.pack(&tree.folder("boot")?.join("initrd")).map(drop)
+    let packed = cache().join("image-initrd");
+    ramdisk.pack(&packed)?;
+    Ok(packed)
 }
 
 /// An empty disk with one partition and, in front of it, the code that starts what is in it.
@@ -173,15 +181,26 @@ fn format(tree: &Tree, disk: &Path) -> Result<(), Failure> {
     shell::run(mke2fs.arg(disk).arg(format!("{blocks}k")), "read its words above")
 }
 
-/// The loader writes down where its own blocks lie, so the file system has to be mounted.
-fn make_bootable(tree: &Tree, disk: &Path, mountpoint: &Path) -> Result<(), Failure> {
+/// The loader writes down where its own blocks lie, so the file system has to be mounted. What it loads is copied now and not
+/// before: mke2fs leaves holes where a file has zeros, and the loader cannot read a file with holes.
+fn make_bootable(
+    tree: &Tree,
+    disk: &Path,
+    mountpoint: &Path,
+    files: &[(PathBuf, &str)],
+) -> Result<(), Failure> {
     fs::create_dir_all(mountpoint).map_err(|error| cannot(mountpoint, &error))?;
     let mut mount = Command::new("mount");
     mount.args(["-t", "ext4", "-o", &format!("loop,offset={PARTITION_START}")]);
     shell::run(mount.arg(disk).arg(mountpoint), NEXT)?;
+    let boot = mountpoint.join("boot");
+    let copied = files.iter().try_for_each(|(from, name)| {
+        let copied = fs::copy(from, boot.join(name));
+        copied.map(drop).map_err(|error| cannot(from, &error))
+    });
     let mut extlinux = foreign(tree.packages(), "usr/bin/extlinux");
-    extlinux.arg("--install").arg(mountpoint.join("boot")).stderr(Stdio::null());
-    let installed = shell::run(&mut extlinux, NEXT);
+    extlinux.arg("--install").arg(boot).stderr(Stdio::null());
+    let installed = copied.and_then(|()| shell::run(&mut extlinux, NEXT));
     let unmounted = shell::run(Command::new("umount").arg(mountpoint), NEXT);
     installed.and(unmounted)
 }
