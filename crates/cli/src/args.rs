@@ -12,7 +12,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod group;
+mod image;
 pub use group::*;
+pub use image::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -155,6 +157,12 @@ pub enum ClientCommand {
     /// Trust: the certificates and host keys that were met
     #[command(subcommand)]
     Trust(TrustCommand),
+    /// Images: what machines can be made to run
+    #[command(subcommand)]
+    Image(ImageCommand),
+    /// Netboot: how machines find Farrier when they boot over the network
+    #[command(subcommand)]
+    Netboot(NetbootCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),
@@ -222,7 +230,7 @@ Examples:
 
 CSV columns, by a header line; only machine_id is required:
   machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
-  bmc_credential,ssh_credential, and labels.KEY for each label; several MAC addresses are separated by ';'
+  bmc_credential,ssh_credential,root_disk, and labels.KEY for each label; several MAC addresses are separated by ';'
 JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
 
 Importing again changes nothing but what the file changed. If any row is malformed, no machine is registered.";

@@ -8,9 +8,10 @@ use crate::exit::{Exit, Failure};
 use crate::time::brief;
 use proto::v1::{
     admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
-    explain_service_client::ExplainServiceClient, machine_service_client::MachineServiceClient,
-    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    explain_service_client::ExplainServiceClient, image_service_client::ImageServiceClient,
+    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
+    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -86,6 +87,7 @@ impl Client {
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
+        images: ImageServiceClient;
         simulator: SimulatorServiceClient;
     }
 

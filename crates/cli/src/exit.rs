@@ -102,8 +102,13 @@ impl Failure {
 
 /// A line on stderr. A closed stderr is no reason to fail.
 pub fn eprintln_quietly(line: &str) {
+    eprint_quietly(&format!("{line}\n"));
+}
+
+/// The same without an end of line.
+pub fn eprint_quietly(text: &str) {
     use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 impl From<std::io::Error> for Failure {

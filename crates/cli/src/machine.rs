@@ -118,6 +118,7 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
         (&mut spec.customer_id, given.customer_id),
         (&mut spec.bmc_credential, given.bmc_credential),
         (&mut spec.ssh_credential, given.ssh_credential),
+        (&mut spec.root_disk, given.root_disk),
     ];
     for (field, value) in fields {
         if let Some(value) = value {
@@ -336,6 +337,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("Customer:", or_dash(spec.customer_id)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
         ("SSH credential:", or_dash(spec.ssh_credential)),
+        ("Root disk:", or_dash(spec.root_disk)),
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);

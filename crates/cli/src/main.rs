@@ -10,6 +10,7 @@ mod credential;
 mod exit;
 mod follow;
 mod history;
+mod image;
 mod import;
 mod logs;
 mod machine;
@@ -93,6 +94,8 @@ async fn ask(
         ClientCommand::Plan(command) => plan::run(client, screen, command).await,
         ClientCommand::Credential(command) => credential::run(client, screen, command).await,
         ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
+        ClientCommand::Image(command) => image::run(client, screen, command).await,
+        ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

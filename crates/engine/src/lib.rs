@@ -7,6 +7,7 @@
 
 pub mod chance;
 pub mod clock;
+mod images;
 mod inventory;
 mod journal;
 mod observe;
@@ -21,6 +22,7 @@ pub mod watch;
 mod witness;
 mod worker;
 
+pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};
 pub use retention::Retention;

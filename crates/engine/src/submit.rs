@@ -2,6 +2,7 @@
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
 use crate::Engine;
+use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
@@ -197,6 +198,7 @@ impl Work for StartRun {
         let run = self.new_run(tx, &machine, at).await?;
         admit(&machine, start.run_type, &run.spec.steps)?;
         self.check_capabilities(&machine, &run)?;
+        self.check_images(tx, &machine, &run).await?;
 
         let message = format!("{} accepted", start.run_type.as_str());
         let event = event(Cause::Request, &start.initiator, message, here!(), at);
@@ -284,6 +286,22 @@ impl StartRun {
         let refusal = Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
             .next(format!("farrier run get {}   # or repeat with a new --request-id", spec.id));
         Err(refusal.into())
+    }
+
+    /// An image that nobody has is better missed now than when the machine is half way there.
+    async fn check_images(&self, tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
+        let provider = self.providers.get(&machine.spec.provider);
+        if !provider.is_some_and(|provider| provider.catalogued()) {
+            return Ok(());
+        }
+        for step in &run.spec.steps {
+            if let Effect::Repave { image } = &step.effect
+                && tx.image(image).await?.is_none()
+            {
+                return Err(Refusal::not_found("image", image, "farrier image list").into());
+            }
+        }
+        Ok(())
     }
 
     fn check_capabilities(&self, machine: &Machine, run: &Run) -> Result<()> {

@@ -5,23 +5,28 @@
 //! rest of what a provider may remember goes through here too: it is the [`Keeper`] that every provider is given.
 
 mod cipher;
+mod desk;
 
 pub use cipher::Cipher;
+pub use desk::Boot;
 
 use crate::clock::Clock;
 use async_trait::async_trait;
+use model::deploy::{Deployment, Steer};
 use model::effect::Key;
 use model::fault::{Code, Fault};
 use model::here;
+use model::image::Image;
 use model::refusal::Refusal;
 use model::run::act::Who;
 use model::text;
 use model::time::Timestamp;
-use providers::keeper::{Credential, Keeper, Lockout, Note, Secret, no_credential};
+use providers::keeper::{Credential, Keeper, Lockout, Note, Secret, no_credential, no_image};
+use secrecy::SecretString;
 use serde_json::Value;
 use store::{
-    Cause, CredentialRow, IdentityRow, LockoutRow, NewEvent, NoteRow, Result, Store, StoreError,
-    Tx, Work,
+    Cause, CredentialRow, IdentityRow, LockoutRow, NewEvent, NoteRow, Result, Shown, Store,
+    StoreError, Tx, Work,
 };
 
 /// How often a change is tried again when another one wrote first.
@@ -159,6 +164,27 @@ impl Work for DeleteCredential {
     }
 }
 
+/// Somebody else is at an address from now on.
+struct Introduce {
+    peer: String,
+    identity: Option<String>,
+    now: Timestamp,
+}
+
+impl Work for Introduce {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.unlock(&self.peer).await?;
+        tx.forget_identity(&self.peer).await?;
+        if let Some(identity) = self.identity.clone() {
+            let met = IdentityRow { peer: self.peer.clone(), identity, first_seen: self.now };
+            tx.meet(&met).await?;
+        }
+        Ok(())
+    }
+}
+
 macro_rules! works {
     ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
         struct $name { $($field: $type),* }
@@ -180,6 +206,7 @@ works! {
         |q, tx| tx.identities(&q.after, q.limit);
     GetIdentity { peer: String } -> Option<IdentityRow>, |q, tx| tx.identity(&q.peer);
     ForgetIdentity { peer: String } -> bool, |q, tx| tx.forget_identity(&q.peer);
+    GetImage { name: String } -> Option<Image>, |q, tx| tx.image(&q.name);
     Meet { met: IdentityRow } -> String, |q, tx| tx.meet(&q.met);
     GetLockout { peer: String } -> Option<LockoutRow>, |q, tx| tx.lockout(&q.peer);
     LockOut { row: LockoutRow } -> (), |q, tx| tx.lock_out(&q.row);
@@ -249,6 +276,44 @@ impl Keeper for Vault {
         let (before, after) = (before.to_string(), after.to_string());
         let work = AmendNote { key: key.clone(), before, after, now: (self.clock)() };
         self.store.write(work).await.map_err(lost)
+    }
+
+    async fn introduce(
+        &self,
+        peer: &str,
+        identity: Option<&str>,
+    ) -> std::result::Result<(), Fault> {
+        let (peer, identity) = (peer.to_string(), identity.map(String::from));
+        self.store.write(Introduce { peer, identity, now: (self.clock)() }).await.map_err(lost)
+    }
+
+    async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {
+        let found = self.store.read(GetImage { name: name.into() }).await.map_err(lost)?;
+        found.ok_or_else(|| no_image(name))
+    }
+
+    async fn want(
+        &self,
+        one: &Deployment,
+        note: &Value,
+    ) -> std::result::Result<Option<Deployment>, Fault> {
+        self.open_deployment(one, note).await.map_err(|error| match error {
+            // Its own network card, under another machine's name.
+            StoreError::Refused(refusal) => Fault::new(Code::EffectFailed, refusal.said),
+            other => lost(other),
+        })
+    }
+
+    async fn deployment(&self, key: &Key) -> std::result::Result<Option<Deployment>, Fault> {
+        self.shown(Shown::Key(key.clone())).await.map_err(lost)
+    }
+
+    async fn steer(&self, key: &Key, to: Steer) -> std::result::Result<Option<Deployment>, Fault> {
+        self.steer_deployment(key, to).await.map_err(lost)
+    }
+
+    async fn token(&self, key: &Key) -> std::result::Result<SecretString, Fault> {
+        Ok(self.token_of(key).into())
     }
 }
 

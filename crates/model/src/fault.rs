@@ -92,6 +92,13 @@ codes! {
     CredentialMissing = "credential-missing", NeedsIntervention, No;
     SystemAmbiguous = "system-ambiguous", NeedsIntervention, No;
     HostDiskFull = "host-disk-full", NeedsIntervention, No;
+    ImageUnknown = "image-unknown", Rejected, No;
+    NetbootSilent = "netboot-silent", Retryable, No;
+    DeploySilent = "deploy-silent", Retryable, No;
+    ChecksumWrong = "checksum-wrong", Retryable, No;
+    DiskUnfit = "disk-unfit", NeedsIntervention, No;
+    InstallFailed = "install-failed", NeedsIntervention, No;
+    SystemNotBack = "system-not-back", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;

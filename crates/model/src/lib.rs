@@ -6,10 +6,12 @@
 //! `engine`. That is what lets tables and exhaustive walks stand as tests.
 
 pub mod condition;
+pub mod deploy;
 pub mod effect;
 pub mod fault;
 pub mod filter;
 pub mod id;
+pub mod image;
 pub mod machine;
 pub mod plan;
 pub mod refusal;

@@ -56,6 +56,8 @@ pub struct MachineSpec {
     /// The credentials for its BMC and its host, by name. Empty: the provider's default.
     pub bmc_credential: String,
     pub ssh_credential: String,
+    /// Which disk an image is written to: `serial:…`, `wwn:…` or `path:…`. Empty: the only one there is.
+    pub root_disk: String,
 }
 
 /// The most MAC addresses one machine may have.
@@ -72,6 +74,7 @@ impl MachineSpec {
         text::short("machine.spec.customer_id", &self.customer_id)?;
         text::optional_name("machine.spec.bmc_credential", &self.bmc_credential)?;
         text::optional_name("machine.spec.ssh_credential", &self.ssh_credential)?;
+        check_root_disk(&self.root_disk)?;
         if self.mac_addresses.len() > MAX_MACS {
             return Err(Refusal::invalid(
                 "machine.spec.mac_addresses",
@@ -83,6 +86,21 @@ impl MachineSpec {
             *mac = text::mac(&format!("machine.spec.mac_addresses[{index}]"), mac)?;
         }
         Ok(self)
+    }
+}
+
+fn check_root_disk(value: &str) -> Result<(), Refusal> {
+    const FIELD: &str = "machine.spec.root_disk";
+    text::short(FIELD, value)?;
+    let named = ["serial:", "wwn:", "path:/dev/"].iter();
+    let sound = named.filter_map(|how| value.strip_prefix(how)).any(|rest| !rest.is_empty());
+    match value.is_empty() || sound {
+        true => Ok(()),
+        false => Err(Refusal::invalid(
+            FIELD,
+            format!("{value:?} names no disk"),
+            "write serial:S1234, wwn:0x5000c500a1b2c3d4 or path:/dev/nvme0n1",
+        )),
     }
 }
 

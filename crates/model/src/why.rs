@@ -311,6 +311,9 @@ fn failed_commands(run: &Run) -> Vec<String> {
         | Code::CommandFailed
         | Code::NotInCluster
         | Code::EvictionBlocked
+        | Code::NetbootSilent
+        | Code::DeploySilent
+        | Code::ChecksumWrong
         | Code::StepTimeout => vec![logs, retry, rerun],
         Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
@@ -331,7 +334,12 @@ fn failed_commands(run: &Run) -> Vec<String> {
             vec![format!("farrier get {}", run.spec.machine_id), retry]
         }
         Code::NotSupported => vec!["farrier plans".into(), rerun],
-        Code::HostDiskFull => vec![logs, retry],
+        Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack => vec![logs, retry],
+        Code::ImageUnknown => vec!["farrier image list".into(), rerun],
+        Code::DiskUnfit => {
+            let machine = &run.spec.machine_id;
+            vec![logs, format!("farrier machine update {machine} --root-disk serial:…"), retry]
+        }
     }
 }
 

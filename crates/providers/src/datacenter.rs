@@ -5,7 +5,8 @@
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
-//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `cluster` the node.
+//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `imaging` its disk, `cluster`
+//! the node.
 
 mod admittance;
 mod bmcs;
@@ -13,6 +14,7 @@ mod cluster;
 mod controller;
 mod exec;
 mod hosts;
+mod imaging;
 mod net;
 mod orders;
 pub mod power;
@@ -27,6 +29,7 @@ use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
 use hosts::Hosts;
+pub use imaging::Imaging;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
@@ -65,6 +68,8 @@ pub struct Settings {
     pub jump_credential: String,
     pub ssh: ssh::Settings,
     pub netplan: Netplan,
+    /// How images are put on machines; None: they are not.
+    pub imaging: Option<Imaging>,
 }
 
 impl Default for Settings {
@@ -83,6 +88,7 @@ impl Default for Settings {
             jump_credential: String::new(),
             ssh: ssh::Settings::default(),
             netplan: Netplan::default(),
+            imaging: None,
         }
     }
 }
@@ -112,13 +118,23 @@ impl Provider for Datacenter {
     }
 
     fn capabilities(&self) -> &'static [Capability] {
-        &[
+        const ALL: [Capability; 6] = [
             Capability::Inspect,
             Capability::PowerControl,
             Capability::Netboot,
             Capability::RemoteExec,
             Capability::ClusterJoin,
-        ]
+            Capability::Imaging,
+        ];
+        match self.settings.imaging {
+            Some(_) => &ALL,
+            // Without a place to serve from there is nothing to boot.
+            None => ALL.split_last().map_or(&[], |(_, rest)| rest),
+        }
+    }
+
+    fn catalogued(&self) -> bool {
+        true
     }
 
     async fn ask(

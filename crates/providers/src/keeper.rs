@@ -5,8 +5,10 @@
 //! under each key it works on. The engine keeps them in its store, which no provider ever sees.
 
 use async_trait::async_trait;
+use model::deploy::{Deployment, Steer};
 use model::effect::Key;
-use model::fault::Fault;
+use model::fault::{Code, Fault};
+use model::image::Image;
 use secrecy::SecretString;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -64,6 +66,21 @@ pub trait Keeper: Send + Sync {
     /// Replaces the note of a key that has begun, if it still says `before`. False: somebody else has gone on with it, or
     /// stopped it, and the caller must not act on what it believes.
     async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault>;
+
+    /// Knows another one at an address from now on, as the one before is gone; with None, whoever is met there first. Logins that the one
+    /// before refused may be tried again.
+    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault>;
+
+    /// The image of this name, or the fault `image-unknown`.
+    async fn image(&self, name: &str) -> Result<Image, Fault>;
+    /// Wants a deployment, if the note of its key still says `note`, and closes what is open for the same machine under other
+    /// keys. Answers the one of this key, which may have come further. None: the note says something else.
+    async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault>;
+    async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault>;
+    /// Says how it goes on. Answers how it is now.
+    async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault>;
+    /// The token of a key's deployment, the same each time.
+    async fn token(&self, key: &Key) -> Result<SecretString, Fault>;
 }
 
 /// A keeper whose memory ends with it, for tests and for talking to a device that no machine is registered for.
@@ -76,6 +93,8 @@ struct Held {
     identities: BTreeMap<String, String>,
     lockouts: BTreeMap<String, Lockout>,
     notes: BTreeMap<Key, Note>,
+    images: BTreeMap<String, Image>,
+    deployments: BTreeMap<Key, Deployment>,
 }
 
 impl Forgetful {
@@ -88,6 +107,16 @@ impl Forgetful {
         let mut held = self.held();
         let version = held.credentials.get(name).map_or(1, |known| known.version + 1);
         held.credentials.insert(name.into(), Credential { name: name.into(), version, secret });
+    }
+
+    /// Takes an image in.
+    pub fn add_image(&self, image: Image) {
+        self.held().images.insert(image.name.clone(), image);
+    }
+
+    /// Lets somebody at the machine change a deployment, as the server would for the deploy environment.
+    pub fn change<T>(&self, key: &Key, change: impl FnOnce(&mut Deployment) -> T) -> Option<T> {
+        self.held().deployments.get_mut(key).map(change)
     }
 }
 
@@ -137,10 +166,58 @@ impl Keeper for Forgetful {
             Some(_) | None => false,
         })
     }
+
+    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+        let mut held = self.held();
+        held.lockouts.remove(peer);
+        match identity {
+            Some(identity) => held.identities.insert(peer.into(), identity.into()),
+            None => held.identities.remove(peer),
+        };
+        Ok(())
+    }
+
+    async fn image(&self, name: &str) -> Result<Image, Fault> {
+        self.held().images.get(name).cloned().ok_or_else(|| no_image(name))
+    }
+
+    async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault> {
+        let mut held = self.held();
+        if held.notes.get(&one.key) != Some(&Note::Begun(note.clone())) {
+            return Ok(None);
+        }
+        for other in held.deployments.values_mut() {
+            if other.machine_id == one.machine_id && other.key != one.key {
+                other.steer(Steer::Close);
+            }
+        }
+        Ok(Some(held.deployments.entry(one.key.clone()).or_insert_with(|| one.clone()).clone()))
+    }
+
+    async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault> {
+        Ok(self.held().deployments.get(key).cloned())
+    }
+
+    async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault> {
+        Ok(self.held().deployments.get_mut(key).map(|one| {
+            one.steer(to);
+            one.clone()
+        }))
+    }
+
+    async fn token(&self, key: &Key) -> Result<SecretString, Fault> {
+        Ok(format!("token-of-{key}").into())
+    }
 }
 
 /// Nobody has a credential of this name.
 pub fn no_credential(name: &str) -> Fault {
     let said = format!("there is no credential {name:?}");
-    Fault::new(model::fault::Code::CredentialMissing, said)
+    Fault::new(Code::CredentialMissing, said)
+}
+
+/// Nobody has an image of this name.
+pub fn no_image(name: &str) -> Fault {
+    let said = format!("there is no image {name:?} in the catalogue");
+    Fault::new(Code::ImageUnknown, said)
 }

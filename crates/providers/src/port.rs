@@ -69,6 +69,11 @@ pub trait Provider: Send + Sync {
     /// Looks how the machine is, changing nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
 
+    /// Whether images must be in the catalogue before it can install them.
+    fn catalogued(&self) -> bool {
+        false
+    }
+
     /// What keeps it from talking to the machine as it would, in one sentence, as far as it knows without asking.
     fn hindrance(&self, _target: &Target) -> Option<String> {
         None

@@ -18,7 +18,7 @@ mod script;
 
 pub use address::Endpoint;
 pub use call::Output;
-pub use connect::{Hop, Host, Login, Proof, Route};
+pub use connect::{Hop, Host, Login, Proof, Route, public_key};
 pub use hostkey::{HostKey, Trust};
 pub use job::{End, JobStatus, Lost, Started, Stopped};
 

@@ -3,12 +3,14 @@
 //! The command line overrides the file. `farrier serve --print-config` shows what came of both.
 
 mod datacenter;
+mod netboot;
 
 pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
 use model::plan::Defaults;
 use model::retry::Backoff;
 use model::run::Policy;
+pub use netboot::Netboot;
 use providers::sim::FaultRule;
 pub use providers::sim::Speed;
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,7 @@ pub struct Config {
     pub probes: Probes,
     pub retention: Keep,
     pub datacenter: Datacenter,
+    pub netboot: Netboot,
     pub sim: Sim,
 }
 
@@ -151,6 +154,7 @@ impl Default for Config {
             probes: Probes::default(),
             retention: Keep::default(),
             datacenter: Datacenter::default(),
+            netboot: Netboot::default(),
             sim: Sim::default(),
         }
     }
@@ -311,6 +315,7 @@ impl Config {
             ));
         }
         self.datacenter.check()?;
+        self.netboot.check()?;
         self.retention.check()
     }
 

@@ -4,6 +4,7 @@ mod admin;
 mod convert;
 mod credentials;
 mod explain;
+mod images;
 mod machines;
 mod operations;
 mod page;
@@ -15,6 +16,7 @@ mod stream;
 
 pub(crate) use convert::plan_from;
 
+use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
 use engine::vault::Vault;
 use proto::v1;
@@ -27,6 +29,9 @@ pub(crate) struct Doors {
     pub engine: Engine,
     pub sim: Sim,
     pub vault: Vault,
+    pub artifacts: Artifacts,
+    /// How machines reach the netboot service, if there is one.
+    pub netboot_url: Option<String>,
 }
 
 /// All services, with reflection and health.
@@ -48,6 +53,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::run_service_server::RunServiceServer::new(doors.clone()))
         .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
         .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
+        .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -57,13 +63,14 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 8] = [
+const SERVICES: [&str; 9] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
     "farrier.v1.RunService",
     "farrier.v1.AdminService",
     "farrier.v1.CredentialService",
+    "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
     "farrier.v1.SimulatorService",
 ];

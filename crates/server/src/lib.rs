@@ -9,6 +9,7 @@ mod console;
 mod demo;
 mod grpc;
 mod http;
+mod netboot;
 mod serve;
 mod telemetry;
 

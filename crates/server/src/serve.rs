@@ -2,12 +2,13 @@
 
 use crate::config::Config;
 use crate::grpc::{self, Doors};
+use crate::netboot::{self, artifacts::Artifacts};
 use crate::{console, demo, http, telemetry};
 use axum::serve::ListenerExt;
 use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
 use providers::Providers;
-use providers::datacenter::Datacenter;
+use providers::datacenter::{Datacenter, Settings};
 use providers::sim::Sim;
 use std::fmt;
 use std::fs::File;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Options, Store, StoreError};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 /// Why a server could not start or go on. Each says what to do.
 #[derive(Debug)]
@@ -68,6 +70,7 @@ pub async fn serve(
     let store = Store::open(&options(&config)).await?;
     let vault = open_vault(&config, &store)?;
     let datacenter = config.datacenter.settings().map_err(ServeError::Refused)?;
+    let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
     let datacenter = Datacenter::new(Arc::new(vault.clone()), datacenter);
     let providers = Providers::default().with(Arc::new(sim.clone())).with(Arc::new(datacenter));
     let engine =
@@ -79,14 +82,48 @@ pub async fn serve(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let doors = Doors { engine: engine.clone(), sim, vault };
+    let artifacts = open_artifacts(&config)?;
+    let netboot = listen_for_machines(&config, vault.clone(), artifacts.clone()).await?;
+    let netboot_url = config.netboot.listen.map(|_| config.netboot.url());
+    let doors = Doors { engine: engine.clone(), sim, vault, artifacts, netboot_url };
     let grpc = grpc::routes(doors)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
     let router = http::router(engine.clone(), grpc, metrics, console::router(engine.clone()));
     ready(&config);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
-    run(listener, router, engine).await
+    let ended = run(listener, router, engine).await;
+    if let Some(netboot) = netboot {
+        netboot.abort();
+    }
+    ended
+}
+
+/// Serves machines that boot over the network, on a port of their own.
+async fn listen_for_machines(
+    config: &Config,
+    vault: Vault,
+    artifacts: Artifacts,
+) -> Result<Option<JoinHandle<()>>, ServeError> {
+    let Some(address) = config.netboot.listen else { return Ok(None) };
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        let said = format!("cannot listen on {address}: {error}; choose another netboot.listen");
+        ServeError::Refused(said)
+    })?;
+    let router = netboot::router(vault, artifacts, config.netboot.clone());
+    tracing::info!(%address, url = config.netboot.url(), "serving machines that boot");
+    Ok(Some(tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the netboot service ended");
+        }
+    })))
+}
+
+fn open_artifacts(config: &Config) -> Result<Artifacts, ServeError> {
+    let dir = config.netboot.images_dir(&config.data_dir);
+    Artifacts::open(dir.clone()).map_err(|error| {
+        ServeError::Refused(format!("the images folder {}: {error}", dir.display()))
+    })
 }
 
 /// Serves until asked to stop; then the engine hands its work back, and the connections end.

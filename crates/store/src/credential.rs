@@ -97,9 +97,7 @@ impl Tx {
 
     /// The version that the last change of a credential of this name had, also when it is gone.
     pub async fn last_credential_version(&mut self, name: &str) -> Result<i64> {
-        let sql = "SELECT version FROM events WHERE object_id = $1 ORDER BY version DESC LIMIT 1";
-        let row = self.query_one(sql, values![object(name)]).await?;
-        row.as_ref().map_or(Ok(0), |row| row.int(0))
+        self.last_version(&object(name)).await
     }
 }
 

@@ -117,6 +117,12 @@ impl Tx {
         statement
     }
 
+    /// The version that the last change of an object had, also when it is gone.
+    pub(crate) async fn last_version(&mut self, id: &str) -> Result<i64> {
+        let sql = "SELECT version FROM events WHERE object_id = $1 ORDER BY version DESC LIMIT 1";
+        self.query_one(sql, values![id]).await?.as_ref().map_or(Ok(0), |row| row.int(0))
+    }
+
     /// The events after a cursor, in order, at most `limit`. What is returned is final: nothing can
     /// appear before the last of them any more.
     pub async fn events_after(&mut self, cursor: Cursor, limit: i64) -> Result<Vec<Event>> {

@@ -6,11 +6,13 @@
 //! writes says what, and the store sees to it that it is written whole or not at all.
 
 mod credential;
+mod deployment;
 mod driver;
 mod error;
 mod event;
 mod filter;
 mod identity;
+mod image;
 mod lockout;
 mod log;
 mod machine;
@@ -25,6 +27,7 @@ mod tap;
 mod value;
 
 pub use credential::CredentialRow;
+pub use deployment::{DeploymentRow, Shown};
 pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, Work};
 pub use error::StoreError;

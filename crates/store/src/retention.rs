@@ -244,10 +244,17 @@ impl Tx {
         }
         let gone = rows.iter().map(|row| Ok(Value::from(row.text(0)?)));
         let gone = gone.collect::<Result<Vec<_>>>()?;
-        let sql = format!("DELETE FROM notes WHERE run_id IN ({})", places(1, gone.len()));
-        self.execute(&sql, &gone).await?;
-        let sql = format!("DELETE FROM runs WHERE id IN ({})", places(1, gone.len()));
-        self.execute(&sql, &gone).await
+        let places = places(1, gone.len());
+        let macs = format!(
+            "DELETE FROM deployment_macs WHERE key IN \
+             (SELECT d.key FROM deployments d WHERE d.run_id IN ({places}))"
+        );
+        self.execute(&macs, &gone).await?;
+        for table in ["deployments", "notes"] {
+            let sql = format!("DELETE FROM {table} WHERE run_id IN ({places})");
+            self.execute(&sql, &gone).await?;
+        }
+        self.execute(&format!("DELETE FROM runs WHERE id IN ({places})"), &gone).await
     }
 
     /// Deletes events, and remembers the newest of each kind in the same breath: a watcher that comes

@@ -81,6 +81,9 @@ pub struct SpecArgs {
     /// The credential for its host
     #[arg(long, value_name = "NAME")]
     pub ssh_credential: Option<String>,
+    /// The disk that images are written to: serial:…, wwn:… or path:/dev/…; the only one when not given
+    #[arg(long, value_name = "DISK")]
+    pub root_disk: Option<String>,
     /// A label; may be given several times
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,

@@ -13,7 +13,7 @@ use std::path::Path;
 /// More mistakes than this are not listed.
 const MAX_MISTAKES: usize = 20;
 const NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
-                     customer_id, bmc_credential, ssh_credential or labels.KEY";
+                     customer_id, bmc_credential, ssh_credential, root_disk or labels.KEY";
 
 /// What a column is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +28,7 @@ enum Column {
     CustomerId,
     BmcCredential,
     SshCredential,
+    RootDisk,
     Label(String),
 }
 
@@ -44,6 +45,7 @@ impl Column {
             "customer_id" => Some(Column::CustomerId),
             "bmc_credential" => Some(Column::BmcCredential),
             "ssh_credential" => Some(Column::SshCredential),
+            "root_disk" => Some(Column::RootDisk),
             label => {
                 let key = label.strip_prefix("labels.").filter(|key| !key.is_empty())?;
                 Some(Column::Label(key.to_string()))
@@ -153,6 +155,7 @@ fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<Str
             Column::CustomerId => spec.customer_id = value.to_string(),
             Column::BmcCredential => spec.bmc_credential = value.to_string(),
             Column::SshCredential => spec.ssh_credential = value.to_string(),
+            Column::RootDisk => spec.root_disk = value.to_string(),
             Column::MacAddresses => match macs(value) {
                 Ok(macs) => spec.mac_addresses = macs,
                 Err(problem) => problems.push(format!("column {place} mac_addresses: {problem}")),

@@ -5,6 +5,7 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use model::fault::{Code, Fault};
 use providers::keeper::Secret;
 use rand::Rng;
+use ring::{digest, hmac};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, OpenOptions};
@@ -17,7 +18,10 @@ const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
 
 #[derive(Clone)]
-pub struct Cipher(XChaCha20Poly1305);
+pub struct Cipher {
+    seal: XChaCha20Poly1305,
+    tokens: hmac::Key,
+}
 
 /// A secret in the clear, for the moment between the wire and the seal.
 #[derive(Serialize, Deserialize)]
@@ -30,7 +34,15 @@ enum Plain {
 
 impl Cipher {
     pub fn new(key: &[u8; KEY_BYTES]) -> Self {
-        Self(XChaCha20Poly1305::new(key.into()))
+        // Of one secret, a key for each use.
+        let tokens = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), b"deployment tokens");
+        let tokens = hmac::Key::new(hmac::HMAC_SHA256, tokens.as_ref());
+        Self { seal: XChaCha20Poly1305::new(key.into()), tokens }
+    }
+
+    /// A token for a purpose: the same each time, and nobody's guess.
+    pub fn token(&self, purpose: &str) -> String {
+        hex(hmac::sign(&self.tokens, purpose.as_bytes()).as_ref())
     }
 
     /// The key in a file, which is made when it is missing. The error says what to do.
@@ -69,7 +81,7 @@ impl Cipher {
         let mut sealed = [0; NONCE_BYTES].to_vec();
         rand::rng().fill_bytes(&mut sealed);
         let payload = Payload { msg: &plain, aad: name.as_bytes() };
-        let text = self.0.encrypt(&nonce(&sealed), payload);
+        let text = self.seal.encrypt(&nonce(&sealed), payload);
         let text = text.map_err(|_| StoreError::Corrupt("a secret cannot be sealed".into()))?;
         sealed.extend(text);
         Ok(sealed)
@@ -88,7 +100,7 @@ impl Cipher {
         };
         let (start, text) = sealed.split_at_checked(NONCE_BYTES).ok_or_else(other_key)?;
         let payload = Payload { msg: text, aad: name.as_bytes() };
-        let plain = self.0.decrypt(&nonce(start), payload).map_err(|_| other_key())?;
+        let plain = self.seal.decrypt(&nonce(start), payload).map_err(|_| other_key())?;
         let plain = serde_json::from_slice(&plain)
             .map_err(|_| wrong("was written by a newer farrier; start that one"))?;
         Ok(match plain {
@@ -103,6 +115,15 @@ impl Cipher {
             Plain::Kubeconfig { text } => Secret::Kubeconfig { text: text.into() },
         })
     }
+}
+
+/// The checksum under which a token or a session is known in the store.
+pub fn checksum(secret: &str) -> String {
+    hex(digest::digest(&digest::SHA256, secret.as_bytes()).as_ref())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn nonce(bytes: &[u8]) -> XNonce {

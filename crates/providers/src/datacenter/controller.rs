@@ -58,8 +58,9 @@ impl Controller {
     pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String), Fault> {
         match self {
             Self::Redfish(system) => {
+                let wanted = source(system, mode).await?;
                 let seen = system.boot().await?;
-                Ok((seen.leads_to(source(mode)), shown(&seen)))
+                Ok((seen.leads_to(wanted), shown(&seen)))
             }
             Self::Ipmi(bmc) => {
                 let seen = bmc.boot().await?;
@@ -69,12 +70,34 @@ impl Controller {
         }
     }
 
+    /// Shows the machine a disc, and boots from it once.
+    pub async fn boot_disc(&self, url: &str) -> Result<String, Fault> {
+        let Self::Redfish(system) = self else {
+            let said = "a BMC that speaks IPMI only cannot show a disc to its machine";
+            return Err(Fault::new(Code::NotSupported, said));
+        };
+        system.insert_media(url).await?;
+        let (source, span) = (redfish::BootSource::Cd, redfish::BootSpan::Once);
+        Ok(shown(&system.set_boot(source, span).await?))
+    }
+
+    /// Takes the disc out again, if it is in.
+    pub async fn take_disc_out(&self, url: &str) -> Result<(), Fault> {
+        let Self::Redfish(system) = self else { return Ok(()) };
+        for drive in system.media().await? {
+            if drive.inserted && drive.image.as_deref() == Some(url) {
+                system.eject_media(&drive.path).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// Sets what the next boot leads to, and reads it back. The text is what was seen.
     pub async fn boot_from(&self, mode: NetbootMode) -> Result<String, Fault> {
         match self {
             Self::Redfish(system) => {
-                let span = redfish::BootSpan::Once;
-                Ok(shown(&system.set_boot(source(mode), span).await?))
+                let wanted = source(system, mode).await?;
+                Ok(shown(&system.set_boot(wanted, redfish::BootSpan::Once).await?))
             }
             Self::Ipmi(bmc) => {
                 let seen = bmc.set_boot(device(mode), ipmi::Lasts::Once).await?;
@@ -107,10 +130,10 @@ fn lacks(ask: Ask, known: &[redfish::Reset]) -> Fault {
 }
 
 /// Back to the disk means back to the machine's own boot order, which has its disk first.
-const fn source(mode: NetbootMode) -> redfish::BootSource {
+async fn source(system: &redfish::System, mode: NetbootMode) -> Result<redfish::BootSource, Fault> {
     match mode {
-        NetbootMode::Pxe => redfish::BootSource::Pxe,
-        NetbootMode::Disk => redfish::BootSource::None,
+        NetbootMode::Pxe => Ok(redfish::BootSource::Pxe),
+        NetbootMode::Disk => system.back_to_disk().await,
     }
 }
 

@@ -155,7 +155,7 @@ impl Datacenter {
     async fn is_newer(&self, host: &Host, memo: &Memo) -> Result<bool, Fault> {
         match memo {
             Memo::InBand { boot } => Ok(host.boot_id().await? != *boot),
-            Memo::Power { .. } | Memo::Netboot { .. } | Memo::Join { .. } => {
+            Memo::Power { .. } | Memo::Netboot { .. } | Memo::Join { .. } | Memo::Image { .. } => {
                 Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
             }
         }

@@ -4,7 +4,7 @@ use super::Settings;
 use super::admittance::{Admittance, wrong_kind};
 use crate::keeper::{Credential, Secret};
 use crate::port::Target;
-use crate::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Trust};
+use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, Proof, Route, Trust};
 use model::fault::{Code, Fault};
 
 pub struct Hosts {
@@ -25,10 +25,7 @@ impl Hosts {
 
     /// Logs in to the machine's host.
     pub async fn connect(&self, target: &Target) -> Result<Host, Fault> {
-        if target.spec.ssh_endpoint.is_empty() {
-            let said = "the machine has no ssh_endpoint; add it with `farrier machine update`";
-            return Err(Fault::new(Code::NotSupported, said));
-        }
+        place_of(target)?;
         let mut hops = Vec::new();
         let mut stops = Vec::new();
         for jump in &self.settings.jump_hosts {
@@ -51,10 +48,37 @@ impl Hosts {
         }
     }
 
+    /// Who logs in to the machine's host, and the public half of the key they show, if it is a key.
+    pub async fn owner(&self, target: &Target) -> Result<(String, Option<String>), Fault> {
+        let endpoint = place_of(target)?;
+        let named = [target.spec.ssh_credential.as_str(), &self.settings.ssh_credential];
+        let name = named.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
+        let credential = self.admittance.0.credential(name).await?;
+        let Login { user, proof } = login(&credential, &endpoint)?;
+        let key = match proof {
+            Proof::Password(_) => None,
+            Proof::Key { pem, passphrase } => {
+                Some(ssh::public_key(&pem, passphrase.as_ref()).map_err(|why| {
+                    let said =
+                        format!("the credential {:?} cannot be used: {why}", credential.name);
+                    Fault::new(Code::CredentialMissing, said)
+                })?)
+            }
+        };
+        Ok((user, key))
+    }
+
+    /// Knows the machine's host by this key from now on; with None, by the one it shows first.
+    pub async fn introduce(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
+        let key = key.map(str::parse::<HostKey>).transpose();
+        let key = key.map_err(|said| Fault::new(Code::AnswerGarbled, said))?;
+        let key = key.map(|key| key.to_string());
+        self.admittance.0.introduce(&peer(&place_of(target)?), key.as_deref()).await
+    }
+
     async fn hop(&self, text: &str, named: [&str; 2], field: &str) -> Result<(Hop, Stop), Fault> {
-        let endpoint = Endpoint::parse("ssh_endpoint", text)
-            .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))?;
-        let peer = format!("ssh://{}:{}", endpoint.host, endpoint.port);
+        let endpoint = parsed(text)?;
+        let peer = peer(&endpoint);
         let credential = self.admittance.credential(&peer, named, field).await?;
         let login = login(&credential, &endpoint)?;
         let known = self.admittance.known(&peer).await?;
@@ -76,6 +100,24 @@ impl Hosts {
         }
         Ok(host)
     }
+}
+
+fn place_of(target: &Target) -> Result<Endpoint, Fault> {
+    if target.spec.ssh_endpoint.is_empty() {
+        let said = "the machine has no ssh_endpoint; add it with `farrier machine update`";
+        return Err(Fault::new(Code::NotSupported, said));
+    }
+    parsed(&target.spec.ssh_endpoint)
+}
+
+fn parsed(text: &str) -> Result<Endpoint, Fault> {
+    Endpoint::parse("ssh_endpoint", text)
+        .map_err(|refusal| Fault::new(Code::NotSupported, refusal.said))
+}
+
+/// What a host is called in trust and lockouts.
+fn peer(endpoint: &Endpoint) -> String {
+    format!("ssh://{}:{}", endpoint.host, endpoint.port)
 }
 
 /// Whoever wrote `user@host` wants that user, whatever the credential says.

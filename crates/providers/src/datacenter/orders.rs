@@ -35,6 +35,10 @@ pub(super) enum Memo {
     Join {
         token: String,
     },
+    /// How far the power course is that boots the machine into it; the rest is in the deployment.
+    Image {
+        stage: Stage,
+    },
 }
 
 /// What an effect comes down to here.
@@ -78,10 +82,7 @@ impl Datacenter {
             Effect::Rma { action: RmaAction::PowerOff } => Task::Power(Goal::Off),
             Effect::Rma { action: RmaAction::Record } => Task::Record,
             Effect::Rma { action: RmaAction::Mark } => Task::Mark,
-            Effect::Repave { .. } => {
-                let said = "the datacenter provider cannot install images yet";
-                return Err(Fault::new(Code::CapabilityMissing, said));
-            }
+            Effect::Repave { image } => return self.repave(target, order, image, journal).await,
         };
         self.carry_out_task(target, order, task, journal).await
     }
@@ -160,7 +161,7 @@ impl Datacenter {
             Remembered::Memo(Memo::Power { goal, stage }) => {
                 self.change_power(target, &order.key, goal, stage, journal).await
             }
-            Remembered::Memo(Memo::InBand { .. } | Memo::Join { .. }) => {
+            Remembered::Memo(Memo::InBand { .. } | Memo::Join { .. } | Memo::Image { .. }) => {
                 Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
             }
             Remembered::Memo(Memo::Netboot { mode }) => {
@@ -178,8 +179,23 @@ impl Datacenter {
         mut stage: Stage,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let done = self.follow_course(target, key, goal, &mut stage, journal).await;
-        done.map_err(|fault| match stage {
+        let note = |goal, stage| Memo::Power { goal, stage };
+        let how = self.follow_course(target, key, goal, &mut stage, note, journal).await?;
+        Ok(Answer::Done(done(said_of(goal, how))))
+    }
+
+    /// Does the same for whoever keeps its stage in a note of its own. The answer says how the goal was seen.
+    pub(super) async fn follow_course(
+        &self,
+        target: &Target,
+        key: &Key,
+        goal: Goal,
+        stage: &mut Stage,
+        note: fn(Goal, Stage) -> Memo,
+        journal: &Journal,
+    ) -> Result<&'static str, Fault> {
+        let ended = self.walk_course(target, key, goal, stage, note, journal).await;
+        ended.map_err(|fault| match stage {
             Stage::Begun | Stage::Stopped => fault,
             Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
                 out_of_sight(fault)
@@ -187,14 +203,15 @@ impl Datacenter {
         })
     }
 
-    async fn follow_course(
+    async fn walk_course(
         &self,
         target: &Target,
         key: &Key,
         goal: Goal,
         stage: &mut Stage,
+        note: fn(Goal, Stage) -> Memo,
         journal: &Journal,
-    ) -> Result<Answer, Fault> {
+    ) -> Result<&'static str, Fault> {
         let patience = self.patience(target).await?;
         loop {
             let seen = self.read_power(target, Priority::Operator).await?;
@@ -202,8 +219,7 @@ impl Datacenter {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
                     // On disk before the BMC hears of it.
-                    let at = |stage| Memo::Power { goal, stage };
-                    self.amend(key, at(*stage), at(next)).await?;
+                    self.amend(key, note(goal, *stage), note(goal, next)).await?;
                     journal.line(asking(ask, *stage, next)).await;
                     *stage = next;
                     let limit = self.settings.call;
@@ -212,10 +228,10 @@ impl Datacenter {
                         .await?;
                 }
                 Move::Done(how) => {
-                    let at = |stage| Memo::Power { goal, stage };
-                    self.amend(key, at(*stage), at(Stage::Done)).await?;
+                    self.amend(key, note(goal, *stage), note(goal, Stage::Done)).await?;
+                    *stage = Stage::Done;
                     journal.line(format!("power: {how}")).await;
-                    return Ok(Answer::Done(done(said_of(goal, how))));
+                    return Ok(how);
                 }
                 Move::Fail(fault) => return Err(fault),
             }
@@ -248,7 +264,7 @@ impl Datacenter {
         self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
     }
 
-    async fn set_netboot(
+    pub(super) async fn set_netboot(
         &self,
         target: &Target,
         mode: NetbootMode,
@@ -333,7 +349,7 @@ pub(super) enum Remembered {
     Memo(Memo),
 }
 
-fn value(key: &Key, memo: Memo) -> Result<Value, Fault> {
+pub(super) fn value(key: &Key, memo: Memo) -> Result<Value, Fault> {
     serde_json::to_value(memo)
         .map_err(|error| Fault::new(Code::ProtocolBroken, format!("the note of {key}: {error}")))
 }
@@ -377,6 +393,6 @@ pub(super) fn done(said: String) -> Outcome {
     Outcome { said, evidence: Vec::new() }
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     (system_clock())()
 }

@@ -86,6 +86,19 @@ impl System {
         self.seen(&doc)
     }
 
+    /// What puts the machine back to its disk: no override, or the disk by name where the device cannot be without one.
+    pub async fn back_to_disk(&self) -> Result<BootSource, Fault> {
+        let doc = self.read().await?;
+        let listed =
+            doc.root().get("Boot").texts("BootSourceOverrideTarget@Redfish.AllowableValues");
+        let none = offers(&listed, BootSource::None.as_str());
+        Ok(if none || !offers(&listed, BootSource::Hdd.as_str()) {
+            BootSource::None
+        } else {
+            BootSource::Hdd
+        })
+    }
+
     /// Sets the override and reads it back. With `BootSource::None` the span does not matter.
     pub async fn set_boot(
         &self,

@@ -65,13 +65,12 @@ impl System {
         if let Some(media) = seen.iter().find(|media| media.has(url)) {
             return Ok(media.clone());
         }
-        let fitting = drives.iter().zip(&seen).filter(|(_, media)| media.takes_cds());
-        let mut fitting = fitting.peekable();
-        if fitting.peek().is_none() {
+        let fitting: Vec<_> =
+            drives.iter().zip(&seen).filter(|(_, media)| media.takes_cds()).collect();
+        if fitting.is_empty() {
             return Err(self.lacks("virtual CD drive"));
         }
-        let free = fitting.find(|(_, media)| !media.inserted);
-        let Some((drive, media)) = free else {
+        let Some((drive, media)) = fitting.into_iter().find(|(_, media)| !media.inserted) else {
             let said = format!("Every virtual CD drive of {} is in use", self.link.endpoint());
             return Err(Fault::new(Code::EffectFailed, said));
         };

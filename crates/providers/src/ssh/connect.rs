@@ -280,17 +280,26 @@ fn private_key(
     pem: &SecretString,
     passphrase: Option<&SecretString>,
 ) -> Result<PrivateKey, Fault> {
-    let passphrase = passphrase.map(|secret| secret.expose_secret());
-    let unusable = |why: &dyn std::fmt::Display| {
+    usable_key(pem, passphrase).map_err(|why| {
         let said = format!("the private key for {} cannot be used: {why}", hop.endpoint);
         Fault::new(Code::CredentialMissing, said)
-    };
+    })
+}
+
+fn usable_key(pem: &SecretString, passphrase: Option<&SecretString>) -> Result<PrivateKey, String> {
+    let passphrase = passphrase.map(|secret| secret.expose_secret());
     let key = russh::keys::decode_secret_key(pem.expose_secret(), passphrase)
-        .map_err(|error| unusable(&error))?;
-    if key.algorithm().is_rsa() {
-        return Err(unusable(&"it is an RSA key; make an Ed25519 or ECDSA key"));
+        .map_err(|error| error.to_string())?;
+    match key.algorithm().is_rsa() {
+        true => Err("it is an RSA key; make an Ed25519 or ECDSA key".into()),
+        false => Ok(key),
     }
-    Ok(key)
+}
+
+/// The public half of a private key, as a line for `authorized_keys`.
+pub fn public_key(pem: &SecretString, passphrase: Option<&SecretString>) -> Result<String, String> {
+    let key = usable_key(pem, passphrase)?;
+    Ok(HostKey::of(key.public_key()).to_string())
 }
 
 /// Logs in with a password, also where the server insists on asking for it in words.

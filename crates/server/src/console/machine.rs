@@ -107,6 +107,7 @@ fn spec(machine: &Machine, now: Timestamp) -> Markup {
                 ("customer", words(&spec.customer_id)),
                 ("BMC credential", words(&spec.bmc_credential)),
                 ("SSH credential", words(&spec.ssh_credential)),
+                ("Root disk", words(&spec.root_disk)),
             ]))
         }
     }

@@ -62,6 +62,7 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
         customer_id: spec.customer_id,
         bmc_credential: spec.bmc_credential,
         ssh_credential: spec.ssh_credential,
+        root_disk: spec.root_disk,
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
     Ok(Described { id, spec, labels })
@@ -122,6 +123,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
             customer_id: machine.spec.customer_id,
             bmc_credential: machine.spec.bmc_credential,
             ssh_credential: machine.spec.ssh_credential,
+            root_disk: machine.spec.root_disk,
         }),
         status: Some(status),
     }

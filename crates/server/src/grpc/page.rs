@@ -18,6 +18,7 @@ pub(super) enum List {
     History,
     Credentials,
     Identities,
+    Images,
 }
 
 impl List {
@@ -30,6 +31,7 @@ impl List {
             Self::History => "history",
             Self::Credentials => "credentials",
             Self::Identities => "identities",
+            Self::Images => "images",
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What is kept for the hardware: notes of orders, sealed credentials, and who a device was when it was met.
 
 use crate::harness::{Db, at, event};
+use model::deploy::{Claim, Deployment, Stage};
 use model::effect::Key;
+use model::id::MachineId;
 use model::id::RunId;
-use store::{CredentialRow, IdentityRow, LockoutRow, NoteRow, StoreError};
+use model::image::{Artifact, Body, DiskFormat, Image};
+use store::{CredentialRow, DeploymentRow, IdentityRow, LockoutRow, NoteRow, Shown, StoreError};
 
 on_both!(
     a_key_begins_once_whoever_comes_first,
@@ -11,6 +14,9 @@ on_both!(
     credentials_have_versions_that_never_repeat,
     a_device_is_met_once,
     the_latest_refusal_counts,
+    an_image_has_its_name_for_itself,
+    a_network_card_is_wanted_once,
+    a_deployment_is_found_by_what_is_shown,
 );
 
 fn key(attempt: u32) -> Key {
@@ -137,4 +143,98 @@ async fn the_latest_refusal_counts(db: Db) {
         let unlocked = db.write(tx!([], |tx| tx.unlock("https://10.0.0.5").await)).await;
         assert_eq!(unlocked, Ok(found));
     }
+}
+
+fn image(name: &str) -> Image {
+    let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
+    let body = Body::Disk { format: DiskFormat::Raw, file };
+    Image { name: name.into(), body, created_at: at(1) }
+}
+
+fn wanted(attempt: u32, machine: &str, macs: &[&str]) -> Deployment {
+    Deployment {
+        key: key(attempt),
+        machine_id: MachineId::trusted(machine),
+        macs: macs.iter().map(ToString::to_string).collect(),
+        image: image("debian-12"),
+        hostname: machine.into(),
+        user: "root".into(),
+        authorized_keys: Vec::new(),
+        root_disk: String::new(),
+        opened_at: at(1),
+        token_until: at(1_000),
+        stage: Stage::Wanted,
+        asked_at: None,
+        session: None,
+        heard_at: None,
+        done: 0,
+        total: 0,
+        said: String::new(),
+        host_keys: Vec::new(),
+    }
+}
+
+async fn an_image_has_its_name_for_itself(db: Db) {
+    for name in ["b", "a"] {
+        let image = image(name);
+        let add = tx!([image], |tx| tx.insert_image(&image, &event()).await);
+        db.write(add).await.unwrap();
+    }
+    let again = tx!([], |tx| tx.insert_image(&image("a"), &event()).await);
+    assert_eq!(db.write(again).await, Err(StoreError::Conflict));
+    let listed = db.read(tx!([], |tx| tx.images("", 10).await)).await.unwrap();
+    assert_eq!(listed, [image("a"), image("b")]);
+    assert_eq!(db.read(tx!([], |tx| tx.images("a", 10).await)).await, Ok(vec![image("b")]));
+    let delete = || tx!([], |tx| tx.delete_image("a", &event()).await);
+    db.write(delete()).await.unwrap();
+    assert_eq!(db.write(delete()).await, Err(StoreError::Conflict));
+    assert_eq!(db.read(tx!([], |tx| tx.image("a").await)).await, Ok(None));
+    // A name may be used anew; its history goes on.
+    db.write(tx!([], |tx| tx.insert_image(&image("a"), &event()).await)).await.unwrap();
+}
+
+async fn a_network_card_is_wanted_once(db: Db) {
+    let open = |attempt, machine: &'static str, token: &'static str| {
+        let one = wanted(attempt, machine, &["52:54:00:00:00:01"]);
+        tx!([one], |tx| tx.insert_deployment(&one, token, at(1)).await)
+    };
+    db.write(open(1, "m-1", "t1")).await.unwrap();
+    assert_eq!(db.write(open(2, "m-2", "t2")).await, Err(StoreError::Conflict));
+    let in_use = || tx!([], |tx| tx.image_in_use("debian-12").await);
+    assert_eq!(db.read(in_use()).await, Ok(true));
+    let machine = MachineId::trusted("m-1");
+    let mine = db.read(tx!([machine], |tx| tx.open_deployments(&machine).await)).await.unwrap();
+    assert_eq!(mine.len(), 1);
+    // One that has ended lets its network cards go, and is written once over what was read.
+    let deployment = Deployment { stage: Stage::Closed, ..mine[0].deployment.clone() };
+    let row = DeploymentRow { deployment, version: mine[0].version };
+    let close = || tx!([row], |tx| tx.update_deployment(&row, at(2)).await);
+    db.write(close()).await.unwrap();
+    assert_eq!(db.write(close()).await, Err(StoreError::Conflict));
+    assert_eq!(db.read(in_use()).await, Ok(false));
+    db.write(open(2, "m-2", "t2")).await.unwrap();
+}
+
+async fn a_deployment_is_found_by_what_is_shown(db: Db) {
+    let macs = ["52:54:00:00:00:01", "52:54:00:00:00:02"];
+    let mut one = wanted(1, "m-1", &macs);
+    let open = tx!([one], |tx| tx.insert_deployment(&one, "token-sum", at(1)).await);
+    db.write(open).await.unwrap();
+    let find = |shown: Shown| tx!([shown], |tx| tx.deployment(&shown).await);
+    for shown in [
+        Shown::Key(key(1)),
+        Shown::Mac(macs[0].into()),
+        Shown::Mac(macs[1].into()),
+        Shown::Token("token-sum".into()),
+    ] {
+        let found = db.read(find(shown.clone())).await.unwrap();
+        assert_eq!(found, Some(DeploymentRow { deployment: one.clone(), version: 1 }), "{shown:?}");
+    }
+    let session = Shown::Session("s".into());
+    assert_eq!(db.read(find(session.clone())).await, Ok(None));
+    one.claim(&Claim { macs: vec![macs[1].into()], session: "s".into() }, at(2)).unwrap();
+    let row = DeploymentRow { deployment: one.clone(), version: 1 };
+    db.write(tx!([row], |tx| tx.update_deployment(&row, at(2)).await)).await.unwrap();
+    let found = db.read(find(session)).await.unwrap();
+    assert_eq!(found, Some(DeploymentRow { deployment: one, version: 2 }));
 }

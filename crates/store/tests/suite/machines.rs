@@ -30,6 +30,7 @@ fn full(id: &str) -> Machine {
         customer_id: "c-9".into(),
         bmc_credential: "bmc".into(),
         ssh_credential: "hosts".into(),
+        root_disk: "serial:S1".into(),
     };
     machine.phase = Phase::Maintenance;
     machine.active_run = Some(RunId::trusted("op-1"));

@@ -1,0 +1,305 @@
+//! Images: what machines can be made to run, and how they find it.
+
+use crate::args::{ImageAddArgs, ImageCommand, NetbootCommand};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure, eprint_quietly};
+use crate::output::Screen;
+use crate::table::{Table, pairs};
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{
+    AddImageRequest, Artifact, DeleteImageRequest, GetImageRequest, GetNetbootConfigRequest, Image,
+    ListImagesRequest, UploadArtifactRequest,
+};
+use std::io::IsTerminal;
+use std::path::Path;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+/// How much is sent at once.
+const PIECE: usize = 1 << 20;
+/// How many pieces may wait to be sent.
+const PIECES: usize = 4;
+/// How a qcow2 file begins.
+const QCOW2: &[u8] = b"QFI\xfb";
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: ImageCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        ImageCommand::Add(args) => {
+            let image = described(client, args).await?;
+            let request = AddImageRequest { image: Some(image) };
+            let added = client.call(client.images().add_image(request)).await?;
+            let words = |image: &Image| {
+                let name = one_line(&image.name);
+                format!(
+                    "image {name} added\n\n{}\nNext: farrier reimage MACHINE --image {name}\n",
+                    describe(image)
+                )
+            };
+            screen.one(&added, words)?;
+        }
+        ImageCommand::List => {
+            let images = pages(None, async |page_size, page_token| {
+                let request = ListImagesRequest { page_size, page_token };
+                let page = client.call(client.images().list_images(request)).await?;
+                Ok((page.images, page.next_page_token))
+            })
+            .await?;
+            screen.many(
+                &images,
+                table,
+                "no images; add one with `farrier image add NAME --file FILE`",
+            )?;
+        }
+        ImageCommand::Get(args) => {
+            let request = GetImageRequest { name: args.name };
+            let image = client.call(client.images().get_image(request)).await?;
+            screen.one(&image, describe)?;
+        }
+        ImageCommand::Delete(args) => {
+            let request = DeleteImageRequest { name: args.name };
+            let gone = client.call(client.images().delete_image(request)).await?;
+            screen.one(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+pub async fn netboot(
+    client: &Client,
+    screen: &mut Screen,
+    command: NetbootCommand,
+) -> Result<Exit, Failure> {
+    let NetbootCommand::Config(args) = command;
+    let request = GetNetbootConfigRequest { interface: args.interface, range: args.range };
+    let config = client.call(client.images().get_netboot_config(request)).await?;
+    screen.one(&config, |config| config.dnsmasq.clone())?;
+    Ok(Exit::Done)
+}
+
+/// The image that the arguments describe, its files uploaded.
+async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
+    let sha256 = args.sha256.unwrap_or_default();
+    let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
+    if let Some(kernel) = &args.kernel {
+        image.kind = args.kind.unwrap_or_else(|| "kernel".into());
+        image.kernel = Some(upload(client, kernel, &sha256).await?);
+        if let Some(initrd) = &args.initrd {
+            image.initrd = Some(upload(client, initrd, "").await?);
+        }
+    } else if let Some(url) = args.url {
+        image.kind = args.kind.or_else(|| kind_of(&url)).ok_or_else(|| no_kind(&url))?;
+        image.file = Some(Artifact { sha256, size: args.size.unwrap_or_default(), url });
+    } else if let Some(file) = &args.file {
+        let shown = file.display().to_string();
+        image.kind = args.kind.or_else(|| kind_of(&shown)).ok_or_else(|| no_kind(&shown))?;
+        check_kind(file, &image.kind)?;
+        image.file = Some(upload(client, file, &sha256).await?);
+    }
+    Ok(image)
+}
+
+/// What a file's name says of its kind.
+fn kind_of(name: &str) -> Option<String> {
+    const ENDS: [(&str, &str); 9] = [
+        (".raw", "raw"),
+        (".img", "raw"),
+        (".qcow2", "qcow2"),
+        (".tar", "tar"),
+        (".tar.gz", "tar"),
+        (".tgz", "tar"),
+        (".tar.zst", "tar"),
+        (".tzst", "tar"),
+        (".iso", "iso"),
+    ];
+    let name = name.to_ascii_lowercase();
+    ENDS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, kind)| kind.to_string())
+}
+
+fn no_kind(name: &str) -> Failure {
+    let said =
+        format!("what {name} is cannot be seen from its name; add --kind raw, qcow2, tar or iso");
+    Failure::refused(said)
+}
+
+/// Many a .img is a qcow2 file. Written to a disk as it is, it would not boot.
+fn check_kind(path: &Path, kind: &str) -> Result<(), Failure> {
+    let mut start = [0; QCOW2.len()];
+    let read = std::fs::File::open(path)
+        .and_then(|mut file| std::io::Read::read(&mut file, &mut start))
+        .map_err(|error| unreadable(path, &error))?;
+    let is_qcow2 = start.get(..read) == Some(QCOW2);
+    match (is_qcow2, kind == "qcow2") {
+        (true, false) => Err(Failure::refused(format!(
+            "{} is a qcow2 image and not {kind}; add --kind qcow2",
+            path.display()
+        ))),
+        (false, true) => Err(Failure::refused(format!(
+            "{} is no qcow2 image; add --kind raw if it is a whole disk",
+            path.display()
+        ))),
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::refused(format!("{}: {error}", path.display()))
+}
+
+/// Sends a file, and says how far it is to whoever sits in front of a terminal.
+async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, Failure> {
+    let unreadable = |error| unreadable(path, &error);
+    let mut file = tokio::fs::File::open(path).await.map_err(unreadable)?;
+    let total = file.metadata().await.map_err(unreadable)?.len();
+    let (sender, receiver) = mpsc::channel(PIECES);
+    let mut images = client.images();
+    let sending =
+        tokio::spawn(async move { images.upload_artifact(ReceiverStream::new(receiver)).await });
+    let mut meter = Meter::new(path, total);
+    let mut sha256 = sha256.to_string();
+    loop {
+        let mut data = Vec::with_capacity(PIECE);
+        (&mut file).take(PIECE as u64).read_to_end(&mut data).await.map_err(unreadable)?;
+        if data.is_empty() {
+            break;
+        }
+        meter.sent(data.len());
+        let request = UploadArtifactRequest { sha256: std::mem::take(&mut sha256), data };
+        if sender.send(request).await.is_err() {
+            // The server has said no; its answer says why.
+            break;
+        }
+    }
+    drop(sender);
+    let answer = sending.await.map_err(|error| Failure::bug(error.to_string()))?;
+    meter.end();
+    answer.map(tonic::Response::into_inner).map_err(|status| client.failure(status))
+}
+
+/// How far an upload is, on one line of the terminal.
+struct Meter {
+    name: String,
+    total: u64,
+    sent: u64,
+    shown: Option<u64>,
+}
+
+impl Meter {
+    fn new(path: &Path, total: u64) -> Self {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let shown = std::io::stderr().is_terminal().then_some(0);
+        Self { name, total, sent: 0, shown }
+    }
+
+    fn sent(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+        let percent = self.sent.saturating_mul(100) / self.total.max(1);
+        if self.shown.is_some_and(|shown| shown < percent) {
+            self.shown = Some(percent);
+            eprint_quietly(&format!("\ruploading {}: {percent} %", one_line(&self.name)));
+        }
+    }
+
+    fn end(&self) {
+        if self.shown.is_some() {
+            eprint_quietly("\n");
+        }
+    }
+}
+
+fn table(images: &[Image], wide: bool) -> Table {
+    let clock = Clock::system();
+    let names = ["NAME", "KIND", "SIZE", "ADDED"];
+    let more = ["SHA256"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for image in images {
+        let size: i64 = files(image).iter().map(|(_, file)| file.size).sum();
+        let mut row = vec![
+            (&image.name).into(),
+            (&image.kind).into(),
+            bytes(size).into(),
+            clock.ago(image.created_at.as_ref()).into(),
+        ];
+        if wide {
+            let sums: Vec<&str> =
+                files(image).iter().map(|(_, file)| file.sha256.as_str()).collect();
+            row.push(sums.join(",").into());
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn files(image: &Image) -> Vec<(&'static str, &Artifact)> {
+    let all = [("File:", &image.file), ("Kernel:", &image.kernel), ("Initrd:", &image.initrd)];
+    all.into_iter().filter_map(|(name, file)| file.as_ref().map(|file| (name, file))).collect()
+}
+
+fn describe(image: &Image) -> String {
+    let mut facts = vec![("Image:", image.name.clone()), ("Kind:", image.kind.clone())];
+    for (name, file) in files(image) {
+        let place = if file.url.is_empty() { "kept by the server" } else { &file.url };
+        facts.push((name, format!("{} ({} bytes), {place}", bytes(file.size), file.size)));
+        facts.push(("SHA-256:", file.sha256.clone()));
+    }
+    if !image.cmdline.is_empty() {
+        facts.push(("Command line:", image.cmdline.clone()));
+    }
+    facts.push(("Added:", Clock::system().ago(image.created_at.as_ref())));
+    pairs(&facts)
+}
+
+/// A size as people say it.
+fn bytes(size: i64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = size.max(0) as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{size} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_is_seen_from_the_name_or_asked_for() {
+        for (name, kind) in [
+            ("debian.qcow2", Some("qcow2")),
+            ("Disk.RAW", Some("raw")),
+            ("http://h/rootfs.tar.zst", Some("tar")),
+            ("x.iso", Some("iso")),
+            ("vmlinuz", None),
+        ] {
+            assert_eq!(kind_of(name).as_deref(), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_qcow2_file_is_not_taken_for_a_raw_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk.img");
+        std::fs::write(&path, b"QFI\xfb\0\0\0\x03").unwrap();
+        check_kind(&path, "qcow2").unwrap();
+        assert!(check_kind(&path, "raw").unwrap_err().message.contains("--kind qcow2"));
+        std::fs::write(&path, b"\0").unwrap();
+        assert!(check_kind(&path, "qcow2").is_err());
+        check_kind(&path, "raw").unwrap();
+    }
+
+    #[test]
+    fn sizes_are_spoken() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(5 << 30), "5.0 GiB");
+    }
+}

@@ -1,0 +1,395 @@
+//! Deployments: a machine that is to boot over the network and have an image put on it.
+//!
+//! It is wanted for one attempt at one step, under that attempt's key. While it is wanted, the machine is told by its MAC what
+//! to boot, with a token. The token is good for one claim, by one who chose a session of its own: whoever repeats the claim
+//! under the same session gets the same answer, and anybody else none. From then on the session is what counts.
+
+use crate::effect::Key;
+use crate::fault::{Code, Fault};
+use crate::id::MachineId;
+use crate::image::Image;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Deployment {
+    pub key: Key,
+    pub machine_id: MachineId,
+    pub macs: Vec<String>,
+    pub image: Image,
+    pub hostname: String,
+    pub user: String,
+    pub authorized_keys: Vec<String>,
+    /// Which disk, or empty: the only one there is.
+    pub root_disk: String,
+    pub opened_at: Timestamp,
+    pub token_until: Timestamp,
+    pub stage: Stage,
+    /// When the machine asked last for what it boots.
+    pub asked_at: Option<Timestamp>,
+    /// The checksum of the session that claimed it.
+    pub session: Option<String>,
+    /// When whoever claimed it said something last.
+    pub heard_at: Option<Timestamp>,
+    pub done: u64,
+    pub total: u64,
+    pub said: String,
+    /// Whom one will meet there afterwards.
+    pub host_keys: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// The machine is told what to boot.
+    Wanted,
+    Claimed,
+    Writing,
+    Installing,
+    Installed,
+    /// It may go and boot what was installed.
+    Released,
+    Failed(Trouble),
+    /// The new system has answered.
+    Finished,
+    /// Nobody wants it any more.
+    Closed,
+}
+
+/// What the deploy environment could not do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Trouble {
+    ChecksumWrong,
+    DiskTooSmall,
+    DiskMissing,
+    DiskAmbiguous,
+    ImageBroken,
+    InstallFailed,
+}
+
+/// Who asks to carry it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    pub macs: Vec<String>,
+    /// The checksum of the session it chose.
+    pub session: String,
+}
+
+/// How it goes, as the deploy environment says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub step: ReportStep,
+    pub done: u64,
+    pub total: u64,
+    pub said: String,
+    pub host_keys: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReportStep {
+    Writing,
+    Installing,
+    Installed,
+    Failed(Trouble),
+}
+
+/// What becomes of it, as its provider decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Steer {
+    /// The machine may go and boot what was installed.
+    Release,
+    /// The new system has answered.
+    Finish,
+    /// Nothing more may happen under it.
+    Close,
+}
+
+/// What the deploy environment is to do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    GoOn,
+    Reboot,
+    Stop,
+}
+
+/// Why a claim or a session was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Denied {
+    TokenUnknown,
+    TokenUsed,
+    TokenExpired,
+    MacRefused,
+    SessionUnknown,
+}
+
+impl Denied {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TokenUnknown => "token-unknown",
+            Self::TokenUsed => "token-used",
+            Self::TokenExpired => "token-expired",
+            Self::MacRefused => "mac-refused",
+            Self::SessionUnknown => "session-unknown",
+        }
+    }
+
+    pub const fn said(self) -> &'static str {
+        match self {
+            Self::TokenUnknown => "no operation has given out this token",
+            Self::TokenUsed => "this token was used before; a token is good once",
+            Self::TokenExpired => "this token has expired; boot the machine again with a new run",
+            Self::MacRefused => "this token was given out for another machine",
+            Self::SessionUnknown => "no operation is under way for this session",
+        }
+    }
+}
+
+/// A word about progress alone is written down no more often than this.
+pub const HEARD_EVERY: Duration = Duration::from_secs(3);
+
+impl Deployment {
+    /// Whether anything may still happen under it.
+    pub const fn open(&self) -> bool {
+        !matches!(self.stage, Stage::Finished | Stage::Closed)
+    }
+
+    /// Whether the machine is told what to boot.
+    pub fn boots(&self, now: Timestamp) -> bool {
+        self.stage == Stage::Wanted && now < self.token_until
+    }
+
+    /// Lets whoever has the token carry it out.
+    pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<(), Denied> {
+        if self.session.as_ref() == Some(&claim.session) {
+            return if self.open() { Ok(()) } else { Err(Denied::TokenUsed) };
+        }
+        if self.session.is_some() || self.stage != Stage::Wanted {
+            return Err(Denied::TokenUsed);
+        }
+        if now >= self.token_until {
+            return Err(Denied::TokenExpired);
+        }
+        if !claim.macs.iter().any(|mac| self.macs.contains(mac)) {
+            return Err(Denied::MacRefused);
+        }
+        self.stage = Stage::Claimed;
+        self.session = Some(claim.session.clone());
+        self.heard_at = Some(now);
+        Ok(())
+    }
+
+    /// Takes in how it goes. The flag says whether it is worth writing down.
+    pub fn hear(&mut self, report: &Report, now: Timestamp) -> (Then, bool) {
+        let then = match self.stage {
+            Stage::Released => return (Then::Reboot, false),
+            Stage::Wanted | Stage::Finished | Stage::Closed => return (Then::Stop, false),
+            Stage::Failed(_) => return (Then::GoOn, false),
+            Stage::Claimed | Stage::Writing | Stage::Installing | Stage::Installed => Then::GoOn,
+        };
+        let before = self.stage;
+        self.stage = match report.step {
+            // What was said late, or again, takes nothing back.
+            ReportStep::Writing if before == Stage::Claimed => Stage::Writing,
+            ReportStep::Installing if matches!(before, Stage::Claimed | Stage::Writing) => {
+                Stage::Installing
+            }
+            ReportStep::Writing | ReportStep::Installing => before,
+            ReportStep::Installed => Stage::Installed,
+            ReportStep::Failed(trouble) => Stage::Failed(trouble),
+        };
+        let quiet = self.heard_at.is_some_and(|heard| now.since(heard) < HEARD_EVERY);
+        if before == self.stage && quiet {
+            return (then, false);
+        }
+        self.heard_at = Some(now);
+        self.done = report.done;
+        self.total = report.total;
+        self.said.clone_from(&report.said);
+        if !report.host_keys.is_empty() {
+            self.host_keys.clone_from(&report.host_keys);
+        }
+        (then, true)
+    }
+
+    /// Takes the engine's word for how it goes on. False: nothing changed.
+    pub fn steer(&mut self, to: Steer) -> bool {
+        let next = match to {
+            Steer::Release if self.stage == Stage::Installed => Stage::Released,
+            Steer::Release => return false,
+            Steer::Finish if self.open() => Stage::Finished,
+            Steer::Close if self.open() => Stage::Closed,
+            Steer::Finish | Steer::Close => return false,
+        };
+        self.stage = next;
+        true
+    }
+
+    /// What the new system says of itself when it is asked which image it is.
+    pub fn stamp(&self) -> String {
+        stamp(&self.image, &self.key)
+    }
+
+    /// How far it is, from 0 to 100.
+    pub fn percent(&self) -> u64 {
+        match self.total {
+            0 => 0,
+            total => (u128::from(self.done.min(total)) * 100 / u128::from(total)) as u64,
+        }
+    }
+}
+
+/// The image, its checksum, and the attempt that put it there, a line each.
+pub fn stamp(image: &Image, key: &Key) -> String {
+    format!("{}by {key}\n", image_lines(image))
+}
+
+/// The lines of a stamp that say which image it is, whoever put it there.
+pub fn image_lines(image: &Image) -> String {
+    let sums: Vec<_> = image.body.artifacts().iter().map(|one| one.sha256.as_str()).collect();
+    format!("image {}\nsha256 {}\n", image.name, sums.join(" "))
+}
+
+impl Trouble {
+    pub const ALL: [Trouble; 6] = [
+        Self::ChecksumWrong,
+        Self::DiskTooSmall,
+        Self::DiskMissing,
+        Self::DiskAmbiguous,
+        Self::ImageBroken,
+        Self::InstallFailed,
+    ];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ChecksumWrong => "checksum-wrong",
+            Self::DiskTooSmall => "disk-too-small",
+            Self::DiskMissing => "disk-missing",
+            Self::DiskAmbiguous => "disk-ambiguous",
+            Self::ImageBroken => "image-broken",
+            Self::InstallFailed => "install-failed",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|trouble| trouble.as_str() == name)
+    }
+
+    pub fn fault(self, said: &str) -> Fault {
+        let code = match self {
+            Self::ChecksumWrong => Code::ChecksumWrong,
+            Self::DiskTooSmall | Self::DiskMissing | Self::DiskAmbiguous => Code::DiskUnfit,
+            Self::ImageBroken | Self::InstallFailed => Code::InstallFailed,
+        };
+        Fault::new(code, said)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RunId;
+    use crate::image::{Artifact, Body, DiskFormat};
+
+    const MAC: &str = "52:54:00:00:00:01";
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
+    fn wanted() -> Deployment {
+        let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
+        let body = Body::Disk { format: DiskFormat::Raw, file };
+        Deployment {
+            key: Key::new(&RunId::trusted("op-1"), "repave-os", 1),
+            machine_id: MachineId::trusted("m-1"),
+            macs: vec![MAC.into()],
+            image: Image { name: "debian-12".into(), body, created_at: at(0) },
+            hostname: "m-1".into(),
+            user: "root".into(),
+            authorized_keys: Vec::new(),
+            root_disk: String::new(),
+            opened_at: at(0),
+            token_until: at(100),
+            stage: Stage::Wanted,
+            asked_at: None,
+            session: None,
+            heard_at: None,
+            done: 0,
+            total: 0,
+            said: String::new(),
+            host_keys: Vec::new(),
+        }
+    }
+
+    fn claim(session: &str, mac: &str) -> Claim {
+        Claim { macs: vec!["52:54:00:00:00:99".into(), mac.into()], session: session.into() }
+    }
+
+    fn report(step: ReportStep, done: u64) -> Report {
+        let said = format!("{step:?}");
+        Report { step, done, total: 200, said, host_keys: Vec::new() }
+    }
+
+    #[test]
+    fn a_token_is_good_once_in_time_and_for_its_machine() {
+        let mut taken = wanted();
+        taken.claim(&claim("a", MAC), at(1)).unwrap();
+        let closed = Deployment { stage: Stage::Closed, ..wanted() };
+        let ended = Deployment { stage: Stage::Finished, ..taken.clone() };
+        let table = [
+            ("first", wanted(), claim("a", MAC), 99, Ok(())),
+            ("late", wanted(), claim("a", MAC), 100, Err(Denied::TokenExpired)),
+            (
+                "other machine",
+                wanted(),
+                claim("a", "52:54:00:00:00:02"),
+                1,
+                Err(Denied::MacRefused),
+            ),
+            ("twice", taken.clone(), claim("b", MAC), 2, Err(Denied::TokenUsed)),
+            ("the answer was lost", taken.clone(), claim("a", MAC), 200, Ok(())),
+            ("not wanted any more", closed, claim("a", MAC), 1, Err(Denied::TokenUsed)),
+            ("ended", ended, claim("a", MAC), 3, Err(Denied::TokenUsed)),
+        ];
+        for (case, mut deployment, claim, now, expected) in table {
+            assert_eq!(deployment.claim(&claim, at(now)), expected, "{case}");
+        }
+    }
+
+    #[test]
+    fn it_goes_forward_only() {
+        let mut one = wanted();
+        one.claim(&claim("a", MAC), at(1)).unwrap();
+        let told = |one: &mut Deployment, step, done, now| {
+            let (then, write) = one.hear(&report(step, done), at(now));
+            (one.stage, then, write)
+        };
+        use ReportStep as R;
+        assert_eq!(told(&mut one, R::Writing, 1, 2), (Stage::Writing, Then::GoOn, true));
+        assert_eq!(told(&mut one, R::Writing, 2, 3), (Stage::Writing, Then::GoOn, false));
+        assert_eq!(told(&mut one, R::Writing, 100, 6), (Stage::Writing, Then::GoOn, true));
+        assert_eq!(one.percent(), 50);
+        assert!(!one.steer(Steer::Release), "there is nothing to boot");
+        assert_eq!(told(&mut one, R::Installed, 200, 7), (Stage::Installed, Then::GoOn, true));
+        assert_eq!(told(&mut one, R::Writing, 3, 20), (Stage::Installed, Then::GoOn, true));
+        assert!(one.steer(Steer::Release) && !one.steer(Steer::Release));
+        assert_eq!(told(&mut one, R::Installed, 200, 30), (Stage::Released, Then::Reboot, false));
+        assert!(one.steer(Steer::Close) && !one.steer(Steer::Finish));
+        assert_eq!(told(&mut one, R::Writing, 200, 31), (Stage::Closed, Then::Stop, false));
+    }
+
+    #[test]
+    fn what_went_wrong_stays_wrong() {
+        let mut one = wanted();
+        one.claim(&claim("a", MAC), at(1)).unwrap();
+        let failed = ReportStep::Failed(Trouble::DiskTooSmall);
+        assert_eq!(one.hear(&report(failed, 0), at(2)), (Then::GoOn, true));
+        assert_eq!(one.hear(&report(ReportStep::Installed, 0), at(9)), (Then::GoOn, false));
+        assert_eq!(one.stage, Stage::Failed(Trouble::DiskTooSmall));
+        for trouble in Trouble::ALL {
+            assert_eq!(Trouble::parse(trouble.as_str()), Some(trouble));
+        }
+    }
+}

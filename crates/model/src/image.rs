@@ -1,0 +1,232 @@
+//! Images: what a machine can be made to run, by name.
+//!
+//! An image never changes once it is in the catalogue: what is written to a disk today under a name is what was written
+//! yesterday. Its files are known by their checksums, and whoever writes them to a disk checks them again.
+
+use crate::refusal::Refusal;
+use crate::text;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    pub name: String,
+    pub body: Body,
+    pub created_at: Timestamp,
+}
+
+/// What an image is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Body {
+    /// A system for a disk, written there by the deploy environment.
+    Disk { format: DiskFormat, file: Artifact },
+    /// A kernel that is booted over the network: somebody's own installer.
+    Kernel { kernel: Artifact, initrd: Option<Artifact>, cmdline: String },
+    /// A disc that the BMC shows to the machine.
+    Iso { file: Artifact },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskFormat {
+    Raw,
+    Qcow2,
+    /// The files of a root file system.
+    Tar,
+}
+
+impl DiskFormat {
+    pub const ALL: [DiskFormat; 3] = [Self::Raw, Self::Qcow2, Self::Tar];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+            Self::Tar => "tar",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.as_str() == name)
+    }
+}
+
+/// A file, known by what is in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Artifact {
+    /// In lower-case hexadecimal.
+    pub sha256: String,
+    pub size: u64,
+    /// Where a machine fetches it. None: from Farrier, which has it.
+    pub url: Option<String>,
+}
+
+const SHA256_DIGITS: usize = 64;
+const MAX_CMDLINE: usize = 2_048;
+/// What a kernel's command line may leave to be filled in.
+pub const PLACEHOLDERS: [&str; 5] = ["{url}", "{token}", "{mac}", "{hostname}", "{machine}"];
+
+impl Body {
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Disk { format, .. } => format.as_str(),
+            Self::Kernel { .. } => "kernel",
+            Self::Iso { .. } => "iso",
+        }
+    }
+
+    pub fn artifacts(&self) -> Vec<&Artifact> {
+        match self {
+            Self::Disk { file, .. } | Self::Iso { file } => vec![file],
+            Self::Kernel { kernel, initrd, .. } => {
+                std::iter::once(kernel).chain(initrd.as_ref()).collect()
+            }
+        }
+    }
+
+    /// Whether what is booted tells Farrier how it goes on. What does not is only waited for.
+    pub fn phones_home(&self) -> bool {
+        match self {
+            Self::Disk { .. } => true,
+            Self::Kernel { cmdline, .. } => cmdline.contains("{token}"),
+            Self::Iso { .. } => false,
+        }
+    }
+}
+
+impl Image {
+    /// Checks every field.
+    pub fn checked(self) -> Result<Self, Refusal> {
+        text::name("image.name", &self.name)?;
+        match &self.body {
+            Body::Disk { file, .. } | Body::Iso { file } => file.check("image.file")?,
+            Body::Kernel { kernel, initrd, cmdline } => {
+                kernel.check("image.kernel")?;
+                if let Some(initrd) = initrd {
+                    initrd.check("image.initrd")?;
+                }
+                check_cmdline(cmdline)?;
+                if kernel.url.is_some() || initrd.as_ref().is_some_and(|one| one.url.is_some()) {
+                    return Err(Refusal::invalid(
+                        "image.kernel",
+                        "is fetched from elsewhere",
+                        "upload it, as nobody checks its checksum there",
+                    ));
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl Artifact {
+    fn check(&self, field: &str) -> Result<(), Refusal> {
+        sha256(&format!("{field}.sha256"), &self.sha256)?;
+        if self.size == 0 {
+            return Err(Refusal::invalid(&format!("{field}.size"), "is 0", "use its real size"));
+        }
+        let Some(url) = &self.url else { return Ok(()) };
+        let field = format!("{field}.url");
+        text::short(&field, url)?;
+        match url.strip_prefix("http://") {
+            Some(rest) if !rest.is_empty() => Ok(()),
+            Some(_) | None => Err(Refusal::invalid(
+                &field,
+                format!("is {url:?}"),
+                "write http://ADDRESS/…: the deploy environment speaks no TLS, and the checksum \
+                 is what it trusts",
+            )),
+        }
+    }
+}
+
+/// A checksum as `sha256sum` prints it.
+pub fn sha256(field: &str, value: &str) -> Result<(), Refusal> {
+    let digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
+    if value.len() == SHA256_DIGITS && value.chars().all(digit) {
+        return Ok(());
+    }
+    let instead = "write the 64 digits that sha256sum prints";
+    Err(Refusal::invalid(field, format!("{value:?} is no SHA-256 checksum"), instead))
+}
+
+fn check_cmdline(cmdline: &str) -> Result<(), Refusal> {
+    const FIELD: &str = "image.cmdline";
+    if cmdline.len() > MAX_CMDLINE {
+        let problem = format!("has {} bytes", cmdline.len());
+        return Err(Refusal::invalid(FIELD, problem, format!("use at most {MAX_CMDLINE}")));
+    }
+    if cmdline.chars().any(char::is_control) {
+        return Err(Refusal::invalid(FIELD, "has control characters", "write one line"));
+    }
+    let unknown = cmdline.split_whitespace().find(|word| {
+        let rest =
+            PLACEHOLDERS.iter().fold(word.to_string(), |word, known| word.replace(known, ""));
+        rest.contains('{') || rest.contains('}')
+    });
+    match unknown {
+        None => Ok(()),
+        Some(word) => Err(Refusal::invalid(
+            FIELD,
+            format!("has {word:?}"),
+            format!("what is filled in is {}", PLACEHOLDERS.join(", ")),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn artifact(url: Option<&str>) -> Artifact {
+        Artifact { sha256: "a".repeat(64), size: 1, url: url.map(String::from) }
+    }
+
+    fn kernel(cmdline: &str) -> Body {
+        Body::Kernel { kernel: artifact(None), initrd: None, cmdline: cmdline.into() }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let raw = |file| Body::Disk { format: DiskFormat::Raw, file };
+        let cases = [
+            ("debian-12", raw(artifact(None)), None),
+            ("debian-12", raw(artifact(Some("http://10.0.0.1/x"))), None),
+            ("Debian 12", raw(artifact(None)), Some("image.name")),
+            (
+                "d",
+                raw(Artifact { sha256: "A".repeat(64), ..artifact(None) }),
+                Some("image.file.sha256"),
+            ),
+            ("d", raw(Artifact { size: 0, ..artifact(None) }), Some("image.file.size")),
+            ("d", raw(artifact(Some("https://10.0.0.1/x"))), Some("image.file.url")),
+            ("d", raw(artifact(Some("http://"))), Some("image.file.url")),
+            ("d", kernel("console=ttyS0 a={url}/x token={token}"), None),
+            ("d", kernel("a={tokn}"), Some("image.cmdline")),
+            ("d", kernel("a\nb"), Some("image.cmdline")),
+            (
+                "d",
+                Body::Kernel {
+                    kernel: artifact(Some("http://h/k")),
+                    initrd: None,
+                    cmdline: String::new(),
+                },
+                Some("image.kernel"),
+            ),
+        ];
+        for (name, body, wrong) in cases {
+            let image = Image { name: name.into(), body, created_at: Timestamp::default() };
+            let shown = format!("{image:?}");
+            let field = image.checked().err().and_then(|refusal| refusal.field);
+            assert_eq!(field.as_deref(), wrong, "{shown}");
+        }
+    }
+
+    #[test]
+    fn only_who_gets_a_token_can_phone_home() {
+        assert!(kernel("t={token}").phones_home());
+        assert!(!kernel("quiet").phones_home());
+        assert!(!Body::Iso { file: artifact(None) }.phones_home());
+    }
+}

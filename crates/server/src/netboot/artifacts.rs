@@ -1,0 +1,177 @@
+//! The files of images, by their checksums. A file is there whole or not at all.
+
+use futures_util::{Stream, StreamExt};
+use model::image::{self, Artifact};
+use model::refusal::Refusal;
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::fs::{self, File};
+use tokio::io::AsyncWriteExt;
+
+/// What is half there begins like this.
+const PART: &str = ".part-";
+/// So old that nobody is still sending it: replicas share the folder.
+const PART_AGE: Duration = Duration::from_secs(24 * 3_600);
+static PARTS: AtomicU64 = AtomicU64::new(0);
+
+#[derive(Debug, Clone)]
+pub struct Artifacts {
+    dir: PathBuf,
+}
+
+/// Why a file was not taken in.
+#[derive(Debug)]
+pub enum NotTaken<E> {
+    Refused(Refusal),
+    /// Whoever sent it went away.
+    Cut(E),
+}
+
+impl Artifacts {
+    /// The folder, made if it is missing. What a server that was killed had half taken in is removed.
+    pub fn open(dir: PathBuf) -> std::io::Result<Self> {
+        std::fs::create_dir_all(&dir)?;
+        for entry in std::fs::read_dir(&dir)? {
+            let entry = entry?;
+            let half = entry.file_name().to_string_lossy().starts_with(PART);
+            if half && entry.metadata()?.modified()?.elapsed().is_ok_and(|age| age > PART_AGE) {
+                std::fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(Self { dir })
+    }
+
+    pub fn path(&self, artifact: &Artifact) -> PathBuf {
+        self.dir.join(&artifact.sha256)
+    }
+
+    /// A file that is here, by its checksum.
+    pub async fn find(&self, field: &str, sha256: &str) -> Result<Artifact, Refusal> {
+        image::sha256(&format!("{field}.sha256"), sha256)?;
+        match fs::metadata(self.dir.join(sha256)).await {
+            Ok(found) => Ok(Artifact { sha256: sha256.into(), size: found.len(), url: None }),
+            Err(_) => {
+                let problem = format!("{sha256} was not uploaded to this server");
+                Err(Refusal::invalid(field, problem, "use `farrier image add NAME --file FILE`"))
+            }
+        }
+    }
+
+    /// Takes a file in. `expected` may be empty.
+    pub async fn receive<E>(
+        &self,
+        expected: &str,
+        pieces: impl Stream<Item = Result<Vec<u8>, E>>,
+    ) -> Result<Artifact, NotTaken<E>> {
+        let part = PartFile(self.dir.join(format!(
+            "{PART}{}-{}",
+            std::process::id(),
+            PARTS.fetch_add(1, Ordering::Relaxed)
+        )));
+        let (sha256, size) = write(&part.0, pieces).await?;
+        let wrong = |said: String| {
+            NotTaken::Refused(Refusal::invalid("sha256", said, "upload it again, or correct it"))
+        };
+        if !expected.is_empty() && expected != sha256 {
+            return Err(wrong(format!("is {expected}, and the file that arrived has {sha256}")));
+        }
+        if size == 0 {
+            return Err(NotTaken::Refused(Refusal::invalid("data", "is empty", "send the file")));
+        }
+        fs::rename(&part.0, self.dir.join(&sha256)).await.map_err(no_space)?;
+        sync_dir(&self.dir).await.map_err(no_space)?;
+        Ok(Artifact { sha256, size, url: None })
+    }
+
+    /// Removes a file that no image has any more.
+    pub async fn remove(&self, artifact: &Artifact) {
+        if artifact.url.is_none()
+            && let Err(error) = fs::remove_file(self.path(artifact)).await
+        {
+            tracing::warn!(%error, sha256 = artifact.sha256, "a file of a deleted image stays");
+        }
+    }
+}
+
+/// A file that is removed unless it was renamed.
+struct PartFile(PathBuf);
+
+impl Drop for PartFile {
+    fn drop(&mut self) {
+        // It is gone when it was renamed.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+async fn write<E>(
+    path: &Path,
+    pieces: impl Stream<Item = Result<Vec<u8>, E>>,
+) -> Result<(String, u64), NotTaken<E>> {
+    let mut file = File::create_new(path).await.map_err(no_space)?;
+    let mut digest = Sha256::new();
+    let mut size = 0;
+    let mut pieces = std::pin::pin!(pieces);
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.map_err(NotTaken::Cut)?;
+        digest.update(&piece);
+        size += piece.len() as u64;
+        file.write_all(&piece).await.map_err(no_space)?;
+    }
+    file.sync_all().await.map_err(no_space)?;
+    let sha256 = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((sha256, size))
+}
+
+async fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    File::open(dir).await?.sync_all().await
+}
+
+fn no_space<E>(error: std::io::Error) -> NotTaken<E> {
+    let said = format!("the server cannot keep the file: {error}; make room in its images folder");
+    NotTaken::Refused(Refusal::precondition("NO_ROOM", said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::stream;
+
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    fn pieces(cut: bool) -> impl Stream<Item = Result<Vec<u8>, &'static str>> {
+        let end = if cut { Err("gone") } else { Ok(b"c".to_vec()) };
+        stream::iter([Ok(b"a".to_vec()), Ok(b"b".to_vec()), end])
+    }
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_file_is_there_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let artifacts = Artifacts::open(dir.path().into()).unwrap();
+        let cut = artifacts.receive("", pieces(true)).await;
+        assert!(matches!(cut, Err(NotTaken::Cut("gone"))));
+        let wrong = artifacts.receive(&"0".repeat(64), pieces(false)).await;
+        assert!(matches!(wrong, Err(NotTaken::Refused(_))));
+        assert_eq!(names(dir.path()), Vec::<String>::new());
+        for _ in 0..2 {
+            let taken = artifacts.receive(ABC, pieces(false)).await.unwrap();
+            assert_eq!((taken.sha256.as_str(), taken.size), (ABC, 3));
+        }
+        assert_eq!(names(dir.path()), [ABC]);
+        assert_eq!(artifacts.find("file", ABC).await.unwrap().size, 3);
+        assert!(artifacts.find("file", "../../etc/passwd").await.is_err());
+        assert!(artifacts.find("file", &"0".repeat(64)).await.is_err());
+        let half = File::create(dir.path().join(".part-1-1")).await.unwrap().into_std().await;
+        Artifacts::open(dir.path().into()).unwrap();
+        assert_eq!(names(dir.path()).len(), 2, "somebody may still be sending it");
+        half.set_modified(std::time::SystemTime::now() - 2 * PART_AGE).unwrap();
+        Artifacts::open(dir.path().into()).unwrap();
+        assert_eq!(names(dir.path()), [ABC]);
+    }
+}

@@ -1,0 +1,151 @@
+//! What a machine's firmware is told, in iPXE's language.
+
+use crate::config::Netboot;
+use engine::vault::Boot;
+use model::image::Body;
+
+/// How often a machine asks again before it boots from its disk: Farrier may be starting again.
+const TRIES: [&str; 3] = ["a", "b", "c"];
+
+/// For every machine: ask on with the MAC address of the card it boots from; who is not wanted boots from its disk.
+pub fn first(url: &str) -> String {
+    let mut script = String::from("#!ipxe\n");
+    let ask = format!("chain --replace {url}/netboot/by-mac/${{netX/mac:hexhyp}}");
+    for (index, name) in TRIES.iter().enumerate() {
+        match TRIES.get(index + 1) {
+            Some(next) => script += &format!(":{name}\n{ask} || sleep 2\ngoto {next}\n"),
+            None => script += &format!(":{name}\n{ask} || goto disk\n"),
+        }
+    }
+    script
+        + ":disk\necho Farrier does not want this machine; it boots from its disk\n\
+              iseq ${platform} pcbios && sanboot --no-describe --drive 0x80 || exit\n"
+}
+
+/// For a machine that is wanted.
+pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
+    let (deployment, token) = (&boot.deployment, &boot.token);
+    let url = settings.url();
+    let what = match &deployment.image.body {
+        Body::Disk { .. } => "the deploy environment",
+        Body::Kernel { .. } => deployment.image.name.as_str(),
+        // The BMC shows the disc; there is nothing to fetch.
+        Body::Iso { .. } => return "#!ipxe\nexit\n".into(),
+    };
+    let initrd = match &deployment.image.body {
+        Body::Disk { .. } | Body::Kernel { initrd: Some(_), .. } => true,
+        Body::Kernel { initrd: None, .. } | Body::Iso { .. } => false,
+    };
+    let mut words: Vec<String> = Vec::new();
+    if initrd {
+        // UEFI hands the ramdisk over by this name.
+        words.push("initrd=initrd".into());
+    }
+    match &deployment.image.body {
+        Body::Disk { .. } => {
+            words.extend(settings.cmdline.split_whitespace().map(String::from));
+            words.push(format!("farrier.url={url} farrier.token={token} farrier.mac={mac}"));
+        }
+        Body::Kernel { cmdline, .. } => words.push(
+            cmdline
+                .replace("{url}", &url)
+                .replace("{token}", token)
+                .replace("{mac}", mac)
+                .replace("{hostname}", &deployment.hostname)
+                .replace("{machine}", deployment.machine_id.as_str()),
+        ),
+        Body::Iso { .. } => {}
+    }
+    let mut script = format!(
+        "#!ipxe\necho Farrier: {} boots {what} for {}\n:kernel\n\
+         kernel {url}/netboot/{token}/kernel {} || goto again_kernel\n",
+        deployment.machine_id,
+        deployment.key,
+        words.join(" ")
+    );
+    if initrd {
+        script += &format!(
+            ":initrd\ninitrd --name initrd {url}/netboot/{token}/initrd || goto again_initrd\n"
+        );
+    }
+    script += "boot\n:again_kernel\nsleep 3\ngoto kernel\n";
+    if initrd {
+        script += ":again_initrd\nsleep 3\ngoto initrd\n";
+    }
+    script
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::deploy::{Deployment, Stage};
+    use model::effect::Key;
+    use model::id::{MachineId, RunId};
+    use model::image::{Artifact, DiskFormat, Image};
+    use model::time::Timestamp;
+
+    fn boot(body: Body) -> Boot {
+        let now = Timestamp::default();
+        let deployment = Deployment {
+            key: Key::new(&RunId::trusted("op-1"), "repave-os", 1),
+            machine_id: MachineId::trusted("m-1"),
+            macs: Vec::new(),
+            image: Image { name: "mine".into(), body, created_at: now },
+            hostname: "node-1".into(),
+            user: "root".into(),
+            authorized_keys: Vec::new(),
+            root_disk: String::new(),
+            opened_at: now,
+            token_until: now,
+            stage: Stage::Wanted,
+            asked_at: None,
+            session: None,
+            heard_at: None,
+            done: 0,
+            total: 0,
+            said: String::new(),
+            host_keys: Vec::new(),
+        };
+        Boot { deployment, token: "t0k".into() }
+    }
+
+    fn settings() -> Netboot {
+        let listen = Some("10.0.0.1:8480".parse().unwrap());
+        Netboot { listen, cmdline: "console=ttyS0".into(), ..Netboot::default() }
+    }
+
+    #[test]
+    fn a_disk_image_boots_the_deploy_environment_with_its_token() {
+        let file = Artifact { sha256: "a".repeat(64), size: 1, url: None };
+        let boot = boot(Body::Disk { format: DiskFormat::Raw, file });
+        let script = of(&settings(), &boot, "52:54:00:00:00:01");
+        let kernel = "kernel http://10.0.0.1:8480/netboot/t0k/kernel initrd=initrd console=ttyS0 \
+                      farrier.url=http://10.0.0.1:8480 farrier.token=t0k \
+                      farrier.mac=52:54:00:00:00:01 || goto again_kernel\n";
+        assert!(script.starts_with("#!ipxe\n") && script.contains(kernel), "{script}");
+        assert!(script.contains("initrd --name initrd http://10.0.0.1:8480/netboot/t0k/initrd"));
+    }
+
+    #[test]
+    fn an_installer_of_ones_own_gets_what_it_asks_for() {
+        let kernel = Artifact { sha256: "a".repeat(64), size: 1, url: None };
+        let cmdline = "quiet seed={url}/x?t={token} ip={mac} {hostname} {machine}".into();
+        let script = of(
+            &settings(),
+            &boot(Body::Kernel { kernel, initrd: None, cmdline }),
+            "52:54:00:00:00:01",
+        );
+        let words = " quiet seed=http://10.0.0.1:8480/x?t=t0k ip=52:54:00:00:00:01 node-1 m-1 ||";
+        assert!(script.contains(words), "{script}");
+        assert!(!script.contains("initrd") && !script.contains("farrier.token"), "{script}");
+    }
+
+    #[test]
+    fn every_machine_asks_with_its_own_address_and_not_for_ever() {
+        let script = first("http://10.0.0.1:8480");
+        assert_eq!(script.matches("/netboot/by-mac/${netX/mac:hexhyp}").count(), TRIES.len());
+        for goal in script.lines().filter_map(|line| line.split("goto ").nth(1)) {
+            assert!(script.contains(&format!("\n:{goal}\n")), "{goal} is nowhere in\n{script}");
+        }
+    }
+}

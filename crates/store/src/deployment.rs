@@ -1,0 +1,106 @@
+//! Deployments by key, and by what the machine in question shows: a MAC address, a token, a session.
+
+use crate::driver::{Expect, Statement};
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::deploy::Deployment;
+use model::effect::Key;
+use model::id::MachineId;
+use model::time::Timestamp;
+
+/// A deployment as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeploymentRow {
+    pub deployment: Deployment,
+    pub version: i64,
+}
+
+/// By what one is found. Tokens and sessions are checksums.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Shown {
+    Key(Key),
+    Mac(String),
+    Token(String),
+    Session(String),
+}
+
+impl Tx {
+    pub async fn deployment(&mut self, shown: &Shown) -> Result<Option<DeploymentRow>> {
+        let (by, value) = match shown {
+            Shown::Key(key) => ("key = $1", key.as_str()),
+            Shown::Mac(mac) => {
+                ("key = (SELECT m.key FROM deployment_macs m WHERE m.mac = $1)", mac.as_str())
+            }
+            Shown::Token(token) => ("token = $1", token.as_str()),
+            Shown::Session(session) => ("session = $1", session.as_str()),
+        };
+        let sql = format!("SELECT body, version FROM deployments WHERE {by}");
+        self.query_one(&sql, values![value]).await?.as_ref().map(deployment).transpose()
+    }
+
+    /// Those of a machine that are open.
+    pub async fn open_deployments(&mut self, machine: &MachineId) -> Result<Vec<DeploymentRow>> {
+        let sql = "SELECT body, version FROM deployments \
+                   WHERE machine_id = $1 AND is_open = 1 ORDER BY key";
+        let rows = self.query(sql, values![machine.as_str()]).await?;
+        rows.iter().map(deployment).collect()
+    }
+
+    /// Whether an open one is about this image.
+    pub async fn image_in_use(&mut self, name: &str) -> Result<bool> {
+        let sql = "SELECT 1 FROM deployments WHERE image = $1 AND is_open = 1 LIMIT 1";
+        Ok(self.query_one(sql, values![name]).await?.is_some())
+    }
+
+    /// Opens one, with the checksum of its token. A conflict means that one of its network cards is wanted already.
+    pub async fn insert_deployment(
+        &mut self,
+        deployment: &Deployment,
+        token: &str,
+        now: Timestamp,
+    ) -> Result<()> {
+        let sql = "INSERT INTO deployments (key, run_id, machine_id, image, token, session, \
+                   is_open, version, body, updated_at) VALUES ($1, $2, $3, $4, $5, NULL, 1, 1, $6, $7)";
+        let values = values![
+            deployment.key.as_str(),
+            deployment.key.run(),
+            deployment.machine_id.as_str(),
+            deployment.image.name.as_str(),
+            token,
+            serde_json::to_string(deployment)?,
+            now,
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        for mac in &deployment.macs {
+            let sql = "INSERT INTO deployment_macs (mac, key) VALUES ($1, $2)";
+            let values = values![mac.as_str(), deployment.key.as_str()];
+            self.put(Statement::new(sql, values), Expect::One)?;
+        }
+        Ok(())
+    }
+
+    /// Writes one over the version that was read. One that has ended lets its network cards go.
+    pub async fn update_deployment(&mut self, row: &DeploymentRow, now: Timestamp) -> Result<()> {
+        let deployment = &row.deployment;
+        let sql = "UPDATE deployments SET session = $2, is_open = $3, version = $4 + 1, body = $5, \
+                   updated_at = $6 WHERE key = $1 AND version = $4";
+        let values = values![
+            deployment.key.as_str(),
+            deployment.session.clone(),
+            i64::from(deployment.open()),
+            row.version,
+            serde_json::to_string(deployment)?,
+            now,
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        if !deployment.open() {
+            let sql = "DELETE FROM deployment_macs WHERE key = $1";
+            self.execute(sql, values![deployment.key.as_str()]).await?;
+        }
+        Ok(())
+    }
+}
+
+fn deployment(row: &Row) -> Result<DeploymentRow> {
+    Ok(DeploymentRow { deployment: row.json(0)?, version: row.int(1)? })
+}

@@ -1,0 +1,53 @@
+//! Images by name.
+
+use crate::driver::{Expect, Statement};
+use crate::event::NewEvent;
+use crate::signal::Signal;
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::image::Image;
+
+/// The object that the history of an image is about.
+fn object(name: &str) -> String {
+    format!("image/{name}")
+}
+
+impl Tx {
+    pub async fn image(&mut self, name: &str) -> Result<Option<Image>> {
+        let sql = "SELECT body FROM images WHERE name = $1";
+        self.query_one(sql, values![name]).await?.as_ref().map(image).transpose()
+    }
+
+    /// Images by name, after one.
+    pub async fn images(&mut self, after: &str, limit: i64) -> Result<Vec<Image>> {
+        let sql = "SELECT body FROM images WHERE name > $1 ORDER BY name LIMIT $2";
+        self.query(sql, values![after, limit]).await?.iter().map(image).collect()
+    }
+
+    /// A conflict means that the name is taken.
+    pub async fn insert_image(&mut self, image: &Image, event: &NewEvent) -> Result<()> {
+        let sql = "INSERT INTO images (name, body, created_at) VALUES ($1, $2, $3)";
+        let body = serde_json::to_string(image)?;
+        let values = values![image.name.as_str(), body, image.created_at];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        self.tell_of_image(&image.name, "ADDED", event).await
+    }
+
+    pub async fn delete_image(&mut self, name: &str, event: &NewEvent) -> Result<()> {
+        let sql = "DELETE FROM images WHERE name = $1";
+        self.put(Statement::new(sql, values![name]), Expect::One)?;
+        self.tell_of_image(name, "DELETED", event).await
+    }
+
+    async fn tell_of_image(&mut self, name: &str, word: &str, event: &NewEvent) -> Result<()> {
+        let version = self.last_version(&object(name)).await? + 1;
+        let told = self.plain_event("image", &object(name), version, word, event);
+        self.put(told, Expect::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+}
+
+fn image(row: &Row) -> Result<Image> {
+    row.json(0)
+}
