@@ -130,17 +130,9 @@ impl Wish {
     }
 }
 
-/// A kernel and its ramdisk.
-pub struct Built {
-    pub kernel: PathBuf,
-    pub initrd: PathBuf,
-}
-
 pub fn run(wish: &Wish) -> Result<(), Failure> {
     let debian = Debian::open(&cache())?;
-    let built = build(&debian, wish)?;
-    println!("{} and {}", built.kernel.display(), built.initrd.display());
-    Ok(())
+    build(&debian, wish)
 }
 
 /// Where packages and trees lie, so that a second build fetches nothing.
@@ -148,7 +140,8 @@ pub fn cache() -> PathBuf {
     target().join("debian")
 }
 
-pub fn build(debian: &Debian, wish: &Wish) -> Result<Built, Failure> {
+/// Makes `vmlinuz` and `initrd` in the folder that is wished for.
+pub fn build(debian: &Debian, wish: &Wish) -> Result<(), Failure> {
     let agent = match &wish.agent {
         Some(file) => file.clone(),
         None => build_agent()?,
@@ -164,16 +157,13 @@ pub fn build(debian: &Debian, wish: &Wish) -> Result<Built, Failure> {
         tree.lay_over(overlay)?;
     }
     fs::create_dir_all(&wish.out).map_err(|error| tree::cannot(&wish.out, &error))?;
-    let built = Built { kernel: wish.out.join("vmlinuz"), initrd: wish.out.join("initrd") };
-    let image = modules::image(&kernel)?;
-    let size = fs::copy(&image, &built.kernel).map_err(|error| tree::cannot(&image, &error))?;
-    let packed = tree.pack(&built.initrd)?;
-    println!(
-        "{package}: {}; ramdisk with {count} modules: {}",
-        megabytes(size),
-        megabytes(packed)
-    );
-    Ok(built)
+    let (image, out) = (modules::image(&kernel)?, wish.out.join("vmlinuz"));
+    let size = fs::copy(&image, &out).map_err(|error| tree::cannot(&image, &error))?;
+    println!("{}: {package}, {}", out.display(), megabytes(size));
+    let out = wish.out.join("initrd");
+    let packed = tree.pack(&out)?;
+    println!("{}: {count} modules, {}", out.display(), megabytes(packed));
+    Ok(())
 }
 
 fn fill(tree: &Tree, agent: &Path) -> Result<(), Failure> {

@@ -1,11 +1,11 @@
 //! `cargo xtask test-vm`: everything that is real except the metal. Virtual machines with empty disks on a bridge, each with
-//! a Redfish emulator as its BMC, a DHCP and TFTP server as Farrier tells operators to configure it, the deploy environment,
-//! an image that can boot; and the tests of the whole way, from registering a machine to a command on its new system.
+//! a Redfish emulator as its BMC, the deploy environment, an image that can boot; and the tests of the whole way, from
+//! registering a machine to a command on its new system. The tests start Farrier, and a DHCP server as Farrier says to
+//! configure it.
 //!
 //! It all lives in one network namespace, so it meets nothing of the computer's, and whatever is left in the namespace when
 //! we end, however we end, is swept away with it (`site`).
 
-mod dnsmasq;
 mod emulator;
 mod image;
 mod install;
@@ -13,7 +13,7 @@ mod libvirt;
 mod site;
 
 use crate::debian::{Debian, Kernel};
-use crate::deploy_env::{self, Built};
+use crate::deploy_env;
 use crate::shell::{self, Failure};
 use crate::test::{executable, stage, target};
 use image::Images;
@@ -94,10 +94,12 @@ pub fn run(wish: &Wish) -> Result<(), Failure> {
     done
 }
 
-fn build_environment(debian: &Debian, wish: &Wish) -> Result<Built, Failure> {
+fn build_environment(debian: &Debian, wish: &Wish) -> Result<PathBuf, Failure> {
     let out = target().join("vm/deploy");
     let agent = wish.agent.clone();
-    deploy_env::build(debian, &deploy_env::Wish { out, kernel: Kernel::Cloud, agent, overlay: None })
+    let kernel = Kernel::Cloud;
+    deploy_env::build(debian, &deploy_env::Wish { out: out.clone(), kernel, agent, overlay: None })?;
+    Ok(out)
 }
 
 /// The tests are built outside the namespace, where cargo can fetch what it needs.
@@ -117,25 +119,24 @@ fn start(site: &Site, emulator: &Path) -> Result<Vec<Vm>, Failure> {
         libvirt::define(site, vm)?;
         emulator::start(site, emulator, vm)?;
     }
-    dnsmasq::start(site, &vms)?;
     Ok(vms)
 }
 
 /// What the tests are told. Lists are separated by spaces, a VM's things have its place in each.
-fn variables(environment: &Built, images: &Images, vms: &[Vm]) -> Vec<(&'static str, String)> {
+fn variables(environment: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static str, String)> {
     let shown = |path: &Path| path.display().to_string();
     let each = |of: &dyn Fn(&Vm) -> String| vms.iter().map(of).collect::<Vec<_>>().join(" ");
     vec![
         ("FARRIER_VM_ADDRESS", site::ADDRESS.to_owned()),
-        ("FARRIER_VM_PORT", site::PORT.to_string()),
-        ("FARRIER_VM_KERNEL", shown(&environment.kernel)),
-        ("FARRIER_VM_INITRD", shown(&environment.initrd)),
+        ("FARRIER_VM_BRIDGE", site::BRIDGE.to_owned()),
+        ("FARRIER_VM_DEPLOY", shown(environment)),
         ("FARRIER_VM_RAW", shown(&images.raw)),
         ("FARRIER_VM_QCOW2", shown(&images.qcow2)),
         ("FARRIER_VM_BMCS", each(&|vm| vm.bmc())),
         ("FARRIER_VM_MACS", each(&|vm| vm.mac.clone())),
         ("FARRIER_VM_HOSTS", each(&|vm| vm.address.clone())),
         ("FARRIER_VM_SERIALS", each(&|vm| vm.serial.clone())),
+        ("FARRIER_VM_PASSWORD", emulator::PASSWORD.to_owned()),
     ]
 }
 
@@ -175,9 +176,8 @@ mod tests {
     #[test]
     fn the_tests_are_told_everything_in_the_same_order() {
         let vms = [Vm::numbered(1), Vm::numbered(2)];
-        let built = Built { kernel: "k".into(), initrd: "i".into() };
         let images = Images { raw: "r".into(), qcow2: "q".into() };
-        let told = variables(&built, &images, &vms);
+        let told = variables(Path::new("d"), &images, &vms);
         let value = |name| told.iter().find(|(one, _)| *one == name).unwrap().1.as_str();
         assert_eq!(value("FARRIER_VM_HOSTS"), "10.77.0.11 10.77.0.12");
         assert_eq!(value("FARRIER_VM_BMCS"), "http://127.0.0.1:8001 http://127.0.0.1:8002");

@@ -12,7 +12,9 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(60);
 const NEXT: &str = "install a C compiler and python3's headers (Debian: `apt-get install gcc python3-dev`)";
 
-/// The user and the password of every BMC: the password is `farrier`, by bcrypt with the least work.
+/// The password of every BMC, of the user root.
+pub const PASSWORD: &str = "farrier";
+/// The same, by bcrypt with the least work.
 const LOGIN: &str = "root:$2y$04$uRlkTVk73DV3D5sLsvno0uIhjQQ7dunS2FDqXFMQ4Fc8zkxEeaEUO\n";
 
 /// The emulator's program, in an environment that has libvirt's binding as well.

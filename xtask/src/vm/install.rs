@@ -1,7 +1,6 @@
 //! The programs that the virtual machines need, found or installed from Debian's packages. What they would start by
 //! themselves is kept from starting: all of it runs in our namespace only.
 
-use super::dnsmasq;
 use crate::shell::{self, Failure};
 use std::path::Path;
 use std::process::Command;
@@ -17,6 +16,9 @@ const PROGRAMS: [&str; 9] = [
     "readelf",
     "virsh",
 ];
+
+/// What `farrier netboot config` has firmware boot that is no iPXE itself.
+const LOADER: &str = "/usr/lib/ipxe/undionly.kpxe";
 
 /// QEMU's parts must be of one release. A computer that has `qemu-utils` from Debian's backports gets the others from there
 /// too, through lists of its own; anything else is left as it is.
@@ -72,8 +74,8 @@ pub fn find_or_install() -> Result<(), Failure> {
 fn absent() -> Vec<&'static str> {
     let mut absent: Vec<&str> =
         PROGRAMS.into_iter().filter(|program| shell::find(program).is_none()).collect();
-    if !Path::new(dnsmasq::LOADER).exists() {
-        absent.push(dnsmasq::LOADER);
+    if !Path::new(LOADER).exists() {
+        absent.push(LOADER);
     }
     let mut headers = Command::new("pkg-config");
     if !shell::succeeds(headers.args(["--exists", "libvirt"])) {

@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where Farrier serves, and what the VMs find it by. The namespace is ours alone, so numbers can be fixed.
+/// Where the machines find Farrier. The namespace is ours alone, so numbers can be fixed.
 pub const ADDRESS: &str = "10.77.0.1";
-pub const PORT: u16 = 7411;
 pub const NETWORK: &str = "10.77.0";
 pub const BRIDGE: &str = "br0";
 
