@@ -72,9 +72,8 @@ impl Debian {
     pub fn kernel(&self, kernel: Kernel) -> Result<String, Failure> {
         let mut depends = self.apt("apt-cache");
         let told = shell::answer(depends.args(["depends", kernel.package()]), NEXT)?;
-        dependency(&told, "linux-image-").ok_or_else(|| {
-            Failure::new(format!("{} depends on no kernel", kernel.package()), NEXT)
-        })
+        dependency(&told, "linux-image-")
+            .ok_or_else(|| Failure::new(format!("{} depends on no kernel", kernel.package()), NEXT))
     }
 
     /// A folder with these packages unpacked over each other. It is made again when one of them has a newer version.
@@ -105,11 +104,17 @@ impl Debian {
         names.args(["-qq", "--print-uris", "download"]).args(packages);
         // It does not name what is in the folder already, so it is asked in an empty one.
         let told = shell::answer(names.current_dir(self.home.join("empty")), NEXT)?;
-        let files: Vec<PathBuf> = told.lines().filter_map(file_name).map(|f| folder.join(f)).collect();
+        let files: Vec<PathBuf> =
+            told.lines().filter_map(file_name).map(|f| folder.join(f)).collect();
         match files.iter().find(|file| !file.is_file()) {
             None if files.len() == packages.len() => Ok(files),
-            None => Err(Failure::new(format!("apt-get named {} of {} packages", files.len(), packages.len()), NEXT)),
-            Some(absent) => Err(Failure::new(format!("{} was not fetched", absent.display()), NEXT)),
+            None => Err(Failure::new(
+                format!("apt-get named {} of {} packages", files.len(), packages.len()),
+                NEXT,
+            )),
+            Some(absent) => {
+                Err(Failure::new(format!("{} was not fetched", absent.display()), NEXT))
+            }
         }
     }
 

@@ -118,7 +118,8 @@ impl Wish {
             match pair {
                 ["--out", folder] => out = Some(PathBuf::from(folder)),
                 ["--kernel", name] => {
-                    kernel = Kernel::parse(name).ok_or(format!("{name:?} is no kernel; {USAGE}"))?;
+                    kernel =
+                        Kernel::parse(name).ok_or(format!("{name:?} is no kernel; {USAGE}"))?;
                 }
                 ["--agent", file] => agent = Some(PathBuf::from(file)),
                 ["--overlay", folder] => overlay = Some(PathBuf::from(folder)),

@@ -102,12 +102,10 @@ impl Tree {
     pub fn pack(&self, out: &Path) -> Result<u64, Failure> {
         let file = File::create(out).map_err(|error| cannot(out, &error))?;
         let mut gzip = Command::new("gzip");
-        let mut child = gzip
-            .args(["-6", "-n"])
-            .stdin(Stdio::piped())
-            .stdout(file)
-            .spawn()
-            .map_err(|error| Failure::new(format!("gzip did not start: {error}"), "install gzip"))?;
+        let mut child =
+            gzip.args(["-6", "-n"]).stdin(Stdio::piped()).stdout(file).spawn().map_err(
+                |error| Failure::new(format!("gzip did not start: {error}"), "install gzip"),
+            )?;
         let written = match child.stdin.take() {
             Some(pipe) => cpio::write(&self.root, &mut BufWriter::new(pipe)),
             None => Err(io::Error::other("gzip takes no input")),

@@ -98,7 +98,10 @@ fn build_environment(debian: &Debian, wish: &Wish) -> Result<PathBuf, Failure> {
     let out = target().join("vm/deploy");
     let agent = wish.agent.clone();
     let kernel = Kernel::Cloud;
-    deploy_env::build(debian, &deploy_env::Wish { out: out.clone(), kernel, agent, overlay: None })?;
+    deploy_env::build(
+        debian,
+        &deploy_env::Wish { out: out.clone(), kernel, agent, overlay: None },
+    )?;
     Ok(out)
 }
 
@@ -132,6 +135,7 @@ fn variables(environment: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static s
         ("FARRIER_VM_DEPLOY", shown(environment)),
         ("FARRIER_VM_RAW", shown(&images.raw)),
         ("FARRIER_VM_QCOW2", shown(&images.qcow2)),
+        ("FARRIER_VM_TAR", shown(&images.tar)),
         ("FARRIER_VM_BMCS", each(&|vm| vm.bmc())),
         ("FARRIER_VM_MACS", each(&|vm| vm.mac.clone())),
         ("FARRIER_VM_HOSTS", each(&|vm| vm.address.clone())),
@@ -147,7 +151,8 @@ fn act(site: &Site, words: &[String], variables: &[(&str, String)]) -> Result<()
     let mut command = site.inside(program);
     command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
     command.env("FARRIER_VM_CONSOLES", site.consoles()).env("RUST_BACKTRACE", "1");
-    let next = "the lines above say what went wrong, and the ends of the VMs' consoles what they did";
+    let next =
+        "the lines above say what went wrong, and the ends of the VMs' consoles what they did";
     // Its standard input stays ours, so that it can be a shell.
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -176,7 +181,7 @@ mod tests {
     #[test]
     fn the_tests_are_told_everything_in_the_same_order() {
         let vms = [Vm::numbered(1), Vm::numbered(2)];
-        let images = Images { raw: "r".into(), qcow2: "q".into() };
+        let images = Images { raw: "r".into(), qcow2: "q".into(), tar: "t".into() };
         let told = variables(Path::new("d"), &images, &vms);
         let value = |name| told.iter().find(|(one, _)| *one == name).unwrap().1.as_str();
         assert_eq!(value("FARRIER_VM_HOSTS"), "10.77.0.11 10.77.0.12");

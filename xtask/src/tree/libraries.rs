@@ -29,7 +29,10 @@ pub fn of(packages: &Path, program: &Path) -> Result<Vec<(PathBuf, String)>, Fai
         }
         let file = find(packages, &name).ok_or_else(|| absent(program, &name))?;
         if found.len() == MAX_LIBRARIES {
-            return Err(Failure::new(format!("{} needs too much", program.display()), "look at it"));
+            return Err(Failure::new(
+                format!("{} needs too much", program.display()),
+                "look at it",
+            ));
         }
         waiting.extend(needed(&file)?);
         found.insert(name, file);

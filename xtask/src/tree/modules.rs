@@ -58,7 +58,10 @@ fn depmod(tree: &Tree, root: &Path, version: &str) -> Result<(), Failure> {
 /// Each module, and those it needs, as `modules.dep` has them: `path: path path`.
 fn dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let line = |line| str::split_once(line, ':');
-    text.lines().filter_map(line).map(|(one, all)| (one, all.split_whitespace().collect())).collect()
+    text.lines()
+        .filter_map(line)
+        .map(|(one, all)| (one, all.split_whitespace().collect()))
+        .collect()
 }
 
 /// What begins with one of the wanted paths, and everything behind it. Some of it one kernel has built in and another not.

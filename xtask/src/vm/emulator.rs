@@ -10,7 +10,8 @@ use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const NEXT: &str = "install a C compiler and python3's headers (Debian: `apt-get install gcc python3-dev`)";
+const NEXT: &str =
+    "install a C compiler and python3's headers (Debian: `apt-get install gcc python3-dev`)";
 
 /// The password of every BMC, of the user root.
 pub const PASSWORD: &str = "farrier";

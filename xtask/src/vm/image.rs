@@ -1,6 +1,6 @@
 //! A disk image that can boot, as small as one can be that deserves the name: a boot loader, Debian's kernel, busybox as its
 //! system, and OpenSSH's own server, whose host key and authorized keys it must be given by whoever installs it. It is made
-//! as a raw disk, and the same once more as a compressed qcow2.
+//! as a raw disk, the same once more as a compressed qcow2, and its files alone as a tar.
 
 use crate::debian::{Debian, Kernel};
 use crate::deploy_env::{cache, megabytes};
@@ -92,6 +92,7 @@ const FILES: [(&str, &str, u32); 10] = [
 pub struct Images {
     pub raw: PathBuf,
     pub qcow2: PathBuf,
+    pub tar: PathBuf,
 }
 
 pub fn build(debian: &Debian, out: &Path) -> Result<Images, Failure> {
@@ -102,7 +103,8 @@ pub fn build(debian: &Debian, out: &Path) -> Result<Images, Failure> {
     let tree = Tree::new(cache().join("image-tree"), packages)?;
     fill(&tree, &kernel)?;
     let ramdisk = ramdisk(&tree, &kernel)?;
-    let images = Images { raw: out.join("image.raw"), qcow2: out.join("image.qcow2") };
+    let [raw, qcow2, tar] = ["image.raw", "image.qcow2", "image.tar.gz"].map(|name| out.join(name));
+    let images = Images { raw, qcow2, tar };
     partition(&tree, &images.raw)?;
     format(&tree, &images.raw)?;
     let files = [(modules::image(&kernel)?, "vmlinuz"), (ramdisk, "initrd")];
@@ -110,9 +112,19 @@ pub fn build(debian: &Debian, out: &Path) -> Result<Images, Failure> {
     let mut convert = Command::new("qemu-img");
     convert.args(["convert", "-c", "-f", "raw", "-O", "qcow2"]).arg(&images.raw);
     shell::run(convert.arg(&images.qcow2), "install qemu-utils")?;
-    let size = |path: &Path| fs::metadata(path).map_or(0, |metadata| metadata.len());
-    println!("raw {}, qcow2 {}", megabytes(size(&images.raw)), megabytes(size(&images.qcow2)));
+    files.iter().try_for_each(|(from, name)| tree.copy(from, &format!("boot/{name}"), 0o644))?;
+    pack(tree.root(), &images.tar)?;
+    for path in [&images.raw, &images.qcow2, &images.tar] {
+        let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
+        println!("{}: {}", path.display(), megabytes(size));
+    }
     Ok(images)
+}
+
+fn pack(root: &Path, out: &Path) -> Result<(), Failure> {
+    let mut tar = Command::new("tar");
+    tar.args(["--create", "--gzip", "--numeric-owner", "--owner=0", "--group=0", "--file"]);
+    shell::run(tar.arg(out).arg("--directory").arg(root).arg("."), "install tar and gzip")
 }
 
 fn fill(tree: &Tree, kernel: &Path) -> Result<(), Failure> {
@@ -138,6 +150,8 @@ fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
         ramdisk.folder(folder)?;
     }
     ramdisk.busybox()?;
+    // Busybox's own knows no partitions.
+    ramdisk.program("sbin/findfs", "sbin/findfs")?;
     ramdisk.write("init", include_str!("guest/ramdisk-init"), 0o755)?;
     modules::install(&ramdisk, kernel, &MODULES)?;
     let packed = cache().join("image-initrd");
