@@ -193,6 +193,15 @@ impl Clients {
 
     /// Starts a run of a plan that somebody wrote.
     pub async fn start_plan(&mut self, id: &str, plan: &str, request: &str) -> v1::Run {
+        self.try_start_plan(id, plan, request).await.unwrap()
+    }
+
+    pub async fn try_start_plan(
+        &mut self,
+        id: &str,
+        plan: &str,
+        request: &str,
+    ) -> Result<v1::Run, Status> {
         let request = v1::StartRunRequest {
             machine_id: id.into(),
             request_id: request.into(),
@@ -200,7 +209,7 @@ impl Clients {
             plan_id: plan.into(),
             ..Default::default()
         };
-        self.try_run(request).await.unwrap()
+        self.try_run(request).await
     }
 
     pub async fn try_plan(&mut self, plan: v1::Plan) -> Result<v1::Plan, Status> {

@@ -95,6 +95,35 @@ impl Terminal {
     }
 }
 
+fn images(person: &Terminal, dir: &Path) {
+    let file = dir.join("disk.raw");
+    std::fs::write(&file, "a disk").unwrap();
+    let file = file.display().to_string();
+    let said = person.run(&["image", "add", "Disk", "--file", &file], 2);
+    assert!(said.contains("image.name"), "{said}");
+    let wrong = "0".repeat(64);
+    let said = person.run(&["image", "add", "disk", "--file", &file, "--sha256", &wrong], 2);
+    assert!(said.contains("the file that arrived has"), "{said}");
+    let said = person.run(&["image", "add", "disk", "--file", "/nowhere.raw"], 2);
+    assert!(said.contains("/nowhere.raw: No such file"), "{said}");
+    for _ in 0..2 {
+        let said = person.run(&["image", "add", "disk", "--file", &file], 0);
+        assert!(said.contains("6 B"), "{said}");
+    }
+    let kernel = ["image", "add", "own", "--kernel", &file, "--cmdline", "a={nope}"];
+    let said = person.run(&kernel, 2);
+    assert!(said.contains("image.cmdline") && said.contains("{token}"), "{said}");
+    let said = person.run(&["image", "add", "disk", "--file", &file, "--kind", "tar"], 2);
+    assert!(said.contains("an image never changes"), "{said}");
+    person.formats("image list", "disk");
+    person.formats("image get disk", "raw");
+    person.line("image delete disk", 0);
+    let said = person.line("image get disk", 2);
+    assert!(said.contains("farrier image list"), "{said}");
+    let said = person.line("netboot config", 2);
+    assert!(said.contains("netboot.listen"), "{said}");
+}
+
 /// Every command without commands of its own.
 fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     let output =
@@ -131,6 +160,7 @@ async fn every_command_works_against_a_real_server() {
         stopping(&person);
         flags(&person);
         credentials(&person, dir.path());
+        images(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
     });

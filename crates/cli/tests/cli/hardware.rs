@@ -9,18 +9,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const SUSHY: &str = "FARRIER_TEST_SUSHY";
-const SSHD: &str = "FARRIER_TEST_SSHD";
-const PASSWORD: &str = "s3cret-of-the-bmc";
+pub const SUSHY: &str = "FARRIER_TEST_SUSHY";
+pub const SSHD: &str = "FARRIER_TEST_SSHD";
+pub const PASSWORD: &str = "s3cret-of-the-bmc";
 /// The same, by bcrypt with the least work.
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
-const MAC: &str = "52:54:00:00:00:01";
+pub const MAC: &str = "52:54:00:00:00:01";
 /// A machine is cut off at once, and a second after it was asked for the first time it is looked at.
 const HASTY: &str =
     "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\nssh_credential = \"host\"";
 
 /// Where a peer's program is, or a word about why the test is left out; on CI that is a failure.
-fn peer(variable: &str) -> Option<PathBuf> {
+pub fn peer(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
         assert!(std::env::var_os("CI").is_none(), "{variable} is not set; run `cargo xtask test`");
@@ -30,9 +30,9 @@ fn peer(variable: &str) -> Option<PathBuf> {
 }
 
 /// A peer that runs as long as this value lives.
-struct Peer {
+pub struct Peer {
     child: Child,
-    port: u16,
+    pub port: u16,
 }
 
 impl Drop for Peer {
@@ -56,7 +56,7 @@ impl Peer {
     }
 }
 
-fn emulator(program: &Path, dir: &Path) -> Peer {
+pub fn emulator(program: &Path, dir: &Path) -> Peer {
     let port = free_port();
     let file = |name: &str| dir.join(name).display().to_string();
     std::fs::write(file("htpasswd"), HTPASSWD).unwrap();
@@ -77,7 +77,8 @@ fn emulator(program: &Path, dir: &Path) -> Peer {
     Peer::start(command, port)
 }
 
-fn host(program: &Path, dir: &Path) -> Peer {
+/// A host. `more` is added to its configuration.
+pub fn host(program: &Path, dir: &Path, more: &str) -> Peer {
     let port = free_port();
     let file = |name: &str| dir.join(name).display().to_string();
     for name in ["host_key", "user_key"] {
@@ -88,7 +89,7 @@ fn host(program: &Path, dir: &Path) -> Peer {
     std::fs::copy(file("user_key.pub"), file("authorized_keys")).unwrap();
     let config = format!(
         "Port {port}\nListenAddress 127.0.0.1\nHostKey {}\nPidFile none\nUsePAM no\nStrictModes no\n\
-         AuthorizedKeysFile {}\nPasswordAuthentication no\n",
+         AuthorizedKeysFile {}\nPasswordAuthentication no\n{more}\n",
         file("host_key"),
         file("authorized_keys"),
     );
@@ -100,7 +101,7 @@ fn host(program: &Path, dir: &Path) -> Peer {
     Peer::start(command, port)
 }
 
-async fn set(server: &Server, name: &str, secret: Secret) {
+pub async fn set(server: &Server, name: &str, secret: Secret) {
     let url = server.url();
     let mut api =
         v1::credential_service_client::CredentialServiceClient::connect(url).await.unwrap();
@@ -109,17 +110,25 @@ async fn set(server: &Server, name: &str, secret: Secret) {
     assert_eq!(set.name, name);
 }
 
-fn password(password: &str) -> Secret {
+pub fn password(password: &str) -> Secret {
     Secret::Password(v1::Password { user: "root".into(), password: password.into() })
 }
 
-async fn register(api: &mut Clients, spec: v1::MachineSpec) {
+/// What the host lets in: this user, with the key that was made for it.
+pub fn user_key(dir: &Path) -> Secret {
+    let user = Command::new("id").arg("-un").output().unwrap().stdout;
+    let user = String::from_utf8(user).unwrap().trim().to_string();
+    let private_key = std::fs::read_to_string(dir.join("user_key")).unwrap();
+    Secret::SshKey(v1::SshKey { user, private_key, ..Default::default() })
+}
+
+pub async fn register(api: &mut Clients, spec: v1::MachineSpec) {
     let spec = v1::MachineSpec { provider: "datacenter".into(), ..spec };
     let machine = v1::Machine { machine_id: "m-1".into(), spec: Some(spec), ..Default::default() };
     api.put(machine).await;
 }
 
-async fn log_of(api: &mut Clients, id: &str) -> String {
+pub async fn log_of(api: &mut Clients, id: &str) -> String {
     let request =
         v1::StreamRunLogsRequest { run_id: id.into(), no_follow: true, ..Default::default() };
     let mut stream = api.runs.stream_run_logs(request).await.unwrap().into_inner();
@@ -130,7 +139,7 @@ async fn log_of(api: &mut Clients, id: &str) -> String {
     String::from_utf8(log).unwrap()
 }
 
-async fn log_says(api: &mut Clients, id: &str, words: &str) {
+pub async fn log_says(api: &mut Clients, id: &str, words: &str) {
     let started = Instant::now();
     while !log_of(api, id).await.contains(words) {
         assert!(started.elapsed() < PATIENCE, "{:?}", api.run(id).await);
@@ -189,13 +198,9 @@ async fn a_machine_is_rebooted_through_its_bmc_although_we_are_killed() {
 async fn a_command_on_a_host_outlives_us_and_its_log_is_whole() {
     let Some(program) = peer(SSHD) else { return };
     let dir = tempfile::tempdir().unwrap();
-    let ssh_server = host(&program, dir.path());
+    let ssh_server = host(&program, dir.path(), "");
     let server = Server::start(Setup { config: HASTY.into(), ..Setup::new(dir.path(), "zero") });
-    let user = Command::new("id").arg("-un").output().unwrap().stdout;
-    let user = String::from_utf8(user).unwrap().trim().to_string();
-    let private_key = std::fs::read_to_string(dir.path().join("user_key")).unwrap();
-    let key = v1::SshKey { user, private_key, ..Default::default() };
-    set(&server, "host", Secret::SshKey(key)).await;
+    set(&server, "host", user_key(dir.path())).await;
     let mut api = server.clients().await;
     let ssh_endpoint = format!("127.0.0.1:{}", ssh_server.port);
     register(&mut api, v1::MachineSpec { ssh_endpoint, ..Default::default() }).await;

@@ -27,15 +27,23 @@ impl Vault {
     /// What the machine with this network card is to boot now, if anybody wants it to.
     pub async fn boot_of(&self, mac: &str) -> Result<Option<Boot>> {
         let now = (self.clock)();
-        let asked = self.racing(|| Ask { mac: mac.into(), now }).await?;
+        let shown = Shown::Mac(mac.into());
+        let asked = self.racing(|| Ask { shown: shown.clone(), now }).await?;
         Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
     }
 
     /// The deployment whose token this is, while its machine is still to boot.
     pub async fn booting(&self, token: &str) -> Result<Option<Deployment>> {
         let now = (self.clock)();
-        let found = self.shown(Shown::Token(checksum(token))).await?;
-        Ok(found.filter(|deployment| deployment.boots(now)))
+        let token = Shown::Token(checksum(token));
+        let found = self.shown(token.clone()).await?.filter(|deployment| deployment.boots(now));
+        match found {
+            // A disc is fetched by the BMC piece by piece; the first one is news.
+            Some(new) if new.asked_at.is_none() => {
+                self.racing(|| Ask { shown: token.clone(), now }).await
+            }
+            other => Ok(other),
+        }
     }
 
     /// The deployment that was claimed under this session, while it is open.
@@ -111,7 +119,7 @@ impl Work for Find {
 
 /// The machine asks what to boot; that it asked is worth knowing when nothing comes after.
 struct Ask {
-    mac: String,
+    shown: Shown,
     now: Timestamp,
 }
 
@@ -119,7 +127,7 @@ impl Work for Ask {
     type Out = Option<Deployment>;
 
     async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let found = tx.deployment(&Shown::Mac(self.mac.clone())).await?;
+        let found = tx.deployment(&self.shown).await?;
         let Some(mut row) = found.filter(|row| row.deployment.boots(self.now)) else {
             return Ok(None);
         };
@@ -230,5 +238,143 @@ impl Work for DoSteer {
             tx.update_deployment(&row, self.now).await?;
         }
         Ok(Some(row.deployment))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vault::Cipher;
+    use model::deploy::{ReportStep, Stage};
+    use model::id::{MachineId, RunId};
+    use model::image::{Artifact, Body, DiskFormat, Image};
+    use providers::keeper::{Keeper, Note};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use store::{Options, Store};
+
+    const MAC: &str = "52:54:00:00:00:01";
+
+    fn key(attempt: u32) -> Key {
+        Key::new(&RunId::trusted("op-1"), "repave-os", attempt)
+    }
+
+    fn wanted(attempt: u32, machine: &str) -> Deployment {
+        let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
+        let body = Body::Disk { format: DiskFormat::Raw, file };
+        let now = Timestamp::from_millis(0);
+        Deployment {
+            key: key(attempt),
+            machine_id: MachineId::trusted(machine),
+            macs: vec![MAC.into()],
+            image: Image { name: "debian-12".into(), body, created_at: now },
+            hostname: machine.into(),
+            user: "root".into(),
+            authorized_keys: Vec::new(),
+            root_disk: String::new(),
+            opened_at: now,
+            token_until: Timestamp::from_millis(60_000),
+            stage: Stage::Wanted,
+            asked_at: None,
+            session: None,
+            heard_at: None,
+            done: 0,
+            total: 0,
+            said: String::new(),
+            host_keys: Vec::new(),
+        }
+    }
+
+    struct Scene {
+        vault: Vault,
+        millis: Arc<AtomicI64>,
+        _dir: tempfile::TempDir,
+    }
+
+    async fn scene() -> Scene {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options::Sqlite { path: dir.path().join("farrier.db") };
+        let store = Store::open(&options).await.unwrap();
+        let millis = Arc::new(AtomicI64::new(1_000));
+        let clock = Arc::clone(&millis);
+        let clock: crate::clock::Clock =
+            Arc::new(move || Timestamp::from_millis(clock.load(Ordering::SeqCst)));
+        Scene { vault: Vault::new(store, Cipher::new(&[7; 32]), clock), millis, _dir: dir }
+    }
+
+    impl Scene {
+        async fn open(&self, one: &Deployment) -> Deployment {
+            let note = serde_json::json!({ "begun": one.key.as_str() });
+            self.vault.begin(&one.key, &Note::Begun(note.clone())).await.unwrap();
+            self.vault.want(one, &note).await.unwrap().unwrap()
+        }
+
+        async fn claim(
+            &self,
+            token: &str,
+            session: &str,
+            mac: &str,
+        ) -> std::result::Result<(), Denied> {
+            self.vault.claim(token, session, vec![mac.into()]).await.unwrap().map(drop)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_is_refused_twice_after_its_time_and_from_another_machine() {
+        let scene = scene().await;
+        assert!(scene.vault.boot_of(MAC).await.unwrap().is_none(), "nobody wants it yet");
+        scene.open(&wanted(1, "m-1")).await;
+        let boot = scene.vault.boot_of(MAC).await.unwrap().unwrap();
+        let token = boot.token;
+        assert_eq!(scene.claim("guess", "a", MAC).await, Err(Denied::TokenUnknown));
+        let other = scene.claim(&token, "a", "52:54:00:00:00:02").await;
+        assert_eq!(other, Err(Denied::MacRefused));
+        scene.millis.store(60_000, Ordering::SeqCst);
+        assert_eq!(scene.claim(&token, "a", MAC).await, Err(Denied::TokenExpired));
+        assert!(scene.vault.boot_of(MAC).await.unwrap().is_none());
+        assert!(scene.vault.booting(&token).await.unwrap().is_none());
+        scene.millis.store(59_999, Ordering::SeqCst);
+        scene.claim(&token, "a", MAC).await.unwrap();
+        assert_eq!(scene.claim(&token, "b", MAC).await, Err(Denied::TokenUsed));
+        scene.claim(&token, "a", MAC).await.unwrap();
+        assert!(scene.vault.booting(&token).await.unwrap().is_none());
+        assert!(scene.vault.claimed("a").await.unwrap().is_some());
+        assert!(scene.vault.claimed("b").await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_new_attempt_closes_the_one_before_and_nobody_takes_anothers_card() {
+        let scene = scene().await;
+        scene.open(&wanted(1, "m-1")).await;
+        let first = scene.vault.boot_of(MAC).await.unwrap().unwrap().token;
+        scene.claim(&first, "a", MAC).await.unwrap();
+        scene.open(&wanted(2, "m-1")).await;
+        let report = Report {
+            step: ReportStep::Writing,
+            done: 1,
+            total: 2,
+            said: String::new(),
+            host_keys: Vec::new(),
+        };
+        assert_eq!(scene.vault.hear("a", report).await.unwrap(), Ok(Then::Stop));
+        let second = scene.vault.boot_of(MAC).await.unwrap().unwrap().token;
+        assert_ne!(first, second);
+        assert_eq!(scene.claim(&first, "c", MAC).await, Err(Denied::TokenUsed));
+        // Two machines with one network card: somebody made a mistake.
+        let note = serde_json::json!("begun");
+        let stranger = Deployment { key: key(3), ..wanted(3, "m-2") };
+        scene.vault.begin(&stranger.key, &Note::Begun(note.clone())).await.unwrap();
+        let fault = scene.vault.want(&stranger, &note).await.unwrap_err();
+        assert!(fault.said.contains("m-1, which has the same MAC address"), "{fault}");
+    }
+
+    #[tokio::test]
+    async fn a_key_that_was_stopped_or_went_on_wants_nothing() {
+        let scene = scene().await;
+        let note = serde_json::json!("begun");
+        assert_eq!(scene.vault.want(&wanted(1, "m-1"), &note).await, Ok(None), "never begun");
+        scene.vault.begin(&key(1), &Note::Barred).await.unwrap();
+        assert_eq!(scene.vault.want(&wanted(1, "m-1"), &note).await, Ok(None));
+        assert!(scene.vault.boot_of(MAC).await.unwrap().is_none());
     }
 }

@@ -5,6 +5,8 @@
 //! the disk, the machine is let go, and the new system must answer over SSH, with the host key that was made for it and
 //! with the stamp of this very attempt. An installer of somebody's own that says nothing is waited for until its system answers.
 
+mod teller;
+
 use super::Datacenter;
 use super::controller::Controller;
 use super::exec::{barred, out_of_sight};
@@ -21,12 +23,10 @@ use model::image::{Body, Image};
 use model::time::spoken;
 use secrecy::ExposeSecret;
 use std::time::{Duration, Instant};
+use teller::Teller;
 
 /// How often one looks how it goes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often a percentage is worth a line when nothing else changes.
-const TELL_EVERY: Duration = Duration::from_secs(10);
-const TELL_PERCENT: u64 = 10;
 /// How long a question to the new system may take.
 const ASK_LIMIT: Duration = Duration::from_secs(10);
 const READ_STAMP: &str = "cat /etc/farrier/image";
@@ -442,51 +442,6 @@ impl Work<'_> {
             one.said
         );
         Fault::new(Code::DeploySilent, said)
-    }
-}
-
-/// Turns what is seen into lines that are worth reading.
-#[derive(Default)]
-struct Teller {
-    stage: Option<Stage>,
-    asked: bool,
-    percent: u64,
-    told: Option<Instant>,
-}
-
-impl Teller {
-    fn line(&mut self, one: &Deployment) -> Option<String> {
-        if one.asked_at.is_some() && !self.asked && one.session.is_none() {
-            self.asked = true;
-            return Some("netboot: the machine asked what to boot".into());
-        }
-        let percent = one.percent();
-        let news = self.stage != Some(one.stage);
-        let rested = self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
-        let moved = percent >= self.percent + TELL_PERCENT || (percent > self.percent && rested);
-        let line = match one.stage {
-            Stage::Claimed if news => "image: the deploy environment is up".to_string(),
-            Stage::Writing if news || moved => {
-                format!("image: {percent} % written ({} of {} bytes)", one.done, one.total)
-            }
-            Stage::Installing if news => format!("image: {}", one.said),
-            Stage::Installed if news => "image: installed".into(),
-            Stage::Released if news => "image: the machine boots from its disk".into(),
-            Stage::Failed(_) if news => format!("image: failed: {}", one.said),
-            Stage::Wanted
-            | Stage::Claimed
-            | Stage::Writing
-            | Stage::Installing
-            | Stage::Installed
-            | Stage::Released
-            | Stage::Failed(_)
-            | Stage::Finished
-            | Stage::Closed => return None,
-        };
-        self.stage = Some(one.stage);
-        self.percent = percent;
-        self.told = Some(Instant::now());
-        Some(line)
     }
 }
 

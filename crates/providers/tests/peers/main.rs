@@ -5,6 +5,7 @@
 mod certs;
 mod datacenter;
 mod http;
+mod imaging;
 mod ipmi_sim;
 mod jobs;
 mod kube_api;

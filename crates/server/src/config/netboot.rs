@@ -27,6 +27,9 @@ pub struct Netboot {
     pub silence_seconds: u32,
 }
 
+/// Reports are a second apart, and are written down every few seconds.
+const LEAST_SILENCE: u32 = 10;
+
 impl Default for Netboot {
     fn default() -> Self {
         Self {
@@ -51,6 +54,12 @@ impl Netboot {
         ];
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(format!("netboot.{field} is 0; use at least 1"));
+        }
+        if self.silence_seconds < LEAST_SILENCE {
+            let seconds = self.silence_seconds;
+            return Err(format!(
+                "netboot.silence_seconds is {seconds}; use at least {LEAST_SILENCE}"
+            ));
         }
         if self.cmdline.chars().any(char::is_control) {
             return Err("netboot.cmdline has control characters; write one line".into());
