@@ -7,7 +7,7 @@ use super::Finding;
 use super::source::numbered;
 
 /// A room, and the rooms it may use.
-const ROOMS: [(&str, &[&str]); 7] = [
+const ROOMS: [(&str, &[&str]); 8] = [
     ("model", &[]),
     ("store", &["model"]),
     ("providers", &["model"]),
@@ -15,6 +15,7 @@ const ROOMS: [(&str, &[&str]); 7] = [
     ("proto", &[]),
     ("server", &["model", "store", "engine", "providers", "proto"]),
     ("cli", &["model", "proto", "server"]),
+    ("agent", &[]),
 ];
 
 /// Dependencies from outside that only some rooms may use, by how their names begin.

@@ -1,0 +1,72 @@
+//! The accounts of a system, as its `/etc/passwd` has them.
+
+use crate::inside::Owner;
+
+const ROOT: u32 = 0;
+/// Where people's accounts begin, by the habit of every distribution.
+const FIRST_PERSON: u32 = 1000;
+const NOBODY: u32 = 65_534;
+const MAX_NAMED: usize = 16;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub name: String,
+    pub owner: Owner,
+    pub home: String,
+}
+
+/// Reads the lines that are accounts; what is not one is left out, as the system itself does.
+pub fn parse(passwd: &str) -> Vec<Account> {
+    passwd.lines().filter_map(account).collect()
+}
+
+fn account(line: &str) -> Option<Account> {
+    let fields: Vec<&str> = line.split(':').collect();
+    let [name, _, user, group, _, home, _] = fields.as_slice() else { return None };
+    let owner = Owner { user: user.parse().ok()?, group: group.parse().ok()? };
+    Some(Account { name: (*name).to_owned(), owner, home: (*home).to_owned() })
+}
+
+/// The names that somebody may have meant.
+pub fn people(accounts: &[Account]) -> String {
+    let is_person = |account: &&Account| {
+        let user = account.owner.user;
+        user == ROOT || (user >= FIRST_PERSON && user != NOBODY)
+    };
+    let mut names: Vec<&str> =
+        accounts.iter().filter(is_person).map(|account| account.name.as_str()).collect();
+    if names.len() > MAX_NAMED {
+        names.truncate(MAX_NAMED);
+        names.push("…");
+    }
+    if names.is_empty() { "nobody".into() } else { names.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1::/usr/sbin:/bin/false\n# no\nbad:x:y:1::/:/\n\
+        nobody:x:65534:65534::/nonexistent:/bin/false\ndebian:x:1000:1001:,,,:/srv/debian:/bin/sh\n+nis\n";
+
+    #[test]
+    fn accounts_are_read_and_the_rest_is_left_out() {
+        let accounts = parse(PASSWD);
+        let names: Vec<&str> = accounts.iter().map(|account| account.name.as_str()).collect();
+        assert_eq!(names, ["root", "daemon", "nobody", "debian"]);
+        let debian = Account {
+            name: "debian".into(),
+            owner: Owner { user: 1000, group: 1001 },
+            home: "/srv/debian".into(),
+        };
+        assert_eq!(accounts[3], debian);
+    }
+
+    #[test]
+    fn people_are_named_and_not_too_many() {
+        assert_eq!(people(&parse(PASSWD)), "root, debian");
+        assert_eq!(people(&[]), "nobody");
+        let many: String = (0..40).map(|n| format!("p{n}:x:{}:1::/:/\n", 1000 + n)).collect();
+        assert!(people(&parse(&many)).ends_with("p15, …"));
+    }
+}

@@ -1,0 +1,85 @@
+//! What the machine was booted with: where Farrier is, and the token that is good for one claim.
+
+use crate::http::Url;
+use secrecy::SecretString;
+
+const TOKEN_DIGITS: usize = 64;
+
+#[derive(Debug, Clone)]
+pub struct Boot {
+    pub url: Url,
+    pub token: SecretString,
+    pub mac: String,
+    /// The `console=…` words, in order: a system that is installed here has the same ones.
+    pub consoles: Vec<String>,
+}
+
+impl Boot {
+    /// Reads the words of a kernel command line. Of a word that stands there twice the last counts, as it does for the kernel.
+    pub fn parse(cmdline: &str) -> Result<Self, String> {
+        let word = |name: &str| {
+            let value = |word: &str| Some(word.strip_prefix(name)?.strip_prefix('=')?.to_owned());
+            let found = cmdline.split_ascii_whitespace().rev().find_map(value);
+            found.ok_or_else(|| format!("the kernel command line has no {name}=…"))
+        };
+        let url =
+            Url::parse(&word("farrier.url")?).map_err(|said| format!("farrier.url: {said}"))?;
+        let token = word("farrier.token")?;
+        if token.len() != TOKEN_DIGITS || !token.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(format!("farrier.token: {TOKEN_DIGITS} hexadecimal digits are wanted"));
+        }
+        let mac = word("farrier.mac")?.to_ascii_lowercase();
+        if !is_mac(&mac) {
+            return Err(format!("farrier.mac: {mac:?} is no address such as aa:bb:cc:dd:ee:ff"));
+        }
+        let consoles = cmdline.split_ascii_whitespace().filter(|word| word.starts_with("console="));
+        Ok(Self { url, token: token.into(), mac, consoles: consoles.map(str::to_owned).collect() })
+    }
+}
+
+fn is_mac(text: &str) -> bool {
+    let pairs: Vec<&str> = text.split(':').collect();
+    let pair = |pair: &&str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    pairs.len() == 6 && pairs.iter().all(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use secrecy::ExposeSecret;
+
+    #[test]
+    fn the_words_are_found_among_others() {
+        let token = "0123456789abcdef".repeat(4);
+        let text = format!(
+            "console=tty0 farrier.url=http://10.0.0.1:8080 farrier.token={token} farrier.mac=AA:bb:cc:dd:ee:0f quiet console=ttyS0,115200\n"
+        );
+        let boot = Boot::parse(&text).unwrap();
+        assert_eq!(boot.url.to_string(), "http://10.0.0.1:8080");
+        assert_eq!(boot.token.expose_secret(), token);
+        assert_eq!(boot.mac, "aa:bb:cc:dd:ee:0f");
+        assert_eq!(boot.consoles, ["console=tty0", "console=ttyS0,115200"]);
+        assert!(!format!("{boot:?}").contains(&token));
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        let token = "a".repeat(64);
+        let table = [
+            (String::new(), "no farrier.url="),
+            ("farrier.url=http://10.0.0.1".into(), "no farrier.token="),
+            ("farrier.url=http://farrier.example".into(), "farrier.url: "),
+            ("farrier.url=http://10.0.0.1 farrier.token=abc".into(), "farrier.token: 64"),
+            (format!("farrier.url=http://10.0.0.1 farrier.token={token}"), "no farrier.mac="),
+            (
+                format!("farrier.url=http://10.0.0.1 farrier.token={token} farrier.mac=aa:bb"),
+                "farrier.mac: \"aa:bb\"",
+            ),
+        ];
+        for (text, wrong) in table {
+            let said = Boot::parse(&text).unwrap_err();
+            assert!(said.contains(wrong), "{text:?}: {said}");
+            assert!(!said.contains(&token));
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What a person sees who watches the machine's console.
+
+use std::io::{self, Write};
+
+/// Says a line. A console that is not there is no reason to fail.
+pub fn say(line: &str) {
+    if cfg!(test) {
+        // Only this is kept back by the test runner while tests are well.
+        return println!("farrier-agent: {line}");
+    }
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "farrier-agent: {line}");
+    let _ = out.flush();
+}
+
+/// A size as people say it.
+pub fn spoken_size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} bytes");
+    }
+    let power = (bytes.ilog2() / 10) as usize;
+    let tenths = (u128::from(bytes) * 10) >> (10 * power);
+    format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[power - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_spoken() {
+        for (bytes, said) in [
+            (0, "0 bytes"),
+            (1023, "1023 bytes"),
+            (1024, "1.0 KiB"),
+            (1536 * 1024, "1.5 MiB"),
+            (8 << 30, "8.0 GiB"),
+            (u64::MAX, "15.9 EiB"),
+        ] {
+            assert_eq!(spoken_size(bytes), said);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Writing to a disk.
+//!
+//! The first MiB, which makes a disk bootable, is kept in memory and written last, once the image has been found to be right. So
+//! a disk that was given up half-way, by a wrong checksum or by a pulled plug, does not boot into half a system.
+
+use crate::failure::{Failure, Halt};
+use crate::status::Status;
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
+use std::fs::File;
+use std::io;
+use std::num::NonZeroU64;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+pub const MIB: u64 = 1024 * 1024;
+/// After so many bytes they are forced out: progress that is reported is real, and memory is not full of what is not.
+const SYNC_EVERY_BYTES: u64 = 64 * MIB;
+/// How much is cleared before somebody may say stop again.
+const CLEAR_BYTES: u64 = 64 * MIB;
+
+pub struct Disk {
+    file: File,
+    path: String,
+    size: u64,
+    head: Vec<u8>,
+    unsynced: u64,
+}
+
+impl Disk {
+    /// Opens a disk that nobody else uses. `path` is how it is called in what is said.
+    pub fn open(device: &Path, path: &str, size: u64) -> Result<Self, Failure> {
+        // The kernel gives a block device with this flag to one user only, and to none while it is mounted.
+        let exclusive = OFlags::EXCL.bits().cast_signed();
+        let file = File::options().read(true).write(true).custom_flags(exclusive).open(device);
+        let file = file.map_err(|error| {
+            Failure::install(format!("{path} cannot be opened for writing: {error}"))
+        })?;
+        let head = vec![0; size.min(MIB) as usize];
+        Ok(Self { file, path: path.to_owned(), size, head, unsynced: 0 })
+    }
+
+    /// Takes away old partition tables, at both ends: a backup table at the end would be found again.
+    pub fn clear_ends(&mut self) -> Result<(), Failure> {
+        let zeros = vec![0; self.head.len()];
+        let length = zeros.len() as u64;
+        for at in [0, self.size - length] {
+            self.file.write_all_at(&zeros, at).map_err(|error| self.failed(at, &error))?;
+        }
+        self.sync()
+    }
+
+    pub fn write_at(&mut self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let end = at.checked_add(bytes.len() as u64).filter(|end| *end <= self.size);
+        if end.is_none() {
+            return Err(
+                self.failed(at, &io::Error::other("the image goes on after the end of the disk"))
+            );
+        }
+        let (in_head, rest) = bytes.split_at(self.in_head(at, bytes.len() as u64));
+        if !in_head.is_empty() {
+            self.head[at as usize..at as usize + in_head.len()].copy_from_slice(in_head);
+        }
+        let from = at + in_head.len() as u64;
+        self.file.write_all_at(rest, from).map_err(|error| self.failed(from, &error))?;
+        self.unsynced += rest.len() as u64;
+        if self.unsynced >= SYNC_EVERY_BYTES {
+            self.unsynced = 0;
+            self.file.sync_data().map_err(|error| self.failed(from, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range zero, by the disk itself where it can do that.
+    pub fn zero(&mut self, at: u64, length: u64, status: &Status) -> Result<(), Halt> {
+        let in_head = self.in_head(at, length);
+        if in_head > 0 {
+            self.head[at as usize..at as usize + in_head].fill(0);
+        }
+        let end = (at + length).min(self.size);
+        let mut from = at + in_head as u64;
+        while from < end {
+            status.check()?;
+            let piece = (end - from).min(CLEAR_BYTES);
+            self.zero_piece(from, piece)?;
+            from += piece;
+        }
+        Ok(())
+    }
+
+    /// The kernel promises that what it deallocates or clears in this way reads as zero. A device that cannot do the first
+    /// clears in its own way, or is written to by the kernel; what is not aligned to its blocks is written by us.
+    fn zero_piece(&self, at: u64, length: u64) -> Result<(), Failure> {
+        let ways = [
+            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        ];
+        if ways.iter().any(|way| fallocate(&self.file, *way, at, length).is_ok()) {
+            return Ok(());
+        }
+        let zeros = vec![0; length.min(MIB) as usize];
+        let mut from = at;
+        while from < at + length {
+            let piece = &zeros[..(at + length - from).min(MIB) as usize];
+            self.file.write_all_at(piece, from).map_err(|error| self.failed(from, &error))?;
+            from += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Writes the first MiB, forces everything out, and reads that MiB back from the disk itself.
+    pub fn finish(self) -> Result<(), Failure> {
+        self.sync()?;
+        self.file.write_all_at(&self.head, 0).map_err(|error| self.failed(0, &error))?;
+        self.sync()?;
+        // What the kernel remembers is forgotten first, so that it is the disk that answers.
+        let _ = fadvise(&self.file, 0, NonZeroU64::new(self.head.len() as u64), Advice::DontNeed);
+        let mut found = vec![0; self.head.len()];
+        self.file.read_exact_at(&mut found, 0).map_err(|error| self.failed(0, &error))?;
+        if found == self.head {
+            return Ok(());
+        }
+        Err(Failure::install(format!(
+            "{} does not give back what was written to its first MiB; replace the disk",
+            self.path
+        )))
+    }
+
+    fn sync(&self) -> Result<(), Failure> {
+        self.file.sync_all().map_err(|error| self.failed(self.size, &error))
+    }
+
+    /// How many bytes of a range lie in the first MiB.
+    fn in_head(&self, at: u64, length: u64) -> usize {
+        (self.head.len() as u64).saturating_sub(at).min(length) as usize
+    }
+
+    fn failed(&self, at: u64, error: &io::Error) -> Failure {
+        Failure::install(format!("writing to {} failed at byte {at}: {error}", self.path))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::fs;
+
+    /// A disk full of what was there before.
+    pub fn used(folder: &Path, size: u64) -> std::path::PathBuf {
+        let path = folder.join("disk");
+        fs::write(&path, vec![0xAA; size as usize]).unwrap();
+        path
+    }
+
+    #[test]
+    fn nothing_boots_before_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = used(folder.path(), 4 * MIB);
+        let mut disk = Disk::open(&path, "/dev/vda", 4 * MIB).unwrap();
+        disk.clear_ends().unwrap();
+        disk.write_at(0, &vec![1; 2 * MIB as usize]).unwrap();
+        let before = fs::read(&path).unwrap();
+        assert!(before[..MIB as usize].iter().all(|byte| *byte == 0));
+        assert!(before[MIB as usize..2 * MIB as usize].iter().all(|byte| *byte == 1));
+        assert!(before[2 * MIB as usize..3 * MIB as usize].iter().all(|byte| *byte == 0xAA));
+        assert!(before[3 * MIB as usize..].iter().all(|byte| *byte == 0));
+        disk.finish().unwrap();
+        assert!(fs::read(&path).unwrap()[..2 * MIB as usize].iter().all(|byte| *byte == 1));
+    }
+
+    #[test]
+    fn a_small_disk_has_ends_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = used(folder.path(), 4096);
+        let mut disk = Disk::open(&path, "/dev/vda", 4096).unwrap();
+        disk.clear_ends().unwrap();
+        disk.write_at(4000, &[1; 96]).unwrap();
+        assert!(disk.write_at(4000, &[1; 97]).is_err());
+        assert!(disk.write_at(u64::MAX, &[1]).is_err());
+        disk.finish().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), [vec![0; 4000], vec![1; 96]].concat());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn writes_and_zeros_end_where_they_belong(
+            steps in proptest::collection::vec((0..3 * MIB, 1..700_000_u64, any::<Option<u8>>()), 1..12)
+        ) {
+            const SIZE: u64 = 3 * MIB;
+            let folder = tempfile::tempdir().unwrap();
+            let path = used(folder.path(), SIZE);
+            let mut disk = Disk::open(&path, "/dev/vda", SIZE).unwrap();
+            let status = Status::default();
+            let mut expected = vec![0xAA; SIZE as usize];
+            expected[..MIB as usize].fill(0);
+            for (at, length, fill) in steps {
+                let length = length.min(SIZE - at);
+                match fill {
+                    Some(byte) => disk.write_at(at, &vec![byte; length as usize]).unwrap(),
+                    None => disk.zero(at, length, &status).unwrap(),
+                }
+                expected[at as usize..(at + length) as usize].fill(fill.unwrap_or(0));
+            }
+            disk.finish().unwrap();
+            prop_assert!(fs::read(&path).unwrap() == expected);
+        }
+    }
+
+    #[test]
+    fn clearing_stops_when_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = used(folder.path(), 4 * MIB);
+        let mut disk = Disk::open(&path, "/dev/vda", 4 * MIB).unwrap();
+        let status = Status::default();
+        status.end(crate::status::End::PowerOff);
+        assert_eq!(disk.zero(0, 4 * MIB, &status), Err(Halt::Stopped));
+    }
+}

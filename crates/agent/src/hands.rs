@@ -1,0 +1,264 @@
+//! What only root on a real machine can do: mounting, and the programs of the deploy environment. Behind a trait, so that everything else
+//! can be tried without either.
+
+use crate::volume::FileSystem;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The programs that the environment has to bring along.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tool {
+    /// Reads a partition table again. Of busybox.
+    Blockdev,
+    Sfdisk,
+    MkfsExt4,
+    MkfsVfat,
+    Extlinux,
+    /// Of busybox.
+    Tar,
+}
+
+impl Tool {
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::Blockdev => "blockdev",
+            Self::Sfdisk => "sfdisk",
+            Self::MkfsExt4 => "mkfs.ext4",
+            Self::MkfsVfat => "mkfs.vfat",
+            Self::Extlinux => "extlinux",
+            Self::Tar => "tar",
+        }
+    }
+}
+
+/// The files that the environment has to bring along: what makes a disk with a tar on it bootable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Brought {
+    /// syslinux's code for the first sector of a disk with a GPT.
+    GptStarter,
+    SystemdBoot,
+}
+
+impl Brought {
+    pub fn path(self, root: &Path) -> PathBuf {
+        root.join("usr/lib/farrier").join(match self {
+            Self::GptStarter => "gptmbr.bin",
+            Self::SystemdBoot => "systemd-bootx64.efi",
+        })
+    }
+}
+
+/// Where programs are looked for.
+const PROGRAMS: [&str; 4] = ["/sbin", "/bin", "/usr/sbin", "/usr/bin"];
+/// Where mounts are made, in the environment's memory.
+const MOUNTS: &str = "/run/farrier-agent";
+/// No program takes so long unless it hangs; making a file system on a large disk takes a minute.
+const TOOL_LIMIT: Duration = Duration::from_secs(600);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How much of what a program says is kept.
+const MAX_SAID_BYTES: u64 = 4 * 1024;
+const PIPE_BYTES: usize = 64 * 1024;
+const UNMOUNT_TRIES: u32 = 20;
+const UNMOUNT_PAUSE: Duration = Duration::from_millis(250);
+
+/// Why something could not be poured into a program.
+#[derive(Debug)]
+pub enum Spilled {
+    /// What was to be poured could not be read.
+    Source(io::Error),
+    /// The program would not take it, and said why.
+    Tool(String),
+}
+
+pub trait Hands: Sync {
+    /// Mounts a file system, and says where. The name keeps mounts apart.
+    fn mount(
+        &self,
+        device: &Path,
+        kind: FileSystem,
+        options: &str,
+        name: &str,
+    ) -> io::Result<PathBuf>;
+
+    fn unmount(&self, at: &Path) -> io::Result<()>;
+
+    /// Runs a program to its end, with this on its input.
+    fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String>;
+
+    /// Runs a program that reads everything from a source.
+    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled>;
+}
+
+/// The hands of a real machine.
+pub struct Real;
+
+impl Hands for Real {
+    fn mount(
+        &self,
+        device: &Path,
+        kind: FileSystem,
+        options: &str,
+        name: &str,
+    ) -> io::Result<PathBuf> {
+        let at = Path::new(MOUNTS).join(name);
+        fs::create_dir_all(&at)?;
+        // Nothing of an image is run here, and no device of it is opened.
+        let flags = MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+        let options = CString::new(options)?;
+        mount(device, &at, kind.as_str(), flags, options.as_c_str())?;
+        Ok(at)
+    }
+
+    /// Unmounting writes everything out. Somebody may still be looking: it is tried for a while.
+    fn unmount(&self, at: &Path) -> io::Result<()> {
+        let mut tries = 1;
+        loop {
+            match unmount(at, UnmountFlags::empty()) {
+                Ok(()) => return Ok(()),
+                Err(rustix::io::Errno::BUSY) if tries < UNMOUNT_TRIES => {
+                    tries += 1;
+                    thread::sleep(UNMOUNT_PAUSE);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn run(&self, tool: Tool, arguments: &[&str], input: &str) -> Result<(), String> {
+        let mut running = Running::start(tool, arguments)?;
+        let fed = running.feed(input.as_bytes());
+        running.end(Some(TOOL_LIMIT))?;
+        fed.map_err(|error| format!("{} did not read its input: {error}", tool.program()))
+    }
+
+    fn pour(&self, tool: Tool, arguments: &[&str], source: &mut dyn Read) -> Result<(), Spilled> {
+        let mut running = Running::start(tool, arguments).map_err(Spilled::Tool)?;
+        let mut piece = vec![0; PIPE_BYTES];
+        // As long as the source has something; whoever made the source can end it.
+        loop {
+            let count = match source.read(&mut piece) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    running.kill();
+                    return Err(Spilled::Source(error));
+                }
+            };
+            if running.feed(&piece[..count]).is_err() {
+                // It has ended before its input did. That is right when it has seen all it wants, and it says so by its status.
+                break;
+            }
+        }
+        running.end(None).map_err(Spilled::Tool)
+    }
+}
+
+/// A program that has been started.
+struct Running {
+    program: &'static str,
+    child: Child,
+    said: Option<thread::JoinHandle<String>>,
+}
+
+impl Running {
+    fn start(tool: Tool, arguments: &[&str]) -> Result<Self, String> {
+        let program = tool.program();
+        let path = PROGRAMS
+            .iter()
+            .map(|folder| Path::new(folder).join(program))
+            .find(|path| path.exists());
+        let path = path.ok_or_else(|| format!("the deploy environment has no {program}"))?;
+        let mut command = Command::new(path);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child =
+            command.spawn().map_err(|error| format!("{program} does not start: {error}"))?;
+        let said = child.stderr.take().map(|stderr| thread::spawn(move || beginning(stderr)));
+        Ok(Self { program, child, said })
+    }
+
+    fn feed(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match &mut self.child.stdin {
+            Some(stdin) => stdin.write_all(bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for its end, and for what it said if that was a bad one.
+    fn end(mut self, limit: Option<Duration>) -> Result<(), String> {
+        drop(self.child.stdin.take());
+        let since = Instant::now();
+        let status = loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if limit.is_some_and(|limit| since.elapsed() > limit) => {
+                    self.kill();
+                    return Err(format!(
+                        "{} did not end within {} s",
+                        self.program,
+                        TOOL_LIMIT.as_secs()
+                    ));
+                }
+                Ok(None) => thread::sleep(LOOK_EVERY),
+                Err(error) => return Err(format!("{} is lost: {error}", self.program)),
+            }
+        };
+        if status.success() {
+            return Ok(());
+        }
+        let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
+        let said: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        Err(format!("{} ended with {status}: {}", self.program, said.join("; ")))
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The beginning of what is said; the rest is read and dropped, so that nobody waits for a reader.
+fn beginning(mut from: impl Read) -> String {
+    let mut said = Vec::new();
+    let _ = Read::take(&mut from, MAX_SAID_BYTES).read_to_end(&mut said);
+    let _ = io::copy(&mut from, &mut io::sink());
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_fails_says_why() {
+        let said = Real.run(Tool::Tar, &["-xf", "/nowhere.tar"], "").unwrap_err();
+        assert!(
+            said.starts_with("tar ended with exit status") && said.contains("nowhere"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_from_what_cannot_be_taken() {
+        struct Broken;
+        impl Read for Broken {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::Error::other("cut"))
+            }
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let into = ["-x", "-f", "-", "-C", folder.path().to_str().unwrap()];
+        assert!(matches!(Real.pour(Tool::Tar, &into, &mut Broken), Err(Spilled::Source(_))));
+        let garbage = vec![b'x'; 1_000_000];
+        assert!(matches!(
+            Real.pour(Tool::Tar, &into, &mut garbage.as_slice()),
+            Err(Spilled::Tool(_))
+        ));
+    }
+}

@@ -1,0 +1,428 @@
+//! As much of HTTP/1.1 as the agent needs: one request on a connection, to an IP address, without TLS.
+//!
+//! Written on the standard library's sockets with `httparse`, because of time: an image may take an hour, and yet a
+//! connection that has gone silent must be noticed in seconds, and so must an order to stop. Clients that set one limit for a whole
+//! answer cannot say that. There are no redirects, no cookies and no names to look up, which a static binary could not do anyway.
+
+mod url;
+
+use secrecy::{ExposeSecret, SecretString};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+pub use url::Url;
+
+const MAX_HEAD_BYTES: usize = 16 * 1024;
+const MAX_HEADERS: usize = 64;
+/// The line before a chunk: its length, and extensions that nobody uses.
+const MAX_CHUNK_LINE_BYTES: usize = 256;
+const READ_BYTES: usize = 16 * 1024;
+/// How soon an order to stop is noticed while nothing arrives.
+const TICK: Duration = Duration::from_millis(250);
+
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub connect: Duration,
+    /// How long nothing at all may arrive, or be taken.
+    pub silence: Duration,
+}
+
+pub struct Client {
+    limits: Limits,
+    /// Once it is set, whatever waits ends.
+    brake: Arc<AtomicBool>,
+}
+
+pub struct Request<'a> {
+    pub method: &'static str,
+    pub url: &'a Url,
+    pub bearer: Option<&'a SecretString>,
+    /// The first byte that is wanted.
+    pub from: Option<u64>,
+    pub json: Option<&'a [u8]>,
+}
+
+pub struct Response {
+    pub status: u16,
+    /// The first byte that follows, and the size of the whole where it is said.
+    pub range: Option<(u64, Option<u64>)>,
+    pub body: Body,
+}
+
+impl Client {
+    pub fn new(limits: Limits, brake: Arc<AtomicBool>) -> Self {
+        Self { limits, brake }
+    }
+
+    pub fn send(&self, request: &Request) -> io::Result<Response> {
+        let stream = TcpStream::connect_timeout(&request.url.address(), self.limits.connect)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(TICK))?;
+        stream.set_write_timeout(Some(self.limits.silence))?;
+        let silence = self.limits.silence;
+        let mut wire = Wire { stream, held: Vec::new(), silence, brake: self.brake.clone() };
+        wire.stream.write_all(head(request).as_bytes())?;
+        wire.stream.write_all(request.json.unwrap_or_default())?;
+        let head = wire.read_head()?;
+        Ok(Response {
+            status: head.status,
+            range: head.range,
+            body: Body { wire, framing: head.framing },
+        })
+    }
+}
+
+fn head(request: &Request) -> String {
+    let Request { method, url, bearer, from, json } = request;
+    let mut text = format!("{method} {} HTTP/1.1\r\nHost: {}\r\n", url.path(), url.address());
+    text += "User-Agent: farrier-agent\r\nConnection: close\r\nAccept-Encoding: identity\r\n";
+    if let Some(bearer) = bearer {
+        text += &format!("Authorization: Bearer {}\r\n", bearer.expose_secret());
+    }
+    if let Some(from) = from {
+        text += &format!("Range: bytes={from}-\r\n");
+    }
+    if let Some(json) = json {
+        text += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", json.len());
+    }
+    text + "\r\n"
+}
+
+/// How the end of a body is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// So many bytes are still to come.
+    Length(u64),
+    /// So many of this chunk; its line has been read.
+    Chunk(u64),
+    /// A chunk has ended, or none has begun. The first has no line end before it.
+    Between {
+        first: bool,
+    },
+    UntilClosed,
+    Ended,
+}
+
+struct Head {
+    status: u16,
+    range: Option<(u64, Option<u64>)>,
+    framing: Framing,
+}
+
+struct Wire {
+    stream: TcpStream,
+    /// What arrived with the head or with the line of a chunk and has not been handed out.
+    held: Vec<u8>,
+    silence: Duration,
+    brake: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// Reads what there is, waiting no longer than the silence that is allowed.
+    fn arrive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let since = Instant::now();
+        loop {
+            if self.brake.load(Ordering::Relaxed) {
+                return Err(io::Error::new(ErrorKind::ConnectionAborted, "told to stop"));
+            }
+            match self.stream.read(into) {
+                Err(error) if is_tick(&error) && since.elapsed() < self.silence => {}
+                Err(error) if is_tick(&error) => {
+                    return Err(io::Error::new(ErrorKind::TimedOut, "nothing arrives any more"));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Hands out what is held first.
+    fn take(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.held.is_empty() {
+            return self.arrive(into);
+        }
+        let count = self.held.len().min(into.len());
+        into[..count].copy_from_slice(&self.held[..count]);
+        self.held.drain(..count);
+        Ok(count)
+    }
+
+    fn hold_more(&mut self, limit: usize) -> io::Result<()> {
+        if self.held.len() >= limit {
+            return Err(garbled("the answer's head is too long"));
+        }
+        let mut piece = [0; READ_BYTES];
+        match self.arrive(&mut piece)? {
+            0 => Err(cut()),
+            count => {
+                self.held.extend_from_slice(&piece[..count]);
+                Ok(())
+            }
+        }
+    }
+
+    fn read_head(&mut self) -> io::Result<Head> {
+        loop {
+            if let Some((head, length)) = parse_head(&self.held)? {
+                self.held.drain(..length);
+                return Ok(head);
+            }
+            self.hold_more(MAX_HEAD_BYTES)?;
+        }
+    }
+
+    /// Reads the line before a chunk, with the end of the one before it.
+    fn read_chunk_line(&mut self, first: bool) -> io::Result<u64> {
+        let skip = if first { 0 } else { 2 };
+        loop {
+            let line = self.held.get(skip..).unwrap_or_default();
+            match httparse::parse_chunk_size(line) {
+                Ok(httparse::Status::Complete((length, size))) => {
+                    self.held.drain(..skip + length);
+                    return Ok(size);
+                }
+                Ok(httparse::Status::Partial) => self.hold_more(MAX_CHUNK_LINE_BYTES)?,
+                Err(_) => return Err(garbled("the length of a chunk is no number")),
+            }
+        }
+    }
+}
+
+/// Reads a whole head, or says that there is more to come. Answers how many bytes it has.
+fn parse_head(text: &[u8]) -> io::Result<Option<(Head, usize)>> {
+    let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut response = httparse::Response::new(&mut headers);
+    let parsed = response.parse(text).map_err(|error| garbled(&error.to_string()))?;
+    let httparse::Status::Complete(length) = parsed else { return Ok(None) };
+    let status = response.code.unwrap_or_default();
+    let value = |name: &str| {
+        let found = response.headers.iter().find(|header| header.name.eq_ignore_ascii_case(name));
+        found.and_then(|header| std::str::from_utf8(header.value).ok()).map(str::trim)
+    };
+    let chunked = value("transfer-encoding")
+        .is_some_and(|text| text.to_ascii_lowercase().contains("chunked"));
+    let framing = match (status, chunked, value("content-length")) {
+        (204 | 304, _, _) => Framing::Ended,
+        (_, true, _) => Framing::Between { first: true },
+        (_, false, Some(text)) => {
+            let length = text.parse().map_err(|_| garbled("Content-Length is no number"))?;
+            Framing::Length(length)
+        }
+        (_, false, None) => Framing::UntilClosed,
+    };
+    let range = value("content-range").and_then(parse_range);
+    Ok(Some((Head { status, range, framing }, length)))
+}
+
+/// `bytes 5-9/10`, or with `*` for a size that is not known.
+fn parse_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, _) = range.split_once('-')?;
+    Some((first.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+/// The body, as it comes. One that is cut is an error, never an early end.
+pub struct Body {
+    wire: Wire,
+    framing: Framing,
+}
+
+impl Body {
+    /// Reads a small body whole, within a limit of bytes and of time.
+    pub fn read_all(mut self, limit: usize, time: Duration) -> io::Result<Vec<u8>> {
+        let since = Instant::now();
+        let mut whole = Vec::new();
+        let mut piece = [0; READ_BYTES];
+        loop {
+            match self.read(&mut piece)? {
+                0 => return Ok(whole),
+                count => whole.extend_from_slice(&piece[..count]),
+            }
+            if whole.len() > limit {
+                return Err(garbled("the answer is too long"));
+            }
+            if since.elapsed() > time {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the answer takes too long"));
+            }
+        }
+    }
+
+    fn read_counted(&mut self, left: u64, into: &mut [u8]) -> io::Result<(usize, u64)> {
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(into.len());
+        match self.wire.take(&mut into[..most])? {
+            0 => Err(cut()),
+            count => Ok((count, left - count as u64)),
+        }
+    }
+}
+
+impl Read for Body {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        loop {
+            match self.framing {
+                Framing::Ended | Framing::Length(0) => return Ok(0),
+                Framing::UntilClosed => return self.wire.take(into),
+                Framing::Length(left) => {
+                    let (count, left) = self.read_counted(left, into)?;
+                    self.framing = Framing::Length(left);
+                    return Ok(count);
+                }
+                Framing::Chunk(0) => self.framing = Framing::Between { first: false },
+                Framing::Chunk(left) => {
+                    let (count, left) = self.read_counted(left, into)?;
+                    self.framing = Framing::Chunk(left);
+                    return Ok(count);
+                }
+                Framing::Between { first } => {
+                    self.framing = match self.wire.read_chunk_line(first)? {
+                        0 => Framing::Ended,
+                        size => Framing::Chunk(size),
+                    };
+                }
+            }
+        }
+    }
+}
+
+fn is_tick(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn cut() -> io::Error {
+    io::Error::new(ErrorKind::UnexpectedEof, "the connection was cut")
+}
+
+fn garbled(said: &str) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::thread;
+
+    const QUICK: Limits =
+        Limits { connect: Duration::from_secs(5), silence: Duration::from_millis(600) };
+
+    /// Answers one request with these bytes, a few at a time, and closes or holds the connection.
+    fn serve(answer: &'static [u8], hold: Duration) -> Url {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = Url::parse(&format!("http://{}/x", listener.local_addr().unwrap())).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            for piece in answer.chunks(3) {
+                let _ = stream.write_all(piece);
+                let _ = stream.flush();
+            }
+            thread::sleep(hold);
+        });
+        url
+    }
+
+    fn get(url: &Url) -> io::Result<(u16, Vec<u8>)> {
+        let client = Client::new(QUICK, Arc::default());
+        let request = Request { method: "GET", url, bearer: None, from: None, json: None };
+        let response = client.send(&request)?;
+        let status = response.status;
+        Ok((status, response.body.read_all(1000, Duration::from_secs(5))?))
+    }
+
+    #[test]
+    fn bodies_end_where_they_say() {
+        let table: [(&[u8], &[u8]); 5] = [
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello and more", b"hello"),
+            (b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b""),
+            (b"HTTP/1.0 200 OK\r\n\r\nhello", b"hello"),
+            (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n", b"hello"),
+            (b"HTTP/1.1 204 No\r\n\r\n", b""),
+        ];
+        for (answer, body) in table {
+            assert_eq!(get(&serve(answer, Duration::ZERO)).unwrap().1, body);
+        }
+    }
+
+    #[test]
+    fn what_is_cut_silent_or_garbled_is_an_error() {
+        let hold = Duration::from_secs(3);
+        let table: [(&[u8], Duration, ErrorKind); 6] = [
+            (
+                b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel",
+                Duration::ZERO,
+                ErrorKind::UnexpectedEof,
+            ),
+            (b"HTTP/1.1 200 OK\r\nContent-Le", Duration::ZERO, ErrorKind::UnexpectedEof),
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe",
+                Duration::ZERO,
+                ErrorKind::UnexpectedEof,
+            ),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhel", hold, ErrorKind::TimedOut),
+            (
+                b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+                Duration::ZERO,
+                ErrorKind::InvalidData,
+            ),
+            (b"<html>\r\n\r\n", Duration::ZERO, ErrorKind::InvalidData),
+        ];
+        for (answer, hold, kind) in table {
+            let error = get(&serve(answer, hold)).unwrap_err();
+            assert_eq!(error.kind(), kind, "{}: {error}", String::from_utf8_lossy(answer));
+        }
+    }
+
+    #[test]
+    fn the_brake_ends_a_wait() {
+        let url = serve(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Duration::from_secs(20));
+        let brake = Arc::new(AtomicBool::new(false));
+        let limits = Limits { silence: Duration::from_secs(20), ..QUICK };
+        let request = Request { method: "GET", url: &url, bearer: None, from: None, json: None };
+        let mut response = Client::new(limits, brake.clone()).send(&request).unwrap();
+        thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            brake.store(true, Ordering::Relaxed);
+        });
+        let since = Instant::now();
+        assert_eq!(
+            response.body.read(&mut [0; 9]).unwrap_err().kind(),
+            ErrorKind::ConnectionAborted
+        );
+        assert!(since.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn ranges_are_read() {
+        assert_eq!(parse_range("bytes 5-9/10"), Some((5, Some(10))));
+        assert_eq!(parse_range("bytes 5-9/*"), Some((5, None)));
+        assert_eq!(parse_range("bytes */10"), None);
+        assert_eq!(parse_range("lines 1-2/3"), None);
+    }
+
+    #[test]
+    fn a_request_says_what_it_must() {
+        let url = Url::parse("http://10.0.0.1:80/a").unwrap();
+        let bearer = SecretString::from("s3cret");
+        let request = Request {
+            method: "POST",
+            url: &url,
+            bearer: Some(&bearer),
+            from: Some(7),
+            json: Some(b"{}"),
+        };
+        let text = head(&request);
+        for line in [
+            "POST /a HTTP/1.1\r\n",
+            "Host: 10.0.0.1:80\r\n",
+            "Authorization: Bearer s3cret\r\n",
+            "Range: bytes=7-\r\n",
+            "Content-Length: 2\r\n\r\n",
+        ] {
+            assert!(text.contains(line), "{line:?} in {text:?}");
+        }
+    }
+}

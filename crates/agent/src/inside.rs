@@ -1,0 +1,316 @@
+//! Files in a system that is mounted and not trusted to be sane.
+//!
+//! In an image, `/etc` may be a link to `..`, a home may be called `/../../etc`, and `authorized_keys` may be a link to anywhere. Every
+//! path is resolved by the kernel as if the mount were the root of all files, so that no link and no `..` leads out of it. A file is
+//! written under a new name and then given its own, which replaces a link and never follows it.
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchmod, fchown, fstat, fsync,
+    mkdirat, openat, openat2, renameat, unlinkat,
+};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// No path that is written here has more parts.
+const MAX_DEPTH: usize = 32;
+/// How many names of one folder are looked at.
+const MAX_NAMES: usize = 10_000;
+const NEW_NAME: &str = ".farrier-new";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    pub user: u32,
+    pub group: u32,
+}
+
+/// The root of a mounted system.
+pub struct Inside {
+    root: OwnedFd,
+}
+
+/// A folder in it.
+pub struct Folder(OwnedFd);
+
+impl Inside {
+    pub fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())? })
+    }
+
+    fn resolve(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        Ok(openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), within)?)
+    }
+
+    /// Who owns the root folder, and so the system's own files.
+    pub fn owner(&self) -> io::Result<Owner> {
+        let found = fstat(&self.root)?;
+        Ok(Owner { user: found.st_uid, group: found.st_gid })
+    }
+
+    /// True when there is a file here, through links or not.
+    pub fn has_file(&self, path: &str) -> bool {
+        self.resolve(path, OFlags::PATH).is_ok_and(|file| is(&file, FileType::RegularFile))
+    }
+
+    pub fn has_folder(&self, path: &str) -> bool {
+        self.resolve(path, OFlags::PATH).is_ok_and(|file| is(&file, FileType::Directory))
+    }
+
+    /// Reads a file that is not longer than a limit.
+    pub fn read(&self, path: &str, limit: u64) -> io::Result<Vec<u8>> {
+        // Opening a pipe would wait for somebody who writes.
+        let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        if !is(&file, FileType::RegularFile) {
+            return Err(io::Error::other("is no file"));
+        }
+        let mut bytes = Vec::new();
+        File::from(file).take(limit + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > limit {
+            return Err(io::Error::other(format!("is longer than {limit} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// A file to read from, such as a kernel, which may be of any length.
+    pub fn open_file(&self, path: &str) -> io::Result<File> {
+        let file = self.resolve(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
+        if is(&file, FileType::RegularFile) {
+            Ok(file.into())
+        } else {
+            Err(io::Error::other("is no file"))
+        }
+    }
+
+    pub fn folder(&self, path: &str) -> io::Result<Folder> {
+        Ok(Folder(self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?))
+    }
+
+    /// The folder at a path; what is missing of it is made.
+    pub fn make_folder(&self, path: &str, mode: u32, owner: Owner) -> io::Result<Folder> {
+        let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
+        if parts.len() > MAX_DEPTH {
+            return Err(io::Error::other("has too many parts"));
+        }
+        let mut at = String::from("/");
+        let mut folder = self.folder(&at)?;
+        for part in parts {
+            at = format!("{at}{part}/");
+            folder = match self.folder(&at) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !is_dots(part) => {
+                    folder.make(part, mode, owner)?
+                }
+                found => found?,
+            };
+        }
+        Ok(folder)
+    }
+}
+
+impl Folder {
+    /// Makes a folder in this one, and opens it.
+    fn make(&self, name: &str, mode: u32, owner: Owner) -> io::Result<Folder> {
+        mkdirat(&self.0, name, Mode::RWXU)?;
+        let made = self.own_folder(name)?;
+        made.belong(mode, owner)?;
+        Ok(made)
+    }
+
+    /// A folder in this one that is no link, made if it is missing, with these rights in any case.
+    pub fn ensure(&self, name: &str, mode: u32, owner: Owner) -> io::Result<Folder> {
+        match self.own_folder(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.make(name, mode, owner),
+            found => {
+                let found = found?;
+                found.belong(mode, owner)?;
+                Ok(found)
+            }
+        }
+    }
+
+    fn own_folder(&self, name: &str) -> io::Result<Folder> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(Folder(openat(&self.0, name, flags, Mode::empty())?))
+    }
+
+    fn belong(&self, mode: u32, owner: Owner) -> io::Result<()> {
+        fchown(&self.0, Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group)))?;
+        Ok(fchmod(&self.0, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Writes a whole file, in place of whatever has the name.
+    pub fn write(&self, name: &str, mode: u32, owner: Owner, content: &[u8]) -> io::Result<()> {
+        self.write_from(name, mode, owner, &mut &*content)
+    }
+
+    /// The same from something to read.
+    pub fn write_from(
+        &self,
+        name: &str,
+        mode: u32,
+        owner: Owner,
+        content: &mut dyn Read,
+    ) -> io::Result<()> {
+        self.remove(NEW_NAME)?;
+        let flags =
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut file = File::from(openat(&self.0, NEW_NAME, flags, Mode::RUSR | Mode::WUSR)?);
+        io::copy(content, &mut file)?;
+        file.flush()?;
+        fchown(&file, Some(Uid::from_raw(owner.user)), Some(Gid::from_raw(owner.group)))?;
+        fchmod(&file, Mode::from_raw_mode(mode))?;
+        file.sync_all()?;
+        renameat(&self.0, NEW_NAME, &self.0, name)?;
+        Ok(fsync(&self.0)?)
+    }
+
+    /// Removes a file or a link. One that is not there is gone already.
+    pub fn remove(&self, name: &str) -> io::Result<()> {
+        match unlinkat(&self.0, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&self.0)?.take(MAX_NAMES) {
+            names.extend(entry?.file_name().to_str().map(str::to_owned));
+        }
+        names.sort();
+        Ok(names)
+    }
+}
+
+fn is(file: &OwnedFd, kind: FileType) -> bool {
+    fstat(file).is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == kind)
+}
+
+fn is_dots(part: &str) -> bool {
+    part == "." || part == ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    /// A system in a folder, beside a folder that nobody may touch.
+    struct Scene {
+        top: tempfile::TempDir,
+        inside: Inside,
+        me: Owner,
+    }
+
+    impl Scene {
+        fn new() -> Self {
+            let top = tempfile::tempdir().unwrap();
+            fs::create_dir_all(top.path().join("image/etc")).unwrap();
+            fs::create_dir_all(top.path().join("outside")).unwrap();
+            fs::write(top.path().join("outside/secret"), "untouched").unwrap();
+            let inside = Inside::open(&top.path().join("image")).unwrap();
+            let me = inside.owner().unwrap();
+            Self { top, inside, me }
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.top.path().join("image").join(name)
+        }
+
+        fn outside_is_untouched(&self) {
+            let outside = self.top.path().join("outside");
+            let names: Vec<_> =
+                fs::read_dir(&outside).unwrap().flatten().map(|e| e.file_name()).collect();
+            assert_eq!(names, ["secret"]);
+            assert_eq!(fs::read_to_string(outside.join("secret")).unwrap(), "untouched");
+        }
+    }
+
+    #[test]
+    fn links_lead_nowhere_but_inside() {
+        let scene = Scene::new();
+        let outside = scene.top.path().join("outside");
+        symlink(&outside, scene.path("absolute")).unwrap();
+        symlink("../outside", scene.path("relative")).unwrap();
+        symlink("../../../../../../../../etc", scene.path("climbing")).unwrap();
+        symlink("loop", scene.path("loop")).unwrap();
+        for path in ["absolute", "relative", "/../outside", "../outside", "loop"] {
+            assert!(scene.inside.folder(path).is_err(), "{path}");
+            assert!(scene.inside.read(&format!("{path}/secret"), 100).is_err(), "{path}");
+            assert!(!scene.inside.has_file(&format!("{path}/secret")), "{path}");
+        }
+        // What climbs ends at the image's own root.
+        scene
+            .inside
+            .make_folder("/climbing", 0o755, scene.me)
+            .unwrap()
+            .write("a", 0o644, scene.me, b"1")
+            .unwrap();
+        assert_eq!(fs::read_to_string(scene.path("etc/a")).unwrap(), "1");
+        assert!(!Path::new("/etc/a").exists());
+        scene.outside_is_untouched();
+    }
+
+    #[test]
+    fn folders_are_made_inside_or_not_at_all() {
+        let scene = Scene::new();
+        symlink(scene.top.path().join("outside"), scene.path("out")).unwrap();
+        // The link's target does not exist inside, so nothing can be made through it.
+        assert!(scene.inside.make_folder("/out/new", 0o755, scene.me).is_err());
+        scene.inside.make_folder("/../../var/lib/x", 0o750, scene.me).unwrap();
+        assert_eq!(fs::metadata(scene.path("var/lib/x")).unwrap().mode() & 0o7777, 0o750);
+        assert!(scene.inside.make_folder(&"/a".repeat(40), 0o755, scene.me).is_err());
+        scene.outside_is_untouched();
+    }
+
+    #[test]
+    fn a_file_replaces_a_link() {
+        let scene = Scene::new();
+        let secret = scene.top.path().join("outside/secret");
+        for name in ["hostname", NEW_NAME] {
+            symlink(&secret, scene.path(&format!("etc/{name}"))).unwrap();
+        }
+        let etc = scene.inside.folder("/etc").unwrap();
+        etc.write("hostname", 0o640, scene.me, b"node-1\n").unwrap();
+        let found = fs::symlink_metadata(scene.path("etc/hostname")).unwrap();
+        assert!(found.is_file() && found.mode() & 0o7777 == 0o640);
+        assert_eq!(scene.inside.read("/etc/hostname", 100).unwrap(), b"node-1\n");
+        assert_eq!(
+            etc.names().unwrap().iter().filter(|name| name.starts_with(".farrier")).count(),
+            0
+        );
+        scene.outside_is_untouched();
+    }
+
+    #[test]
+    fn a_link_is_no_folder_of_ones_own() {
+        let scene = Scene::new();
+        let etc = scene.inside.folder("/etc").unwrap();
+        symlink(scene.top.path().join("outside"), scene.path("etc/.ssh")).unwrap();
+        assert!(etc.ensure(".ssh", 0o700, scene.me).is_err());
+        etc.remove(".ssh").unwrap();
+        etc.ensure(".ssh", 0o700, scene.me).unwrap().write("a", 0o600, scene.me, b"x").unwrap();
+        fs::set_permissions(scene.path("etc/.ssh"), fs::Permissions::from_mode(0o777)).unwrap();
+        etc.ensure(".ssh", 0o700, scene.me).unwrap();
+        assert_eq!(fs::metadata(scene.path("etc/.ssh")).unwrap().mode() & 0o7777, 0o700);
+        scene.outside_is_untouched();
+    }
+
+    #[test]
+    fn only_files_are_read_and_only_short_ones() {
+        let scene = Scene::new();
+        fs::write(scene.path("etc/long"), vec![b'x'; 101]).unwrap();
+        assert!(scene.inside.read("etc/long", 100).is_err());
+        assert_eq!(scene.inside.read("etc/long", 101).unwrap().len(), 101);
+        assert!(scene.inside.read("etc", 100).is_err());
+        let fifo =
+            std::process::Command::new("mkfifo").arg(scene.path("etc/fifo")).status().unwrap();
+        assert!(fifo.success());
+        assert!(scene.inside.read("etc/fifo", 100).is_err());
+        assert!(scene.inside.has_folder("etc") && !scene.inside.has_file("etc"));
+    }
+}

@@ -1,0 +1,196 @@
+//! What the machine has: its network addresses and its disks, as the kernel shows them under `/sys`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// What is not a disk of the machine's own, by how the kernel names it: memory, loops, what is made of other disks, discs.
+const NO_DISKS: [&str; 10] =
+    ["loop", "ram", "zram", "sr", "fd", "dm-", "md", "nbd", "mtdblock", "drbd"];
+/// A machine with more has its disks behind something that this list is not for.
+const MAX_DEVICES: usize = 4_096;
+const SECTOR_BYTES: u64 = 512;
+const ETHERNET: &str = "1";
+const NO_MAC: &str = "00:00:00:00:00:00";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// As the kernel calls it: `vda`.
+    pub name: String,
+    /// `/dev/vda`
+    pub path: String,
+    pub size: u64,
+    pub serial: String,
+    pub wwn: String,
+    pub model: String,
+    pub removable: bool,
+    pub read_only: bool,
+}
+
+/// The MAC addresses of all network cards, in order.
+pub fn macs(root: &Path) -> Vec<String> {
+    let cards = entries(&root.join("sys/class/net"));
+    let mut macs: Vec<String> = cards
+        .iter()
+        .filter(|card| line(&card.join("type")) == ETHERNET)
+        .map(|card| line(&card.join("address")).to_ascii_lowercase())
+        .filter(|mac| !mac.is_empty() && mac != NO_MAC)
+        .collect();
+    macs.sort();
+    macs.dedup();
+    macs
+}
+
+/// The disks, in order of their names.
+pub fn disks(root: &Path) -> Vec<Disk> {
+    let mut disks: Vec<Disk> =
+        entries(&root.join("sys/block")).iter().filter_map(|device| disk(device)).collect();
+    disks.sort_by(|one, other| (one.name.len(), &one.name).cmp(&(other.name.len(), &other.name)));
+    disks
+}
+
+fn disk(device: &Path) -> Option<Disk> {
+    let name = device.file_name()?.to_str()?.to_owned();
+    // A path of a multipath NVMe disk is hidden: the disk itself is there under its own name.
+    let hidden = line(&device.join("hidden")) == "1";
+    let size = line(&device.join("size")).parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)?;
+    if hidden || size == 0 || NO_DISKS.iter().any(|begin| name.starts_with(begin)) {
+        return None;
+    }
+    Some(Disk {
+        path: format!("/dev/{name}"),
+        size,
+        serial: first(device, &["serial", "device/serial"])
+            .or_else(|| page_80(&device.join("device/vpd_pg80")))
+            .unwrap_or_default(),
+        wwn: first(device, &["wwid", "device/wwid"]).unwrap_or_default(),
+        model: first(device, &["device/model"]).unwrap_or_default(),
+        removable: line(&device.join("removable")) == "1",
+        read_only: line(&device.join("ro")) == "1",
+        name,
+    })
+}
+
+/// Where the partitions of a disk are to be opened, in order.
+pub fn partitions(root: &Path, disk: &str) -> Vec<PathBuf> {
+    let device = root.join("sys/block").join(disk);
+    let mut found: Vec<(u32, PathBuf)> = entries(&device)
+        .iter()
+        .filter_map(|entry| {
+            let number = line(&entry.join("partition")).parse().ok()?;
+            Some((number, root.join("dev").join(entry.file_name()?)))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, path)| path).collect()
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.path()).take(MAX_DEVICES).collect()
+}
+
+fn line(file: &Path) -> String {
+    fs::read(file).map(|bytes| clean(&bytes)).unwrap_or_default()
+}
+
+fn first(device: &Path, files: &[&str]) -> Option<String> {
+    files.iter().map(|file| line(&device.join(file))).find(|text| !text.is_empty())
+}
+
+/// A SCSI or ATA disk's page of its serial number: four bytes, and then the number.
+fn page_80(file: &Path) -> Option<String> {
+    let page = fs::read(file).ok()?;
+    Some(clean(page.get(4..)?)).filter(|serial| !serial.is_empty())
+}
+
+/// Vendors pad with blanks and zeros, and what is shown to people has no control characters.
+fn clean(bytes: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).collect();
+    text.trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, file: &str, bytes: impl AsRef<[u8]>) {
+        let path = root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    #[test]
+    fn disks_of_every_kind_are_found_and_what_is_none_is_not() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        write(root, "sys/block/vda/size", "16777216\n");
+        write(root, "sys/block/vda/serial", "root-disk\n");
+        write(root, "sys/block/vda/removable", "0\n");
+        write(root, "sys/block/sda/size", "2048\n");
+        write(root, "sys/block/sda/device/vpd_pg80", b"\x00\x80\x00\x08  ABC123\0");
+        write(root, "sys/block/sda/device/wwid", "naa.5000c500a1b2c3d4\n");
+        write(root, "sys/block/sda/device/model", "ST4000NM0035    \n");
+        write(root, "sys/block/sda/removable", "1\n");
+        write(root, "sys/block/sda/ro", "1\n");
+        write(root, "sys/block/nvme0n1/size", "4096\n");
+        write(root, "sys/block/nvme0n1/wwid", "eui.0025388b71b0d2a5\n");
+        write(root, "sys/block/nvme0n1/device/serial", "S4EVNX0N  \n");
+        write(root, "sys/block/nvme0c0n1/size", "4096\n");
+        write(root, "sys/block/nvme0c0n1/hidden", "1\n");
+        write(root, "sys/block/sdb/size", "0\n");
+        for none in ["loop0", "ram0", "zram0", "sr0", "fd0", "dm-0", "md127", "nbd0"] {
+            write(root, &format!("sys/block/{none}/size"), "4096\n");
+        }
+        let found = disks(root);
+        let names: Vec<&str> = found.iter().map(|disk| disk.name.as_str()).collect();
+        assert_eq!(names, ["sda", "vda", "nvme0n1"]);
+        assert_eq!(
+            found[0],
+            Disk {
+                name: "sda".into(),
+                path: "/dev/sda".into(),
+                size: 1024 * 1024,
+                serial: "ABC123".into(),
+                wwn: "naa.5000c500a1b2c3d4".into(),
+                model: "ST4000NM0035".into(),
+                removable: true,
+                read_only: true,
+            }
+        );
+        assert_eq!((found[1].size, found[1].serial.as_str()), (8 << 30, "root-disk"));
+        assert_eq!(
+            (found[2].serial.as_str(), found[2].wwn.as_str()),
+            ("S4EVNX0N", "eui.0025388b71b0d2a5")
+        );
+    }
+
+    #[test]
+    fn cards_have_their_addresses() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for (card, kind, mac) in [
+            ("eth1", "1", "AA:bb:cc:dd:ee:01"),
+            ("eth0", "1", "aa:bb:cc:dd:ee:00"),
+            ("lo", "772", "00:00:00:00:00:00"),
+            ("dummy0", "1", "00:00:00:00:00:00"),
+            ("ib0", "32", "80:00:02:08"),
+        ] {
+            write(root, &format!("sys/class/net/{card}/type"), format!("{kind}\n"));
+            write(root, &format!("sys/class/net/{card}/address"), format!("{mac}\n"));
+        }
+        assert_eq!(macs(root), ["aa:bb:cc:dd:ee:00", "aa:bb:cc:dd:ee:01"]);
+        assert!(macs(Path::new("/nowhere")).is_empty());
+    }
+
+    #[test]
+    fn partitions_come_in_order() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        for (name, number) in [("vda10", "10"), ("vda2", "2"), ("vda1", "1")] {
+            write(root, &format!("sys/block/vda/{name}/partition"), number);
+        }
+        write(root, "sys/block/vda/queue/rotational", "1");
+        let expected = ["vda1", "vda2", "vda10"].map(|name| root.join("dev").join(name));
+        assert_eq!(partitions(root, "vda"), expected);
+    }
+}

@@ -1,0 +1,46 @@
+//! Randomness from the kernel, which waits until it has some: a machine that has just booted may have to.
+
+use crate::image::hex;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+const SECRET_BYTES: usize = 32;
+
+pub fn random() -> Result<[u8; SECRET_BYTES], String> {
+    let mut bytes = [0; SECRET_BYTES];
+    match getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(SECRET_BYTES) => Ok(bytes),
+        Ok(count) => Err(format!("the kernel gave {count} random bytes")),
+        Err(error) => Err(format!("the kernel gives no random bytes: {error}")),
+    }
+}
+
+/// The name of this boot, which nobody can guess: 64 hexadecimal digits.
+pub fn session() -> Result<String, String> {
+    random().map(|bytes| hex(&bytes))
+}
+
+/// A random UUID.
+pub fn uuid() -> Result<String, String> {
+    let mut bytes = random()?;
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    let text = hex(&bytes[..16]);
+    let parts = [&text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..]];
+    Ok(parts.join("-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_comes_twice() {
+        assert_eq!(session().unwrap().len(), 64);
+        assert_ne!(session(), session());
+        let one = uuid().unwrap();
+        assert_ne!(Ok(one.clone()), uuid());
+        assert_eq!(one.len(), 36);
+        assert_eq!(one.as_bytes()[14], b'4');
+        assert!(b"89ab".contains(&one.as_bytes()[19]));
+    }
+}

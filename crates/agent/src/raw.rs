@@ -1,0 +1,18 @@
+//! A raw image: its bytes are the disk's bytes, from the first one on.
+
+use crate::disk::{Disk, MIB};
+use crate::failure::Halt;
+use crate::image::Stream;
+
+/// Writes everything, zeros too: what was on the disk before must not shine through.
+pub fn pour(stream: &mut Stream, disk: &mut Disk) -> Result<(), Halt> {
+    let mut piece = vec![0; MIB as usize];
+    loop {
+        let at = stream.position();
+        let count = stream.fill(&mut piece)?;
+        if count == 0 {
+            return Ok(());
+        }
+        disk.write_at(at, &piece[..count])?;
+    }
+}

@@ -1,0 +1,266 @@
+//! What makes unpacked files a system that boots: a kernel where the firmware can read it, and something that starts it, for an old BIOS
+//! (extlinux, from the partition that is marked for it) and for UEFI (systemd-boot, under the name that is looked for without being asked).
+
+use super::layout::Layout;
+use crate::console::say;
+use crate::failure::Failure;
+use crate::hands::{Brought, Tool};
+use crate::inside::Inside;
+use crate::install::Site;
+use std::cmp::Ordering;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// So much of the first sector is code; the rest belongs to partition tables.
+const STARTER_BYTES: usize = 440;
+const KERNEL: &str = "vmlinuz";
+const INITRD: &str = "initrd.img";
+
+/// Both mounted file systems, and what is to be written into them.
+pub struct Parts<'a> {
+    pub root: &'a Path,
+    pub firmware: &'a Path,
+    pub layout: &'a Layout,
+    pub consoles: &'a [String],
+}
+
+impl Parts<'_> {
+    pub fn put(&self, site: &Site) -> Result<(), Failure> {
+        let wrong = |what: &str, error: io::Error| Failure::install(format!("{what}: {error}"));
+        let inside = Inside::open(self.root).map_err(|error| wrong("the unpacked files", error))?;
+        let none = |why: &str| {
+            Failure::install(format!(
+                "the image has no /boot/vmlinuz*{why}; a tar has to bring its own kernel"
+            ))
+        };
+        let names = inside.folder("/boot").and_then(|boot| boot.names());
+        let names = names.map_err(|error| none(&format!(" (/boot: {error})")))?;
+        let found = Kernel::newest(&names).ok_or_else(|| none(""))?;
+        say(&format!("it boots {}", found.kernel));
+        self.copy(&inside, &found.kernel, KERNEL)?;
+        if let Some(initrd) = &found.initrd {
+            self.copy(&inside, initrd, INITRD)?;
+        }
+        self.configure(site, found.initrd.is_some())
+            .map_err(|error| wrong("the firmware's partition", error))?;
+        let firmware = self.firmware.to_string_lossy();
+        site.hands.run(Tool::Extlinux, &["--install", &firmware], "").map_err(Failure::install)?;
+        self.write_fstab(&inside).map_err(|error| wrong("/etc/fstab of the new system", error))
+    }
+
+    /// The partition is new and ours, so there are no links to mind on this side.
+    fn copy(&self, inside: &Inside, from: &str, to: &str) -> Result<(), Failure> {
+        let copied = || -> io::Result<()> {
+            let mut source = inside.open_file(&format!("/boot/{from}"))?;
+            let mut target = File::create(self.firmware.join(to))?;
+            io::copy(&mut source, &mut target)?;
+            target.sync_all()
+        };
+        copied().map_err(|error| {
+            Failure::install(format!("/boot/{from} of the image cannot be copied: {error}"))
+        })
+    }
+
+    fn configure(&self, site: &Site, initrd: bool) -> io::Result<()> {
+        let cmdline = self.layout.cmdline(self.consoles);
+        let write = |name: &str, text: String| {
+            let path = self.firmware.join(name);
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(path, text)
+        };
+        write("syslinux.cfg", syslinux(&cmdline, initrd))?;
+        write("loader/loader.conf", "default farrier.conf\ntimeout 0\n".into())?;
+        write("loader/entries/farrier.conf", systemd_boot(&cmdline, initrd))?;
+        let loader = fs::read(Brought::SystemdBoot.path(site.root))?;
+        let place = self.firmware.join("EFI/BOOT/BOOTX64.EFI");
+        place.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(place, loader)
+    }
+
+    fn write_fstab(&self, inside: &Inside) -> io::Result<()> {
+        let owner = inside.owner()?;
+        inside.make_folder("/boot/efi", 0o700, owner)?;
+        let etc = inside.make_folder("/etc", 0o755, owner)?;
+        etc.write("fstab", 0o644, owner, self.layout.fstab().as_bytes())
+    }
+}
+
+/// Puts the code into the first sector that an old BIOS runs. The last thing that is written.
+pub fn put_starter(site: &Site) -> Result<(), Failure> {
+    let written = || -> io::Result<()> {
+        let mut code = fs::read(Brought::GptStarter.path(site.root))?;
+        if code.len() > STARTER_BYTES {
+            return Err(io::Error::other("it does not fit before the partition table"));
+        }
+        code.resize(STARTER_BYTES, 0);
+        let disk = File::options().write(true).open(site.device())?;
+        disk.write_all_at(&code, 0)?;
+        disk.sync_all()
+    };
+    let path = &site.disk.path;
+    written().map_err(|error| {
+        Failure::install(format!("{path} cannot be made bootable for a BIOS: {error}"))
+    })
+}
+
+fn syslinux(cmdline: &str, initrd: bool) -> String {
+    let initrd = if initrd { format!("  INITRD /{INITRD}\n") } else { String::new() };
+    format!(
+        "DEFAULT farrier\nPROMPT 0\nTIMEOUT 10\nLABEL farrier\n  LINUX /{KERNEL}\n{initrd}  APPEND {cmdline}\n"
+    )
+}
+
+fn systemd_boot(cmdline: &str, initrd: bool) -> String {
+    let initrd = if initrd { format!("initrd /{INITRD}\n") } else { String::new() };
+    format!("title Linux\nlinux /{KERNEL}\n{initrd}options {cmdline}\n")
+}
+
+/// The files of a kernel, by their names under `/boot`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Kernel {
+    kernel: String,
+    initrd: Option<String>,
+}
+
+impl Kernel {
+    /// The one with the highest version. A kernel for emergencies is not what anybody means.
+    fn newest(names: &[String]) -> Option<Self> {
+        let version = |name: &str| name.strip_prefix("vmlinuz").map(str::to_owned);
+        let is_usual = |version: &String| !version.contains("rescue") && !version.ends_with(".old");
+        let versions = names.iter().filter_map(|name| version(name)).filter(is_usual);
+        let newest = versions.max_by(|one, other| by_version(one, other))?;
+        let candidates = [
+            format!("initrd.img{newest}"),
+            format!("initramfs{newest}.img"),
+            format!("initrd{newest}"),
+            format!("initrd{newest}.img"),
+            format!("initramfs{newest}"),
+        ];
+        let initrd = candidates.into_iter().find(|candidate| names.contains(candidate));
+        Some(Self { kernel: format!("vmlinuz{newest}"), initrd })
+    }
+}
+
+/// Numbers by what they count, the rest by its letters.
+fn by_version(one: &str, other: &str) -> Ordering {
+    let (mut one, mut other) = (pieces(one).into_iter(), pieces(other).into_iter());
+    // Each turn takes a piece of both, and names are short.
+    loop {
+        match (one.next(), other.next()) {
+            (None, None) => return Ordering::Equal,
+            (None, Some(_)) => return Ordering::Less,
+            (Some(_), None) => return Ordering::Greater,
+            (Some(left), Some(right)) => {
+                let ordering = match (left.parse::<u64>(), right.parse::<u64>()) {
+                    (Ok(left), Ok(right)) => left.cmp(&right),
+                    (Ok(_), Err(_)) => Ordering::Greater,
+                    (Err(_), Ok(_)) => Ordering::Less,
+                    (Err(_), Err(_)) => left.cmp(right),
+                };
+                if ordering != Ordering::Equal {
+                    return ordering;
+                }
+            }
+        }
+    }
+}
+
+/// Runs of digits, and runs of what is none. Separators only separate.
+fn pieces(version: &str) -> Vec<&str> {
+    let words = version.split(['-', '.', '_', '+', '~']).filter(|word| !word.is_empty());
+    words
+        .flat_map(|word| word.as_bytes().chunk_by(alike))
+        .filter_map(|piece| std::str::from_utf8(piece).ok())
+        .collect()
+}
+
+fn alike(one: &u8, other: &u8) -> bool {
+    one.is_ascii_digit() == other.is_ascii_digit()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kernel_is_taken_with_its_own_initrd() {
+        type Case<'a> = (&'a [&'a str], Option<(&'a str, Option<&'a str>)>);
+        let table: [Case; 9] = [
+            (&[], None),
+            (&["grub", "System.map-6.1.0"], None),
+            (
+                &[
+                    "vmlinuz-6.1.0-9-amd64",
+                    "initrd.img-6.1.0-9-amd64",
+                    "vmlinuz-6.1.0-18-amd64",
+                    "initrd.img-6.1.0-18-amd64",
+                ],
+                Some(("vmlinuz-6.1.0-18-amd64", Some("initrd.img-6.1.0-18-amd64"))),
+            ),
+            (
+                &[
+                    "vmlinuz-0-rescue-abc",
+                    "vmlinuz-5.14.0-427.el9.x86_64",
+                    "initramfs-5.14.0-427.el9.x86_64.img",
+                ],
+                Some((
+                    "vmlinuz-5.14.0-427.el9.x86_64",
+                    Some("initramfs-5.14.0-427.el9.x86_64.img"),
+                )),
+            ),
+            (&["vmlinuz-5.9", "vmlinuz-5.10", "initrd-5.9"], Some(("vmlinuz-5.10", None))),
+            (&["vmlinuz", "initrd.img"], Some(("vmlinuz", Some("initrd.img")))),
+            (
+                &["vmlinuz", "vmlinuz.old", "vmlinuz-6.1", "initrd-6.1"],
+                Some(("vmlinuz-6.1", Some("initrd-6.1"))),
+            ),
+            (
+                &["vmlinuz-linux", "initramfs-linux.img"],
+                Some(("vmlinuz-linux", Some("initramfs-linux.img"))),
+            ),
+            (&["vmlinuz-lts", "initramfs-lts"], Some(("vmlinuz-lts", Some("initramfs-lts")))),
+        ];
+        for (names, expected) in table {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let expected = expected.map(|(kernel, initrd)| Kernel {
+                kernel: kernel.into(),
+                initrd: initrd.map(str::to_owned),
+            });
+            assert_eq!(Kernel::newest(&names), expected, "{names:?}");
+        }
+    }
+
+    #[test]
+    fn versions_are_ordered_by_what_they_count() {
+        let ordered = [
+            "",
+            "-5.9",
+            "-5.10",
+            "-5.10-rc2",
+            "-5.10.1",
+            "-6.1.0-9-amd64",
+            "-6.1.0-18-amd64",
+            "-6.1.0-18-cloud-amd64",
+        ];
+        for pair in ordered.windows(2) {
+            assert_eq!(by_version(pair[0], pair[1]), Ordering::Less, "{pair:?}");
+            assert_eq!(by_version(pair[1], pair[0]), Ordering::Greater, "{pair:?}");
+        }
+        assert_eq!(by_version("-6.1", "-6.1"), Ordering::Equal);
+    }
+
+    #[test]
+    fn both_starters_say_the_same() {
+        for initrd in [true, false] {
+            let (old, new) = (syslinux("root=X rw", initrd), systemd_boot("root=X rw", initrd));
+            assert!(old.contains("LINUX /vmlinuz\n") && new.contains("linux /vmlinuz\n"));
+            assert!(old.contains("APPEND root=X rw\n") && new.contains("options root=X rw\n"));
+            assert_eq!(
+                (old.contains("INITRD /initrd.img\n"), new.contains("initrd /initrd.img\n")),
+                (initrd, initrd)
+            );
+        }
+    }
+}

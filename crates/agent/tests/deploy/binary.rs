@@ -1,0 +1,37 @@
+//! The program itself, as the deploy environment starts it.
+
+use crate::server::Server;
+use crate::stage::{MAC, MIB, Stage, TOKEN, image, well};
+use std::process::{Command, Output};
+
+fn agent(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_farrier-agent")).args(arguments).output().unwrap()
+}
+
+#[test]
+fn it_says_how_it_ends() {
+    let stage = Stage::new(MIB);
+    for (told, word) in [("stop", "power off"), ("reboot", "reboot")] {
+        let mut script = well("raw", image(2 * MIB));
+        script.then = [("failed", told)].into();
+        let server = Server::start(script);
+        let address = server.address;
+        let cmdline =
+            format!("quiet farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
+        let root = stage.folder.path().to_str().unwrap();
+        let output = agent(&["--cmdline", &cmdline, "--root", root, "--stay"]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        assert!(said.ends_with(&format!("farrier-agent: {word}\n")), "{said}");
+        assert!(said.contains("needs 2.0 MiB"), "the console shows what went wrong: {said}");
+        assert!(!said.contains(TOKEN));
+    }
+}
+
+#[test]
+fn without_a_way_to_farrier_it_does_not_begin() {
+    let output = agent(&["--cmdline", "quiet", "--stay"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("no farrier.url="));
+    assert_eq!(agent(&["--what"]).status.code(), Some(2));
+}

@@ -1,0 +1,150 @@
+//! What breaks on the way, and must not matter.
+
+use crate::server::{Fault, Server};
+use crate::stage::{MIB, Stage, eventually, image, well};
+use agent::End;
+use proptest::prelude::*;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn claims_are_repeated_with_the_same_session_until_there_is_an_answer() {
+    let stage = Stage::new(4 * MIB);
+    let mut script = well("raw", image(MIB));
+    script.claim_faults = [
+        Fault::Close,
+        Fault::Status(503),
+        Fault::Cut(20),
+        Fault::Garble,
+        Fault::Status(404),
+        Fault::Hang(Duration::from_secs(2)),
+    ]
+    .into();
+    let server = Server::start(script);
+    assert_eq!(stage.run(&server), End::Reboot);
+    let heard = server.heard.lock().unwrap();
+    assert_eq!(heard.claims.len(), 7);
+    assert!(heard.claims.iter().all(|claim| *claim == heard.claims[0]));
+}
+
+#[test]
+fn the_image_goes_on_from_the_byte_where_it_was_cut() {
+    let raw = image(3 * MIB);
+    let stage = Stage::new(4 * MIB);
+    let mut script = well("raw", raw.clone());
+    script.image_faults = [
+        Fault::Status(503),
+        Fault::Cut(1_000_000),
+        Fault::Close,
+        Fault::Cut(1),
+        Fault::Cut(0),
+        Fault::Status(429),
+        Fault::Hang(Duration::from_secs(2)),
+        Fault::Cut(77_777),
+    ]
+    .into();
+    let server = Server::start(script);
+    assert_eq!(stage.run(&server), End::Reboot);
+    assert!(stage.disk()[..raw.len()] == raw[..]);
+    let ranges = server.heard.lock().unwrap().ranges.clone();
+    assert_eq!(
+        ranges,
+        [0, 0, 1_000_000, 1_000_000, 1_000_001, 1_000_001, 1_000_001, 1_000_001, 1_077_778]
+    );
+}
+
+#[test]
+fn servers_that_know_no_ranges_or_send_chunks_are_understood() {
+    let raw = image(3 * MIB + 5);
+    let stage = Stage::new(4 * MIB);
+    let mut script = well("raw", raw.clone());
+    script.chunked = true;
+    script.image_faults = [Fault::Cut(MIB + 3), Fault::Whole].into();
+    assert_eq!(stage.run(&Server::start(script)), End::Reboot);
+    assert!(stage.disk()[..raw.len()] == raw[..]);
+}
+
+#[test]
+fn reports_that_are_not_heard_hold_nothing_up() {
+    let raw = image(3 * MIB);
+    let stage = Stage::new(4 * MIB);
+    let mut script = well("raw", raw.clone());
+    // Nothing is heard until the test has seen enough.
+    script.report_faults = vec![Fault::Close; 100_000].into();
+    let server = Server::start(script);
+    thread::scope(|scope| {
+        let agent = scope.spawn(|| stage.run(&server));
+        eventually("the whole image on the disk", || stage.disk()[..raw.len()] == raw[..]);
+        assert!(server.heard.lock().unwrap().reports.is_empty(), "no report was heard");
+        server.script.lock().unwrap().report_faults =
+            [Fault::Status(500), Fault::Hang(Duration::from_secs(2)), Fault::Garble, Fault::Cut(3)]
+                .into();
+        assert_eq!(agent.join().unwrap(), End::Reboot);
+    });
+    // No change of stage was skipped, although all of them had happened before the first was heard.
+    assert_eq!(server.stages(), ["writing", "installing", "installed"]);
+}
+
+#[test]
+fn a_farrier_that_is_killed_and_started_again_loses_nothing() {
+    let raw = image(12 * MIB);
+    let stage = Stage::new(16 * MIB);
+    let mut script = well("raw", raw.clone());
+    script.slow = Some((64 * 1024, Duration::from_millis(3)));
+    let mut server = Server::start(script);
+    let (address, heard) = (server.address, server.heard.clone());
+    let requests = || heard.lock().unwrap().ranges.len();
+    thread::scope(|scope| {
+        let agent = scope.spawn(|| stage.run_at(address, &stage));
+        for times in 1..=3 {
+            eventually("a request for the image", || requests() >= times);
+            thread::sleep(Duration::from_millis(60));
+            server.kill();
+            thread::sleep(Duration::from_millis(150));
+            server.restart();
+        }
+        assert_eq!(agent.join().unwrap(), End::Reboot);
+    });
+    assert!(stage.disk()[..raw.len()] == raw[..]);
+    let ranges = heard.lock().unwrap().ranges.clone();
+    assert!(ranges.len() >= 4 && ranges.is_sorted(), "{ranges:?}");
+    assert!(
+        ranges.windows(2).any(|pair| pair[0] < pair[1]),
+        "it went on, and did not begin again: {ranges:?}"
+    );
+    assert_eq!(heard.lock().unwrap().claims.len(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    #[test]
+    fn whatever_breaks_in_whatever_order(
+        image_faults in proptest::collection::vec(fault(), 0..12),
+        claim_faults in proptest::collection::vec(fault(), 0..4),
+        report_faults in proptest::collection::vec(fault(), 0..6),
+        bytes in 2_000..2_500_000_usize,
+        chunked: bool,
+    ) {
+        let raw = image(bytes);
+        let stage = Stage::new(3 * MIB);
+        let mut script = well("raw", raw.clone());
+        script.image_faults = image_faults.into();
+        script.claim_faults = claim_faults.into();
+        script.report_faults = report_faults.into();
+        script.chunked = chunked;
+        let server = Server::start(script);
+        prop_assert_eq!(stage.run(&server), End::Reboot);
+        prop_assert!(stage.disk()[..raw.len()] == raw[..]);
+        prop_assert_eq!(server.stages(), ["writing", "installing", "installed"]);
+    }
+}
+
+/// Everything that may pass.
+fn fault() -> impl Strategy<Value = Fault> {
+    prop_oneof![
+        Just(Fault::Close),
+        (0..600_000_usize).prop_map(Fault::Cut),
+        prop_oneof![Just(500), Just(502), Just(503), Just(429)].prop_map(Fault::Status),
+        Just(Fault::Whole),
+    ]
+}

@@ -1,0 +1,176 @@
+//! Images that QEMU's own tools make, in every way they can, against the raw disk that they are images of.
+
+use crate::server::{Fault, Server};
+use crate::stage::{MIB, OLD, Stage, image, well};
+use agent::End;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// None: the tool is not here.
+fn qemu(tool: &str, arguments: &[&str]) -> Option<Result<(), String>> {
+    let output = Command::new(tool).args(arguments).output().ok()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(if output.status.success() { Ok(()) } else { Err(said) })
+}
+
+/// A disk with data, zeros and data again, whose end is no whole cluster.
+fn raw_disk() -> Vec<u8> {
+    let mut raw = image(9 * MIB + 512 * 3);
+    raw[2 * MIB + 4096..5 * MIB].fill(0);
+    // Something that can be compressed.
+    for (at, byte) in raw[6 * MIB..8 * MIB].iter_mut().enumerate() {
+        *byte = (at / 1000) as u8;
+    }
+    raw
+}
+
+/// Deploys an image file and compares the disk with what `qemu-img` itself says is in the image.
+fn deploys(stage: &Stage, file: &Path) {
+    let raw = stage.path("expected.raw");
+    let arguments = ["convert", "-O", "raw", file.to_str().unwrap(), raw.to_str().unwrap()];
+    qemu("qemu-img", &arguments).unwrap().unwrap();
+    let raw = fs::read(raw).unwrap();
+    fs::write(stage.path("dev/vda"), vec![OLD; 16 * MIB]).unwrap();
+    let mut script = well("qcow2", fs::read(file).unwrap());
+    script.image_faults =
+        [Fault::Cut(50), Fault::Cut(MIB / 3), Fault::Status(503), Fault::Cut(200_000)].into();
+    let server = Server::start(script);
+    assert_eq!(stage.run(&server), End::Reboot, "{}: {}", file.display(), server.last_report());
+    assert!(stage.disk()[..raw.len()] == raw[..], "{}", file.display());
+}
+
+#[test]
+fn whatever_qemu_img_makes_is_written_as_it_is() {
+    let stage = Stage::new(16 * MIB);
+    stage.write("disk.raw", raw_disk());
+    let raw = stage.path("disk.raw");
+    let ways: [&[&str]; 11] = [
+        &[],
+        &["-c"],
+        &["-o", "compat=0.10"],
+        &["-c", "-o", "compat=0.10"],
+        &["-c", "-o", "compression_type=zstd"],
+        &["-o", "cluster_size=512"],
+        &["-c", "-o", "cluster_size=4k"],
+        &["-c", "-o", "cluster_size=2M"],
+        &["-c", "-o", "cluster_size=2M,compression_type=zstd"],
+        &["-S", "0"],
+        &["-o", "preallocation=metadata,lazy_refcounts=on"],
+    ];
+    for (number, way) in ways.into_iter().enumerate() {
+        let file = stage.path(&format!("{number}.qcow2"));
+        let mut arguments = vec!["convert", "-f", "raw", "-O", "qcow2"];
+        arguments.extend(way);
+        arguments.extend([raw.to_str().unwrap(), file.to_str().unwrap()]);
+        match qemu("qemu-img", &arguments) {
+            None => return eprintln!("skipped: there is no qemu-img here"),
+            Some(made) => made.unwrap(),
+        }
+        deploys(&stage, &file);
+    }
+}
+
+/// Written to in no order, with zeros over data, compressed clusters among others, and a snapshot of what was there before.
+#[test]
+fn an_image_that_was_lived_in_is_written_as_it_is_now() {
+    let stage = Stage::new(16 * MIB);
+    let file = stage.path("lived.qcow2");
+    let path = file.to_str().unwrap();
+    match qemu("qemu-img", &["create", "-f", "qcow2", path, "12M"]) {
+        None => return eprintln!("skipped: there is no qemu-img here"),
+        Some(made) => made.unwrap(),
+    }
+    let write = |commands: &[&str]| {
+        let mut arguments = vec!["-f", "qcow2"];
+        commands.iter().for_each(|command| arguments.extend(["-c", command]));
+        arguments.push(path);
+        qemu("qemu-io", &arguments).unwrap().unwrap();
+    };
+    write(&[
+        "write -P 7 8M 1M",
+        "write -P 3 1M 300k",
+        "write -c -P 9 4M 64k",
+        "write -P 5 0 70k",
+        "write -P 2 11M 1M",
+    ]);
+    // The mark by which the disk is found to hold files.
+    write(&["write -P 0x53 1080 1", "write -P 0xEF 1081 1"]);
+    qemu("qemu-img", &["snapshot", "-c", "before", path]).unwrap().unwrap();
+    write(&[
+        "write -P 8 8M 100k",
+        "write -z 1M 128k",
+        "write -c -P 4 5M 64k",
+        "write -P 6 4M 10k",
+        "discard 11M 512k",
+    ]);
+    deploys(&stage, &file);
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_before_anything_is() {
+    let stage = Stage::new(4 * MIB);
+    stage.write("base.raw", image(MIB));
+    let base = stage.path("base.raw");
+    let base = base.to_str().unwrap();
+    let file = stage.path("x.qcow2");
+    let path = file.to_str().unwrap();
+    let table: [(&[&str], &str, &str); 3] = [
+        (&["create", "-q", "-f", "qcow2", path, "5M"], "disk-too-small", "needs 5.0 MiB"),
+        (
+            &["create", "-q", "-f", "qcow2", "-b", base, "-F", "raw", path],
+            "image-broken",
+            "backing file",
+        ),
+        (
+            &["create", "-q", "-f", "qcow2", "-o", "extended_l2=on", path, "1M"],
+            "image-broken",
+            "extended tables",
+        ),
+    ];
+    for (arguments, code, words) in table {
+        match qemu("qemu-img", arguments) {
+            None => return eprintln!("skipped: there is no qemu-img here"),
+            Some(made) => made.unwrap(),
+        }
+        let server = Server::start(well("qcow2", fs::read(&file).unwrap()));
+        assert_eq!(stage.run(&server), End::PowerOff);
+        let report = server.last_report();
+        assert_eq!(report["code"], code, "{report}");
+        assert!(report["said"].as_str().unwrap().contains(words), "{report}");
+        assert!(stage.disk().iter().all(|byte| *byte == OLD));
+    }
+    let server = Server::start(well("qcow2", image(MIB)));
+    assert_eq!(stage.run(&server), End::PowerOff);
+    assert_eq!(server.last_report()["code"], "image-broken");
+}
+
+#[test]
+fn a_compressed_image_with_one_wrong_byte_does_not_boot() {
+    let stage = Stage::new(16 * MIB);
+    stage.write("disk.raw", raw_disk());
+    let (raw, file) = (stage.path("disk.raw"), stage.path("x.qcow2"));
+    let arguments = [
+        "convert",
+        "-c",
+        "-O",
+        "qcow2",
+        "-f",
+        "raw",
+        raw.to_str().unwrap(),
+        file.to_str().unwrap(),
+    ];
+    match qemu("qemu-img", &arguments) {
+        None => return eprintln!("skipped: there is no qemu-img here"),
+        Some(made) => made.unwrap(),
+    }
+    let good = fs::read(file).unwrap();
+    for at in [good.len() / 2, good.len() - 3_000] {
+        let mut script = well("qcow2", good.clone());
+        script.image[at] ^= 0x10;
+        let server = Server::start(script);
+        assert_eq!(stage.run(&server), End::PowerOff);
+        assert_eq!(server.last_report()["code"], "checksum-wrong");
+        assert!(stage.disk()[..MIB].iter().all(|byte| *byte == 0));
+    }
+}

@@ -1,0 +1,316 @@
+//! A Farrier that does what a test says: it keeps what it was told, and goes wrong where it is asked to.
+
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+/// How one answer goes wrong.
+#[derive(Debug, Clone, Copy)]
+pub enum Fault {
+    /// The connection ends before an answer.
+    Close,
+    /// After so many bytes of the body. The request counts all the same.
+    Cut(usize),
+    Status(u16),
+    /// No answer for so long, and then none.
+    Hang(Duration),
+    /// 200 and something that is no JSON; for an image, one byte is another.
+    Garble,
+    /// The whole image with 200, as by a server that knows no ranges.
+    Whole,
+}
+
+#[derive(Default)]
+pub struct Script {
+    pub granted: Value,
+    pub image: Vec<u8>,
+    /// Sent in the body of an answer that refuses.
+    pub refusal: Value,
+    pub claim_faults: VecDeque<Fault>,
+    pub image_faults: VecDeque<Fault>,
+    pub report_faults: VecDeque<Fault>,
+    /// What is answered to a report, by its stage. `go-on` where nothing is said.
+    pub then: BTreeMap<&'static str, &'static str>,
+    /// What is answered once so many bytes of the image have been reported.
+    pub stop_after: Option<u64>,
+    /// Bytes per piece and the pause after each, so that something can happen meanwhile.
+    pub slow: Option<(usize, Duration)>,
+    pub chunked: bool,
+}
+
+/// What came in.
+#[derive(Default)]
+pub struct Heard {
+    pub claims: Vec<Value>,
+    pub reports: Vec<Value>,
+    /// Where each request for the image began.
+    pub ranges: Vec<u64>,
+    pub bearers: Vec<String>,
+}
+
+pub struct Server {
+    pub address: SocketAddr,
+    pub script: Arc<Mutex<Script>>,
+    pub heard: Arc<Mutex<Heard>>,
+    up: Option<Arc<AtomicBool>>,
+}
+
+struct Request {
+    path: String,
+    range: Option<u64>,
+    bearer: String,
+    body: Value,
+}
+
+impl Server {
+    pub fn start(script: Script) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut server =
+            Self { address, script: Arc::new(Mutex::new(script)), heard: Arc::default(), up: None };
+        server.listen(listener);
+        server
+    }
+
+    fn listen(&mut self, listener: TcpListener) {
+        let up = Arc::new(AtomicBool::new(true));
+        self.up = Some(up.clone());
+        let (script, heard) = (self.script.clone(), self.heard.clone());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                if !up.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (script, heard, up) = (script.clone(), heard.clone(), up.clone());
+                thread::spawn(move || {
+                    let stream = stream.unwrap();
+                    let _ = answer(&stream, &script, &heard, &up);
+                    let _ = stream.shutdown(Shutdown::Both);
+                });
+            }
+        });
+    }
+
+    /// Like a process that is killed: connections break, and the port is closed.
+    pub fn kill(&mut self) {
+        if let Some(up) = self.up.take() {
+            up.store(false, Ordering::SeqCst);
+            // Wakes the thread that listens, so that it goes.
+            let _ = TcpStream::connect(self.address);
+        }
+    }
+
+    pub fn restart(&mut self) {
+        for _ in 0..200 {
+            if let Ok(listener) = TcpListener::bind(self.address) {
+                return self.listen(listener);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the port is not free again");
+    }
+
+    pub fn stages(&self) -> Vec<String> {
+        let mut stages: Vec<String> = self
+            .heard
+            .lock()
+            .unwrap()
+            .reports
+            .iter()
+            .map(|r| r["stage"].as_str().unwrap().into())
+            .collect();
+        stages.dedup();
+        stages
+    }
+
+    pub fn last_report(&self) -> Value {
+        self.heard.lock().unwrap().reports.last().cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn read_request(stream: &TcpStream) -> Option<Request> {
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).ok()?;
+    let path = line.split(' ').nth(1)?.to_owned();
+    let (mut length, mut range, mut bearer) = (0, None, String::new());
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "content-length" => length = value.parse().ok()?,
+            "range" => range = Some(value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()?),
+            "authorization" => bearer = value.strip_prefix("Bearer ")?.to_owned(),
+            _ => {}
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    Some(Request { path, range, bearer, body: serde_json::from_slice(&body).unwrap_or_default() })
+}
+
+fn answer(
+    stream: &TcpStream,
+    script: &Mutex<Script>,
+    heard: &Mutex<Heard>,
+    up: &AtomicBool,
+) -> std::io::Result<()> {
+    let Some(request) = read_request(stream) else { return Ok(()) };
+    let mut heard = heard.lock().unwrap();
+    let mut script = script.lock().unwrap();
+    match request.path.as_str() {
+        "/deploy/claim" => {
+            heard.claims.push(request.body);
+            let fault = script.claim_faults.pop_front();
+            let (granted, refusal) = (script.granted.clone(), script.refusal.clone());
+            drop((heard, script));
+            json_answer(stream, fault, &granted, &refusal)
+        }
+        "/deploy/report" => {
+            let stage = request.body["stage"].as_str().unwrap_or_default().to_owned();
+            let stop =
+                script.stop_after.is_some_and(|bytes| request.body["done"].as_u64() >= Some(bytes));
+            heard.bearers.push(request.bearer);
+            let fault = script.report_faults.pop_front();
+            if !matches!(fault, Some(Fault::Close | Fault::Status(_) | Fault::Hang(_))) {
+                heard.reports.push(request.body);
+            }
+            let then = script.then.get(stage.as_str()).copied().unwrap_or("go-on");
+            let refusal = script.refusal.clone();
+            drop((heard, script));
+            let then = if stop { "stop" } else { then };
+            json_answer(stream, fault, &json!({ "then": then }), &refusal)
+        }
+        "/deploy/image" => {
+            heard.bearers.push(request.bearer);
+            let from = request.range.expect("the agent always asks for a range");
+            heard.ranges.push(from);
+            let fault = script.image_faults.pop_front();
+            let sending = Sending {
+                image: script.image.clone(),
+                from: from as usize,
+                slow: script.slow,
+                chunked: script.chunked,
+                refusal: script.refusal.clone(),
+            };
+            drop((heard, script));
+            image_answer(stream, fault, sending, up)
+        }
+        _ => head(stream, 404, "", 0),
+    }
+}
+
+fn head(mut stream: &TcpStream, status: u16, more: &str, length: usize) -> std::io::Result<()> {
+    write!(stream, "HTTP/1.1 {status} Word\r\nContent-Length: {length}\r\n{more}\r\n")
+}
+
+fn json_answer(
+    mut stream: &TcpStream,
+    fault: Option<Fault>,
+    good: &Value,
+    refusal: &Value,
+) -> std::io::Result<()> {
+    let text = good.to_string();
+    match fault {
+        Some(Fault::Close) => Ok(()),
+        Some(Fault::Hang(time)) => {
+            thread::sleep(time);
+            Ok(())
+        }
+        Some(Fault::Status(status)) => {
+            let text = refusal.to_string();
+            head(stream, status, "", text.len())?;
+            stream.write_all(text.as_bytes())
+        }
+        Some(Fault::Garble) => {
+            head(stream, 200, "", 6)?;
+            stream.write_all(b"<html>")
+        }
+        Some(Fault::Cut(bytes)) => {
+            head(stream, 200, "", text.len())?;
+            stream.write_all(&text.as_bytes()[..bytes.min(text.len() - 1)])
+        }
+        Some(Fault::Whole) | None => {
+            head(stream, 200, "", text.len())?;
+            stream.write_all(text.as_bytes())
+        }
+    }
+}
+
+struct Sending {
+    image: Vec<u8>,
+    from: usize,
+    slow: Option<(usize, Duration)>,
+    chunked: bool,
+    refusal: Value,
+}
+
+fn image_answer(
+    mut stream: &TcpStream,
+    fault: Option<Fault>,
+    sending: Sending,
+    up: &AtomicBool,
+) -> std::io::Result<()> {
+    let Sending { mut image, from, slow, chunked, refusal } = sending;
+    let total = image.len();
+    let mut most = total - from;
+    match fault {
+        Some(Fault::Close) => return Ok(()),
+        Some(Fault::Hang(time)) => {
+            thread::sleep(time);
+            return Ok(());
+        }
+        Some(Fault::Status(status)) => {
+            let text = refusal.to_string();
+            head(stream, status, "", text.len())?;
+            return stream.write_all(text.as_bytes());
+        }
+        Some(Fault::Whole) => {
+            head(stream, 200, "", total)?;
+            return stream.write_all(&image);
+        }
+        Some(Fault::Cut(bytes)) => most = bytes.min(most),
+        Some(Fault::Garble) => image[from] ^= 1,
+        None => {}
+    }
+    let framing = if chunked {
+        "Transfer-Encoding: chunked".into()
+    } else {
+        format!("Content-Length: {}", total - from)
+    };
+    write!(
+        stream,
+        "HTTP/1.1 206 Word\r\nContent-Range: bytes {from}-{}/{total}\r\n{framing}\r\n\r\n",
+        total.max(1) - 1
+    )?;
+    let (piece, pause) = slow.unwrap_or((64 * 1024, Duration::ZERO));
+    for bytes in image[from..from + most].chunks(piece) {
+        if !up.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        if chunked {
+            write!(stream, "{:x}\r\n", bytes.len())?;
+        }
+        stream.write_all(bytes)?;
+        if chunked {
+            stream.write_all(b"\r\n")?;
+        }
+        thread::sleep(pause);
+    }
+    if chunked && most == total - from {
+        stream.write_all(b"0\r\n\r\n")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,154 @@
+//! A machine that is a folder: a disk that is a file, `/sys` as a kernel would show it, and a system where a mount would be.
+
+use crate::server::{Script, Server};
+use agent::cmdline::Boot;
+use agent::hands::{Hands, Spilled, Tool};
+use agent::pace::Pace;
+use agent::volume::FileSystem;
+use agent::{Config, End};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use std::fs;
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+pub const MIB: usize = 1024 * 1024;
+pub const TOKEN: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+pub const MAC: &str = "aa:bb:cc:dd:ee:01";
+/// What was on the disk before.
+pub const OLD: u8 = 0xAA;
+
+pub struct Stage {
+    pub folder: tempfile::TempDir,
+    pub tools: Mutex<Vec<String>>,
+}
+
+impl Stage {
+    /// A machine with one disk of this size.
+    pub fn new(disk_bytes: usize) -> Self {
+        let stage = Self { folder: tempfile::tempdir().unwrap(), tools: Mutex::default() };
+        stage.write("sys/class/net/eth0/type", "1\n");
+        stage.write("sys/class/net/eth0/address", format!("{MAC}\n"));
+        stage.add_disk("vda", disk_bytes);
+        stage.add_system();
+        stage
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, content).unwrap();
+    }
+
+    pub fn add_disk(&self, name: &str, bytes: usize) {
+        self.write(&format!("dev/{name}"), vec![OLD; bytes]);
+        self.describe_disk(name, bytes);
+    }
+
+    pub fn describe_disk(&self, name: &str, bytes: usize) {
+        self.write(&format!("sys/block/{name}/size"), format!("{}\n", bytes / 512));
+        self.write(&format!("sys/block/{name}/serial"), format!("serial-of-{name}\n"));
+    }
+
+    fn add_system(&self) {
+        let me = fs::metadata(self.folder.path()).unwrap();
+        self.write("system/etc/os-release", "ID=tiny\n");
+        let passwd = format!("root:x:{}:{}::/root:/bin/sh\n", me.uid(), me.gid());
+        self.write("system/etc/passwd", passwd);
+    }
+
+    pub fn disk(&self) -> Vec<u8> {
+        fs::read(self.path("dev/vda")).unwrap()
+    }
+
+    /// Runs the agent to its end.
+    pub fn run(&self, server: &Server) -> End {
+        self.run_at(server.address, self)
+    }
+
+    pub fn run_at(&self, address: SocketAddr, hands: &dyn Hands) -> End {
+        let cmdline =
+            format!("farrier.url=http://{address} farrier.token={TOKEN} farrier.mac={MAC}");
+        let boot = Boot::parse(&cmdline).unwrap();
+        let config = Config { boot, root: self.folder.path().into(), pace: Pace::for_tests() };
+        agent::run(&config, hands).unwrap()
+    }
+}
+
+/// Hands that mount nothing: the system is where it is.
+impl Hands for Stage {
+    fn mount(&self, _: &Path, _: FileSystem, _: &str, _: &str) -> io::Result<PathBuf> {
+        Ok(self.path("system"))
+    }
+
+    fn unmount(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn run(&self, tool: Tool, _: &[&str], _: &str) -> Result<(), String> {
+        self.tools.lock().unwrap().push(tool.program().into());
+        Ok(())
+    }
+
+    fn pour(&self, tool: Tool, _: &[&str], _: &mut dyn Read) -> Result<(), Spilled> {
+        Err(Spilled::Tool(format!("{} is not on this stage", tool.program())))
+    }
+}
+
+/// Bytes that do not repeat, with the mark of a file system, so that it is mounted.
+pub fn image(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut image: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    })
+    .take(bytes.div_ceil(8))
+    .flatten()
+    .take(bytes)
+    .collect();
+    image[1080..1082].copy_from_slice(&[0x53, 0xEF]);
+    image
+}
+
+pub fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+pub fn granted(kind: &str, image: &[u8]) -> Value {
+    json!({
+        "run": "op-1", "machine": "m-1", "hostname": "node-1", "user": "root",
+        "authorized_keys": ["ssh-ed25519 AAAA x"], "root_disk": "",
+        "image": {
+            "name": "tiny", "kind": kind, "url": "/deploy/image", "sha256": sha256(image), "size": image.len(),
+        },
+        "stamp": "tiny 1",
+    })
+}
+
+/// A script in which all goes well, and the machine is told to reboot once it is installed, or to stop once it failed.
+pub fn well(kind: &str, image: Vec<u8>) -> Script {
+    Script {
+        granted: granted(kind, &image),
+        image,
+        then: [("installed", "reboot"), ("failed", "stop")].into(),
+        ..Script::default()
+    }
+}
+
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(20), "{what} did not come to be");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
