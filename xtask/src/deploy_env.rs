@@ -153,10 +153,11 @@ pub fn build(debian: &Debian, wish: &Wish) -> Result<(), Failure> {
     let packages = debian.unpack("deploy-packages", &PACKAGES)?;
     let tree = Tree::new(cache().join(format!("deploy-tree-{name}")), packages)?;
     fill(&tree, &agent)?;
-    let count = modules::install(&tree, &kernel, &wanted(wish.kernel))?;
+    // Before the modules, so that one of somebody's own gets into modprobe's tables.
     if let Some(overlay) = &wish.overlay {
         tree.lay_over(overlay)?;
     }
+    let count = modules::install(&tree, &kernel, &wanted(wish.kernel))?;
     fs::create_dir_all(&wish.out).map_err(|error| tree::cannot(&wish.out, &error))?;
     let (image, out) = (modules::image(&kernel)?, wish.out.join("vmlinuz"));
     let size = fs::copy(&image, &out).map_err(|error| tree::cannot(&image, &error))?;

@@ -150,7 +150,7 @@ fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
         ramdisk.folder(folder)?;
     }
     ramdisk.busybox()?;
-    // Busybox's own knows no partitions.
+    // Busybox has one of its own that finds labels only.
     ramdisk.program("sbin/findfs", "sbin/findfs")?;
     ramdisk.write("init", include_str!("guest/ramdisk-init"), 0o755)?;
     modules::install(&ramdisk, kernel, &MODULES)?;
