@@ -4,6 +4,8 @@
 mod bench;
 mod chaos;
 mod conformance;
+mod debian;
+mod deploy_env;
 mod mutants;
 mod peers;
 mod postgres;
@@ -11,6 +13,8 @@ mod python;
 mod shell;
 mod test;
 mod tidy;
+mod tree;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -33,6 +37,12 @@ Commands:
                      as redfish/v1/…/index.json below it. A line for each, and a failure for what cannot be read.
   bench [OPTION…]    Measure how fast it is, beside what the disk and an empty server allow. Narrow it with e.g.
                      `--only provision --store sqlite --clients 32 --seconds 3`; `--help` lists the figures.
+  deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR]
+                     Build what a machine boots to have an image written to its disk: DIR/vmlinuz and DIR/initrd,
+                     from Debian's packages and our agent. See docs/deploy-environment.md.
+  test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]
+                     Register, netboot, reimage and reach virtual machines behind Redfish emulators, in a network
+                     namespace. As root. `--run` starts a program there instead of the tests, e.g. `--run bash`.
 
 Environment:
   FARRIER_TEST_POSTGRES  A PostgreSQL server to test against and to measure, instead of a private one for this run.
@@ -60,6 +70,20 @@ fn main() -> ExitCode {
         },
         ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
+        ["test-vm", options @ ..] => match vm::Wish::parse(options) {
+            Ok(wish) => vm::run(&wish),
+            Err(refusal) => {
+                eprintln!("xtask: {refusal}");
+                return ExitCode::from(2);
+            }
+        },
+        ["deploy-env", options @ ..] => match deploy_env::Wish::parse(options) {
+            Ok(wish) => deploy_env::run(&wish),
+            Err(refusal) => {
+                eprintln!("xtask: {refusal}");
+                return ExitCode::from(2);
+            }
+        },
         unknown => {
             eprintln!("xtask: `{}` is not a command\n\n{HELP}", unknown.join(" "));
             return ExitCode::from(2);

@@ -44,7 +44,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
 }
 
 /// Says what begins, and how long it took.
-fn stage<T>(name: &str, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub fn stage<T>(name: &str, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     println!("\n== {name}");
     let started = Instant::now();
     let result = work();

@@ -1,0 +1,142 @@
+//! A root file system in the making, for a ramdisk or an image: a folder that is filled file by file, each program with the
+//! libraries it needs, and packed at the end.
+
+mod cpio;
+mod libraries;
+pub mod modules;
+
+use crate::shell::{self, Failure};
+use std::fs::{self, File};
+use std::io::{self, BufWriter};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const NEXT: &str = "make room in the target folder, or remove what is in it";
+const BUSYBOX: &str = "bin/busybox";
+
+/// The folder of the tree, and the unpacked packages that it is filled from.
+pub struct Tree {
+    root: PathBuf,
+    packages: PathBuf,
+}
+
+impl Tree {
+    /// An empty one; what was there before is gone.
+    pub fn new(root: PathBuf, packages: PathBuf) -> Result<Self, Failure> {
+        if root.exists() {
+            fs::remove_dir_all(&root).map_err(|error| cannot(&root, &error))?;
+        }
+        fs::create_dir_all(&root).map_err(|error| cannot(&root, &error))?;
+        Ok(Self { root, packages })
+    }
+
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub fn packages(&self) -> &Path {
+        &self.packages
+    }
+
+    pub fn folder(&self, path: &str) -> Result<PathBuf, Failure> {
+        let folder = self.root.join(path);
+        fs::create_dir_all(&folder).map_err(|error| cannot(&folder, &error))?;
+        Ok(folder)
+    }
+
+    pub fn write(&self, path: &str, text: &str, mode: u32) -> Result<(), Failure> {
+        let file = self.place(path)?;
+        fs::write(&file, text)
+            .and_then(|()| fs::set_permissions(&file, fs::Permissions::from_mode(mode)))
+            .map_err(|error| cannot(&file, &error))
+    }
+
+    /// A file from anywhere.
+    pub fn copy(&self, from: &Path, path: &str, mode: u32) -> Result<(), Failure> {
+        let file = self.place(path)?;
+        fs::copy(from, &file)
+            .and_then(|_| fs::set_permissions(&file, fs::Permissions::from_mode(mode)))
+            .map_err(|error| cannot(from, &error))
+    }
+
+    pub fn link(&self, path: &str, target: &str) -> Result<(), Failure> {
+        let link = self.place(path)?;
+        symlink(target, &link).map_err(|error| cannot(&link, &error))
+    }
+
+    /// A program of the packages, with the libraries it needs.
+    pub fn program(&self, from: &str, path: &str) -> Result<(), Failure> {
+        let source = self.packages.join(from);
+        self.copy(&source, path, 0o755)?;
+        for (file, place) in libraries::of(&self.packages, &source)? {
+            if !self.root.join(&place).exists() {
+                self.copy(&file, &place, 0o755)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Busybox, and a link for each thing it can do. What stands under /sbin is found before them.
+    pub fn busybox(&self) -> Result<(), Failure> {
+        self.program(BUSYBOX, BUSYBOX)?;
+        let mut list = Command::new(self.root.join(BUSYBOX));
+        let applets = shell::answer(list.arg("--list"), "this must be an x86-64 computer")?;
+        for applet in applets.lines().filter(|applet| *applet != "busybox") {
+            self.link(&format!("bin/{applet}"), "busybox")?;
+        }
+        // Where the kernel looks for it.
+        self.link("sbin/modprobe", "../bin/busybox")
+    }
+
+    /// Copies a folder over what is there.
+    pub fn lay_over(&self, folder: &Path) -> Result<(), Failure> {
+        let mut from = folder.as_os_str().to_owned();
+        from.push("/.");
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(from).arg(&self.root);
+        shell::run(&mut copy, "name a folder whose files stand as they shall stand in the ramdisk")
+    }
+
+    /// Packs everything as a gzipped ramdisk and says how large it became.
+    pub fn pack(&self, out: &Path) -> Result<u64, Failure> {
+        let file = File::create(out).map_err(|error| cannot(out, &error))?;
+        let mut gzip = Command::new("gzip");
+        let mut child =
+            gzip.args(["-6", "-n"]).stdin(Stdio::piped()).stdout(file).spawn().map_err(
+                |error| Failure::new(format!("gzip did not start: {error}"), "install gzip"),
+            )?;
+        let written = match child.stdin.take() {
+            Some(pipe) => cpio::write(&self.root, &mut BufWriter::new(pipe)),
+            None => Err(io::Error::other("gzip takes no input")),
+        };
+        let ended = child.wait();
+        written.map_err(|error| cannot(out, &error))?;
+        if !ended.is_ok_and(|status| status.success()) {
+            return Err(Failure::new("gzip failed", NEXT));
+        }
+        fs::metadata(out).map(|metadata| metadata.len()).map_err(|error| cannot(out, &error))
+    }
+
+    /// Where a file goes, its folder made.
+    fn place(&self, path: &str) -> Result<PathBuf, Failure> {
+        let file = self.root.join(path);
+        match file.parent() {
+            Some(folder) => fs::create_dir_all(folder).map_err(|error| cannot(folder, &error))?,
+            None => return Err(Failure::new(format!("{path} is no place for a file"), NEXT)),
+        }
+        Ok(file)
+    }
+}
+
+/// A program of unpacked packages, run on this computer with the libraries it was built for.
+pub fn foreign(packages: &Path, program: &str) -> Command {
+    let folders = libraries::FOLDERS.map(|folder| packages.join(folder).display().to_string());
+    let mut command = Command::new(packages.join(libraries::LOADER));
+    command.arg("--library-path").arg(folders.join(":")).arg(packages.join(program));
+    command
+}
+
+pub fn cannot(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", path.display()), NEXT)
+}

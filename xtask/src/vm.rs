@@ -1,0 +1,191 @@
+//! `cargo xtask test-vm`: everything that is real except the metal. Virtual machines with empty disks on a bridge, each with
+//! a Redfish emulator as its BMC, the deploy environment, an image that can boot; and the tests of the whole way, from
+//! registering a machine to a command on its new system. The tests start Farrier, and a DHCP server as Farrier says to
+//! configure it.
+//!
+//! It all lives in one network namespace, so it meets nothing of the computer's, and whatever is left in the namespace when
+//! we end, however we end, is swept away with it (`site`).
+
+mod emulator;
+mod image;
+mod install;
+mod libvirt;
+mod site;
+
+use crate::debian::{Debian, Kernel};
+use crate::deploy_env;
+use crate::shell::{self, Failure};
+use crate::test::{executable, stage, target};
+use image::Images;
+use libvirt::Vm;
+use site::Site;
+use std::path::{Path, PathBuf};
+
+/// Every VM has 512 MiB, and emulates its processor on one of ours.
+const VMS: u8 = 2;
+const CONSOLE_LINES_SHOWN: usize = 40;
+
+const USAGE: &str = "say `test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]`";
+
+/// What is to be run, and with which agent.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    agent: Option<PathBuf>,
+    act: Act,
+}
+
+/// What happens once everything stands.
+#[derive(Debug, PartialEq, Eq)]
+enum Act {
+    Tests(Vec<String>),
+    Program(Vec<String>),
+}
+
+impl Default for Act {
+    fn default() -> Self {
+        Self::Tests(Vec::new())
+    }
+}
+
+impl Wish {
+    pub fn parse(words: &[&str]) -> Result<Self, String> {
+        let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
+        match words {
+            [] => Ok(Self::default()),
+            ["--agent", file, rest @ ..] => {
+                Ok(Self { agent: Some(PathBuf::from(file)), ..Self::parse(rest)? })
+            }
+            ["--run", program @ ..] if !program.is_empty() => {
+                Ok(Self { agent: None, act: Act::Program(owned(program)) })
+            }
+            ["--", filter @ ..] => Ok(Self { agent: None, act: Act::Tests(owned(filter)) }),
+            [other, ..] => Err(format!("{other:?} is not understood; {USAGE}")),
+        }
+    }
+}
+
+pub fn run(wish: &Wish) -> Result<(), Failure> {
+    if !shell::is_root() {
+        let next = "run it as root: it makes a network namespace, a bridge and loop devices";
+        return Err(Failure::new("test-vm needs the rights of root", next));
+    }
+    stage("programs", install::find_or_install)?;
+    let emulator = stage("redfish emulator", || emulator::find_or_make(&target()))?;
+    let debian = stage("package lists", || Debian::open(&deploy_env::cache()))?;
+    let environment = stage("deploy environment", || build_environment(&debian, wish))?;
+    let images = stage("image", || image::build(&debian, &target().join("vm")))?;
+    let command = match &wish.act {
+        Act::Tests(filter) => {
+            let tests = stage("tests' program", build_tests)?;
+            let mut words = vec![tests.display().to_string()];
+            words.extend(["--test-threads=1".to_owned(), "--nocapture".to_owned()]);
+            words.extend(filter.iter().cloned());
+            words
+        }
+        Act::Program(words) => words.clone(),
+    };
+    let site = stage("namespace", Site::open)?;
+    let vms = stage("virtual machines", || start(&site, &emulator))?;
+    let done = stage("tests", || act(&site, &command, &variables(&environment, &images, &vms)));
+    if done.is_err() {
+        vms.iter().for_each(|vm| site::show_end_of(&vm.console(&site), CONSOLE_LINES_SHOWN));
+    }
+    stage("sweep", || site.close())?;
+    done
+}
+
+fn build_environment(debian: &Debian, wish: &Wish) -> Result<PathBuf, Failure> {
+    let out = target().join("vm/deploy");
+    let agent = wish.agent.clone();
+    let kernel = Kernel::Cloud;
+    deploy_env::build(
+        debian,
+        &deploy_env::Wish { out: out.clone(), kernel, agent, overlay: None },
+    )?;
+    Ok(out)
+}
+
+/// The tests are built outside the namespace, where cargo can fetch what it needs.
+fn build_tests() -> Result<PathBuf, Failure> {
+    let mut build = shell::cargo(["test", "--locked", "--no-run", "-p", "farrier", "--test", "vm"]);
+    build.arg("--message-format=json-render-diagnostics");
+    let messages = shell::answer(&mut build, "fix the errors shown above")?;
+    executable(&messages, "vm").ok_or_else(|| {
+        Failure::new("cargo named no program for the tests", "see that crates/cli has a test `vm`")
+    })
+}
+
+fn start(site: &Site, emulator: &Path) -> Result<Vec<Vm>, Failure> {
+    let vms: Vec<Vm> = (1..=VMS).map(Vm::numbered).collect();
+    libvirt::start(site, &target().join("vm/libvirt-cache"))?;
+    for vm in &vms {
+        libvirt::define(site, vm)?;
+        emulator::start(site, emulator, vm)?;
+    }
+    Ok(vms)
+}
+
+/// What the tests are told. Lists are separated by spaces, a VM's things have its place in each.
+fn variables(environment: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static str, String)> {
+    let shown = |path: &Path| path.display().to_string();
+    let each = |of: &dyn Fn(&Vm) -> String| vms.iter().map(of).collect::<Vec<_>>().join(" ");
+    vec![
+        ("FARRIER_VM_ADDRESS", site::ADDRESS.to_owned()),
+        ("FARRIER_VM_BRIDGE", site::BRIDGE.to_owned()),
+        ("FARRIER_VM_DEPLOY", shown(environment)),
+        ("FARRIER_VM_RAW", shown(&images.raw)),
+        ("FARRIER_VM_QCOW2", shown(&images.qcow2)),
+        ("FARRIER_VM_TAR", shown(&images.tar)),
+        ("FARRIER_VM_BMCS", each(&|vm| vm.bmc())),
+        ("FARRIER_VM_MACS", each(&|vm| vm.mac.clone())),
+        ("FARRIER_VM_HOSTS", each(&|vm| vm.address.clone())),
+        ("FARRIER_VM_SERIALS", each(&|vm| vm.serial.clone())),
+        ("FARRIER_VM_PASSWORD", emulator::PASSWORD.to_owned()),
+    ]
+}
+
+fn act(site: &Site, words: &[String], variables: &[(&str, String)]) -> Result<(), Failure> {
+    let Some((program, arguments)) = words.split_first() else {
+        return Err(Failure::new("there is nothing to run", USAGE));
+    };
+    let mut command = site.inside(program);
+    command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+    command.env("FARRIER_VM_CONSOLES", site.consoles()).env("RUST_BACKTRACE", "1");
+    let next =
+        "the lines above say what went wrong, and the ends of the VMs' consoles what they did";
+    // Its standard input stays ours, so that it can be a shell.
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(Failure::new(format!("`{program}` failed ({status})"), next)),
+        Err(error) => Err(Failure::new(format!("`{program}` did not start: {error}"), next)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wish_is_for_tests_or_for_a_program() {
+        let parse = |line: &str| Wish::parse(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(parse("").unwrap(), Wish::default());
+        let filter = parse("--agent a -- raw --exact").unwrap();
+        assert_eq!(filter.agent, Some(PathBuf::from("a")));
+        assert_eq!(filter.act, Act::Tests(vec!["raw".into(), "--exact".into()]));
+        assert_eq!(parse("--run sh -l").unwrap().act, Act::Program(vec!["sh".into(), "-l".into()]));
+        for bad in ["--run", "--agent", "raw"] {
+            assert!(parse(bad).unwrap_err().contains("test-vm ["), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_tests_are_told_everything_in_the_same_order() {
+        let vms = [Vm::numbered(1), Vm::numbered(2)];
+        let images = Images { raw: "r".into(), qcow2: "q".into(), tar: "t".into() };
+        let told = variables(Path::new("d"), &images, &vms);
+        let value = |name| told.iter().find(|(one, _)| *one == name).unwrap().1.as_str();
+        assert_eq!(value("FARRIER_VM_HOSTS"), "10.77.0.11 10.77.0.12");
+        assert_eq!(value("FARRIER_VM_BMCS"), "http://127.0.0.1:8001 http://127.0.0.1:8002");
+        assert_eq!(value("FARRIER_VM_RAW"), "r");
+    }
+}

@@ -1,0 +1,72 @@
+//! The BMCs: sushy-tools, one emulator for each virtual machine, showing only that one. It drives libvirt through its Python
+//! binding, which is built for the libvirt that is installed.
+
+use super::libvirt::{self, Vm};
+use super::site::Site;
+use crate::peers::sushy;
+use crate::shell::{self, Failure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const NEXT: &str =
+    "install a C compiler and python3's headers (Debian: `apt-get install gcc python3-dev`)";
+
+/// The password of every BMC, of the user root.
+pub const PASSWORD: &str = "farrier";
+/// The same, by bcrypt with the least work.
+const LOGIN: &str = "root:$2y$04$uRlkTVk73DV3D5sLsvno0uIhjQQ7dunS2FDqXFMQ4Fc8zkxEeaEUO\n";
+
+/// The emulator's program, in an environment that has libvirt's binding as well.
+pub fn find_or_make(target: &Path) -> Result<PathBuf, Failure> {
+    let program = sushy::find_or_install(target)?
+        .ok_or_else(|| Failure::new("there is no Redfish emulator", "read the lines above"))?;
+    let python = program.with_file_name("python");
+    if shell::succeeds(Command::new(&python).args(["-c", "import libvirt"])) {
+        return Ok(program);
+    }
+    let mut version = Command::new("pkg-config");
+    let version = shell::answer(version.args(["--modversion", "libvirt"]), NEXT)?;
+    let mut pip = Command::new(&python);
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+    shell::run(pip.arg(format!("libvirt-python=={}", version.trim())), NEXT)?;
+    Ok(program)
+}
+
+pub fn start(site: &Site, program: &Path, vm: &Vm) -> Result<(), Failure> {
+    let name = format!("bmc-{}", vm.name);
+    let login = site.write("bmc-login", LOGIN)?;
+    let state = site.write(&format!("{name}/README"), "What this BMC remembers.\n")?;
+    let text = configuration(vm, &libvirt::uri(site), &login, state.parent().unwrap_or(&state));
+    let file = site.write(&format!("{name}.conf"), &text)?;
+    let mut emulator = site.inside(program);
+    emulator.arg("--config").arg(file);
+    site.serve(&name, emulator, PATIENCE, || site.listens(vm.bmc_port))
+}
+
+fn configuration(vm: &Vm, uri: &str, login: &Path, state: &Path) -> String {
+    format!(
+        "SUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\nSUSHY_EMULATOR_LISTEN_PORT = {}\n\
+         SUSHY_EMULATOR_LIBVIRT_URI = '{uri}'\nSUSHY_EMULATOR_ALLOWED_INSTANCES = ['{}']\n\
+         SUSHY_EMULATOR_AUTH_FILE = '{}'\nSUSHY_EMULATOR_STATE_DIR = '{}'\n\
+         SUSHY_EMULATOR_FEATURE_SET = 'full'\n",
+        vm.bmc_port,
+        vm.uuid,
+        login.display(),
+        state.display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bmc_shows_one_machine() {
+        let vm = Vm::numbered(2);
+        let text = configuration(&vm, "qemu:///system", Path::new("login"), Path::new("state"));
+        assert!(text.contains(&format!("ALLOWED_INSTANCES = ['{}']", vm.uuid)), "{text}");
+        assert!(text.contains("LISTEN_PORT = 8002\n"), "{text}");
+    }
+}

@@ -1,0 +1,162 @@
+//! libvirt, which the Redfish emulator drives: a daemon of our own in the namespace, with folders of our own in the place of
+//! the system's, and virtual machines with empty disks. The processor is emulated, never borrowed: it works everywhere,
+//! also where this computer is a virtual machine itself.
+
+use super::site::{BRIDGE, NETWORK, Site};
+use crate::shell::{self, Failure};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+const MEMORY_MIB: u32 = 512;
+const DISK_BYTES: u64 = 1 << 30;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The first port of the BMCs; a VM's number is added.
+const BMC_PORT: u16 = 8000;
+
+/// Each folder of libvirt's, and what stands in its place.
+const START: &str = "\
+for pair in etc:/etc/libvirt run:/run/libvirt lib:/var/lib/libvirt log:/var/log/libvirt; do
+    mkdir -p \"$1/${pair%%:*}\" \"${pair#*:}\" && mount --bind \"$1/${pair%%:*}\" \"${pair#*:}\" || exit 1
+done
+mkdir -p \"$2\" /var/cache/libvirt && mount --bind \"$2\" /var/cache/libvirt || exit 1
+exec libvirtd --config /etc/libvirt/libvirtd.conf --pid-file \"$1/libvirtd.pid\"
+";
+
+/// Without these it looks for security modules and cgroups for minutes, and wants a daemon for its logs.
+const QEMU: &str = "\
+user = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\nstdio_handler = \"file\"\n\
+cgroup_controllers = []\nnamespaces = []\nremember_owner = 0\ndynamic_ownership = 0\n";
+
+const NEXT: &str = "see that QEMU and libvirt are installed, and read libvirt's words above";
+
+/// One virtual machine, all of which follows from its number.
+#[derive(Debug)]
+pub struct Vm {
+    pub name: String,
+    pub uuid: String,
+    pub mac: String,
+    /// What DHCP gives it.
+    pub address: String,
+    pub serial: String,
+    pub bmc_port: u16,
+}
+
+impl Vm {
+    pub fn numbered(number: u8) -> Self {
+        Self {
+            name: format!("vm-{number}"),
+            uuid: format!("fa441e40-0000-4000-8000-0000000000{number:02x}"),
+            mac: format!("52:54:00:fa:44:{number:02x}"),
+            address: format!("{NETWORK}.{}", 10 + u16::from(number)),
+            serial: format!("FARRIER{number}"),
+            bmc_port: BMC_PORT + u16::from(number),
+        }
+    }
+
+    pub fn bmc(&self) -> String {
+        format!("http://127.0.0.1:{}", self.bmc_port)
+    }
+
+    pub fn console(&self, site: &Site) -> PathBuf {
+        site.consoles().join(&self.name)
+    }
+}
+
+pub fn start(site: &Site, cache: &Path) -> Result<(), Failure> {
+    site.write("libvirt/etc/qemu.conf", QEMU)?;
+    site.write("libvirt/etc/libvirtd.conf", "auth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n")?;
+    site.write("consoles/README", "What the machines wrote to their serial consoles.\n")?;
+    let mut daemon = site.inside("sh");
+    daemon.args(["-c", START, "libvirt"]).arg(site.file("libvirt")).arg(cache);
+    site.serve("libvirtd", daemon, PATIENCE, || shell::succeeds(virsh(site).arg("version")))
+}
+
+/// How libvirt is reached from everywhere.
+pub fn uri(site: &Site) -> String {
+    format!("qemu:///system?socket={}", site.file("libvirt/run/libvirt-sock").display())
+}
+
+pub fn define(site: &Site, vm: &Vm) -> Result<(), Failure> {
+    let disk = site.file(&format!("{}.raw", vm.name));
+    File::create(&disk)
+        .and_then(|file| file.set_len(DISK_BYTES))
+        .and_then(|()| fs::write(vm.console(site), ""))
+        .map_err(|error| crate::tree::cannot(&disk, &error))?;
+    let domain = domain(vm, &disk, &vm.console(site));
+    let file = site.write(&format!("{}.xml", vm.name), &domain)?;
+    shell::run(virsh(site).args(["--quiet", "define"]).arg(file), NEXT)
+}
+
+fn virsh(site: &Site) -> Command {
+    let mut command = Command::new("virsh");
+    command.arg("--connect").arg(uri(site));
+    command
+}
+
+/// The network comes first and the disk second: a BMC that is told to boot from the network keeps that order, and a machine
+/// that nobody wants to boot goes on to its disk.
+fn domain(vm: &Vm, disk: &Path, console: &Path) -> String {
+    let Vm { name, uuid, mac, serial, .. } = vm;
+    format!(
+        "<domain type='qemu'>
+  <name>{name}</name>
+  <uuid>{uuid}</uuid>
+  <memory unit='MiB'>{MEMORY_MIB}</memory>
+  <vcpu>1</vcpu>
+  <os>
+    <type arch='x86_64' machine='q35'>hvm</type>
+    <boot dev='network'/>
+    <boot dev='hd'/>
+    <bios useserial='yes'/>
+  </os>
+  <features><acpi/><apic/></features>
+  <clock offset='utc'/>
+  <on_poweroff>destroy</on_poweroff>
+  <on_reboot>restart</on_reboot>
+  <devices>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw' cache='unsafe'/>
+      <source file='{disk}'/>
+      <target dev='vda' bus='virtio'/>
+      <serial>{serial}</serial>
+    </disk>
+    <interface type='bridge'>
+      <source bridge='{BRIDGE}'/>
+      <mac address='{mac}'/>
+      <model type='virtio'/>
+    </interface>
+    <serial type='file'><source path='{console}' append='on'/></serial>
+    <rng model='virtio'><backend model='random'>/dev/urandom</backend></rng>
+    <memballoon model='none'/>
+  </devices>
+</domain>
+",
+        disk = disk.display(),
+        console = console.display(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_machines_share_anything() {
+        let (one, two) = (Vm::numbered(1), Vm::numbered(2));
+        assert_ne!(one.uuid, two.uuid);
+        assert_ne!(one.mac, two.mac);
+        assert_ne!(one.bmc(), two.bmc());
+        assert_eq!(one.address, "10.77.0.11");
+        assert_eq!(one.uuid.len(), 36);
+    }
+
+    #[test]
+    fn a_machine_boots_from_the_network_and_then_from_its_disk() {
+        let xml = domain(&Vm::numbered(1), Path::new("d.raw"), Path::new("console"));
+        let at = |text: &str| xml.find(text).unwrap_or_else(|| panic!("{text} is not in {xml}"));
+        assert!(at("dev='network'") < at("<boot dev='hd'"));
+        assert!(at("52:54:00:fa:44:01") > at("bridge='br0'"));
+    }
+}

@@ -1,0 +1,219 @@
+//! The ground everything stands on: a network namespace with a bridge, and a folder for what only lasts one run. A process
+//! of its own, in a group of its own, waits for our end on a pipe and then sweeps both away; so a run that is interrupted
+//! or killed leaves as little behind as one that passed.
+
+use crate::shell::{self, Failure};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the machines find Farrier. The namespace is ours alone, so numbers can be fixed.
+pub const ADDRESS: &str = "10.77.0.1";
+pub const NETWORK: &str = "10.77.0";
+pub const BRIDGE: &str = "br0";
+
+const PREFIX: &str = "farrier-vm-";
+const SWEEP: &str = include_str!("sweep.sh");
+const POLL: Duration = Duration::from_millis(100);
+/// Says what it waits for when it is not at once there.
+const SILENCE: Duration = Duration::from_secs(2);
+const LOG_LINES_SHOWN: usize = 30;
+
+pub struct Site {
+    name: String,
+    home: PathBuf,
+    sweeper: Option<Child>,
+}
+
+impl Site {
+    pub fn open() -> Result<Self, Failure> {
+        sweep_stale();
+        let name = format!("{PREFIX}{}", std::process::id());
+        let home = std::env::temp_dir().join(&name);
+        fs::create_dir_all(&home).map_err(|error| crate::tree::cannot(&home, &error))?;
+        let sweeper = sweeper(&name, &home).stdin(Stdio::piped()).process_group(0).spawn();
+        let sweeper = sweeper.map_err(|error| Failure::new(format!("sh: {error}"), "see it"))?;
+        let site = Self { name, home, sweeper: Some(sweeper) };
+        site.build()?;
+        Ok(site)
+    }
+
+    fn build(&self) -> Result<(), Failure> {
+        let next = "the kernel must allow network namespaces and bridges; in a container, run it privileged";
+        shell::run(Command::new("ip").args(["netns", "add", &self.name]), next)?;
+        let address = format!("{ADDRESS}/24");
+        let script: [&[&str]; 5] = [
+            &["link", "set", "lo", "up"],
+            &["link", "add", BRIDGE, "type", "bridge", "forward_delay", "0"],
+            &["addr", "add", &address, "dev", BRIDGE],
+            &["link", "set", BRIDGE, "up"],
+            &["-brief", "addr"],
+        ];
+        script.iter().try_for_each(|words| shell::run(self.inside("ip").args(*words), next))
+    }
+
+    /// A program that will run in the namespace.
+    pub fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program);
+        command
+    }
+
+    /// A path in the folder of this run.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.home.join(name)
+    }
+
+    /// Where the consoles of the VMs are written to, by their names.
+    pub fn consoles(&self) -> PathBuf {
+        self.file("consoles")
+    }
+
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.file(name);
+        let folder = path.parent().unwrap_or(&self.home);
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|error| crate::tree::cannot(&path, &error))?;
+        Ok(path)
+    }
+
+    /// Starts a program that runs until the site is swept, and waits until it is ready.
+    pub fn serve(
+        &self,
+        name: &str,
+        mut command: Command,
+        patience: Duration,
+        is_ready: impl Fn() -> bool,
+    ) -> Result<(), Failure> {
+        let log = self.file(&format!("{name}.log"));
+        let cannot = |error| crate::tree::cannot(&log, &error);
+        let output = File::create(&log).map_err(cannot)?;
+        let errors = output.try_clone().map_err(cannot)?;
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let mut child = command.spawn().map_err(cannot)?;
+        let mut is_gone = || !matches!(child.try_wait(), Ok(None));
+        match wait_for(name, patience, || is_ready() || is_gone()) {
+            Ok(()) if is_ready() => Ok(()),
+            _ => {
+                show_end_of(&log, LOG_LINES_SHOWN);
+                Err(Failure::new(format!("{name} did not start"), "read its last lines above"))
+            }
+        }
+    }
+
+    /// Whether anything in the namespace takes connections on a port.
+    pub fn listens(&self, port: u16) -> bool {
+        let mut ss = self.inside("ss");
+        ss.args(["-Htln", &format!("sport = :{port}")]).stderr(Stdio::null());
+        ss.output().is_ok_and(|output| !output.stdout.is_empty())
+    }
+
+    /// Sweeps, and says so when something could not be ended.
+    pub fn close(mut self) -> Result<(), Failure> {
+        let name = self.name.clone();
+        match self.sweep() {
+            true => Ok(()),
+            false => Err(Failure::new(
+                format!("not everything in the namespace {name} could be ended"),
+                format!("see `ip netns pids {name}`"),
+            )),
+        }
+    }
+
+    /// The pipe to the sweeper closes, which is its sign.
+    fn sweep(&mut self) -> bool {
+        self.sweeper.take().is_none_or(|mut sweeper| {
+            drop(sweeper.stdin.take());
+            sweeper.wait().is_ok_and(|status| status.success())
+        })
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.sweep();
+    }
+}
+
+fn sweeper(name: &str, home: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", SWEEP, "sweep", name]).arg(home);
+    command
+}
+
+/// Sweeps what a run left whose sweeper was killed too.
+fn sweep_stale() {
+    let mut list = Command::new("ip");
+    let told = list.args(["netns", "list"]).output().map(|output| output.stdout);
+    let told = String::from_utf8_lossy(&told.unwrap_or_default()).into_owned();
+    for name in stale(&told, |pid| Path::new(&format!("/proc/{pid}")).exists()) {
+        println!("sweeping {name}, which nobody owns any more");
+        let home = std::env::temp_dir().join(name);
+        shell::succeeds(sweeper(name, &home).stdin(Stdio::null()));
+    }
+}
+
+/// The namespaces of ours whose process is gone.
+fn stale(list: &str, lives: impl Fn(u32) -> bool) -> Vec<&str> {
+    let names = list.lines().filter_map(|line| line.split_whitespace().next());
+    let owner = |name: &str| name.strip_prefix(PREFIX)?.parse::<u32>().ok();
+    names.filter(|name| owner(name).is_some_and(|pid| !lives(pid))).collect()
+}
+
+/// Looks again and again until it is so.
+pub fn wait_for(
+    what: &str,
+    patience: Duration,
+    mut is_so: impl FnMut() -> bool,
+) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut has_said = false;
+    while !is_so() {
+        let passed = started.elapsed();
+        if passed > patience {
+            let said = format!("{what}: waited {} s in vain", patience.as_secs());
+            return Err(Failure::new(said, "read what it wrote"));
+        }
+        if passed > SILENCE && !has_said {
+            has_said = true;
+            println!("waiting for {what}, at most {} s", patience.as_secs());
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
+}
+
+pub fn show_end_of(log: &Path, count: usize) {
+    let bytes = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Vec<&str> = text.lines().collect();
+    eprintln!("the end of {}:", log.display());
+    lines.iter().skip(lines.len().saturating_sub(count)).for_each(|line| eprintln!("  {line}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_ours_and_has_no_owner_is_swept() {
+        let list = "farrier-vm-7 (id: 1)\nfarrier-vm-8\nother\nfarrier-vm-x\n";
+        assert_eq!(stale(list, |pid| pid == 8), ["farrier-vm-7"]);
+        assert!(stale("", |_| false).is_empty());
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_so_and_when_it_takes_too_long() {
+        let mut looks = 0;
+        let third = || {
+            looks += 1;
+            looks == 3
+        };
+        wait_for("the third look", Duration::from_secs(60), third).unwrap();
+        let failure = wait_for("ever", Duration::ZERO, || false).unwrap_err().to_string();
+        assert!(failure.contains("ever: waited 0 s in vain"), "{failure}");
+    }
+}
