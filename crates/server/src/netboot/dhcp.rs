@@ -32,10 +32,10 @@ impl Network {
 
 /// The configuration. Machines that have a MAC address and an IP address as their SSH endpoint get that address.
 pub fn dnsmasq(url: &str, network: &Network, machines: &[Machine]) -> String {
-    let mut text = format!(
+    let mut text = String::from(
         "# Machines that boot over the network ask Farrier what to boot.\n\
          # dnsmasq --no-daemon --conf-file=THIS_FILE; iPXE's programs come with the package ipxe.\n\
-         port=0\nlog-dhcp\nenable-tftp\ntftp-root=/usr/lib/ipxe\n"
+         port=0\nlog-dhcp\nenable-tftp\ntftp-root=/usr/lib/ipxe\n",
     );
     if !network.interface.is_empty() {
         let _ = writeln!(text, "interface={}\nbind-interfaces", network.interface);
