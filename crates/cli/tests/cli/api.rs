@@ -13,6 +13,9 @@ use tonic_types::StatusExt;
 /// Attempts follow each other at once, so that no test waits for a backoff.
 const QUICK: &str = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5";
 
+/// How many plans come with Farrier.
+pub const BUILT_IN_PLANS: usize = 13;
+
 /// A server of its own for one test.
 pub struct World {
     pub server: Server,

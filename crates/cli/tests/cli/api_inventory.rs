@@ -1,8 +1,8 @@
 //! The inventory: what may be written into it, what may not, and reading all of it page by page.
 
 use crate::api::{
-    LISTS, World, field_of, is, labelled, machine, on_both, page, plan, reboot, refused, states,
-    step,
+    BUILT_IN_PLANS, LISTS, World, field_of, is, labelled, machine, on_both, page, plan, reboot,
+    refused, states, step,
 };
 use crate::fleet::Clients;
 use proto::v1;
@@ -243,7 +243,7 @@ async fn paging(_world: &World, mut api: Clients) {
     assert_eq!(versions, counted);
     assert!(versions.len() >= 3);
     let plans = read_all(&mut api, "plans", "", 2, idle).await;
-    assert_eq!(plans.len(), 7, "{plans:?}");
+    assert_eq!(plans.len(), BUILT_IN_PLANS, "{plans:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -343,7 +343,7 @@ async fn a_filtered_list_of_plans_is_whole_by_pages() {
     }
     let filter = "plan_id not in (a1, a2, a3)";
     let whole = read_all(&mut api, "plans", filter, 100, async |_| {}).await;
-    assert_eq!(whole.len(), 9);
+    assert_eq!(whole.len(), BUILT_IN_PLANS + 2);
     assert_eq!(read_all(&mut api, "plans", filter, 2, async |_| {}).await, whole);
 }
 

@@ -1,7 +1,8 @@
 //! Plans, the record of what happened, and the answer to "why".
 
 use crate::api::{
-    World, conditions, fault, field_of, on_both, params, plan, reboot, refused, ssh, step,
+    BUILT_IN_PLANS, World, conditions, fault, field_of, on_both, params, plan, reboot, refused,
+    ssh, step,
 };
 use crate::fleet::{Clients, steps};
 use proto::v1;
@@ -242,7 +243,7 @@ async fn every_type_has_a_default_plan_that_runs() {
     let (_world, mut api) = World::open("zero").await;
     api.register("m-1").await;
     let plans = api.plans.list_plans(v1::ListPlansRequest::default()).await.unwrap().into_inner();
-    assert_eq!(plans.plans.len(), 13);
+    assert_eq!(plans.plans.len(), BUILT_IN_PLANS);
     for kind in [
         "ENTER_MAINTENANCE",
         "REPAVE",

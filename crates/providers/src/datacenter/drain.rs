@@ -9,7 +9,7 @@ use super::cluster::{nowhere, told};
 use super::exec::barred;
 use super::orders::{Memo, Remembered, two_effects};
 use crate::keeper::Note;
-use crate::kubernetes::{Cluster, Node, Pod, Step};
+use crate::kubernetes::{Cluster, Node, Pod, Step, Waiting};
 use crate::port::{Journal, Target};
 use model::condition::{ConditionType, Evidence};
 use model::effect::{Answer, Key, Order, Outcome, Verb};
@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 /// How long between two passes over the pods.
 const PASS_EVERY: Duration = Duration::from_secs(2);
+/// How long a pod should have been gone before a node that is not ready is taken not to tell about it any more.
+const LOST_AFTER_S: u64 = 30;
 /// For an order without a deadline; those of a run have one.
 const DEADLINE: Duration = Duration::from_secs(600);
 
@@ -138,13 +140,14 @@ impl Datacenter {
         if node.schedulable {
             return Ok(Answer::Differs(format!("its node in {cluster} takes work")));
         }
-        let left = api.occupants(name).await?;
+        let mut left = api.occupants(name).await?;
+        left.retain(|waiting| is_waited_for(&node, waiting));
         Ok(match left.first() {
             None => Answer::Done(emptied(cluster, &node)),
             Some(first) => {
                 let count = left.len();
                 let said = format!("pods on its node in {cluster} that must go: {count}");
-                Answer::Differs(format!("{said}, such as {first}"))
+                Answer::Differs(format!("{said}, such as {}", first.pod))
             }
         })
     }
@@ -200,11 +203,9 @@ impl Datacenter {
                 Some(Remembered::Memo(_)) => {}
             },
             Verb::Stop => {
-                return Ok(match self.keeper.begin(&order.key, &Note::Barred).await? {
-                    None | Some(Note::Barred) => Answer::Stopped,
-                    // One call: it was made, or never will be.
-                    Some(Note::Begun(_)) => Answer::Stopped,
-                });
+                // It is one call: it was made, or never will be.
+                self.keeper.begin(&order.key, &Note::Barred).await?;
+                return Ok(Answer::Stopped);
             }
             Verb::Observe => {
                 let node = self.cluster(cluster).await?.node(name).await?;
@@ -253,7 +254,9 @@ impl Drain<'_> {
                 said.insert(pod, words);
             }
         }
-        if let Some(fault) = pass?.fault(self.node) {
+        let mut pass = pass?;
+        pass.waiting.retain(|waiting| is_waited_for(&node, waiting));
+        if let Some(fault) = pass.fault(self.node) {
             return Ok(Passed::Occupied(fault));
         }
         // Somebody may have let work onto the node meanwhile.
@@ -270,6 +273,12 @@ impl Drain<'_> {
 
 const fn at(stage: Draining) -> Memo {
     Memo::Drain { stage }
+}
+
+/// A node that is broken never confirms that its pods have ended; what has been told to go from there, and had its time, has
+/// gone as far as anybody can tell.
+fn is_waited_for(node: &Node, waiting: &Waiting) -> bool {
+    node.ready || waiting.overdue_s < LOST_AFTER_S
 }
 
 fn words(step: Step) -> (Pod, String) {

@@ -147,11 +147,15 @@ impl Cluster {
     }
 
     /// The pods that must go before the node is empty, without asking any of them to.
-    pub async fn occupants(&self, node: &str) -> Result<Vec<Pod>, Fault> {
+    pub async fn occupants(&self, node: &str) -> Result<Vec<Waiting>, Fault> {
         check_name("node", node)?;
         let pods = self.pods_of(node).await?;
-        let stays = |pod: &&core::Pod| fate(pod, Timestamp::now()) == Fate::LeftAlone;
-        Ok(pods.iter().filter(|pod| !stays(pod)).map(name_of).collect())
+        let occupant = |pod: &core::Pod| match fate(pod, Timestamp::now()) {
+            Fate::LeftAlone => None,
+            Fate::Going { overdue_s } => Some(Waiting { pod: name_of(pod), overdue_s }),
+            Fate::ToEvict => Some(Waiting { pod: name_of(pod), overdue_s: 0 }),
+        };
+        Ok(pods.iter().filter_map(occupant).collect())
     }
 
     async fn pods_of(&self, node: &str) -> Result<Vec<core::Pod>, Fault> {

@@ -323,6 +323,37 @@ async fn a_cluster_that_is_away_for_a_moment_is_asked_again() {
     assert_eq!(fault.code, Code::ClusterUnreachable, "{fault}");
 }
 
+/// A machine that goes to its vendor is often dead already, and nobody there confirms that a pod has ended.
+#[tokio::test]
+async fn a_broken_node_is_not_waited_for_for_ever() {
+    let site = Site::start().await;
+    {
+        let mut world = site.api.world.lock();
+        let gone = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z" } });
+        world.add_pod("shop/lost-0", gone);
+        world.stubborn.insert("shop/lost-0".into());
+    }
+    // While the node is ready, a pod that does not go is in the way.
+    let one = site.replica();
+    let fault = ask(&one, Verb::Perform, "ready", &drain(3)).await.0.unwrap_err();
+    assert_eq!(fault.code, Code::EvictionBlocked, "{fault}");
+    assert!(fault.said.contains("shop/lost-0 (should have been gone"), "{fault}");
+    let mut broken = site.node();
+    broken["status"]["conditions"][0]["status"] = json!("Unknown");
+    site.api.world.lock().add_node(broken);
+    let outcome = done(ask(&one, Verb::Perform, "broken", &drain(30)).await.0);
+    assert!(outcome.said.contains("not ready"), "{outcome:?}");
+    assert!(proof(&outcome).contains(&(Drained, true, "Evicted")), "{outcome:?}");
+    done(ask(&one, Verb::Observe, "broken", &drain(30)).await.0);
+    // One that was only just told to go has its time all the same.
+    site.api
+        .world
+        .lock()
+        .add_pod("shop/new-0", json!({ "spec": { "terminationGracePeriodSeconds": 600 } }));
+    let fault = ask(&one, Verb::Perform, "new", &drain(3)).await.0.unwrap_err();
+    assert!(fault.said.contains("shop/new-0") && !fault.said.contains("lost-0"), "{fault}");
+}
+
 /// Somebody else is faster at the node, twice.
 #[tokio::test]
 async fn a_cordon_is_written_on_what_was_read() {
