@@ -42,6 +42,12 @@ impl Inside {
 
     fn resolve(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        // The kernel would take an absolute path for one of the image as well. A relative one is still the image's should it
+        // ever not: a mistake here would otherwise be made in the system that we run on.
+        let path = match path.trim_start_matches('/') {
+            "" => ".",
+            relative => relative,
+        };
         Ok(openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), within)?)
     }
 
@@ -199,6 +205,9 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
+    /// A name that no computer has at its root. Links that lead out lead there, so that a mistake does no harm to whoever tests.
+    const NOWHERE: &str = "farrier-agent-test-nowhere";
+
     /// A system in a folder, beside a folder that nobody may touch.
     struct Scene {
         top: tempfile::TempDir,
@@ -210,6 +219,7 @@ mod tests {
         fn new() -> Self {
             let top = tempfile::tempdir().unwrap();
             fs::create_dir_all(top.path().join("image/etc")).unwrap();
+            fs::create_dir_all(top.path().join("image").join(NOWHERE)).unwrap();
             fs::create_dir_all(top.path().join("outside")).unwrap();
             fs::write(top.path().join("outside/secret"), "untouched").unwrap();
             let inside = Inside::open(&top.path().join("image")).unwrap();
@@ -236,7 +246,7 @@ mod tests {
         let outside = scene.top.path().join("outside");
         symlink(&outside, scene.path("absolute")).unwrap();
         symlink("../outside", scene.path("relative")).unwrap();
-        symlink("../../../../../../../../etc", scene.path("climbing")).unwrap();
+        symlink(format!("../../../../../../../../{NOWHERE}"), scene.path("climbing")).unwrap();
         symlink("loop", scene.path("loop")).unwrap();
         for path in ["absolute", "relative", "/../outside", "../outside", "loop"] {
             assert!(scene.inside.folder(path).is_err(), "{path}");
@@ -250,8 +260,8 @@ mod tests {
             .unwrap()
             .write("a", 0o644, scene.me, b"1")
             .unwrap();
-        assert_eq!(fs::read_to_string(scene.path("etc/a")).unwrap(), "1");
-        assert!(!Path::new("/etc/a").exists());
+        assert_eq!(fs::read_to_string(scene.path(NOWHERE).join("a")).unwrap(), "1");
+        assert!(!Path::new("/").join(NOWHERE).exists());
         scene.outside_is_untouched();
     }
 

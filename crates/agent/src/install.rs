@@ -322,7 +322,7 @@ mod tests {
         let (user, group) = (me.uid(), me.gid());
         let passwd = format!(
             "root:x:{user}:{group}::/root:/bin/sh\nann:x:{user}:{group}::/srv/ann:/bin/sh\n\
-             eve:x:{user}:{group}::/../../../../../../tmp/eve:/bin/sh\n"
+             eve:x:{user}:{group}::/../../../../../../farrier-agent-test-nowhere:/bin/sh\n"
         );
         fs::write(root.join("etc/passwd"), passwd).unwrap();
         for key in [
@@ -382,8 +382,8 @@ mod tests {
         furnished(root, "ann").unwrap();
         assert_eq!(mode(&root.join("srv/ann/.ssh/authorized_keys")), 0o600);
         furnished(root, "eve").unwrap();
-        assert!(root.join("tmp/eve/.ssh/authorized_keys").exists());
-        assert!(!Path::new("/tmp/eve").exists());
+        assert!(root.join("farrier-agent-test-nowhere/.ssh/authorized_keys").exists());
+        assert!(!Path::new("/farrier-agent-test-nowhere").exists());
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
             ("root", |root| fs::remove_file(root.join("etc/passwd")).unwrap(), "/etc/passwd"),
             (
                 "root",
-                |root| symlink("/etc", root.join("root/.ssh")).unwrap(),
+                |root| symlink("/farrier-agent-test-nowhere", root.join("root/.ssh")).unwrap(),
                 ".ssh/authorized_keys of the new system",
             ),
             (
@@ -417,7 +417,7 @@ mod tests {
                 "root",
                 |root| {
                     fs::remove_dir_all(root.join("etc/ssh")).unwrap();
-                    symlink(root.parent().unwrap(), root.join("etc/ssh")).unwrap();
+                    symlink("/farrier-agent-test-nowhere", root.join("etc/ssh")).unwrap();
                 },
                 "/etc/ssh of the new system",
             ),

@@ -12,9 +12,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod group;
+mod hardware;
 mod image;
+mod power;
 pub use group::*;
+pub use hardware::*;
 pub use image::*;
+pub use power::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -51,7 +55,7 @@ Filters, joined with AND:
 const RUN_FILTERS: &str = "\
 Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
-  type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE, …
+  type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE, POWER, …
   workflow_state=failed_retryable  the eight workflow states
   machine_id, run_id, operation_id, plan_id, request_id
   labels.env=prod                  and the other fields of the machine: machine_phase,
@@ -117,9 +121,9 @@ pub enum ClientCommand {
     /// Install an OS image; destroys what is on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
-    EnterMaintenance(VerbArgs),
+    EnterMaintenance(EnterArgs),
     /// Put a machine back into service
-    ExitMaintenance(VerbArgs),
+    ExitMaintenance(ExitArgs),
     /// List operations, newest first
     #[command(after_help = RUN_FILTERS)]
     Ops(ListArgs),
@@ -157,6 +161,11 @@ pub enum ClientCommand {
     /// Trust: the certificates and host keys that were met
     #[command(subcommand)]
     Trust(TrustCommand),
+    /// BMCs: try one out, and let a refused login be tried again
+    #[command(subcommand)]
+    Bmc(BmcCommand),
+    /// Find machines by their BMCs, at the addresses that are given
+    Discover(DiscoverArgs),
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),
@@ -419,6 +428,12 @@ mod tests {
             "farrier run start m-1 --type repave --param image_ref=x --param a=b=c",
             "farrier run start m-1 --type NET_RECONFIG --plan p",
             "farrier run mark-manual op-1 --reason look",
+            "farrier run start m-1 --type power --plan plan-power-off-v1 --param force=false",
+            "farrier machine power m-1 cycle --graceful 0 --no-wait",
+            "farrier enter-maintenance m-1 --drain",
+            "farrier machine exit-maintenance m-1 --uncordon",
+            "farrier machine exit-rma m-1 --timeout 20m",
+            "farrier sim fault add --effect drain --action fail",
             "farrier admin set-rma m-1 --reason disk",
             "farrier sim fault add --machine m-* --effect repave --action fail --times 1",
             "farrier serve --demo --sim-speed zero --listen 127.0.0.1:0",

@@ -8,10 +8,10 @@ use crate::exit::{Exit, Failure};
 use crate::time::brief;
 use proto::v1::{
     admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
-    explain_service_client::ExplainServiceClient, image_service_client::ImageServiceClient,
-    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
-    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient,
+    explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
+    image_service_client::ImageServiceClient, machine_service_client::MachineServiceClient,
+    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -24,6 +24,8 @@ use tonic::{Code, Request, Response, Status};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an answer may take, streams aside.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The same where a device is asked; the server gives up on it long before.
+const HARDWARE_TIMEOUT: Duration = Duration::from_secs(900);
 /// A dead peer is noticed by a ping that nobody answers.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -87,6 +89,7 @@ impl Client {
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
+        hardware: HardwareServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
     }
@@ -108,7 +111,23 @@ impl Client {
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Failure> {
-        match tokio::time::timeout(CALL_TIMEOUT, call).await {
+        self.call_within(CALL_TIMEOUT, call).await
+    }
+
+    /// The same for a call that the server only answers when a device has.
+    pub async fn ask_hardware<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Failure> {
+        self.call_within(HARDWARE_TIMEOUT, call).await
+    }
+
+    async fn call_within<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(limit, call).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
             Ok(Err(status)) => Err(self.failure(status)),
             Err(_) => Err(Failure::new(
@@ -116,7 +135,7 @@ impl Client {
                 format!(
                     "the Farrier server at {} did not answer within {}",
                     self.server,
-                    brief(CALL_TIMEOUT)
+                    brief(limit)
                 ),
             )),
         }

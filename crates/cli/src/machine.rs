@@ -1,12 +1,15 @@
 //! Machines: listing, showing and registering them, and what a customer may ask of one.
 
 use crate::args::{
-    ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs, UpdateArgs, VerbArgs,
+    EnterArgs, ExitArgs, ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs,
+    UpdateArgs, VerbArgs,
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
+use crate::hardware;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
+use crate::power;
 use crate::table::{Cell, Table, Tone, pairs};
 use crate::text::one_line;
 use crate::time::Clock;
@@ -32,6 +35,11 @@ pub async fn run(
         MachineCommand::Reimage(args) => reimage(client, screen, &args).await,
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
         MachineCommand::ExitMaintenance(args) => exit_maintenance(client, screen, &args).await,
+        MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
+        MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
+        MachineCommand::Power(args) => power::run(client, screen, args).await,
+        MachineCommand::Rma(args) => power::rma(client, screen, args).await,
+        MachineCommand::ExitRma(args) => power::exit_rma(client, screen, args).await,
     }
 }
 
@@ -159,10 +167,10 @@ pub async fn reimage(
 pub async fn enter_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: &VerbArgs,
+    args: &EnterArgs,
 ) -> Result<Exit, Failure> {
     let ask = async |machine_id, request_id| {
-        let request = EnterMaintenanceRequest { machine_id, request_id };
+        let request = EnterMaintenanceRequest { machine_id, request_id, drain: args.drain };
         client.call(client.machines().enter_maintenance(request)).await
     };
     operate(client, screen, &args.machine_id, &args.submit, ask).await
@@ -171,10 +179,10 @@ pub async fn enter_maintenance(
 pub async fn exit_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: &VerbArgs,
+    args: &ExitArgs,
 ) -> Result<Exit, Failure> {
     let ask = async |machine_id, request_id| {
-        let request = ExitMaintenanceRequest { machine_id, request_id };
+        let request = ExitMaintenanceRequest { machine_id, request_id, uncordon: args.uncordon };
         client.call(client.machines().exit_maintenance(request)).await
     };
     operate(client, screen, &args.machine_id, &args.submit, ask).await

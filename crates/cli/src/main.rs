@@ -5,10 +5,13 @@
 
 mod admin;
 mod args;
+mod bmc;
 mod client;
 mod credential;
+mod discover;
 mod exit;
 mod follow;
+mod hardware;
 mod history;
 mod image;
 mod import;
@@ -17,6 +20,7 @@ mod machine;
 mod operation;
 mod output;
 mod plan;
+mod power;
 mod run;
 mod serve;
 mod sim;
@@ -94,6 +98,8 @@ async fn ask(
         ClientCommand::Plan(command) => plan::run(client, screen, command).await,
         ClientCommand::Credential(command) => credential::run(client, screen, command).await,
         ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
+        ClientCommand::Bmc(command) => bmc::run(client, screen, command).await,
+        ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,

@@ -7,8 +7,8 @@ use crate::import::file::{Syntax, parse_as, read};
 use crate::output::Screen;
 use crate::table::{Cell, Paint, Table, pairs};
 use proto::v1::{
-    CreatePlanRequest, GetPlanRequest, ListPlansRequest, OnFailure, Plan, Step, VerifyInCluster,
-    step::Kind,
+    CreatePlanRequest, GetPlanRequest, KubeadmJoin, ListPlansRequest, OnFailure, Plan, Step,
+    VerifyInCluster, step::Kind,
 };
 
 pub async fn run(
@@ -118,22 +118,64 @@ fn kind(step: &Step) -> (&'static str, String) {
             ("ssh", format!("{} (destructive)", ssh.command))
         }
         Some(Kind::Ssh(ssh)) => ("ssh", ssh.command),
-        Some(Kind::Reboot(reboot)) => ("reboot", reboot.mode),
+        Some(Kind::Reboot(reboot)) => {
+            ("reboot", in_manner(reboot.mode, reboot.graceful_seconds, reboot.force))
+        }
         Some(Kind::Netboot(netboot)) => ("netboot", netboot.mode),
         Some(Kind::Repave(repave)) => ("repave", repave.image),
-        Some(Kind::Join(join)) => ("join", join.cluster_ref),
+        Some(Kind::Join(join)) => ("join", joining(&join)),
         Some(Kind::Verify(verify)) => ("verify", verification(&verify)),
         Some(Kind::Net(net)) => ("net", net.document),
-        Some(Kind::Rma(rma)) => ("rma", rma.action),
+        Some(Kind::Rma(rma)) => ("rma", in_manner(rma.action, rma.graceful_seconds, rma.force)),
+        Some(Kind::Drain(drain)) => {
+            let deadline = drain.deadline_seconds.map(|seconds| format!("within {seconds}s"));
+            ("drain", words(&[&drain.cluster_ref, &deadline.unwrap_or_default()]))
+        }
+        Some(Kind::Uncordon(uncordon)) => ("uncordon", uncordon.cluster_ref),
+        Some(Kind::Power(power)) => {
+            ("power", in_manner(power.to, power.graceful_seconds, power.force))
+        }
         None => ("-", String::new()),
     }
 }
 
 fn verification(verify: &VerifyInCluster) -> String {
     let advisory = if verify.advisory { "advisory" } else { "" };
-    let words = [verify.cluster_ref.as_str(), verify.expect.as_str(), advisory];
-    let words: Vec<&str> = words.into_iter().filter(|word| !word.is_empty()).collect();
-    words.join(" ")
+    words(&[&verify.cluster_ref, &verify.expect, advisory])
+}
+
+/// What is done, and how the machine is switched off for it.
+fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
+    let graceful = match graceful_seconds {
+        None => String::new(),
+        Some(0) => "at once".into(),
+        Some(seconds) => format!("graceful {seconds}s"),
+    };
+    let force = match force {
+        None => "",
+        Some(true) => "force",
+        Some(false) => "no force",
+    };
+    words(&[&what, &graceful, force])
+}
+
+/// The cluster, and what the node is given there.
+fn joining(join: &KubeadmJoin) -> String {
+    let mut labels: Vec<String> =
+        join.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    labels.sort();
+    let taints = join.taints.iter().map(|taint| match taint.value.as_str() {
+        "" => format!("{}:{}", taint.key, taint.effect),
+        value => format!("{}={value}:{}", taint.key, taint.effect),
+    });
+    let taints: Vec<String> = taints.collect();
+    words(&[&join.cluster_ref, &labels.join(","), &taints.join(",")])
+}
+
+/// Those that say something.
+fn words(all: &[&str]) -> String {
+    let said: Vec<&str> = all.iter().copied().filter(|word| !word.is_empty()).collect();
+    said.join(" ")
 }
 
 #[cfg(test)]
@@ -165,6 +207,40 @@ set-netboot   netboot  60s      2        PXE
 repave        repave   -        -        ubuntu-2204
 join-cluster  join     -        -        cluster-a
 "
+        );
+    }
+
+    #[test]
+    fn every_kind_says_what_is_particular_to_it() {
+        let text = "\
+plan_id: all
+steps:
+  - {name: a, drain: {deadline_seconds: 60}}
+  - {name: b, power: {to: \"OFF\", graceful_seconds: 0}}
+  - {name: c, reboot: {mode: bmc, graceful_seconds: 30, force: false}}
+  - {name: d, rma: {action: POWER_OFF, force: true}}
+  - {name: e, uncordon: {cluster_ref: c1}}
+  - {name: f, join: {labels: {zone: a, gpu: h100}, taints: [{key: gpu, effect: NoSchedule}]}}
+";
+        let plan: Plan = parse_as(Path::new("p.yaml"), text, Syntax::Yaml).unwrap();
+        let told: Vec<String> = plan
+            .steps
+            .iter()
+            .map(|step| {
+                let (kind, what) = kind(step);
+                format!("{kind}: {what}")
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                "drain: within 60s",
+                "power: OFF at once",
+                "reboot: bmc graceful 30s no force",
+                "rma: POWER_OFF force",
+                "uncordon: c1",
+                "join: gpu=h100,zone=a gpu:NoSchedule",
+            ]
         );
     }
 }

@@ -86,7 +86,7 @@ pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<E
     show(screen, &run)
 }
 
-async fn start(client: &Client, screen: &mut Screen, args: StartArgs) -> Result<Exit, Failure> {
+pub async fn start(client: &Client, screen: &mut Screen, args: StartArgs) -> Result<Exit, Failure> {
     let StartArgs { machine_id, kind, plan_id, params, submit } = args;
     let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
     let request_id = request_id(screen, submit.request_id.as_ref())?;

@@ -71,6 +71,9 @@ fn effect_name(effect: SimEffectKind) -> &'static str {
         SimEffectKind::Verify => "verify",
         SimEffectKind::Net => "net",
         SimEffectKind::Rma => "rma",
+        SimEffectKind::Drain => "drain",
+        SimEffectKind::Uncordon => "uncordon",
+        SimEffectKind::Power => "power",
         SimEffectKind::Probe => "probe",
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod chance;
 pub mod clock;
+pub mod hardware;
 mod images;
 mod inventory;
 mod journal;

@@ -5,6 +5,12 @@
 //! already holds, stop it, or probe the machine. A provider answers orders and nothing else, so a
 //! simulator, a recorder and a fault injector are one small type each.
 
+mod manner;
+mod node;
+
+pub use manner::{MAX_GRACEFUL_SECONDS, Manner};
+pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
+
 use crate::condition::Evidence;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,6 +25,8 @@ pub enum Effect {
     },
     Reboot {
         mode: RebootMode,
+        #[serde(default, skip_serializing_if = "Manner::is_configured")]
+        manner: Manner,
     },
     Netboot {
         mode: NetbootMode,
@@ -28,6 +36,11 @@ pub enum Effect {
     },
     Join {
         cluster_ref: String,
+        /// What the node is given once it shows itself.
+        #[serde(default, skip_serializing_if = "NodeLabels::is_empty")]
+        labels: NodeLabels,
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        taints: Vec<Taint>,
     },
     /// Leaves the cluster again; only ever an undo.
     Leave {
@@ -43,6 +56,27 @@ pub enum Effect {
     },
     Rma {
         action: RmaAction,
+        #[serde(default, skip_serializing_if = "Manner::is_configured")]
+        manner: Manner,
+    },
+    /// Lets nothing new onto the node, and evicts what is on it.
+    Drain {
+        /// Empty: the machine is in no cluster, and nothing is there to drain.
+        cluster_ref: String,
+        /// How long evictions are tried. Always there in a run; a plan may leave it to the step's time limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        deadline_seconds: Option<u32>,
+    },
+    /// Lets the node take work again.
+    Uncordon {
+        cluster_ref: String,
+        /// As an undo: only if this very run has cordoned the node. What its owner did stays.
+        own: bool,
+    },
+    Power {
+        to: PowerTo,
+        #[serde(default, skip_serializing_if = "Manner::is_configured")]
+        manner: Manner,
     },
 }
 
@@ -75,6 +109,13 @@ pub enum RmaAction {
     Mark,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum PowerTo {
+    On,
+    Off,
+}
+
 /// A thing that a provider can do at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Capability {
@@ -99,21 +140,30 @@ impl Effect {
             Self::Verify { .. } => "verify",
             Self::Net { .. } => "net",
             Self::Rma { .. } => "rma",
+            Self::Drain { .. } => "drain",
+            Self::Uncordon { .. } => "uncordon",
+            Self::Power { .. } => "power",
         }
     }
 
     /// Every word there is, for those who select effects by name.
-    pub const WORDS: [&'static str; 9] =
-        ["ssh", "reboot", "netboot", "repave", "join", "leave", "verify", "net", "rma"];
+    pub const WORDS: [&'static str; 12] = [
+        "ssh", "reboot", "netboot", "repave", "join", "leave", "verify", "net", "rma", "drain",
+        "uncordon", "power",
+    ];
 
     pub const fn needs(&self) -> Capability {
         match self {
             Self::Ssh { .. } | Self::Net { .. } => Capability::RemoteExec,
-            Self::Reboot { .. } => Capability::PowerControl,
+            Self::Reboot { .. } | Self::Power { .. } => Capability::PowerControl,
             Self::Netboot { .. } => Capability::Netboot,
             Self::Repave { .. } => Capability::Imaging,
-            Self::Join { .. } | Self::Leave { .. } | Self::Verify { .. } => Capability::ClusterJoin,
-            Self::Rma { action } => match action {
+            Self::Join { .. }
+            | Self::Leave { .. }
+            | Self::Verify { .. }
+            | Self::Drain { .. }
+            | Self::Uncordon { .. } => Capability::ClusterJoin,
+            Self::Rma { action, .. } => match action {
                 RmaAction::Record => Capability::Inspect,
                 RmaAction::PowerOff | RmaAction::Mark => Capability::PowerControl,
             },
@@ -125,10 +175,15 @@ impl Effect {
         match self {
             Self::Ssh { destructive, .. } => *destructive,
             Self::Reboot { .. } | Self::Repave { .. } | Self::Net { .. } => true,
-            Self::Rma { action } => matches!(action, RmaAction::PowerOff),
-            Self::Netboot { .. } | Self::Join { .. } | Self::Leave { .. } | Self::Verify { .. } => {
-                false
-            }
+            Self::Rma { action, .. } => matches!(action, RmaAction::PowerOff),
+            // Somebody may have switched it on again since.
+            Self::Power { to, .. } => matches!(to, PowerTo::Off),
+            Self::Netboot { .. }
+            | Self::Join { .. }
+            | Self::Leave { .. }
+            | Self::Verify { .. }
+            | Self::Drain { .. }
+            | Self::Uncordon { .. } => false,
         }
     }
 
@@ -138,7 +193,12 @@ impl Effect {
             Self::Netboot { mode: NetbootMode::Pxe } => {
                 Some(Self::Netboot { mode: NetbootMode::Disk })
             }
-            Self::Join { cluster_ref } => Some(Self::Leave { cluster_ref: cluster_ref.clone() }),
+            Self::Join { cluster_ref, .. } => {
+                Some(Self::Leave { cluster_ref: cluster_ref.clone() })
+            }
+            Self::Drain { cluster_ref, .. } => {
+                Some(Self::Uncordon { cluster_ref: cluster_ref.clone(), own: true })
+            }
             Self::Netboot { mode: NetbootMode::Disk }
             | Self::Ssh { .. }
             | Self::Reboot { .. }
@@ -146,7 +206,9 @@ impl Effect {
             | Self::Leave { .. }
             | Self::Verify { .. }
             | Self::Net { .. }
-            | Self::Rma { .. } => None,
+            | Self::Rma { .. }
+            | Self::Uncordon { .. }
+            | Self::Power { .. } => None,
         }
     }
 }
@@ -252,14 +314,21 @@ mod tests {
         let cluster_ref = String::new;
         let all = [
             Effect::Ssh { command: "true".into(), destructive: false },
-            Effect::Reboot { mode: RebootMode::Bmc },
+            Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
             Effect::Netboot { mode: NetbootMode::Pxe },
             Effect::Repave { image: "i".into() },
-            Effect::Join { cluster_ref: cluster_ref() },
+            Effect::Join {
+                cluster_ref: cluster_ref(),
+                labels: NodeLabels::new(),
+                taints: Vec::new(),
+            },
             Effect::Leave { cluster_ref: cluster_ref() },
             Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Ready, advisory: false },
             Effect::Net { document: "n".into() },
-            Effect::Rma { action: RmaAction::Record },
+            Effect::Rma { action: RmaAction::Record, manner: Manner::CONFIGURED },
+            Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds: None },
+            Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
+            Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED },
         ];
         let words: Vec<_> = all.iter().map(Effect::word).collect();
         assert_eq!(words, Effect::WORDS);

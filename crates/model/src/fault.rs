@@ -68,6 +68,7 @@ macro_rules! codes {
 codes! {
     BmcUnreachable = "bmc-unreachable", Retryable, No;
     BmcBusy = "bmc-busy", Retryable, No;
+    BmcGarbled = "bmc-garbled", Retryable, No;
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
     DatabaseUnreachable = "database-unreachable", Retryable, No;
@@ -114,6 +115,7 @@ impl Code {
             self,
             Self::BmcUnreachable
                 | Self::BmcBusy
+                | Self::BmcGarbled
                 | Self::HostUnreachable
                 | Self::ClusterUnreachable
                 | Self::DatabaseUnreachable

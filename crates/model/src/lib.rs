@@ -17,6 +17,7 @@ pub mod plan;
 pub mod refusal;
 pub mod retry;
 pub mod run;
+pub mod sweep;
 pub mod text;
 pub mod time;
 pub mod why;

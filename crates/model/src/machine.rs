@@ -5,6 +5,7 @@
 //! Whether an operation may start on it is decided in `admit`.
 
 pub mod admit;
+pub mod roster;
 pub mod view;
 
 use crate::condition::{ConditionType, Conditions, Evidence};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 
 pub type Labels = BTreeMap<String, String>;
 
-/// What the operator intends. Only entering and leaving maintenance change it.
+/// What the operator intends. Only entering and leaving maintenance change it, and coming back from RMA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Phase {

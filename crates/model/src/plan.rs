@@ -6,10 +6,15 @@
 mod catalogue;
 mod resolve;
 
-pub use catalogue::{built_in, default_plan};
-pub use resolve::{Defaults, IMAGE_REF, NETWORK, Params, RunStep, checked_params, with_defaults};
+pub use catalogue::{Maintenance, PowerChange, built_in, default_plan, variants};
+pub use resolve::{
+    Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, RunStep, checked_params,
+    with_defaults,
+};
 
-use crate::effect::Effect;
+use crate::effect::{
+    Effect, Manner, PowerTo, RebootMode, RmaAction, check_node_labels, check_taints,
+};
 use crate::id::PlanId;
 use crate::refusal::Refusal;
 use crate::text;
@@ -26,10 +31,13 @@ pub enum RunType {
     Upgrade,
     NetReconfig,
     Rma,
+    Power,
+    /// Back from RMA.
+    ExitRma,
 }
 
 impl RunType {
-    pub const ALL: [RunType; 7] = [
+    pub const ALL: [RunType; 9] = [
         Self::Reboot,
         Self::Reimage,
         Self::EnterMaintenance,
@@ -37,6 +45,8 @@ impl RunType {
         Self::Upgrade,
         Self::NetReconfig,
         Self::Rma,
+        Self::Power,
+        Self::ExitRma,
     ];
 
     /// The customer's word, as in OperationType.
@@ -49,6 +59,8 @@ impl RunType {
             Self::Upgrade => "UPGRADE",
             Self::NetReconfig => "NET_RECONFIG",
             Self::Rma => "RMA",
+            Self::Power => "POWER",
+            Self::ExitRma => "EXIT_RMA",
         }
     }
 
@@ -181,13 +193,67 @@ impl Step {
             }
             Effect::Net { document } => check_document(&format!("{field}.net.document"), document),
             Effect::Repave { image } => text::short(&format!("{field}.repave.image"), image),
-            Effect::Join { cluster_ref }
-            | Effect::Leave { cluster_ref }
-            | Effect::Verify { cluster_ref, .. } => {
+            Effect::Join { cluster_ref, labels, taints } => {
+                text::short(&format!("{field}.join.cluster_ref"), cluster_ref)?;
+                check_node_labels(&format!("{field}.join.labels"), labels)?;
+                check_taints(&format!("{field}.join.taints"), taints)
+            }
+            Effect::Drain { cluster_ref, deadline_seconds } => {
+                text::short(&format!("{field}.drain.cluster_ref"), cluster_ref)?;
+                let field = format!("{field}.drain.deadline_seconds");
+                match deadline_seconds {
+                    Some(0) => Err(Refusal::invalid(&field, "is 0", "use at least 1")),
+                    Some(seconds) => self.check_within(&field, *seconds),
+                    None => Ok(()),
+                }
+            }
+            Effect::Leave { cluster_ref }
+            | Effect::Verify { cluster_ref, .. }
+            | Effect::Uncordon { cluster_ref, .. } => {
                 let word = self.effect.word();
                 text::short(&format!("{field}.{word}.cluster_ref"), cluster_ref)
             }
-            Effect::Reboot { .. } | Effect::Netboot { .. } | Effect::Rma { .. } => Ok(()),
+            Effect::Reboot { mode: RebootMode::Bmc, manner }
+            | Effect::Rma { action: RmaAction::PowerOff, manner }
+            | Effect::Power { to: PowerTo::Off, manner } => self.check_manner(field, *manner),
+            Effect::Reboot { mode: RebootMode::InBand, manner } => {
+                let why = "has no use in a reboot from within: the host decides how it goes down";
+                manner.check_absent(|word| format!("{field}.reboot.{word}"), why)
+            }
+            Effect::Rma { action: RmaAction::Record | RmaAction::Mark, manner } => {
+                let why = "is only for POWER_OFF";
+                manner.check_absent(|word| format!("{field}.rma.{word}"), why)
+            }
+            Effect::Power { to: PowerTo::On, manner } => {
+                manner.check_absent(|word| format!("{field}.power.{word}"), "is only for OFF")
+            }
+            Effect::Netboot { .. } => Ok(()),
+        }
+    }
+
+    fn check_manner(&self, field: &str, manner: Manner) -> Result<(), Refusal> {
+        let at = |word: &str| format!("{field}.{}.{word}", self.effect.word());
+        manner.check(at)?;
+        match manner.graceful_seconds {
+            Some(seconds) => self.check_within(&at("graceful_seconds"), seconds),
+            None => Ok(()),
+        }
+    }
+
+    /// A time within the step must be over before the step's own time is.
+    fn check_within(&self, field: &str, seconds: u32) -> Result<(), Refusal> {
+        match self.timeout_seconds {
+            Some(limit) if seconds >= limit => Err(Refusal::invalid(
+                field,
+                format!("is {seconds}, and the step's timeout_seconds is {limit}"),
+                "use less, or give the step more time",
+            )),
+            Some(_) | None if seconds >= MAX_TIMEOUT_SECONDS => Err(Refusal::invalid(
+                field,
+                format!("is {seconds}"),
+                format!("use less than {MAX_TIMEOUT_SECONDS}"),
+            )),
+            Some(_) | None => Ok(()),
         }
     }
 }
@@ -227,14 +293,14 @@ fn check_document(field: &str, text: &str) -> Result<(), Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::effect::RebootMode;
+    use crate::effect::{NodeLabels, Taint, TaintEffect};
 
     fn step(name: &str) -> Step {
         Step {
             name: name.into(),
             timeout_seconds: None,
             max_retries: None,
-            effect: Effect::Reboot { mode: RebootMode::Bmc },
+            effect: Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
         }
     }
 
@@ -272,6 +338,77 @@ mod tests {
             assert_eq!(refusal.field.as_deref(), Some(field));
         }
         assert!(plan(vec![step("a"), step("b")]).checked().is_ok());
+    }
+
+    /// A step with this effect and a minute for it.
+    fn minute(effect: Effect) -> Step {
+        Step { timeout_seconds: Some(60), effect, ..step("a") }
+    }
+
+    #[test]
+    fn what_a_step_says_of_power_must_make_sense() {
+        let say = |graceful_seconds, force| Manner { graceful_seconds, force };
+        let reboot = |mode, manner| minute(Effect::Reboot { mode, manner });
+        let rma = |action, manner| minute(Effect::Rma { action, manner });
+        let power = |to, manner| minute(Effect::Power { to, manner });
+        let never = say(Some(0), Some(false));
+        let table = [
+            (reboot(RebootMode::Bmc, say(Some(59), Some(true))), None),
+            (reboot(RebootMode::Bmc, say(Some(60), None)), Some("reboot.graceful_seconds")),
+            (reboot(RebootMode::Bmc, never), Some("reboot.graceful_seconds")),
+            (reboot(RebootMode::InBand, say(None, Some(false))), Some("reboot.force")),
+            (rma(RmaAction::PowerOff, say(Some(5), Some(false))), None),
+            (rma(RmaAction::PowerOff, never), Some("rma.graceful_seconds")),
+            (rma(RmaAction::Record, say(Some(5), None)), Some("rma.graceful_seconds")),
+            (rma(RmaAction::Mark, say(None, Some(true))), Some("rma.force")),
+            (power(PowerTo::Off, say(Some(0), None)), None),
+            (power(PowerTo::Off, say(Some(61), None)), Some("power.graceful_seconds")),
+            (power(PowerTo::On, Manner::CONFIGURED), None),
+            (power(PowerTo::On, say(None, Some(true))), Some("power.force")),
+        ];
+        for (step, field) in table {
+            let case = format!("{step:?}");
+            let refused = plan(vec![step]).checked().err().and_then(|refusal| refusal.field);
+            let field = field.map(|field| format!("plan.steps[0].{field}"));
+            assert_eq!(refused, field, "{case}");
+        }
+    }
+
+    #[test]
+    fn what_a_step_says_of_a_node_must_make_sense() {
+        let drain =
+            |deadline_seconds| minute(Effect::Drain { cluster_ref: "c".into(), deadline_seconds });
+        let join = |label: &str, taint: &str| {
+            minute(Effect::Join {
+                cluster_ref: String::new(),
+                labels: NodeLabels::from([(label.into(), "a".into())]),
+                taints: vec![Taint {
+                    key: taint.into(),
+                    value: String::new(),
+                    effect: TaintEffect::NoSchedule,
+                }],
+            })
+        };
+        let long = "c".repeat(200);
+        let table = [
+            (drain(None), None),
+            (drain(Some(59)), None),
+            (drain(Some(60)), Some("drain.deadline_seconds")),
+            (drain(Some(0)), Some("drain.deadline_seconds")),
+            (join("zone", "gpu"), None),
+            (join("zone/", "gpu"), Some("join.labels")),
+            (join("zone", "g p u"), Some("join.taints[0].key")),
+            (
+                minute(Effect::Uncordon { cluster_ref: long, own: false }),
+                Some("uncordon.cluster_ref"),
+            ),
+        ];
+        for (step, field) in table {
+            let case = format!("{step:?}");
+            let refused = plan(vec![step]).checked().err().and_then(|refusal| refusal.field);
+            let field = field.map(|field| format!("plan.steps[0].{field}"));
+            assert_eq!(refused, field, "{case}");
+        }
     }
 
     #[test]

@@ -121,10 +121,12 @@ fn idle(machine: &Machine) -> Explanation {
 
 fn blocked(machine: &Machine) -> Explanation {
     let id = &machine.id;
-    let (flag, undo) = if machine.is(ConditionType::Retired) {
-        (ConditionType::Retired, "clear-retired")
+    let clear = |undo: &str| format!("farrier admin {undo} {id} --reason …");
+    let (flag, next_commands) = if machine.is(ConditionType::Retired) {
+        (ConditionType::Retired, vec![clear("clear-retired")])
     } else {
-        (ConditionType::Rma, "clear-rma")
+        let back = format!("farrier machine exit-rma {id}");
+        (ConditionType::Rma, vec![back, clear("clear-rma")])
     };
     let known = machine.conditions.get(flag);
     let reason = known.map_or("", |known| known.reason.as_str());
@@ -133,7 +135,7 @@ fn blocked(machine: &Machine) -> Explanation {
         waiting_for: "an administrator to clear the flag".into(),
         since: known.map(|known| known.last_transition),
         normal: "it stays so until somebody decides".into(),
-        next_commands: vec![format!("farrier admin {undo} {id} --reason …")],
+        next_commands,
         ..Explanation::default()
     }
 }
@@ -303,6 +305,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
     match failure.fault.code {
         Code::BmcUnreachable
         | Code::BmcBusy
+        | Code::BmcGarbled
         | Code::HostUnreachable
         | Code::ClusterUnreachable
         | Code::DatabaseUnreachable

@@ -10,9 +10,17 @@ mod http;
 
 use http::{Call, Peer, Said};
 use model::fault::{Code, Fault};
+use model::id::MachineId;
+use model::machine::MachineSpec;
+use providers::Target;
+use providers::datacenter::{self, Datacenter};
+use providers::inspect::Inspector;
+use providers::keeper::{Forgetful, Secret};
 use providers::redfish::{Auth, Bmc, Endpoint, Login, Settings, System, Trust, Wanted};
+use providers::scout::{Approach, Scout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// How many entries of a log are read.
 const LOG_ENTRIES: usize = 50;
@@ -95,7 +103,28 @@ impl Reading {
         }
         self.state(&system).await;
         self.parts(&system).await;
+        self.tools(peer).await;
         Ok(())
+    }
+
+    /// The same as an operator sees it, through the provider.
+    async fn tools(&mut self, peer: &Peer) {
+        let keeper = Arc::new(Forgetful::default());
+        let password = "of recordings".to_string().into();
+        keeper.set("bmc", Secret::Password { user: "reader".into(), password });
+        let settings = datacenter::Settings { bmc_credential: "bmc".into(), ..Default::default() };
+        let datacenter = Datacenter::new(keeper, settings);
+        let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
+        let target = Target { machine_id: MachineId::trusted("recording"), spec };
+        let seen = datacenter.inspect(&target).await;
+        let told = seen.map(|seen| format!("{:?}, next boot {:?}", seen.power, seen.boot));
+        self.tell("inspection", told);
+        let approach = Approach { endpoint: peer.url(), ..Approach::default() };
+        let report = datacenter.test(&approach).await;
+        match report.usable() {
+            true => self.say("bmc test", report.summary()),
+            false => self.fail("bmc test", &Fault::new(Code::NotSupported, report.summary())),
+        }
     }
 
     async fn state(&mut self, system: &System) {

@@ -6,24 +6,32 @@
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
 //! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `imaging` its disk, `cluster`
-//! the node.
+//! the node, `drain` what runs on it, `record` what is written down before it goes, `inspect` looking for a person, `scout` and `trial` BMCs without a
+//! machine.
 
 mod admittance;
 mod bmcs;
 mod cluster;
 mod controller;
+mod drain;
 mod exec;
 mod hosts;
 mod imaging;
+mod inspect;
 mod net;
 mod orders;
 pub mod power;
 mod probe;
+mod record;
+mod scout;
+mod trial;
 
 use crate::governor::{self, Standing};
+use crate::inspect::Inspector;
 use crate::keeper::Keeper;
 use crate::port::{Journal, Provider, Target};
 use crate::redfish::{self, Trust};
+use crate::scout::Scout;
 use crate::{ipmi, ssh};
 use admittance::Admittance;
 use async_trait::async_trait;
@@ -148,6 +156,14 @@ impl Provider for Datacenter {
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         self.look(target).await
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspector> {
+        Some(self)
+    }
+
+    fn scout(&self) -> Option<&dyn Scout> {
+        Some(self)
     }
 
     fn gauges(&self) -> Vec<(&'static str, usize)> {

@@ -7,11 +7,13 @@
 
 pub mod datacenter;
 pub mod governor;
+pub mod inspect;
 pub mod ipmi;
 pub mod keeper;
 pub mod kubernetes;
 pub mod port;
 pub mod redfish;
+pub mod scout;
 pub mod sim;
 pub mod ssh;
 

@@ -1,5 +1,7 @@
 //! The port: what the engine sees of the world.
 
+use crate::inspect::Inspector;
+use crate::scout::Scout;
 use async_trait::async_trait;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
@@ -76,6 +78,16 @@ pub trait Provider: Send + Sync {
 
     /// What keeps it from talking to the machine as it would, in one sentence, as far as it knows without asking.
     fn hindrance(&self, _target: &Target) -> Option<String> {
+        None
+    }
+
+    /// How a person looks at its machines, where it has [`Capability::Inspect`].
+    fn inspector(&self) -> Option<&dyn Inspector> {
+        None
+    }
+
+    /// How BMCs are found and tried out, where its machines have any.
+    fn scout(&self) -> Option<&dyn Scout> {
         None
     }
 

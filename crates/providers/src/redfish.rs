@@ -12,14 +12,17 @@
 mod adapters;
 mod bios;
 mod boot;
+mod certificate;
 mod client;
 mod decode;
+mod doorstep;
 mod endpoint;
 mod health;
 mod inventory;
 mod log;
 mod login;
 mod media;
+mod offers;
 mod power;
 mod quirks;
 mod system;
@@ -31,18 +34,21 @@ mod verdict;
 
 pub use bios::{Attribute, Bios};
 pub use boot::{BootOverride, BootSource, BootSpan};
+pub use certificate::Certificate;
+pub use doorstep::Doorstep;
 pub use endpoint::Endpoint;
 pub use health::{BadPart, Health, HealthReport, Redundancy};
 pub use inventory::{Cpu, Disk, Firmware, Gpu, Inventory, Memory, Nic};
 pub use log::{LogEntry, MAX_LOG_ENTRIES};
 pub use media::Media;
+pub use offers::Glance;
 pub use power::{Power, Reset};
 pub use system::{Overview, System, Wanted};
 pub use task::{TaskRef, TaskSeen, TaskState};
 pub use trust::{Fingerprint, NoFingerprint, Trust};
 
 use client::Link;
-use decode::Doc;
+use decode::{Doc, Part};
 use model::fault::Fault;
 use secrecy::SecretString;
 use std::fmt;
@@ -115,6 +121,16 @@ pub struct About {
     pub redfish_version: Option<String>,
 }
 
+impl About {
+    fn of(root: Part<'_>) -> Self {
+        Self {
+            vendor: root.text("Vendor"),
+            product: root.text("Product"),
+            redfish_version: root.text("RedfishVersion"),
+        }
+    }
+}
+
 impl Bmc {
     /// Reads the service's root and logs in. A login that is refused is found here.
     pub async fn connect(
@@ -137,12 +153,7 @@ impl Bmc {
     }
 
     pub fn about(&self) -> About {
-        let root = self.root.root();
-        About {
-            vendor: root.text("Vendor"),
-            product: root.text("Product"),
-            redfish_version: root.text("RedfishVersion"),
-        }
+        About::of(self.root.root())
     }
 
     /// Logs out. A request that comes afterwards logs in again.

@@ -5,15 +5,17 @@
 //! is found further along. It never does one key twice, it counts every order and every act by key,
 //! and it goes wrong on demand ([`FaultRule`]), so that a test can prove what the engine promises.
 //!
-//! `hardware` is what a machine is and does, `job` how far it is, `script` what it says meanwhile,
+//! `hardware` is what a machine is and does, `node` what it is to its cluster, `job` how far it is, `script` what it says meanwhile,
 //! `fault` what goes wrong, `ledger` what is counted, `memory` and `dir` where all of it is kept.
 
 mod dir;
 mod fault;
 mod hardware;
+mod inspect;
 mod job;
 mod ledger;
 mod memory;
+mod node;
 mod script;
 
 pub use fault::{Action, FaultRule, MAX_DELAY_MS, MAX_RULES, PROBE};
@@ -21,6 +23,7 @@ pub use job::Speed;
 pub use ledger::EffectCount;
 pub use memory::{Memory, Ram};
 
+use crate::inspect::Inspector;
 use crate::port::{Journal, Provider, Target};
 use async_trait::async_trait;
 use fault::Selected;
@@ -148,7 +151,7 @@ impl Sim {
             }
             Verb::Inquire => self.with_hardware(machine, |hardware, _| hardware.inquire(key)),
             Verb::Observe => self.with_hardware(machine, |hardware, _| {
-                hardware.look(effect).map_or_else(Answer::Differs, Answer::Done)
+                hardware.look(key, effect).map_or_else(Answer::Differs, Answer::Done)
             }),
             Verb::Stop => {
                 self.with_hardware(machine, |hardware, now| hardware.stop(key, effect, now))
@@ -184,11 +187,30 @@ impl Sim {
         }
     }
 
+    /// A look that a fault rule strikes goes wrong as the rule says.
+    async fn struck(&self, machine: &MachineId) -> Result<(), Fault> {
+        if let Some(rule) = self.memory.strike(machine, Selected::Probe)? {
+            match rule.action {
+                Action::Fail => return Err(Fault::new(Code::BmcUnreachable, rule.words())),
+                Action::Hang => pending().await,
+                Action::Drop | Action::Garbage => return Err(unheard(&rule)),
+                Action::Slow => tokio::time::sleep(rule.delay()).await,
+                Action::Twice => {}
+            }
+        }
+        Ok(())
+    }
+
     /// The hardware fails an order on purpose, and what is under way under its key fails with it.
-    fn fail(&self, target: &Target, order: &Order, said: String) -> Result<Answer, Fault> {
+    fn fail(&self, target: &Target, order: &Order, mut said: String) -> Result<Answer, Fault> {
         let code = match order.verb {
             Verb::Perform | Verb::Follow => match &order.effect {
                 Effect::Ssh { .. } => Code::CommandFailed,
+                Effect::Drain { .. } => {
+                    let node = &target.machine_id;
+                    said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
+                    Code::EvictionBlocked
+                }
                 Effect::Reboot { .. }
                 | Effect::Netboot { .. }
                 | Effect::Repave { .. }
@@ -196,7 +218,9 @@ impl Sim {
                 | Effect::Leave { .. }
                 | Effect::Verify { .. }
                 | Effect::Net { .. }
-                | Effect::Rma { .. } => Code::EffectFailed,
+                | Effect::Rma { .. }
+                | Effect::Uncordon { .. }
+                | Effect::Power { .. } => Code::EffectFailed,
             },
             // Nothing was to be done, so nothing failed: nobody could be asked.
             Verb::Inquire | Verb::Observe | Verb::Stop => {
@@ -269,16 +293,12 @@ impl Provider for Sim {
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         let machine = &target.machine_id;
-        if let Some(rule) = self.memory.strike(machine, Selected::Probe)? {
-            match rule.action {
-                Action::Fail => return Err(Fault::new(Code::BmcUnreachable, rule.words())),
-                Action::Hang => pending().await,
-                Action::Drop | Action::Garbage => return Err(unheard(&rule)),
-                Action::Slow => tokio::time::sleep(rule.delay()).await,
-                Action::Twice => {}
-            }
-        }
+        self.struck(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.probe())
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspector> {
+        Some(self)
     }
 }
 

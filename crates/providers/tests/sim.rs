@@ -4,7 +4,8 @@ use model::condition::ConditionType::{
     self, BmcReachable, Drained, InCustomerCluster, Provisioned, Reachable, Rma,
 };
 use model::effect::{
-    Answer, Effect, Expect, Key, NetbootMode, Order, Outcome, RebootMode, RmaAction, Verb,
+    Answer, Effect, Expect, Key, Manner, NetbootMode, NodeLabels, Order, Outcome, PowerTo,
+    RebootMode, RmaAction, Taint, TaintEffect, Verb,
 };
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
@@ -34,7 +35,23 @@ fn netboot(mode: NetbootMode) -> Effect {
 }
 
 fn join(cluster: &str) -> Effect {
-    Effect::Join { cluster_ref: cluster.into() }
+    Effect::Join { cluster_ref: cluster.into(), labels: NodeLabels::new(), taints: Vec::new() }
+}
+
+fn drain() -> Effect {
+    Effect::Drain { cluster_ref: "c1".into(), deadline_seconds: Some(60) }
+}
+
+fn uncordon(own: bool) -> Effect {
+    Effect::Uncordon { cluster_ref: "c1".into(), own }
+}
+
+fn power(to: PowerTo) -> Effect {
+    Effect::Power { to, manner: Manner::CONFIGURED }
+}
+
+fn rma(action: RmaAction) -> Effect {
+    Effect::Rma { action, manner: Manner::CONFIGURED }
 }
 
 fn verify(expect: Expect, advisory: bool) -> Effect {
@@ -45,7 +62,7 @@ fn ssh(command: &str) -> Effect {
     Effect::Ssh { command: command.into(), destructive: false }
 }
 
-const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc };
+const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
 
 /// Asks, and gives back what was answered and what was logged.
 async fn ask(sim: &Sim, order: &Order) -> (Result<Answer, Fault>, String) {
@@ -139,19 +156,19 @@ fn course() -> Vec<(&'static str, Effect, Proof)> {
         ("busy", verify(Expect::Drained, true), vec![(Drained, false, "NotDrained")]),
         ("drain", ssh("kubectl drain m-1"), vec![]),
         ("drained", verify(Expect::Drained, false), vec![(Drained, true, "Cordoned")]),
+        ("uncordon", uncordon(false), vec![(Drained, false, "Schedulable")]),
+        ("empty", drain(), vec![(Drained, true, "Evicted")]),
         (
             "leave",
             Effect::Leave { cluster_ref: "c1".into() },
             vec![(InCustomerCluster, false, "NotJoined")],
         ),
         ("net", Effect::Net { document: "mtu: 9000".into() }, vec![]),
-        ("record", Effect::Rma { action: RmaAction::Record }, vec![]),
-        (
-            "off",
-            Effect::Rma { action: RmaAction::PowerOff },
-            vec![(Reachable, false, "PoweredOff")],
-        ),
-        ("mark", Effect::Rma { action: RmaAction::Mark }, vec![(Rma, true, "RmaRun")]),
+        ("record", rma(RmaAction::Record), vec![]),
+        ("off", rma(RmaAction::PowerOff), vec![(Reachable, false, "PoweredOff")]),
+        ("mark", rma(RmaAction::Mark), vec![(Rma, true, "RmaRun")]),
+        ("power-on", power(PowerTo::On), vec![(Reachable, true, "PoweredOn")]),
+        ("power-off", power(PowerTo::Off), vec![(Reachable, false, "PoweredOff")]),
     ]
 }
 
@@ -202,8 +219,9 @@ async fn what_differs_is_said() {
         (join("c1"), "The machine is in no cluster"),
         (verify(Expect::Ready, false), "The machine is in no cluster"),
         (Effect::Net { document: "x".into() }, "the network is configured otherwise"),
-        (Effect::Rma { action: RmaAction::PowerOff }, "the machine is powered on"),
-        (Effect::Rma { action: RmaAction::Mark }, "the machine is not marked"),
+        (rma(RmaAction::PowerOff), "the machine is powered on"),
+        (rma(RmaAction::Mark), "the machine is not marked"),
+        (power(PowerTo::Off), "the machine is powered on"),
     ] {
         let answer = answer(&sim, Verb::Observe, "look", effect).await;
         assert_eq!(answer, Ok(Answer::Differs(seen.into())));
@@ -225,7 +243,7 @@ async fn the_order_of_steps_matters() {
 
     let fault = perform(&sim, "check", verify(Expect::Ready, false)).await.unwrap_err();
     assert_eq!(fault.code, Code::NotInCluster);
-    perform(&sim, "off", Effect::Rma { action: RmaAction::PowerOff }).await.unwrap();
+    perform(&sim, "off", rma(RmaAction::PowerOff)).await.unwrap();
     for (step, effect) in [("ssh", ssh("true")), ("join", join("c1"))] {
         let fault = perform(&sim, step, effect).await.unwrap_err();
         assert_eq!(fault.code, Code::HostUnreachable);
@@ -235,6 +253,111 @@ async fn the_order_of_steps_matters() {
     assert_eq!(reasons, ["PoweredOff", "RedfishOK", "NotJoined"]);
     perform(&sim, "on", REBOOT).await.unwrap();
     perform(&sim, "ssh-2", ssh("true")).await.unwrap();
+}
+
+#[tokio::test]
+async fn power_that_is_so_already_is_a_success_and_says_so() {
+    let sim = Sim::in_ram(Speed::Zero);
+    for (step, to, said) in [
+        ("on", PowerTo::On, "It was on already"),
+        ("off", PowerTo::Off, "The machine is powered off"),
+        ("off-2", PowerTo::Off, "It was off already"),
+        ("on-2", PowerTo::On, "The machine is powered on"),
+    ] {
+        assert_eq!(perform(&sim, step, power(to)).await.unwrap().said, said, "{step}");
+    }
+}
+
+#[tokio::test]
+async fn a_node_has_what_its_join_gave_it() {
+    let sim = Sim::in_ram(Speed::Zero);
+    let taint = Taint { key: "gpu".into(), value: String::new(), effect: TaintEffect::NoSchedule };
+    let dressed = Effect::Join {
+        cluster_ref: "c1".into(),
+        labels: NodeLabels::from([("zone".into(), "a".into())]),
+        taints: vec![taint],
+    };
+    perform(&sim, "plain", join("c1")).await.unwrap();
+    let seen = answer(&sim, Verb::Observe, "look", dressed.clone()).await;
+    assert_eq!(seen, Ok(Answer::Differs("the node has other labels or taints".into())));
+    perform(&sim, "dressed", dressed.clone()).await.unwrap();
+    let seen = answer(&sim, Verb::Observe, "look", dressed).await;
+    assert!(matches!(seen, Ok(Answer::Done(_))), "{seen:?}");
+}
+
+/// A drain begins with a cordon, goes on while nobody looks, and leaves what it has done when it is stopped.
+#[tokio::test]
+async fn a_drain_takes_its_time() {
+    let (_dir, memories) = memories();
+    for memory in memories {
+        let hand = Hand::new();
+        let instant = Sim::new(memory.clone(), Speed::Zero);
+        perform(&instant, "join", join("c1")).await.unwrap();
+        let sim = hand.sim(&memory);
+        let observe = || async {
+            match answer(&sim, Verb::Observe, "look", drain()).await.unwrap() {
+                Answer::Differs(seen) => seen,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(observe().await, "the node still takes work");
+        begin_and_die(&sim, &order(Verb::Perform, "drain", drain())).await;
+        assert_eq!(observe().await, "the node is cordoned, and 4 pods are still on it");
+        hand.advance(3_000);
+        assert_eq!(answer(&sim, Verb::Stop, "drain", drain()).await, Ok(Answer::Stopped));
+        hand.advance(60_000);
+        assert_eq!(observe().await, "the node is cordoned, and 2 pods are still on it");
+        perform(&instant, "again", drain()).await.unwrap();
+        let seen = answer(&sim, Verb::Observe, "look", drain()).await;
+        assert!(matches!(seen, Ok(Answer::Done(_))), "{seen:?}");
+    }
+}
+
+/// What a cancel takes back is this run's own doing.
+#[tokio::test]
+async fn a_cordon_of_another_is_not_taken_back() {
+    let sim = Sim::in_ram(Speed::Zero);
+    perform(&sim, "join", join("c1")).await.unwrap();
+    perform(&sim, "owner", ssh("kubectl cordon m-1")).await.unwrap();
+    perform(&sim, "drain", drain()).await.unwrap();
+    let kept = perform(&sim, "undo-drain", uncordon(true)).await.unwrap();
+    assert!(kept.said.contains("stays cordoned"), "{kept:?}");
+    assert_eq!(evidence(&kept), [(Drained, true, "Cordoned")]);
+    perform(&sim, "exit", uncordon(false)).await.unwrap();
+    perform(&sim, "drain-2", drain()).await.unwrap();
+    let released = perform(&sim, "undo-drain-2", uncordon(true)).await.unwrap();
+    assert_eq!(evidence(&released), [(Drained, false, "Schedulable")]);
+}
+
+/// A budget that allows nothing is a rule like any other, and leaves the node cordoned.
+#[tokio::test]
+async fn a_budget_blocks_by_a_rule() {
+    let sim = Sim::in_ram(Speed::Zero);
+    perform(&sim, "join", join("c1")).await.unwrap();
+    let rule = FaultRule {
+        effect: "drain".into(),
+        times: 1,
+        message: "shop/db-0 (needs 2 healthy pods and has 2)".into(),
+        ..FaultRule::new(Action::Fail)
+    };
+    sim.add_fault(rule).unwrap();
+    let fault = perform(&sim, "drain", drain()).await.unwrap_err();
+    assert_eq!(fault.code, Code::EvictionBlocked);
+    assert!(fault.said.contains("`m-1`") && fault.said.contains("shop/db-0"), "{fault}");
+    let seen = answer(&sim, Verb::Observe, "look", verify(Expect::Drained, false)).await;
+    assert!(matches!(seen, Ok(Answer::Done(_))), "it is cordoned: {seen:?}");
+    perform(&sim, "again", drain()).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_there_is_no_cluster_there_is_nothing_to_drain() {
+    let sim = Sim::in_ram(Speed::Zero);
+    let nowhere = Effect::Drain { cluster_ref: String::new(), deadline_seconds: Some(60) };
+    for (step, effect) in [("any", nowhere), ("other", drain()), ("back", uncordon(false))] {
+        let done = perform(&sim, step, effect).await.unwrap();
+        assert!(done.said.contains("in no cluster"), "{done:?}");
+        assert_eq!(evidence(&done), [(Drained, true, "NotInCluster")], "{step}");
+    }
 }
 
 #[tokio::test]

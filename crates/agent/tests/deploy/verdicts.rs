@@ -117,10 +117,7 @@ fn an_unknown_user_and_an_unknown_kind_are_said() {
     script.granted["user"] = json!("ubuntu");
     let report = failed(&stage, script);
     assert_eq!(report["code"], "install-failed");
-    assert!(
-        report["said"].as_str().unwrap().contains("no user \"ubuntu\"; it has: root"),
-        "{report}"
-    );
+    assert!(report["said"].as_str().unwrap().contains("no user \"ubuntu\"; it has: "), "{report}");
 
     let report = failed(&stage, well("ova", image(MIB)));
     assert_eq!(report["code"], "image-broken");

@@ -18,9 +18,19 @@ pub enum MachineCommand {
     /// Install an OS image; destroys what is on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
-    EnterMaintenance(VerbArgs),
+    EnterMaintenance(EnterArgs),
     /// Put a machine back into service
-    ExitMaintenance(VerbArgs),
+    ExitMaintenance(ExitArgs),
+    /// Show what the machine is made of and how it is, as its BMC says now
+    Inspect(MachineArg),
+    /// Show the event log of the machine's BMC, newest last
+    ConsoleLog(ConsoleLogArgs),
+    /// Show whether the machine is on; or switch it on, off, or off and on again
+    Power(PowerArgs),
+    /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
+    Rma(VerbArgs),
+    /// Take a machine back from RMA: switch it on, see that it answers, clear the flag; it is in MAINTENANCE then
+    ExitRma(VerbArgs),
 }
 
 #[derive(Debug, Args)]
@@ -155,6 +165,9 @@ pub enum RunType {
     Upgrade,
     NetReconfig,
     Rma,
+    /// On, unless --plan says plan-power-off-v1 or plan-power-cycle-v1
+    Power,
+    ExitRma,
 }
 
 impl RunType {
@@ -168,6 +181,8 @@ impl RunType {
             RunType::Upgrade => "UPGRADE",
             RunType::NetReconfig => "NET_RECONFIG",
             RunType::Rma => "RMA",
+            RunType::Power => "POWER",
+            RunType::ExitRma => "EXIT_RMA",
         }
     }
 }
@@ -406,6 +421,9 @@ pub enum SimEffectKind {
     Verify,
     Net,
     Rma,
+    Drain,
+    Uncordon,
+    Power,
     Probe,
 }
 

@@ -109,7 +109,7 @@ fn moves(old: Seen, now: Seen) -> Vec<Move> {
     moves
 }
 
-/// The eight kinds of steps that a plan may have.
+/// The kinds of steps that a plan may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Ssh,
@@ -120,6 +120,9 @@ enum Kind {
     Verify,
     Net,
     Rma,
+    Drain,
+    Uncordon,
+    Power,
     /// A kind of a newer server.
     Other,
 }
@@ -136,6 +139,9 @@ impl Kind {
             "verify" => Kind::Verify,
             "net" => Kind::Net,
             "rma" => Kind::Rma,
+            "drain" => Kind::Drain,
+            "uncordon" => Kind::Uncordon,
+            "power" => Kind::Power,
             _ => Kind::Other,
         }
     }
@@ -151,6 +157,9 @@ impl Kind {
             Kind::Verify => Some(("Verifying in cluster", "Verified")),
             Kind::Net => Some(("Reconfiguring network", "Network reconfigured")),
             Kind::Rma => Some(("RMA step", "RMA step complete")),
+            Kind::Drain => Some(("Draining node", "Node drained")),
+            Kind::Uncordon => Some(("Uncordoning node", "Node uncordoned")),
+            Kind::Power => Some(("Changing power", "Power changed")),
             Kind::Other => None,
         }
     }

@@ -346,7 +346,8 @@ async fn flagging(_world: &World, mut api: Clients) {
         assert_eq!(states(&set), ("MAINTENANCE", "EFFECTIVE_STATE_BLOCKED"));
         assert_eq!(set.status.unwrap().lifecycle_state(), lifecycle);
         let undo = format!("farrier admin clear-{name} m-1");
-        for kind in ["REBOOT", "REPAVE", "ENTER_MAINTENANCE", "EXIT_MAINTENANCE", "UPGRADE", "RMA"]
+        for kind in
+            ["REBOOT", "REPAVE", "ENTER_MAINTENANCE", "EXIT_MAINTENANCE", "UPGRADE", "RMA", "POWER"]
         {
             let answer = api.try_start("m-1", kind, &format!("{name}-{kind}")).await;
             refused(answer, FailedPrecondition, &[condition, "blocked", &undo]);
@@ -384,7 +385,7 @@ async fn an_rma_run_ends_in_a_flagged_machine() {
     api.in_maintenance("m-1").await;
     let run = api.done("m-1", "RMA", "r").await;
     let names: Vec<String> = steps(&run).into_iter().map(|(name, _)| name).collect();
-    assert_eq!(names, ["record", "power-off", "mark"]);
+    assert_eq!(names, ["drain", "record", "power-off", "mark"]);
     let machine = api.machine("m-1").await;
     assert!(is(&machine, "RMA"));
     assert_eq!(states(&machine), ("MAINTENANCE", "EFFECTIVE_STATE_BLOCKED"));

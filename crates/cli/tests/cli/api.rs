@@ -111,7 +111,11 @@ pub fn ssh(command: &str) -> Kind {
 }
 
 pub fn reboot() -> Kind {
-    Kind::Reboot(v1::Reboot { mode: "bmc".into() })
+    Kind::Reboot(v1::Reboot { mode: "bmc".into(), ..Default::default() })
+}
+
+pub fn rma(action: &str) -> Kind {
+    Kind::Rma(v1::RmaAction { action: action.into(), ..Default::default() })
 }
 
 pub fn plan(id: &str, steps: Vec<v1::Step>) -> v1::Plan {

@@ -139,8 +139,12 @@ fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     if names.is_empty() {
         found.insert(path.join(" "));
     }
+    // What stands between a command and its commands: the machine that they are about.
+    let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
+    let between = usage.matches("<MACHINE_ID>").count();
+    let path = [path, &vec!["machine-1".to_string(); between]].concat();
     for name in names {
-        leaves(&[path, &[name]].concat(), found);
+        leaves(&[&path[..], &[name]].concat(), found);
     }
 }
 
@@ -159,7 +163,9 @@ async fn every_command_works_against_a_real_server() {
         trouble(&person);
         stopping(&person);
         flags(&person);
+        power(&person);
         credentials(&person, dir.path());
+        hardware(&person);
         images(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
@@ -271,6 +277,52 @@ fn plans(person: &Terminal, dir: &Path) {
     assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
 }
 
+/// Power, nodes, and the way to the vendor and back.
+fn power(person: &Terminal) {
+    let told = person.line("machine power machine-1 on", 0);
+    for word in ["Type: POWER", "It was on already", "✓ Power changed", "✓ SUCCEEDED"] {
+        assert!(told.contains(word), "{word:?} is not in\n{told}");
+    }
+    let told = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
+    assert!(told.contains("Cutting the power"), "{told}");
+    let run = person.json("runs --limit 1")[0].clone();
+    let params = serde_json::json!({"graceful_seconds": "0"});
+    assert_eq!((&run["plan_id"], &run["params"]), (&"plan-power-off-v1".into(), &params), "{run}");
+    let again = person.line("machine power machine-1 off --graceful 0 --request-id off", 0);
+    assert!(again.contains("same operation, no new work"), "{again}");
+    person.line("machine power machine-1 cycle --graceful 5 --no-force", 0);
+    let refused = person.line("machine power machine-1 off --graceful 0 --no-force", 2);
+    assert!(refused.contains("params[graceful_seconds]"), "{refused}");
+    let refused = person.line("machine power csv-1 off", 2);
+    assert!(refused.contains("farrier enter-maintenance csv-1"), "{refused}");
+
+    let drained = |id: &str| {
+        let machine = person.json(&format!("get {id}"));
+        let conditions = machine["status"]["conditions"].as_array().unwrap().clone();
+        let drained = conditions.into_iter().find(|one| one["type"] == "Drained").unwrap();
+        (drained["status"] == true, drained["reason"].as_str().unwrap_or_default().to_string())
+    };
+    person.line("enter-maintenance csv-1", 0);
+    person.line("reimage csv-1", 0);
+    let told = person.line("machine enter-maintenance csv-1 --drain", 0);
+    assert!(told.contains("✓ Node drained"), "{told}");
+    assert_eq!(drained("csv-1"), (true, "Cordoned".into()));
+    let told = person.line("machine rma csv-1", 0);
+    assert!(told.contains("✓ SUCCEEDED") && told.contains("serial SIM"), "{told}");
+    assert!(person.line("machine power csv-1 on", 2).contains("flagged RMA"));
+    assert!(person.line("why csv-1", 0).contains("farrier machine exit-rma csv-1"));
+    person.line("machine exit-rma csv-1", 0);
+    assert_eq!(person.json("get csv-1")["status"]["phase"], "MAINTENANCE");
+    assert!(person.line("machine exit-rma csv-1", 2).contains("not flagged RMA"));
+    let told = person.line("exit-maintenance csv-1 --uncordon", 0);
+    assert!(told.contains("✓ Node uncordoned"), "{told}");
+    assert_eq!(drained("csv-1"), (false, "InService".into()));
+    person.line("sim fault add --machine csv-1 --effect drain --action fail --times 0", 0);
+    let told = person.line("enter-maintenance csv-1 --drain", 1);
+    assert!(told.contains("farrier fault eviction-blocked"), "{told}");
+    person.line("sim fault clear --all", 0);
+}
+
 /// Secrets go in and are never seen again.
 fn credentials(person: &Terminal, dir: &Path) {
     person.line("credential list", 0);
@@ -293,6 +345,24 @@ fn credentials(person: &Terminal, dir: &Path) {
     assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
     person.line("trust list", 0);
     assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
+}
+
+/// A simulated machine has a BMC that tells of it; an address without one says so.
+fn hardware(person: &Terminal) {
+    assert!(person.line("machine inspect machine-1 -o wide", 0).contains("02:fa:00:00:00:01"));
+    let (one, again) =
+        (person.json("machine inspect machine-1"), person.json("machine inspect machine-1"));
+    assert_eq!((&one["serial"], &one["disks"]), (&again["serial"], &again["disks"]));
+    assert_eq!(one["serial"], "SIM000001");
+    person.formats("machine console-log machine-1", "operating system started");
+    assert!(person.line("machine power machine-1", 0).contains("machine-1 is on"));
+    person.line("sim fault add --machine machine-1 --effect probe --action fail --times 0", 0);
+    assert!(person.line("machine power machine-1", 4).contains("bmc-unreachable"));
+    person.line("sim fault clear --all", 0);
+    let told = person.line("bmc test http://127.0.0.1:9", 1);
+    assert!(told.contains("✗ port") && told.contains("- login"), "{told}");
+    assert!(person.line("bmc unlock 10.0.0.1", 0).contains("nothing to unlock"));
+    assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
 }
 
 /// What fails, and everything a person may do about it.

@@ -9,6 +9,26 @@ use proto::v1::run::Phase;
 use proto::v1::step::Kind;
 use tonic::Code::{AlreadyExists, InvalidArgument};
 
+fn taint(key: &str, effect: &str) -> v1::NodeTaint {
+    v1::NodeTaint { key: key.into(), value: String::new(), effect: effect.into() }
+}
+
+fn labelled(key: &str, value: &str) -> v1::KubeadmJoin {
+    v1::KubeadmJoin { labels: params(&[(key, value)]), ..Default::default() }
+}
+
+fn tainted(key: &str, effect: &str) -> v1::KubeadmJoin {
+    v1::KubeadmJoin { taints: vec![taint(key, effect)], ..Default::default() }
+}
+
+fn power(to: &str, graceful_seconds: Option<i32>, force: Option<bool>) -> Kind {
+    Kind::Power(v1::SetPower { to: to.into(), graceful_seconds, force })
+}
+
+fn drain(deadline_seconds: Option<i32>) -> Kind {
+    Kind::Drain(v1::DrainNode { cluster_ref: String::new(), deadline_seconds })
+}
+
 /// A plan that is wrong in one place, and the field that names the place.
 fn wrong_plans() -> Vec<(v1::Plan, String)> {
     let one = |step: v1::Step| plan("mine", vec![step]);
@@ -35,10 +55,16 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
         (kind(ssh("")), in_step("ssh.command")),
         (kind(ssh("a\u{0}b")), in_step("ssh.command")),
         (kind(ssh(&long(70_000))), in_step("ssh.command")),
-        (kind(Kind::Reboot(v1::Reboot { mode: "kick".into() })), in_step("reboot.mode")),
+        (
+            kind(Kind::Reboot(v1::Reboot { mode: "kick".into(), ..Default::default() })),
+            in_step("reboot.mode"),
+        ),
         (kind(Kind::Netboot(v1::SetNetboot { mode: "pxe".into() })), in_step("netboot.mode")),
         (kind(Kind::Repave(v1::RepaveImage { image: "a\nb".into() })), in_step("repave.image")),
-        (kind(Kind::Join(v1::KubeadmJoin { cluster_ref: long(129) })), in_step("join.cluster_ref")),
+        (
+            kind(Kind::Join(v1::KubeadmJoin { cluster_ref: long(129), ..Default::default() })),
+            in_step("join.cluster_ref"),
+        ),
         (
             kind(Kind::Verify(v1::VerifyInCluster {
                 expect: "HAPPY".into(),
@@ -48,7 +74,47 @@ fn wrong_plans() -> Vec<(v1::Plan, String)> {
         ),
         (kind(Kind::Net(v1::NetReconfig { document: "\u{7}".into() })), in_step("net.document")),
         (kind(Kind::Rma(v1::RmaAction::default())), in_step("rma.action")),
-        (kind(Kind::Rma(v1::RmaAction { action: "BURN".into() })), in_step("rma.action")),
+        (
+            kind(Kind::Rma(v1::RmaAction { action: "BURN".into(), ..Default::default() })),
+            in_step("rma.action"),
+        ),
+        (kind(Kind::Join(labelled("zo ne", "a"))), in_step("join.labels")),
+        (kind(Kind::Join(labelled("zone", "a b"))), in_step("join.labels[zone]")),
+        (kind(Kind::Join(tainted("gpu", ""))), in_step("join.taints[0].effect")),
+        (kind(Kind::Join(tainted("gpu", "NoFun"))), in_step("join.taints[0].effect")),
+        (kind(Kind::Join(tainted("-gpu", "NoExecute"))), in_step("join.taints[0].key")),
+        (kind(power("", None, None)), in_step("power.to")),
+        (kind(power("SIDEWAYS", None, None)), in_step("power.to")),
+        (kind(power("OFF", Some(-1), None)), in_step("power.graceful_seconds")),
+        (kind(power("OFF", Some(0), Some(false))), in_step("power.graceful_seconds")),
+        (kind(power("OFF", Some(4_000), None)), in_step("power.graceful_seconds")),
+        (kind(power("ON", Some(5), None)), in_step("power.graceful_seconds")),
+        (
+            kind(Kind::Reboot(v1::Reboot {
+                mode: "in_band".into(),
+                force: Some(true),
+                ..Default::default()
+            })),
+            in_step("reboot.force"),
+        ),
+        (
+            kind(Kind::Rma(v1::RmaAction {
+                action: "RECORD".into(),
+                force: Some(true),
+                ..Default::default()
+            })),
+            in_step("rma.force"),
+        ),
+        (kind(drain(Some(0))), in_step("drain.deadline_seconds")),
+        (kind(drain(Some(-1))), in_step("drain.deadline_seconds")),
+        (
+            one(v1::Step { timeout_seconds: Some(60), ..step("a", drain(Some(60))) }),
+            in_step("drain.deadline_seconds"),
+        ),
+        (
+            kind(Kind::Uncordon(v1::UncordonNode { cluster_ref: long(129) })),
+            in_step("uncordon.cluster_ref"),
+        ),
         (v1::Plan { on_failure: 9, ..one(good()) }, "plan.on_failure".into()),
         (v1::Plan { display_name: long(129), ..one(good()) }, "plan.display_name".into()),
     ];
@@ -83,14 +149,27 @@ async fn immutable(_world: &World, mut api: Clients) {
         reboot(),
         Kind::Netboot(v1::SetNetboot { mode: "PXE".into() }),
         Kind::Repave(v1::RepaveImage { image: "rhel-9".into() }),
-        Kind::Join(v1::KubeadmJoin { cluster_ref: "cluster-b".into() }),
+        Kind::Join(v1::KubeadmJoin {
+            cluster_ref: "cluster-b".into(),
+            labels: params(&[("example.com/zone", "a")]),
+            taints: vec![taint("gpu", "NoSchedule")],
+        }),
         Kind::Verify(v1::VerifyInCluster {
             cluster_ref: "cluster-b".into(),
             expect: "READY".into(),
             advisory: false,
         }),
         Kind::Net(v1::NetReconfig { document: "network: {}\n".into() }),
-        Kind::Rma(v1::RmaAction { action: "RECORD".into() }),
+        Kind::Rma(v1::RmaAction { action: "RECORD".into(), ..Default::default() }),
+        drain(Some(60)),
+        power("OFF", Some(30), Some(false)),
+        power("ON", None, None),
+        Kind::Uncordon(v1::UncordonNode { cluster_ref: "cluster-b".into() }),
+        Kind::Reboot(v1::Reboot {
+            mode: "bmc".into(),
+            graceful_seconds: Some(0),
+            force: Some(true),
+        }),
     ];
     let all = kinds.into_iter().enumerate().map(|(at, kind)| step(&format!("s{at}"), kind));
     let mut wanted = plan("everything", all.collect());
@@ -117,7 +196,11 @@ async fn immutable(_world: &World, mut api: Clients) {
     assert_eq!(run.phase(), Phase::Succeeded, "{run:#?}");
     assert_eq!(run.plan_id, "everything");
     let kinds: Vec<&str> = run.steps.iter().map(|step| step.kind.as_str()).collect();
-    assert_eq!(kinds, ["ssh", "reboot", "netboot", "repave", "join", "verify", "net", "rma"]);
+    let expected = [
+        "ssh", "reboot", "netboot", "repave", "join", "verify", "net", "rma", "drain", "power",
+        "power", "uncordon", "reboot",
+    ];
+    assert_eq!(kinds, expected);
     assert_eq!(run.plan_steps[0].timeout_seconds, Some(7));
     assert_eq!(
         (run.plan_steps[1].timeout_seconds, run.plan_steps[1].max_retries),
@@ -159,7 +242,7 @@ async fn every_type_has_a_default_plan_that_runs() {
     let (_world, mut api) = World::open("zero").await;
     api.register("m-1").await;
     let plans = api.plans.list_plans(v1::ListPlansRequest::default()).await.unwrap().into_inner();
-    assert_eq!(plans.plans.len(), 7);
+    assert_eq!(plans.plans.len(), 13);
     for kind in [
         "ENTER_MAINTENANCE",
         "REPAVE",
@@ -169,6 +252,8 @@ async fn every_type_has_a_default_plan_that_runs() {
         "EXIT_MAINTENANCE",
         "ENTER_MAINTENANCE",
         "RMA",
+        "EXIT_RMA",
+        "POWER",
     ] {
         let plan = plans.plans.iter().find(|plan| plan.default_for == kind).unwrap();
         let runs = api.list_runs("").await.len();
@@ -189,7 +274,8 @@ async fn every_type_has_a_default_plan_that_runs() {
         assert!(run.steps.iter().all(|step| !step.message.is_empty()), "{run:#?}");
     }
     let seen = conditions(&api.machine("m-1").await);
-    for (condition, status) in [("Provisioned", true), ("InCustomerCluster", true), ("RMA", true)] {
+    for (condition, status) in [("Provisioned", true), ("InCustomerCluster", true), ("RMA", false)]
+    {
         assert_eq!(seen[condition], status, "{seen:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! Starting work: races, gates, replays, and the error tables of both documents, row by row.
 
-use crate::api::{World, fault, on_both, params, plan, reboot, refused, step};
+use crate::api::{World, fault, on_both, params, plan, reboot, refused, rma, step};
 use crate::fleet::{Clients, Server, Setup};
 use proto::v1;
 use proto::v1::step::Kind;
@@ -87,10 +87,14 @@ async fn ask(
             doors.reimage_machine(request).await
         }
         "EnterMaintenance" => {
-            doors.enter_maintenance(v1::EnterMaintenanceRequest { machine_id, request_id }).await
+            let request =
+                v1::EnterMaintenanceRequest { machine_id, request_id, ..Default::default() };
+            doors.enter_maintenance(request).await
         }
         "ExitMaintenance" => {
-            doors.exit_maintenance(v1::ExitMaintenanceRequest { machine_id, request_id }).await
+            let request =
+                v1::ExitMaintenanceRequest { machine_id, request_id, ..Default::default() };
+            doors.exit_maintenance(request).await
         }
         run_type => {
             let network = params(&[("network", "network: {}")]);
@@ -345,8 +349,8 @@ async fn no_plan_carries_a_destructive_step_past_the_gate() {
     let kinds = [
         ("repaves", Kind::Repave(v1::RepaveImage { image: "rhel-9".into() })),
         ("nets", Kind::Net(v1::NetReconfig { document: "network: {}".into() })),
-        ("marks", Kind::Rma(v1::RmaAction { action: "MARK".into() })),
-        ("powers-off", Kind::Rma(v1::RmaAction { action: "POWER_OFF".into() })),
+        ("marks", rma("MARK")),
+        ("powers-off", rma("POWER_OFF")),
     ];
     let mut plans = vec!["plan-repave-v1", "plan-rma-v1"];
     for (id, kind) in kinds {

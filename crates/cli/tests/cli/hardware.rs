@@ -123,8 +123,12 @@ pub fn user_key(dir: &Path) -> Secret {
 }
 
 pub async fn register(api: &mut Clients, spec: v1::MachineSpec) {
+    register_as(api, "m-1", spec).await;
+}
+
+pub async fn register_as(api: &mut Clients, id: &str, spec: v1::MachineSpec) {
     let spec = v1::MachineSpec { provider: "datacenter".into(), ..spec };
-    let machine = v1::Machine { machine_id: "m-1".into(), spec: Some(spec), ..Default::default() };
+    let machine = v1::Machine { machine_id: id.into(), spec: Some(spec), ..Default::default() };
     api.put(machine).await;
 }
 

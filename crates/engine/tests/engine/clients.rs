@@ -7,7 +7,7 @@ use crate::world::{World, runs_of};
 use engine::Engine;
 use engine::submit::Start;
 use engine::watch::Place;
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
 use model::run::Run;
 use model::run::act::{Action, Again, Who};
@@ -23,6 +23,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub enum Ask {
     Start(RunType),
+    /// By another plan than the default one.
+    StartPlan(RunType, PlanId),
     /// Somebody repairs the hardware.
     Mend,
     Act(Action),
@@ -66,11 +68,21 @@ impl Door {
         run_type: RunType,
         request_id: String,
     ) -> Result<RunId> {
+        self.start_by(machine, run_type, None, request_id).await
+    }
+
+    pub async fn start_by(
+        &self,
+        machine: &str,
+        run_type: RunType,
+        plan_id: Option<PlanId>,
+        request_id: String,
+    ) -> Result<RunId> {
         let start = Start {
             machine_id: MachineId::trusted(machine),
             request_id,
             run_type,
-            plan_id: None,
+            plan_id,
             params: params(run_type),
             initiator: "client".into(),
         };
@@ -117,17 +129,21 @@ pub fn operator() -> Who {
     Who { by: "operator".into(), reason: "to see what happens".into() }
 }
 
-/// Does one thing after the other, each under a request id of its own.
-pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>) {
+/// Does one thing after the other, each under a request id of its own, numbered from `first`. Gives the last run.
+pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>, first: usize) -> Option<Run> {
     let mut last: Option<Run> = None;
-    for (index, ask) in script.into_iter().enumerate() {
+    for (index, ask) in (first..).zip(script) {
         if last.as_ref().is_some_and(|run| !run.progress.workflow.failed()) {
-            return;
+            return last;
         }
         let request_id = format!("{ask:?} {index}");
         let id = match ask {
             Ask::Start(run_type) => {
                 door.start(MACHINE, run_type, request_id).await.expect("accepted")
+            }
+            Ask::StartPlan(run_type, plan) => {
+                let started = door.start_by(MACHINE, run_type, Some(plan), request_id);
+                started.await.expect("accepted")
             }
             Ask::Mend => {
                 sim.clear_faults(None).expect("cleared");
@@ -145,6 +161,7 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>) {
         };
         last = Some(door.ended(&id).await);
     }
+    last
 }
 
 /// Waits until the run rests before its next attempt, and asks for that attempt now. The run is woken and

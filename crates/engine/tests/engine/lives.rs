@@ -3,16 +3,23 @@
 
 use crate::clients::{Ask, Door, follow_script};
 use crate::world::{Process, World};
-use model::effect::Verb;
-use model::plan::{NETWORK, Params, RunType, default_plan};
+use model::effect::{Effect, Verb};
+use model::plan::{
+    Maintenance, NETWORK, Params, Plan, PowerChange, RunType, default_plan, variants,
+};
+use model::run::Workflow;
 use model::run::act::{Action, Again};
 use providers::sim::{self, FaultRule};
+use std::collections::BTreeSet;
 
 /// One way a machine's operations may go.
 #[derive(Clone)]
 pub struct Life {
     pub name: String,
-    pub run_type: RunType,
+    /// What its first run does.
+    pub plan: Plan,
+    /// What was done before it begins.
+    pub before: Vec<Ask>,
     /// What the hardware does wrong.
     pub faults: Vec<FaultRule>,
     /// What is asked for, in order.
@@ -25,15 +32,24 @@ pub const MACHINE: &str = "m-1";
 
 /// Every life there is.
 pub fn all() -> Vec<Life> {
-    let plans = RunType::ALL.into_iter().map(|run_type| {
-        let name = default_plan(run_type).id.to_string();
-        life(&name, run_type, Vec::new(), Vec::new())
+    let defaults = RunType::ALL.map(|run_type| (run_type, default_plan(run_type)));
+    let plans = defaults.into_iter().chain(variants()).map(|(run_type, plan)| {
+        let name = plan.id.to_string();
+        life(&name, (run_type, plan), Vec::new(), Vec::new())
     });
+    plans.chain(reimages()).chain(drains()).chain(powers()).collect()
+}
+
+/// The ways of a reimage.
+fn reimages() -> Vec<Life> {
     let repave = |action, times| fault("repave", Verb::Perform, action, times);
-    let reimage = |name: &str, faults, then| life(name, RunType::Reimage, faults, then);
+    let reimage = |name: &str, faults, then| {
+        life(name, (RunType::Reimage, default_plan(RunType::Reimage)), faults, then)
+    };
     let broken = || vec![repave(sim::Action::Fail, 0)];
-    let ways = [
-        reimage("repave fails once", vec![repave(sim::Action::Fail, 1)], vec![]),
+    let fails_once = || vec![repave(sim::Action::Fail, 1)];
+    vec![
+        reimage("repave fails once", fails_once(), vec![]),
         reimage("repave's answer is lost", vec![repave(sim::Action::Drop, 1)], vec![]),
         reimage("repave answers garbage", vec![repave(sim::Action::Garbage, 1)], vec![]),
         reimage("repave is told twice", vec![repave(sim::Action::Twice, 1)], vec![]),
@@ -51,15 +67,101 @@ pub fn all() -> Vec<Life> {
             broken(),
             vec![Ask::Act(Action::MarkManual), Ask::Mend, Ask::Act(Action::Resume)],
         ),
-    ];
-    let fails_once = || vec![repave(sim::Action::Fail, 1)];
-    let nudged = Life { nudged: true, ..reimage("nudged as it waits", fails_once(), vec![]) };
-    plans.chain(ways).chain([nudged]).collect()
+        Life { nudged: true, ..reimage("nudged as it waits", fails_once(), vec![]) },
+    ]
 }
 
-fn life(name: &str, run_type: RunType, faults: Vec<FaultRule>, then: Vec<Ask>) -> Life {
-    let script = std::iter::once(Ask::Start(run_type)).chain(then).collect();
-    Life { name: name.into(), run_type, faults, script, nudged: false }
+/// The ways of a drain: alone on the way into maintenance, and before a machine goes to its vendor.
+fn drains() -> Vec<Life> {
+    let drain = |action, times| fault("drain", Verb::Perform, action, times);
+    let way = variant(Maintenance::EnterDraining.plan_id().as_str());
+    let enter = |name: &str, faults, then| life(name, way.clone(), faults, then);
+    let broken = vec![fault("rma", Verb::Perform, sim::Action::Fail, 0)];
+    let rma = (RunType::Rma, default_plan(RunType::Rma));
+    vec![
+        enter("a budget blocks once", vec![drain(sim::Action::Fail, 1)], vec![]),
+        enter("drain's answer is lost", vec![drain(sim::Action::Drop, 1)], vec![]),
+        enter("drain hangs", vec![drain(sim::Action::Hang, 1)], vec![]),
+        enter(
+            "budgets mended, run again",
+            vec![drain(sim::Action::Fail, 0)],
+            vec![Ask::Mend, Ask::Again(Again::Rerun)],
+        ),
+        // What was drained is let go again, and drained once more.
+        life(
+            "record mended, restarted clean",
+            rma,
+            broken,
+            vec![Ask::Mend, Ask::Again(Again::RestartClean)],
+        ),
+    ]
+}
+
+/// The ways of power: a machine is never switched off twice by one step.
+fn powers() -> Vec<Life> {
+    let power = |action, times| fault("power", Verb::Perform, action, times);
+    let way = variant(PowerChange::Off.plan_id().as_str());
+    let off = |name: &str, faults, then| life(name, way.clone(), faults, then);
+    vec![
+        off("power off's answer is lost", vec![power(sim::Action::Drop, 1)], vec![]),
+        off("power off is told twice", vec![power(sim::Action::Twice, 1)], vec![]),
+        off(
+            "power off fails, step retried",
+            vec![power(sim::Action::Fail, 0)],
+            vec![Ask::Mend, Ask::Act(Action::RetryStep)],
+        ),
+    ]
+}
+
+fn variant(id: &str) -> (RunType, Plan) {
+    variants().into_iter().find(|(_, plan)| plan.id.as_str() == id).expect("a built-in plan")
+}
+
+fn life(
+    name: &str,
+    (run_type, plan): (RunType, Plan),
+    faults: Vec<FaultRule>,
+    then: Vec<Ask>,
+) -> Life {
+    let script = std::iter::once(start(run_type, &plan)).chain(then).collect();
+    let before = before(run_type, &plan);
+    Life { name: name.into(), plan, before, faults, script, nudged: false }
+}
+
+fn start(run_type: RunType, plan: &Plan) -> Ask {
+    if plan.default_for == Some(run_type) {
+        Ask::Start(run_type)
+    } else {
+        Ask::StartPlan(run_type, plan.id.clone())
+    }
+}
+
+/// What brings the machine to where a run of this plan finds something to do.
+fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
+    let enter = Ask::Start(RunType::EnterMaintenance);
+    let joined = || vec![enter.clone(), Ask::Start(RunType::Reimage)];
+    let power = |change: PowerChange| Ask::StartPlan(RunType::Power, change.plan_id());
+    let drains = plan.steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }));
+    let uncordons = plan.steps.iter().any(|step| matches!(step.effect, Effect::Uncordon { .. }));
+    match run_type {
+        RunType::EnterMaintenance if drains => joined(),
+        RunType::EnterMaintenance => vec![],
+        RunType::ExitMaintenance if uncordons => {
+            let way = Maintenance::EnterDraining;
+            [joined(), vec![Ask::StartPlan(way.run_type(), way.plan_id())]].concat()
+        }
+        // Upgrading ends with a look into the cluster, and what goes to the vendor is drained there.
+        RunType::Upgrade | RunType::Rma => joined(),
+        RunType::ExitRma => vec![enter, Ask::Start(RunType::Rma)],
+        RunType::Power if plan.id == PowerChange::On.plan_id() => {
+            vec![enter, power(PowerChange::Off)]
+        }
+        RunType::ExitMaintenance
+        | RunType::Reboot
+        | RunType::Reimage
+        | RunType::NetReconfig
+        | RunType::Power => vec![enter],
+    }
 }
 
 fn fault(effect: &str, verb: Verb, action: sim::Action, times: u32) -> FaultRule {
@@ -78,20 +180,9 @@ pub fn params(run_type: RunType) -> Params {
         | RunType::Reboot
         | RunType::Reimage
         | RunType::Upgrade
-        | RunType::Rma => Params::new(),
-    }
-}
-
-/// Whether a run of this type must find its machine in maintenance, and in its cluster.
-const fn needs_maintenance(run_type: RunType) -> bool {
-    match run_type {
-        RunType::EnterMaintenance => false,
-        RunType::ExitMaintenance
-        | RunType::Reboot
-        | RunType::Reimage
-        | RunType::Upgrade
-        | RunType::NetReconfig
-        | RunType::Rma => true,
+        | RunType::Rma
+        | RunType::Power
+        | RunType::ExitRma => Params::new(),
     }
 }
 
@@ -104,19 +195,30 @@ impl Life {
     /// Brings the machine to where the life begins.
     pub async fn prepare(&self, world: &World, process: &Process) {
         world.register(&process.engine, MACHINE).await;
-        if needs_maintenance(self.run_type) {
+        for (index, ask) in self.before.iter().enumerate() {
             let door = Door::to(&process.engine);
-            // Upgrading ends with a look into the cluster, so the machine must be in one.
-            let before = [RunType::EnterMaintenance, RunType::Reimage];
-            for run_type in before.into_iter().take(match self.run_type {
-                RunType::Upgrade => 2,
-                _ => 1,
-            }) {
-                follow_script(door.clone(), world.sim.clone(), vec![Ask::Start(run_type)]).await;
-            }
+            let run = follow_script(door, world.sim.clone(), vec![ask.clone()], index).await;
+            let workflow = run.map(|run| run.progress.workflow);
+            assert_eq!(workflow, Some(Workflow::Completed), "before {}: {ask:?}", self.name);
         }
         for rule in &self.faults {
             world.sim.add_fault(rule.clone()).expect("a rule");
         }
     }
+}
+
+/// A kind of step that no life does, and no life undoes, is a kind of which nothing is proved.
+#[test]
+fn every_kind_of_step_has_a_life() {
+    let lives = all();
+    let steps = || lives.iter().flat_map(|life| &life.plan.steps);
+    let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).collect();
+    let undone: BTreeSet<&str> =
+        steps().filter_map(|step| step.effect.undo()).map(|undo| undo.word()).collect();
+    let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
+    assert_eq!(done.union(&undone).copied().collect::<BTreeSet<_>>(), all);
+    let mut names: Vec<&str> = lives.iter().map(|life| life.name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), lives.len(), "two lives have one name");
 }

@@ -13,7 +13,6 @@ use model::condition::ConditionType;
 use model::effect::Verb;
 use model::id::RunId;
 use model::machine::Phase;
-use model::plan::default_plan;
 use model::run::Workflow;
 use model::run::act::Action;
 use model::time::Timestamp;
@@ -208,7 +207,8 @@ async fn live(life: &Life, blow: Blow, at: Option<usize>) -> Story {
 
 /// Everybody who asks for something in this life.
 async fn clients(life: Life, door: Door, world: World) {
-    let script = follow_script(door.clone(), world.sim.clone(), life.script);
+    // What came before has taken the numbers before.
+    let script = follow_script(door.clone(), world.sim.clone(), life.script, life.before.len());
     let nudge = async {
         if life.nudged {
             nudge(door, world).await;
@@ -217,7 +217,7 @@ async fn clients(life: Life, door: Door, world: World) {
     };
     tokio::select! {
         biased;
-        () = script => {}
+        _ = script => {}
         () = nudge => {}
     }
 }
@@ -499,7 +499,7 @@ fn worth_striking(points: &[Point]) -> HashSet<usize> {
 /// A matrix that strikes nothing proves nothing: each step must have been struck before, in and after its effect, and
 /// every commit on either side: one for each step and one more.
 fn assert_coverage(life: &Life, blow: Blow, struck: &HashMap<Point, usize>) {
-    let steps = default_plan(life.run_type).steps;
+    let steps = life.plan.steps.clone();
     let commits = steps.len() + 1;
     for step in steps {
         for when in [When::Before, When::During, When::After] {

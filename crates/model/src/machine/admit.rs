@@ -5,7 +5,7 @@
 
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
-use crate::effect::Effect;
+use crate::effect::{Effect, PowerTo, RmaAction};
 use crate::plan::{RunStep, RunType};
 use crate::refusal::Refusal;
 
@@ -13,7 +13,10 @@ use crate::refusal::Refusal;
 pub const fn allowed(run_type: RunType) -> &'static [Phase] {
     use Phase::{FactoryReady, Maintenance, Ready};
     match run_type {
-        RunType::EnterMaintenance => &[FactoryReady, Ready, Maintenance],
+        // What a POWER run does decides; switching on is harmless.
+        RunType::EnterMaintenance | RunType::Power | RunType::ExitRma => {
+            &[FactoryReady, Ready, Maintenance]
+        }
         RunType::Reboot => &[Ready, Maintenance],
         RunType::ExitMaintenance
         | RunType::Reimage
@@ -31,12 +34,40 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
         | Effect::Netboot { .. }
         | Effect::Join { .. }
         | Effect::Leave { .. }
-        | Effect::Rma { .. }
+        | Effect::Rma { action: RmaAction::PowerOff | RmaAction::Mark, .. }
         | Effect::Ssh { destructive: true, .. } => allowed(RunType::Reimage),
-        Effect::Reboot { .. } => allowed(RunType::Reboot),
-        Effect::Ssh { destructive: false, .. } | Effect::Verify { .. } => {
-            allowed(RunType::EnterMaintenance)
+        Effect::Reboot { .. } | Effect::Power { to: PowerTo::Off, .. } => {
+            allowed(RunType::Reboot)
         }
+        Effect::Ssh { destructive: false, .. }
+        | Effect::Verify { .. }
+        // A record only reads.
+        | Effect::Rma { action: RmaAction::Record, .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. }
+        | Effect::Power { to: PowerTo::On, .. } => allowed(RunType::EnterMaintenance),
+    }
+}
+
+/// Whether an effect may be had on a machine that is flagged RMA, by the run that takes it back: what it takes to see that
+/// the machine is there again, and nothing that changes what is on it.
+const fn on_the_way_back(effect: &Effect) -> bool {
+    match effect {
+        Effect::Power { to: PowerTo::On, .. }
+        | Effect::Rma { action: RmaAction::Record, .. }
+        | Effect::Ssh { destructive: false, .. }
+        | Effect::Verify { .. } => true,
+        Effect::Power { to: PowerTo::Off, .. }
+        | Effect::Rma { action: RmaAction::PowerOff | RmaAction::Mark, .. }
+        | Effect::Ssh { destructive: true, .. }
+        | Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Repave { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Net { .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. } => false,
     }
 }
 
@@ -44,14 +75,18 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
 pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
     let id = &machine.id;
     let what = run_type.as_str();
-    for (flag, undo) in
-        [(ConditionType::Retired, "clear-retired"), (ConditionType::Rma, "clear-rma")]
+    let back = run_type == RunType::ExitRma;
+    for (flag, undo, own_undo) in
+        [(ConditionType::Retired, "clear-retired", false), (ConditionType::Rma, "clear-rma", back)]
     {
-        if machine.is(flag) {
+        if machine.is(flag) && !own_undo {
             let said = format!("{id} is flagged {}: {what} is blocked", flag.as_str());
             return Err(Refusal::precondition("MACHINE_BLOCKED", said)
                 .next(format!("farrier admin {undo} {id} --reason …")));
         }
+    }
+    if back {
+        may_come_back(machine, steps)?;
     }
     if let Some(run) = &machine.active_run {
         let said = format!(
@@ -65,6 +100,26 @@ pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<
         in_phase(machine, &what, allowed_for(&step.effect))?;
     }
     Ok(())
+}
+
+/// The one run that a flag lets through is the one that takes it back.
+fn may_come_back(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
+    let id = &machine.id;
+    if !machine.is(ConditionType::Rma) {
+        let said = format!("{id} is not flagged RMA: there is nothing to come back from");
+        return Err(Refusal::precondition("NOT_FLAGGED", said).next(format!("farrier get {id}")));
+    }
+    match steps.iter().find(|step| !on_the_way_back(&step.effect)) {
+        None => Ok(()),
+        Some(step) => {
+            let said = format!(
+                "{id} is flagged RMA: step {} of this plan must wait until it is back",
+                step.name
+            );
+            Err(Refusal::precondition("MACHINE_BLOCKED", said)
+                .next(format!("farrier machine exit-rma {id}")))
+        }
+    }
 }
 
 /// Every gate that needs a phase is opened by entering maintenance.
@@ -105,8 +160,10 @@ mod tests {
             (RunType::Upgrade, [false, false, true]),
             (RunType::NetReconfig, [false, false, true]),
             (RunType::Rma, [false, false, true]),
+            (RunType::Power, [true, true, true]),
         ];
-        assert_eq!(table.len(), RunType::ALL.len());
+        // Coming back from RMA has a gate of its own.
+        assert_eq!(table.len() + 1, RunType::ALL.len());
         for (run_type, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
                 let verdict = admit(&machine(phase), run_type, &[]);
@@ -122,18 +179,37 @@ mod tests {
     /// A harmless name does not make a harmful plan harmless.
     #[test]
     fn gates_by_effect() {
-        use crate::effect::{NetbootMode, RebootMode};
+        use crate::effect::{Manner, NetbootMode, NodeLabels, RebootMode};
         let step =
             |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
         let command = |destructive| Effect::Ssh { command: "true".into(), destructive };
+        let rma = |action| Effect::Rma { action, manner: Manner::CONFIGURED };
+        let power = |to| Effect::Power { to, manner: Manner::CONFIGURED };
         let table = [
             (Effect::Repave { image: "i".into() }, [false, false, true]),
             (Effect::Net { document: "n".into() }, [false, false, true]),
             (Effect::Netboot { mode: NetbootMode::Pxe }, [false, false, true]),
-            (Effect::Join { cluster_ref: "c".into() }, [false, false, true]),
+            (
+                Effect::Join {
+                    cluster_ref: "c".into(),
+                    labels: NodeLabels::new(),
+                    taints: Vec::new(),
+                },
+                [false, false, true],
+            ),
+            (rma(RmaAction::Record), [true, true, true]),
+            (rma(RmaAction::PowerOff), [false, false, true]),
+            (rma(RmaAction::Mark), [false, false, true]),
+            (power(PowerTo::On), [true, true, true]),
+            (power(PowerTo::Off), [false, true, true]),
+            (Effect::Drain { cluster_ref: "c".into(), deadline_seconds: None }, [true, true, true]),
+            (Effect::Uncordon { cluster_ref: "c".into(), own: false }, [true, true, true]),
             (command(true), [false, false, true]),
             (command(false), [true, true, true]),
-            (Effect::Reboot { mode: RebootMode::Bmc }, [false, true, true]),
+            (
+                Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED },
+                [false, true, true],
+            ),
         ];
         for (effect, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
@@ -147,16 +223,52 @@ mod tests {
     #[test]
     fn flags_and_other_operations_shut_every_gate() {
         for run_type in RunType::ALL {
+            let own_undo = run_type == RunType::ExitRma;
             for flag in [ConditionType::Rma, ConditionType::Retired] {
+                if own_undo && flag == ConditionType::Rma {
+                    continue;
+                }
                 let mut flagged = machine(Phase::Maintenance);
                 flagged.learn(&[Evidence::new(flag, true, "test")], Timestamp::default());
                 assert_eq!(admit(&flagged, run_type, &[]).unwrap_err().reason, "MACHINE_BLOCKED");
             }
             let mut busy = machine(Phase::Maintenance);
+            if own_undo {
+                busy.learn(&[rma_flag(true)], Timestamp::default());
+            }
             busy.active_run = Some(RunId::trusted("op-7"));
             let refusal = admit(&busy, run_type, &[]).unwrap_err();
             assert_eq!(refusal.reason, "MACHINE_BUSY");
             assert!(refusal.said.contains("op-7"));
+        }
+    }
+
+    fn rma_flag(set: bool) -> Evidence {
+        Evidence::new(ConditionType::Rma, set, "test")
+    }
+
+    #[test]
+    fn the_way_back_from_rma_is_open_to_what_changes_nothing() {
+        use crate::effect::Manner;
+        let step =
+            |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
+        let power = |to| step(Effect::Power { to, manner: Manner::CONFIGURED });
+        let wipe = step(Effect::Repave { image: "i".into() });
+        for phase in Phase::ALL {
+            let mut machine = machine(phase);
+            let refusal = admit(&machine, RunType::ExitRma, &[power(PowerTo::On)]).unwrap_err();
+            assert_eq!(refusal.reason, "NOT_FLAGGED");
+            machine.learn(&[rma_flag(true)], Timestamp::default());
+            assert_eq!(admit(&machine, RunType::ExitRma, &[power(PowerTo::On)]), Ok(()));
+            for bad in [wipe.clone(), power(PowerTo::Off)] {
+                let refusal = admit(&machine, RunType::ExitRma, &[bad]).unwrap_err();
+                assert_eq!(refusal.reason, "MACHINE_BLOCKED");
+                assert_eq!(refusal.next.as_deref(), Some("farrier machine exit-rma m-1"));
+            }
+            let retired = Evidence::new(ConditionType::Retired, true, "test");
+            machine.learn(&[retired], Timestamp::default());
+            let refusal = admit(&machine, RunType::ExitRma, &[]).unwrap_err();
+            assert!(refusal.said.contains("Retired"), "{refusal}");
         }
     }
 }

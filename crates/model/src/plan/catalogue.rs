@@ -1,11 +1,93 @@
-//! The plans that come with Farrier: one default for every type of run.
+//! The plans that come with Farrier: one default for every type of run, and the other ways that some types may go.
 
 use super::{OnFailure, Plan, RunType, Step};
-use crate::effect::{Effect, Expect, NetbootMode, RebootMode, RmaAction};
+use crate::effect::{
+    Effect, Expect, Manner, NetbootMode, NodeLabels, PowerTo, RebootMode, RmaAction,
+};
 use crate::id::PlanId;
+
+/// The ways of a POWER run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PowerChange {
+    On,
+    Off,
+    Cycle,
+}
+
+impl PowerChange {
+    pub const ALL: [Self; 3] = [Self::On, Self::Off, Self::Cycle];
+
+    pub fn plan_id(self) -> PlanId {
+        PlanId::trusted(match self {
+            Self::On => "plan-power-on-v1",
+            Self::Off => "plan-power-off-v1",
+            Self::Cycle => "plan-power-cycle-v1",
+        })
+    }
+
+    fn plan(self) -> Plan {
+        let (name, step) = match self {
+            Self::On => ("Switch on", step("power-on", 300, 2, power(PowerTo::On))),
+            Self::Off => ("Switch off", step("power-off", 300, 1, power(PowerTo::Off))),
+            Self::Cycle => ("Switch off and on again", Step { name: "cycle".into(), ..reboot() }),
+        };
+        plan(self.plan_id().as_str(), name, vec![step])
+    }
+}
+
+/// Maintenance with the node's work moved away before, and let back afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Maintenance {
+    EnterDraining,
+    ExitUncordoning,
+}
+
+impl Maintenance {
+    pub const ALL: [Self; 2] = [Self::EnterDraining, Self::ExitUncordoning];
+
+    pub const fn run_type(self) -> RunType {
+        match self {
+            Self::EnterDraining => RunType::EnterMaintenance,
+            Self::ExitUncordoning => RunType::ExitMaintenance,
+        }
+    }
+
+    pub fn plan_id(self) -> PlanId {
+        PlanId::trusted(match self {
+            Self::EnterDraining => "plan-enter-maintenance-drain-v1",
+            Self::ExitUncordoning => "plan-exit-maintenance-uncordon-v1",
+        })
+    }
+
+    fn plan(self) -> Plan {
+        let (name, steps) = match self {
+            Self::EnterDraining => (
+                "Drain and enter maintenance",
+                vec![drain(), step("check-drained", 60, 2, look(Expect::Drained))],
+            ),
+            Self::ExitUncordoning => (
+                "Uncordon and exit maintenance",
+                vec![
+                    step(
+                        "uncordon",
+                        120,
+                        3,
+                        Effect::Uncordon { cluster_ref: String::new(), own: false },
+                    ),
+                    step("check-ready", 60, 2, look(Expect::Ready)),
+                ],
+            ),
+        };
+        plan(self.plan_id().as_str(), name, steps)
+    }
+}
 
 /// The default plan of a type.
 pub fn default_plan(run_type: RunType) -> Plan {
+    Plan { default_for: Some(run_type), ..chosen(run_type) }
+}
+
+fn chosen(run_type: RunType) -> Plan {
     let (id, name, steps) = match run_type {
         RunType::Reboot => ("plan-reboot-v1", "Reboot", vec![reboot()]),
         RunType::Reimage => ("plan-repave-v1", "Repave and join the cluster", reimage()),
@@ -31,26 +113,50 @@ pub fn default_plan(run_type: RunType) -> Plan {
         RunType::Rma => (
             "plan-rma-v1",
             "Prepare for return to the vendor",
+            vec![drain(), record(), step("power-off", 300, 1, rma(RmaAction::PowerOff)), mark()],
+        ),
+        RunType::ExitRma => (
+            "plan-exit-rma-v1",
+            "Take back from the vendor",
             vec![
-                step("record", 120, 2, Effect::Rma { action: RmaAction::Record }),
-                step("power-off", 300, 1, Effect::Rma { action: RmaAction::PowerOff }),
-                step("mark", 60, 2, Effect::Rma { action: RmaAction::Mark }),
+                step("power-on", 300, 2, power(PowerTo::On)),
+                record(),
+                // A host takes minutes to start, and does not answer meanwhile.
+                step("check-host", 120, 20, command("true")),
             ],
         ),
+        // Without a word about what is wanted, the harmless one.
+        RunType::Power => return PowerChange::On.plan(),
     };
+    plan(id, name, steps)
+}
+
+fn plan(id: &str, name: &str, steps: Vec<Step>) -> Plan {
     Plan {
         id: PlanId::trusted(id),
         display_name: name.into(),
         steps,
-        default_for: Some(run_type),
+        default_for: None,
         built_in: true,
         on_failure: OnFailure::KeepPhase,
     }
 }
 
+/// Built-in plans that are nobody's default, each with the type of run it is made for.
+pub fn variants() -> Vec<(RunType, Plan)> {
+    let maintenance = Maintenance::ALL.map(|way| (way.run_type(), way.plan()));
+    let power = PowerChange::ALL
+        .into_iter()
+        .map(PowerChange::plan)
+        .filter(|plan| plan.id != default_plan(RunType::Power).id)
+        .map(|plan| (RunType::Power, plan));
+    maintenance.into_iter().chain(power).collect()
+}
+
 /// All of them.
 pub fn built_in() -> Vec<Plan> {
-    RunType::ALL.into_iter().map(default_plan).collect()
+    let defaults = RunType::ALL.into_iter().map(default_plan);
+    defaults.chain(variants().into_iter().map(|(_, plan)| plan)).collect()
 }
 
 fn step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> Step {
@@ -63,7 +169,29 @@ fn step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> S
 }
 
 fn reboot() -> Step {
-    step("reboot", 300, 2, Effect::Reboot { mode: RebootMode::Bmc })
+    let effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+    step("reboot", 300, 2, effect)
+}
+
+fn power(to: PowerTo) -> Effect {
+    Effect::Power { to, manner: Manner::CONFIGURED }
+}
+
+fn drain() -> Step {
+    step("drain", 1_800, 1, Effect::Drain { cluster_ref: String::new(), deadline_seconds: None })
+}
+
+fn rma(action: RmaAction) -> Effect {
+    Effect::Rma { action, manner: Manner::CONFIGURED }
+}
+
+/// What leaves, and what comes back, stands in the log.
+fn record() -> Step {
+    step("record", 120, 2, rma(RmaAction::Record))
+}
+
+fn mark() -> Step {
+    step("mark", 60, 2, rma(RmaAction::Mark))
 }
 
 fn command(text: &str) -> Effect {
@@ -81,12 +209,16 @@ fn verify() -> Step {
     step("verify", 300, 5, effect)
 }
 
+fn join() -> Effect {
+    Effect::Join { cluster_ref: String::new(), labels: NodeLabels::new(), taints: Vec::new() }
+}
+
 fn reimage() -> Vec<Step> {
     vec![
         step("set-netboot", 60, 2, Effect::Netboot { mode: NetbootMode::Pxe }),
         step("repave-os", 1_800, 1, Effect::Repave { image: String::new() }),
         reboot(),
-        step("join-cluster", 600, 1, Effect::Join { cluster_ref: String::new() }),
+        step("join-cluster", 600, 1, join()),
         verify(),
     ]
 }
@@ -102,12 +234,26 @@ mod tests {
 
     #[test]
     fn every_type_has_a_sound_default() {
-        let plans = built_in();
-        assert_eq!(plans.len(), RunType::ALL.len());
-        for plan in plans {
-            assert!(plan.default_for.is_some() && plan.built_in);
-            assert!(PlanId::parse(plan.id.as_str()).is_ok());
-            plan.checked().unwrap();
+        for run_type in RunType::ALL {
+            assert_eq!(default_plan(run_type).default_for, Some(run_type));
         }
+        let plans = built_in();
+        assert_eq!(plans.len(), RunType::ALL.len() + variants().len());
+        for (index, plan) in plans.iter().enumerate() {
+            assert!(plan.built_in);
+            assert!(PlanId::parse(plan.id.as_str()).is_ok());
+            assert!(plans[..index].iter().all(|other| other.id != plan.id), "{}", plan.id);
+            plan.clone().checked().unwrap();
+        }
+        for (_, plan) in variants() {
+            assert_eq!(plan.default_for, None, "{}", plan.id);
+        }
+    }
+
+    #[test]
+    fn every_way_is_a_plan_that_can_be_found() {
+        let found = |id: PlanId| built_in().into_iter().any(|plan| plan.id == id);
+        assert!(PowerChange::ALL.into_iter().all(|change| found(change.plan_id())));
+        assert!(Maintenance::ALL.into_iter().all(|way| found(way.plan_id())));
     }
 }

@@ -1,7 +1,7 @@
 //! From a plan to what one run will really do on one machine.
 
-use super::{Plan, RunType, Step, check_document};
-use crate::effect::{Effect, RmaAction};
+use super::{MAX_TIMEOUT_SECONDS, Plan, RunType, Step, check_document};
+use crate::effect::{Effect, Manner, PowerTo, RebootMode, RmaAction};
 use crate::machine::Machine;
 use crate::refusal::Refusal;
 use crate::text;
@@ -14,6 +14,13 @@ pub type Params = BTreeMap<String, String>;
 
 pub const IMAGE_REF: &str = "image_ref";
 pub const NETWORK: &str = "network";
+pub const GRACEFUL_SECONDS: &str = "graceful_seconds";
+pub const FORCE: &str = "force";
+
+/// What a machine needs beside its shutdown: to be cut off, to start again, to be looked at.
+const ROOM_SECONDS: u32 = 300;
+/// The most that a drain leaves of its step's time for saying what was in its way.
+const LAST_WORDS_SECONDS: u32 = 30;
 
 /// What the server fills in where a plan is silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,14 +59,39 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
         match name.as_str() {
             IMAGE_REF => text::short(&field, value)?,
             NETWORK => check_document(&field, value)?,
+            GRACEFUL_SECONDS | FORCE => {}
             _ => {
-                let instead = format!("the parameters are {IMAGE_REF} and {NETWORK}");
+                let instead = format!(
+                    "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS} and {FORCE}"
+                );
                 return Err(Refusal::invalid(&field, "is not a parameter", instead));
             }
         }
     }
     params.retain(|_, value| !value.is_empty());
+    manner_of(&params)?.check(|word| format!("params[{word}]"))?;
     Ok(params)
+}
+
+/// How the run wants power to be switched off.
+fn manner_of(params: &Params) -> Result<Manner, Refusal> {
+    let bad = |name: &str, value: &str, instead: &str| {
+        let shown: String = value.chars().take(64).collect();
+        Refusal::invalid(&format!("params[{name}]"), format!("is {shown:?}"), instead)
+    };
+    let graceful_seconds = match params.get(GRACEFUL_SECONDS) {
+        None => None,
+        Some(text) => Some(text.parse().map_err(|_| {
+            bad(GRACEFUL_SECONDS, text, "use a number of seconds; 0 cuts the power at once")
+        })?),
+    };
+    let force = match params.get(FORCE).map(String::as_str) {
+        None => None,
+        Some("true") => Some(true),
+        Some("false") => Some(false),
+        Some(other) => return Err(bad(FORCE, other, "use true or false")),
+    };
+    Ok(Manner { graceful_seconds, force })
 }
 
 /// The parameters of a run, with what the server chooses where the client did not.
@@ -79,21 +111,94 @@ impl Plan {
         params: &Params,
         defaults: &Defaults,
     ) -> Result<Vec<RunStep>, Refusal> {
+        let asked = manner_of(params)?;
         let mut steps = Vec::with_capacity(self.steps.len());
         for step in &self.steps {
             let effect = match fill_in(step, machine, params) {
+                Ok(effect) if self.built_in && moot(&effect) => continue,
                 Ok(effect) => effect,
                 Err(Gap::Cluster) if self.built_in => continue,
                 Err(gap) => return Err(gap.refusal(step, machine)),
             };
-            steps.push(RunStep {
+            let timeout_seconds = step.timeout_seconds.unwrap_or(defaults.timeout_seconds);
+            let resolved = RunStep {
                 name: step.name.clone(),
-                timeout_seconds: step.timeout_seconds.unwrap_or(defaults.timeout_seconds),
+                timeout_seconds,
                 max_retries: step.max_retries.unwrap_or(defaults.max_retries),
-                effect,
-            });
+                effect: within(effect, timeout_seconds),
+            };
+            steps.push(resolved.in_manner(asked, step.timeout_seconds.is_none())?);
         }
         Ok(steps)
+    }
+}
+
+impl RunStep {
+    /// With what the run says about power, where the plan does not. Whoever asks for patience and sets no limit to the step
+    /// gets the time for it. Refused when the two do not go together.
+    fn in_manner(mut self, asked: Manner, unlimited: bool) -> Result<Self, Refusal> {
+        let Some(own) = switching_off(&mut self.effect) else { return Ok(self) };
+        let may_grow = unlimited || own.graceful_seconds.is_none();
+        *own = own.or(asked);
+        own.check(|word| format!("params[{word}]"))?;
+        if let (true, Some(seconds)) = (may_grow, own.graceful_seconds) {
+            let needed = seconds.saturating_add(ROOM_SECONDS).min(MAX_TIMEOUT_SECONDS);
+            self.timeout_seconds = self.timeout_seconds.max(needed);
+        }
+        Ok(self)
+    }
+}
+
+/// How it switches the machine off through its BMC, if it does.
+fn switching_off(effect: &mut Effect) -> Option<&mut Manner> {
+    match effect {
+        Effect::Reboot { mode: RebootMode::Bmc, manner }
+        | Effect::Rma { action: RmaAction::PowerOff, manner }
+        | Effect::Power { to: PowerTo::Off, manner } => Some(manner),
+        Effect::Reboot { mode: RebootMode::InBand, .. }
+        | Effect::Rma { action: RmaAction::Record | RmaAction::Mark, .. }
+        | Effect::Power { to: PowerTo::On, .. }
+        | Effect::Ssh { .. }
+        | Effect::Netboot { .. }
+        | Effect::Repave { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Net { .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. } => None,
+    }
+}
+
+/// Nothing is there that it could be done to.
+fn moot(effect: &Effect) -> bool {
+    match effect {
+        Effect::Drain { cluster_ref, .. } | Effect::Uncordon { cluster_ref, .. } => {
+            cluster_ref.is_empty()
+        }
+        Effect::Ssh { .. }
+        | Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Repave { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Net { .. }
+        | Effect::Rma { .. }
+        | Effect::Power { .. } => false,
+    }
+}
+
+/// A drain that is given up says what was in its way, so it ends a little before its step does.
+fn within(effect: Effect, timeout_seconds: u32) -> Effect {
+    match effect {
+        Effect::Drain { cluster_ref, deadline_seconds } => {
+            let rest = (timeout_seconds / 10).clamp(1, LAST_WORDS_SECONDS);
+            let most = timeout_seconds.saturating_sub(rest).max(1);
+            let deadline_seconds = Some(deadline_seconds.unwrap_or(most).min(most));
+            Effect::Drain { cluster_ref, deadline_seconds }
+        }
+        other => other,
     }
 }
 
@@ -138,8 +243,18 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         Effect::Net { document } => Effect::Net {
             document: own(document).or_else(|| params.get(NETWORK).cloned()).ok_or(Gap::Network)?,
         },
-        Effect::Join { cluster_ref } => {
-            Effect::Join { cluster_ref: cluster(cluster_ref).ok_or(Gap::Cluster)? }
+        Effect::Join { cluster_ref, labels, taints } => Effect::Join {
+            cluster_ref: cluster(cluster_ref).ok_or(Gap::Cluster)?,
+            labels: labels.clone(),
+            taints: taints.clone(),
+        },
+        // A machine in no cluster has nothing to drain, and that is worth its answer.
+        Effect::Drain { cluster_ref, deadline_seconds } => Effect::Drain {
+            cluster_ref: cluster(cluster_ref).unwrap_or_default(),
+            deadline_seconds: *deadline_seconds,
+        },
+        Effect::Uncordon { cluster_ref, own } => {
+            Effect::Uncordon { cluster_ref: cluster(cluster_ref).unwrap_or_default(), own: *own }
         }
         Effect::Leave { cluster_ref } => {
             Effect::Leave { cluster_ref: cluster(cluster_ref).ok_or(Gap::Cluster)? }
@@ -151,10 +266,11 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
             let cluster_ref = found.ok_or(Gap::Cluster)?;
             Effect::Verify { cluster_ref, expect: *expect, advisory: *advisory }
         }
-        Effect::Ssh { .. } | Effect::Reboot { .. } | Effect::Netboot { .. } => step.effect.clone(),
-        Effect::Rma { action } => match action {
-            RmaAction::Record | RmaAction::PowerOff | RmaAction::Mark => step.effect.clone(),
-        },
+        Effect::Ssh { .. }
+        | Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Rma { .. }
+        | Effect::Power { .. } => step.effect.clone(),
     })
 }
 
@@ -163,7 +279,7 @@ mod tests {
     use super::*;
     use crate::id::MachineId;
     use crate::machine::{Labels, MachineSpec};
-    use crate::plan::default_plan;
+    use crate::plan::{default_plan, variants};
     use crate::time::Timestamp;
 
     fn machine(cluster: &str) -> Machine {
@@ -185,7 +301,8 @@ mod tests {
         assert_eq!(names(&with), ["set-netboot", "repave-os", "reboot", "join-cluster", "verify"]);
         assert_eq!(names(&without), ["set-netboot", "repave-os", "reboot"]);
         assert_eq!(with[1].effect, Effect::Repave { image: "ubuntu-2204".into() });
-        assert_eq!(with[3].effect, Effect::Join { cluster_ref: "cluster-a".into() });
+        let Effect::Join { cluster_ref, .. } = &with[3].effect else { panic!("{with:?}") };
+        assert_eq!(cluster_ref, "cluster-a");
 
         let own = Plan { built_in: false, ..plan };
         let refusal = own.resolve(&machine(""), &params, &defaults).unwrap_err();
@@ -193,17 +310,81 @@ mod tests {
     }
 
     #[test]
-    fn no_default_plan_resolves_to_nothing() {
+    fn no_built_in_plan_resolves_to_nothing() {
         let defaults = Defaults::default();
-        for run_type in RunType::ALL {
+        let own = RunType::ALL.map(|run_type| (run_type, default_plan(run_type)));
+        for (run_type, plan) in own.into_iter().chain(variants()) {
             let params = Params::from([(NETWORK.into(), "network: {}".into())]);
             let params = with_defaults(run_type, checked_params(params).unwrap(), &defaults);
             for cluster in ["", "cluster-a"] {
-                let steps =
-                    default_plan(run_type).resolve(&machine(cluster), &params, &defaults).unwrap();
-                assert!(!steps.is_empty(), "{run_type:?}");
+                let steps = plan.resolve(&machine(cluster), &params, &defaults).unwrap();
+                assert!(!steps.is_empty(), "{}", plan.id);
             }
         }
+    }
+
+    #[test]
+    fn a_drain_ends_before_its_step_and_needs_a_cluster() {
+        let rma = default_plan(RunType::Rma);
+        let defaults = Defaults::default();
+        let with = rma.resolve(&machine("cluster-a"), &Params::new(), &defaults).unwrap();
+        let without = rma.resolve(&machine(""), &Params::new(), &defaults).unwrap();
+        assert_eq!(names(&with), ["drain", "record", "power-off", "mark"]);
+        assert_eq!(names(&without), ["record", "power-off", "mark"]);
+        let deadline = |step: &RunStep| match &step.effect {
+            Effect::Drain { cluster_ref, deadline_seconds } => {
+                (cluster_ref.clone(), *deadline_seconds)
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(deadline(&with[0]), ("cluster-a".into(), Some(1_770)));
+        // Somebody's own plan does it all the same, and says that there was nothing to do.
+        let own = Plan { built_in: false, ..rma };
+        let alone = own.resolve(&machine(""), &Params::new(), &defaults).unwrap();
+        assert_eq!(deadline(&alone[0]), (String::new(), Some(1_770)));
+        for (given, timeout, expected) in [
+            (None, 1, 1),
+            (None, 10, 9),
+            (None, 600, 570),
+            (Some(20), 600, 20),
+            (Some(599), 600, 570),
+        ] {
+            let effect = Effect::Drain { cluster_ref: "c".into(), deadline_seconds: given };
+            let Effect::Drain { deadline_seconds, .. } = within(effect, timeout) else { panic!() };
+            assert_eq!(deadline_seconds, Some(expected), "{given:?} within {timeout}");
+        }
+    }
+
+    #[test]
+    fn a_run_says_how_power_is_switched_off_where_its_plan_does_not() {
+        let defaults = Defaults::default();
+        let params = |pairs: &[(&str, &str)]| -> Params {
+            pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
+        };
+        let manner = |graceful_seconds, force| Manner { graceful_seconds, force };
+        let off = variants().into_iter().find(|(_, plan)| plan.id.as_str() == "plan-power-off-v1");
+        let off = off.unwrap().1;
+        let resolved = |plan: &Plan, pairs: &[(&str, &str)]| {
+            let mut step = plan.resolve(&machine(""), &params(pairs), &defaults).unwrap().remove(0);
+            (*switching_off(&mut step.effect).unwrap(), step.timeout_seconds)
+        };
+        let both = [(GRACEFUL_SECONDS, "900"), (FORCE, "false")];
+        assert_eq!(resolved(&off, &[]), (Manner::CONFIGURED, 300));
+        assert_eq!(resolved(&off, &both), (manner(Some(900), Some(false)), 1_200));
+        assert_eq!(resolved(&off, &[(GRACEFUL_SECONDS, "0")]), (manner(Some(0), None), 300));
+        let mut own = Plan { built_in: false, ..off };
+        *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(10), None);
+        assert_eq!(resolved(&own, &both), (manner(Some(10), Some(false)), 300));
+        own.steps[0].timeout_seconds = None;
+        *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(3_000), None);
+        assert_eq!(resolved(&own, &[]), (manner(Some(3_000), None), 3_300));
+        *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(0), None);
+        let refusal = own.resolve(&machine(""), &params(&both), &defaults).unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("params[graceful_seconds]"));
+        // What switches on has nothing to be patient about.
+        let on = default_plan(RunType::Power).resolve(&machine(""), &params(&both), &defaults);
+        let expected = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };
+        assert_eq!(on.unwrap()[0].effect, expected);
     }
 
     #[test]
@@ -214,6 +395,14 @@ mod tests {
         assert!(refusal.said.contains("not a parameter"));
         assert!(checked_params(one(IMAGE_REF, "a\nb")).is_err());
         assert!(checked_params(one(NETWORK, "a\u{0}b")).is_err());
+        for (name, value) in
+            [(GRACEFUL_SECONDS, "soon"), (GRACEFUL_SECONDS, "-1"), (GRACEFUL_SECONDS, "99999")]
+        {
+            let refusal = checked_params(one(name, value)).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some("params[graceful_seconds]"), "{value}");
+        }
+        assert!(checked_params(one(FORCE, "maybe")).unwrap_err().said.contains("true or false"));
+        assert!(checked_params(one(FORCE, "")).unwrap().is_empty());
         let net = default_plan(RunType::NetReconfig);
         let refusal = net.resolve(&machine(""), &Params::new(), &defaults).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("params[network]"));

@@ -29,7 +29,7 @@ pub fn apply_to_machine(machine: &mut Machine, run: &Run, evidence: &[Evidence],
 
 /// What the end of a run says about the machine.
 fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
-    use ConditionType::{Drained, NeedsIntervention, OperationCanceled};
+    use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Rma};
     let id = &run.spec.id;
     let mut said = Vec::new();
     match run.phase() {
@@ -39,6 +39,9 @@ fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
             }
             if run.spec.run_type == RunType::ExitMaintenance {
                 said.push(Evidence::new(Drained, false, "InService"));
+            }
+            if run.spec.run_type == RunType::ExitRma {
+                said.push(Evidence::new(Rma, false, format!("Returned:{id}")));
             }
         }
         RunPhase::Failed => said.push(Evidence::new(NeedsIntervention, true, trouble(run))),
@@ -63,7 +66,10 @@ fn trouble(run: &Run) -> String {
 fn new_phase(run: &Run) -> Option<Phase> {
     let frozen = run.progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze);
     match (run.phase(), run.spec.run_type) {
-        (RunPhase::Succeeded, RunType::EnterMaintenance) => Some(Phase::Maintenance),
+        // Whoever comes back from the vendor is looked at before it serves again.
+        (RunPhase::Succeeded, RunType::EnterMaintenance | RunType::ExitRma) => {
+            Some(Phase::Maintenance)
+        }
         (RunPhase::Succeeded, RunType::ExitMaintenance) => Some(Phase::Ready),
         (RunPhase::Failed | RunPhase::Canceled, _) if !frozen => match run.spec.on_failure {
             OnFailure::EnterMaintenance => Some(Phase::Maintenance),

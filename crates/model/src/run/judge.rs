@@ -18,6 +18,9 @@ use std::time::Duration;
 /// How often a look may fail in a row before a person is asked.
 pub const MAX_LOOKS: u32 = 8;
 
+/// Following is taken up again after a rest that has doubled no more often than this.
+const MAX_RESTS: u32 = 4;
+
 /// What the server's configuration says about trying again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
@@ -172,12 +175,24 @@ impl Case<'_> {
     /// It is still being done: see it through, or stop it when its time is up or the run is to stop.
     fn under_way(&self) -> Verdict {
         let timeout = self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout);
-        let late = self.now >= self.step.attempt_since + timeout;
-        if self.run.progress.halting() || late {
-            self.pursue(Verb::Stop, "it is under way and must stop", here!())
-        } else {
-            self.pursue(Verb::Follow, "it is under way", here!())
+        let deadline = self.step.attempt_since + timeout;
+        if self.run.progress.halting() || self.now >= deadline {
+            return self.pursue(Verb::Stop, "it is under way and must stop", here!());
         }
+        let mut verdict = self.pursue(Verb::Follow, "it is under way", here!());
+        if let (Some(_), Some(step)) = (&self.step.doubt, verdict.progress.current_mut()) {
+            // Who has just lost sight of it would lose it again at once.
+            step.not_before = Some(deadline.min(self.now + self.rest()));
+        }
+        verdict
+    }
+
+    /// How long to wait before following it again: the longer it has been going on, the longer.
+    fn rest(&self) -> Duration {
+        let first = self.policy.backoff.first.as_millis().max(1);
+        let going = self.now.since(self.step.attempt_since).as_millis() / first;
+        let failures = (going.max(1).ilog2() + 1).min(MAX_RESTS);
+        self.policy.backoff.delay(failures, &self.seed())
     }
 
     fn unknown(&self, seen: String) -> Verdict {

@@ -154,7 +154,11 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     };
     let mut progress = run.progress.clone();
     let name = run.step_name(step);
-    let verb = step.pursuit;
+    let verb = match step.pursuit {
+        // Its time ran out while nobody looked: it is looked into once more, and then stopped.
+        Verb::Follow if now >= step.attempt_since + plan.timeout() => Verb::Inquire,
+        other => other,
+    };
     let mut note = Note::new(format!("step {name}: {}", asking_words(verb)), here!());
     let mut attempt = step.attempt;
     if let Some(step) = progress.current_mut() {

@@ -8,7 +8,7 @@ use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::{OnFailure, RunType};
 use model::run::{Failure, Halt, HaltKind, Run, RunPhase, RunSpec, Workflow, apply_to_machine};
 
-use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Reachable};
+use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Reachable, Rma};
 
 fn machine(phase: Phase) -> Machine {
     let mut machine =
@@ -45,7 +45,9 @@ fn every_type_every_end_both_plans() {
 
                     let opted_in = on_failure == OnFailure::EnterMaintenance;
                     let phase = match (end, run_type) {
-                        (RunPhase::Succeeded, RunType::EnterMaintenance) => Phase::Maintenance,
+                        (RunPhase::Succeeded, RunType::EnterMaintenance | RunType::ExitRma) => {
+                            Phase::Maintenance
+                        }
                         (RunPhase::Succeeded, RunType::ExitMaintenance) => Phase::Ready,
                         (RunPhase::Failed | RunPhase::Canceled, _) if opted_in => {
                             Phase::Maintenance
@@ -69,7 +71,7 @@ fn every_type_every_end_both_plans() {
             }
         }
     }
-    assert_eq!(cases, 7 * 8 * 2 * 3);
+    assert_eq!(cases, 9 * 8 * 2 * 3);
 }
 
 #[test]
@@ -132,6 +134,23 @@ fn a_freeze_moves_no_phase_whatever_the_plan_says() {
     apply_to_machine(&mut machine, &run, &[], at(5));
     assert_eq!(machine.phase, Phase::Ready);
     assert!(machine.is(NeedsIntervention));
+}
+
+#[test]
+fn only_a_good_end_brings_a_machine_back_from_rma() {
+    for workflow in Workflow::ALL {
+        let mut machine = machine(Phase::Ready);
+        machine.learn(&[Evidence::new(Rma, true, "RmaRun")], at(1));
+        let run = run_in(RunType::ExitRma, OnFailure::KeepPhase, workflow);
+        apply_to_machine(&mut machine, &run, &[], at(5));
+        let back = run.phase() == RunPhase::Succeeded;
+        assert_eq!(machine.is(Rma), !back, "{workflow:?}");
+        let phase = if back { Phase::Maintenance } else { Phase::Ready };
+        assert_eq!(machine.phase, phase, "{workflow:?}");
+        if back {
+            assert_eq!(machine.conditions.get(Rma).unwrap().reason, "Returned:op-1");
+        }
+    }
 }
 
 #[test]

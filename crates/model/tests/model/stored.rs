@@ -2,16 +2,23 @@
 
 use crate::support::{at, join, note, spec, wipe};
 use crate::walk::states;
-use model::effect::{Effect, NetbootMode, Verb};
+use model::effect::{
+    Effect, Expect, Manner, NetbootMode, NodeLabels, PowerTo, RebootMode, RmaAction, Taint,
+    TaintEffect, Verb,
+};
 use model::fault::{Code, Fault};
-use model::id::RunId;
-use model::plan::{OnFailure, Params, RunStep};
+use model::id::{PlanId, RunId};
+use model::plan::{OnFailure, Params, Plan, RunStep, Step};
 use model::run::{
     Asked, Failure, Halt, HaltKind, Progress, Run, RunSpec, StepPhase, StepState, Workflow,
 };
 
 const SPEC: &str = include_str!("golden/run_spec.json");
 const PROGRESS: &str = include_str!("golden/progress.json");
+/// Each kind as it was first written, then with what was added to it later.
+const EFFECTS: &str = include_str!("golden/effects.json");
+/// A plan from before anything was added.
+const PLAN: &str = include_str!("golden/plan.json");
 
 fn golden_spec() -> RunSpec {
     let netboot = Effect::Netboot { mode: NetbootMode::Pxe };
@@ -83,6 +90,80 @@ fn golden_progress() -> Progress {
         finished_at: Some(at(9)),
         failure: Some(Failure { fault: lost, step: "undo-netboot".into(), attempts: 1 }),
     }
+}
+
+fn golden_effects() -> Vec<Effect> {
+    let cluster_ref = || "cluster-a".to_string();
+    let reboot = |mode, manner| Effect::Reboot { mode, manner };
+    let off = |manner| Effect::Rma { action: RmaAction::PowerOff, manner };
+    let join = |labels, taints| Effect::Join { cluster_ref: cluster_ref(), labels, taints };
+    let drain = |deadline_seconds| Effect::Drain { cluster_ref: cluster_ref(), deadline_seconds };
+    let say = |graceful_seconds, force| Manner { graceful_seconds, force };
+    let taint =
+        |key: &str, value: &str, effect| Taint { key: key.into(), value: value.into(), effect };
+    let taints =
+        vec![taint("gpu", "", TaintEffect::NoSchedule), taint("a", "b", TaintEffect::NoExecute)];
+    vec![
+        Effect::Ssh { command: "uptime".into(), destructive: true },
+        reboot(RebootMode::Bmc, Manner::CONFIGURED),
+        reboot(RebootMode::InBand, Manner::CONFIGURED),
+        Effect::Netboot { mode: NetbootMode::Disk },
+        Effect::Repave { image: "ubuntu-2204".into() },
+        join(NodeLabels::new(), Vec::new()),
+        Effect::Leave { cluster_ref: cluster_ref() },
+        Effect::Verify { cluster_ref: cluster_ref(), expect: Expect::Drained, advisory: true },
+        Effect::Net { document: "network: {}".into() },
+        off(Manner::CONFIGURED),
+        reboot(RebootMode::Bmc, say(Some(0), None)),
+        off(say(None, Some(false))),
+        join(NodeLabels::from([("zone".into(), "a".into())]), taints),
+        drain(None),
+        drain(Some(1_770)),
+        Effect::Uncordon { cluster_ref: cluster_ref(), own: true },
+        Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED },
+        Effect::Power { to: PowerTo::Off, manner: say(Some(30), Some(true)) },
+    ]
+}
+
+/// What says nothing new is written as it always was, so that nothing in a database moves.
+#[test]
+fn effects_are_read_and_written_as_ever() {
+    let read: Vec<Effect> = serde_json::from_str(EFFECTS).expect("stored effects are readable");
+    assert_eq!(read, golden_effects());
+    let golden: serde_json::Value = serde_json::from_str(EFFECTS).unwrap();
+    assert_eq!(serde_json::to_value(golden_effects()).unwrap(), golden);
+    for word in Effect::WORDS {
+        assert!(read.iter().any(|effect| effect.word() == word), "{word} has no golden form");
+    }
+}
+
+#[test]
+fn an_old_plan_is_read_as_it_was_meant() {
+    let plan: Plan = serde_json::from_str(PLAN).expect("a stored plan is readable");
+    let step = |name: &str, timeout_seconds, max_retries, effect| Step {
+        name: name.into(),
+        timeout_seconds,
+        max_retries,
+        effect,
+    };
+    let manner = Manner::CONFIGURED;
+    let (labels, taints) = (NodeLabels::new(), Vec::new());
+    let join = Effect::Join { cluster_ref: String::new(), labels, taints };
+    let steps = vec![
+        step("reboot", Some(300), None, Effect::Reboot { mode: RebootMode::Bmc, manner }),
+        step("join", None, Some(1), join),
+        step("off", Some(300), Some(0), Effect::Rma { action: RmaAction::PowerOff, manner }),
+    ];
+    let expected = Plan {
+        id: PlanId::trusted("plan-mine"),
+        display_name: "Mine".into(),
+        steps,
+        default_for: None,
+        built_in: false,
+        on_failure: OnFailure::KeepPhase,
+    };
+    assert_eq!(plan, expected);
+    assert!(plan.checked().is_ok());
 }
 
 /// When this fails because something was added, give the new field a default and leave the files alone;

@@ -1,6 +1,6 @@
 //! Runs to begin with, and the few words the tables share.
 
-use model::effect::{Answer, Effect, NetbootMode, Outcome, Verb};
+use model::effect::{Answer, Effect, Manner, NetbootMode, NodeLabels, Outcome, PowerTo, Verb};
 use model::fault::{Code, Fault};
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::{OnFailure, Params, RunStep, RunType};
@@ -35,7 +35,20 @@ pub fn netboot(max_retries: u32) -> RunStep {
 
 /// The same.
 pub fn join(max_retries: u32) -> RunStep {
-    step("join", max_retries, Effect::Join { cluster_ref: "cluster-a".into() })
+    let (labels, taints) = (NodeLabels::new(), Vec::new());
+    step("join", max_retries, Effect::Join { cluster_ref: "cluster-a".into(), labels, taints })
+}
+
+/// The same: what takes it back is to let the node take work again.
+pub fn drain(max_retries: u32) -> RunStep {
+    let effect = Effect::Drain { cluster_ref: "cluster-a".into(), deadline_seconds: Some(60) };
+    step("drain", max_retries, effect)
+}
+
+/// Doing it twice does harm, and nothing takes it back.
+pub fn power_off(max_retries: u32) -> RunStep {
+    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    step("power-off", max_retries, effect)
 }
 
 pub fn spec(steps: Vec<RunStep>) -> RunSpec {

@@ -6,7 +6,7 @@
 //! depend on, so that the walk ends. The rules that must hold are in `invariants`.
 
 use crate::invariants::{Past, check_ended, check_open, check_refused};
-use crate::support::{TIMEOUT_SECONDS, at, join, netboot, note, spec, who, wipe};
+use crate::support::{TIMEOUT_SECONDS, at, drain, join, netboot, note, power_off, spec, who, wipe};
 use model::effect::{Answer, Outcome, Verb};
 use model::fault::{Class, Code, Fault};
 use model::plan::RunStep;
@@ -498,4 +498,9 @@ fn three_steps_two_of_which_can_be_undone() {
 #[test]
 fn three_steps_of_which_the_last_is_harmless() {
     walks(vec![join(1), wipe(0), note(0)], false, 25_000);
+}
+
+#[test]
+fn a_drain_before_the_power_is_cut() {
+    walks(vec![drain(1), power_off(0)], true, 30_000);
 }

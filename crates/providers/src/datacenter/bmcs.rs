@@ -29,7 +29,7 @@ pub struct Bmcs {
 }
 
 /// A user's name and password.
-struct Login {
+pub struct Login {
     user: String,
     password: SecretString,
 }
@@ -76,7 +76,7 @@ impl Bmcs {
                 return self.admittance.after_login(peer, &credential, done).await;
             }
             Err(fault) if fault.code.unseen() => {}
-            Ok(_) | Err(_) => self.keep(peer, controller),
+            Ok(_) | Err(_) => self.keep(&slot_of(peer, spec), controller),
         }
         done
     }
@@ -87,7 +87,7 @@ impl Bmcs {
     }
 
     async fn controller(&self, peer: &str, spec: &MachineSpec) -> Result<Arc<Controller>, Fault> {
-        if let Some(kept) = self.take(peer) {
+        if let Some(kept) = self.take(&slot_of(peer, spec)) {
             return Ok(kept);
         }
         let credential = self.credential(peer, spec).await?;
@@ -109,19 +109,7 @@ impl Bmcs {
         spec: &MachineSpec,
         login: Login,
     ) -> Result<Controller, Fault> {
-        let endpoint = redfish::Endpoint::parse(&spec.bmc_endpoint)?;
-        let known = self.admittance.known(peer).await?;
-        let trust = match &self.settings.trust {
-            Trusting::Ca(trust) => trust.clone(),
-            Trusting::FirstUse => Trust::FirstUse(known.as_deref().and_then(fingerprint)),
-        };
-        let login = redfish::Login { user: login.user, password: login.password };
-        let bmc = redfish::Bmc::connect(endpoint, login, trust, self.settings.redfish).await?;
-        if let (Trusting::FirstUse, None, Some(shown)) =
-            (&self.settings.trust, &known, bmc.fingerprint())
-        {
-            self.admittance.meet(peer, &shown.to_string()).await?;
-        }
+        let bmc = self.connect(peer, &spec.bmc_endpoint, login, None).await?;
         let serial = Some(spec.serial.clone()).filter(|serial| !serial.is_empty());
         let wanted = redfish::Wanted { id: None, serial, macs: spec.mac_addresses.clone() };
         Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
@@ -131,39 +119,43 @@ impl Bmcs {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, peer: &str) -> Option<Arc<Controller>> {
+    fn take(&self, slot: &str) -> Option<Arc<Controller>> {
         let mut kept = self.kept();
-        let at = kept.iter().position(|(known, _)| known == peer)?;
+        let at = kept.iter().position(|(known, _)| known == slot)?;
         kept.remove(at).map(|(_, controller)| controller)
     }
 
-    fn keep(&self, peer: &str, controller: Arc<Controller>) {
+    fn keep(&self, slot: &str, controller: Arc<Controller>) {
         let mut kept = self.kept();
-        kept.retain(|(known, _)| known != peer);
+        kept.retain(|(known, _)| known != slot);
         if kept.len() >= MAX_KEPT {
             kept.pop_front();
         }
-        kept.push_back((peer.to_string(), controller));
+        kept.push_back((slot.to_string(), controller));
     }
 }
 
-/// What a BMC is called in trust, lockouts and the governor: how it is spoken to, and where.
+/// What a kept connection is for: the BMC, and everything by which its System and its login were chosen. Two machines
+/// behind one BMC must never be given each other's.
+fn slot_of(peer: &str, spec: &MachineSpec) -> String {
+    let MachineSpec { bmc_endpoint, serial, mac_addresses, bmc_credential, .. } = spec;
+    format!("{peer} {:?}", (bmc_endpoint, serial, mac_addresses, bmc_credential))
+}
+
+/// What a machine's BMC is called in trust, lockouts and the governor: how it is spoken to, and where.
 pub fn peer_of(spec: &MachineSpec) -> Result<String, Fault> {
     if spec.bmc_endpoint.is_empty() {
         let said = "the machine has no bmc_endpoint; add it with `farrier machine update`";
         return Err(Fault::new(Code::NotSupported, said));
     }
-    if spec.bmc_endpoint.starts_with(IPMI) {
-        return Ok(spec.bmc_endpoint.clone());
-    }
-    Ok(redfish::Endpoint::parse(&spec.bmc_endpoint)?.to_string())
+    peer_at(&spec.bmc_endpoint)
 }
 
 fn fingerprint(text: &str) -> Option<Fingerprint> {
     text.parse().ok()
 }
 
-fn login_of(credential: &Credential) -> Result<Login, Fault> {
+pub fn login_of(credential: &Credential) -> Result<Login, Fault> {
     match &credential.secret {
         Secret::Password { user, password } => {
             Ok(Login { user: user.clone(), password: password.clone() })
@@ -172,4 +164,85 @@ fn login_of(credential: &Credential) -> Result<Login, Fault> {
             Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
         }
     }
+}
+
+/// The same for a BMC that no machine may be registered for.
+pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
+    if is_ipmi(endpoint) {
+        return Ok(endpoint.to_string());
+    }
+    Ok(redfish::Endpoint::parse(endpoint)?.to_string())
+}
+
+pub fn is_ipmi(endpoint: &str) -> bool {
+    endpoint.starts_with(IPMI)
+}
+
+/// A BMC that one is logged in at, with no System chosen.
+pub enum Visited {
+    Redfish(redfish::Bmc),
+    Ipmi(ipmi::Bmc),
+}
+
+impl Bmcs {
+    /// Logs in at a BMC, once, with this credential or the configured one. With `trust` the caller says whom to
+    /// believe, and nobody is remembered.
+    pub async fn visit(
+        &self,
+        peer: &str,
+        endpoint: &str,
+        credential: &str,
+        trust: Option<Trust>,
+    ) -> Result<Visited, Fault> {
+        let named = [credential, &self.settings.bmc_credential];
+        let credential = self.admittance.credential(peer, named, "bmc_credential").await?;
+        let login = login_of(&credential)?;
+        let opened = if is_ipmi(endpoint) {
+            let login = ipmi::Login { user: login.user, password: login.password };
+            ask_who(ipmi::Bmc::new(endpoint, login, self.settings.ipmi.clone())?).await
+        } else {
+            self.connect(peer, endpoint, login, trust).await.map(Visited::Redfish)
+        };
+        self.admittance.after_login(peer, &credential, opened).await
+    }
+
+    /// Logs in at a Redfish BMC. Unless the caller says whom to believe, who is met for the first time is written down.
+    async fn connect(
+        &self,
+        peer: &str,
+        endpoint: &str,
+        login: Login,
+        trust: Option<Trust>,
+    ) -> Result<redfish::Bmc, Fault> {
+        let endpoint = redfish::Endpoint::parse(endpoint)?;
+        let (trust, first) = match trust {
+            Some(trust) => (trust, false),
+            None => {
+                let (trust, known) = self.trust(peer).await?;
+                let first = known.is_none() && matches!(trust, Trust::FirstUse(_));
+                (trust, first)
+            }
+        };
+        let login = redfish::Login { user: login.user, password: login.password };
+        let bmc = redfish::Bmc::connect(endpoint, login, trust, self.settings.redfish).await?;
+        if let (true, Some(shown)) = (first, bmc.fingerprint()) {
+            self.admittance.meet(peer, &shown.to_string()).await?;
+        }
+        Ok(bmc)
+    }
+
+    /// How the configuration says that this BMC is believed, and who was met there before.
+    pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>), Fault> {
+        let known = self.admittance.known(peer).await?.as_deref().and_then(fingerprint);
+        Ok(match &self.settings.trust {
+            Trusting::Ca(trust) => (trust.clone(), known),
+            Trusting::FirstUse => (Trust::FirstUse(known), known),
+        })
+    }
+}
+
+/// IPMI logs in with every question, so one is asked to see whether the login is right.
+async fn ask_who(bmc: ipmi::Bmc) -> Result<Visited, Fault> {
+    bmc.identity().await?;
+    Ok(Visited::Ipmi(bmc))
 }

@@ -8,11 +8,11 @@ use super::admittance::wrong_kind;
 use super::exec::{barred, out_of_sight, see_through};
 use super::orders::{Memo, Remembered};
 use crate::keeper::Secret;
-use crate::kubernetes::{Cluster, Node, Settings};
+use crate::kubernetes::{Cluster, Effect, Node, Settings, Taint};
 use crate::port::{Journal, Target};
 use crate::ssh::{Host, JobStatus, Lost};
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Expect, Order, Outcome, Verb};
+use model::effect::{self, Answer, Expect, NodeLabels, Order, Outcome, TaintEffect, Verb};
 use model::fault::{Code, Fault, Happened};
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -25,8 +25,16 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const RESET: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin; kubeadm reset --force";
 const FIND_KUBEADM: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin";
 
+/// What a join leads to.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Joining<'a> {
+    pub cluster: &'a str,
+    pub labels: &'a NodeLabels,
+    pub taints: &'a [effect::Taint],
+}
+
 impl Datacenter {
-    async fn cluster(&self, name: &str) -> Result<Cluster, Fault> {
+    pub(super) async fn cluster(&self, name: &str) -> Result<Cluster, Fault> {
         let credential = self.keeper.credential(name).await?;
         match &credential.secret {
             Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings::default()),
@@ -73,28 +81,35 @@ impl Datacenter {
         &self,
         target: &Target,
         order: &Order,
-        cluster: &str,
+        joining: Joining<'_>,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let api = self.cluster(cluster).await?;
+        let api = self.cluster(joining.cluster).await?;
         match (order.verb, self.recall(&order.key).await?) {
             (Verb::Perform, None | Some(Remembered::Memo(_))) => {
                 let host = self.hosts.connect(target).await?;
                 self.begin_join(target, order, &api, &host, journal).await?;
-                self.joined(target, order, &api, journal).await
+                self.joined(target, order, &api, joining, journal).await
             }
             (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
             (Verb::Follow, Some(Remembered::Memo(_))) => {
-                self.joined(target, order, &api, journal).await
+                self.joined(target, order, &api, joining, journal).await
             }
             (Verb::Follow | Verb::Inquire, None | Some(Remembered::Barred)) => {
                 Ok(Answer::NeverStarted)
             }
             (Verb::Inquire, Some(Remembered::Memo(_))) => Ok(Answer::UnderWay),
-            (Verb::Observe, _) => match api.node(target.machine_id.as_str()).await? {
-                Some(node) => Ok(Answer::Done(told(cluster, Some(&node)))),
-                None => Ok(Answer::Differs(told(cluster, None).said)),
-            },
+            (Verb::Observe, _) => {
+                let node = api.node(target.machine_id.as_str()).await?;
+                let seen = told(joining.cluster, node.as_ref());
+                Ok(match node {
+                    Some(node) => match joining.missing(&node) {
+                        None => Answer::Done(seen),
+                        Some(missing) => Answer::Differs(missing),
+                    },
+                    None => Answer::Differs(seen.said),
+                })
+            }
             (Verb::Stop, _) => self.stop_job(target, order).await,
         }
     }
@@ -136,12 +151,13 @@ impl Datacenter {
         host.start(order.key.as_str(), &command).await.map(drop)
     }
 
-    /// Sees the join through, takes its token back, and looks for the node.
+    /// Sees the join through, takes its token back, looks for the node, and gives it what the step wants.
     async fn joined(
         &self,
         target: &Target,
         order: &Order,
         api: &Cluster,
+        joining: Joining<'_>,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         let host = self.hosts.connect(target).await.map_err(out_of_sight)?;
@@ -160,7 +176,8 @@ impl Datacenter {
         loop {
             let node = api.node(target.machine_id.as_str()).await.map_err(out_of_sight)?;
             if let Some(node) = node {
-                return Ok(Answer::Done(told(&target.spec.target_cluster_ref, Some(&node))));
+                let node = joining.dress(api, node, journal).await.map_err(out_of_sight)?;
+                return Ok(Answer::Done(told(joining.cluster, Some(&node))));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -193,8 +210,68 @@ impl Datacenter {
     }
 }
 
+impl Joining<'_> {
+    /// Sets labels and taints beside those the node has, and reads them back. Asking again does no harm.
+    async fn dress(&self, api: &Cluster, node: Node, journal: &Journal) -> Result<Node, Fault> {
+        if self.missing(&node).is_none() {
+            return Ok(node);
+        }
+        if !self.labels.is_empty() {
+            let labels =
+                self.labels.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect();
+            api.label(&node.name, &labels).await?;
+            let words: Vec<String> =
+                self.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            journal.line(format!("join: labelled {}", words.join(", "))).await;
+        }
+        if !self.taints.is_empty() {
+            let taints: Vec<Taint> = self.taints.iter().map(taint).collect();
+            api.taint(&node.name, &taints, &[]).await?;
+            let words: Vec<String> = self.taints.iter().map(ToString::to_string).collect();
+            journal.line(format!("join: tainted {}", words.join(", "))).await;
+        }
+        let seen = api.node(&node.name).await?;
+        match seen {
+            Some(seen) => match self.missing(&seen) {
+                None => Ok(seen),
+                Some(missing) => Err(Fault::new(Code::ReadBackDiffers, missing)),
+            },
+            None => Err(Fault::new(Code::NotInCluster, told(self.cluster, None).said)),
+        }
+    }
+
+    /// What the node does not have of it.
+    fn missing(&self, node: &Node) -> Option<String> {
+        let labels = self
+            .labels
+            .iter()
+            .filter(|(key, value)| node.labels.get(*key) != Some(*value))
+            .map(|(key, value)| format!("the label {key}={value}"));
+        let taints = self
+            .taints
+            .iter()
+            .filter(|wanted| !node.taints.contains(&taint(wanted)))
+            .map(|taint| format!("the taint {taint}"));
+        let missing: Vec<String> = labels.chain(taints).collect();
+        (!missing.is_empty())
+            .then(|| format!("its node in {} is without {}", self.cluster, missing.join(", ")))
+    }
+}
+
+fn taint(wanted: &effect::Taint) -> Taint {
+    Taint {
+        key: wanted.key.clone(),
+        value: Some(wanted.value.clone()).filter(|value| !value.is_empty()),
+        effect: match wanted.effect {
+            TaintEffect::NoSchedule => Effect::NoSchedule,
+            TaintEffect::PreferNoSchedule => Effect::PreferNoSchedule,
+            TaintEffect::NoExecute => Effect::NoExecute,
+        },
+    }
+}
+
 /// What was seen, and what it proves.
-fn told(cluster: &str, node: Option<&Node>) -> Outcome {
+pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     let Some(node) = node else {
         return nowhere(&format!("it is no node of {cluster}"));
     };
@@ -216,7 +293,7 @@ fn told(cluster: &str, node: Option<&Node>) -> Outcome {
 }
 
 /// Where there is no node, nothing is left to drain.
-fn nowhere(said: &str) -> Outcome {
+pub(super) fn nowhere(said: &str) -> Outcome {
     let evidence = vec![
         Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined"),
         Evidence::new(ConditionType::Drained, true, "NotInCluster"),

@@ -54,6 +54,14 @@ impl Controller {
         }
     }
 
+    /// What the next boot leads to, in the device's words.
+    pub async fn boot_shown(&self) -> Result<String, Fault> {
+        match self {
+            Self::Redfish(system) => Ok(override_shown(&system.boot().await?)),
+            Self::Ipmi(bmc) => Ok(device_shown(bmc.boot().await?.from)),
+        }
+    }
+
     /// Whether the next boot leads there. The text is what was seen.
     pub async fn boots_from(&self, mode: NetbootMode) -> Result<(bool, String), Fault> {
         match self {
@@ -141,6 +149,26 @@ const fn device(mode: NetbootMode) -> ipmi::BootDevice {
     match mode {
         NetbootMode::Pxe => ipmi::BootDevice::Pxe,
         NetbootMode::Disk => ipmi::BootDevice::None,
+    }
+}
+
+/// An override that is switched off may still name what it led to.
+pub fn override_shown(seen: &redfish::BootOverride) -> String {
+    match seen.leads_to(redfish::BootSource::None) {
+        true => format!("its own boot order, by {}", shown(seen)),
+        false => shown(seen),
+    }
+}
+
+pub fn device_shown(from: ipmi::BootFrom) -> String {
+    match from {
+        ipmi::BootFrom::Device(ipmi::BootDevice::None) => "its own boot order".into(),
+        ipmi::BootFrom::Device(ipmi::BootDevice::Pxe) => "the network".into(),
+        ipmi::BootFrom::Device(ipmi::BootDevice::Disk) => "the disk".into(),
+        ipmi::BootFrom::Device(ipmi::BootDevice::Cdrom) => "the CD drive".into(),
+        ipmi::BootFrom::Unlisted(number) => {
+            format!("device {number:#04x} of the IPMI specification")
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! again. A reboot from within is proved by another boot id than the one that was noted before.
 
 use super::Datacenter;
-use super::orders::{Memo, Remembered, done};
+use super::orders::{Memo, Remembered, done, two_effects};
 use crate::keeper::Note;
 use crate::port::{Journal, Target};
 use crate::ssh::{End, Host, JobStatus, Lost, Started, Stopped};
@@ -155,9 +155,12 @@ impl Datacenter {
     async fn is_newer(&self, host: &Host, memo: &Memo) -> Result<bool, Fault> {
         match memo {
             Memo::InBand { boot } => Ok(host.boot_id().await? != *boot),
-            Memo::Power { .. } | Memo::Netboot { .. } | Memo::Join { .. } | Memo::Image { .. } => {
-                Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
-            }
+            Memo::Power { .. }
+            | Memo::Netboot { .. }
+            | Memo::Join { .. }
+            | Memo::Image { .. }
+            | Memo::Drain { .. }
+            | Memo::Uncordon => Err(two_effects()),
         }
     }
 }

@@ -10,14 +10,14 @@ mod teller;
 use super::Datacenter;
 use super::controller::Controller;
 use super::exec::{barred, out_of_sight};
-use super::orders::{Memo, Remembered, done, now, value};
-use super::power::{Goal, Stage as Course};
+use super::orders::{Course, Memo, Remembered, done, now, two_effects, value};
+use super::power::{Goal, Stage as PowerStage};
 use crate::governor::Priority;
 use crate::keeper::Note;
 use crate::port::{Journal, Target};
 use model::condition::{ConditionType, Evidence};
 use model::deploy::{Deployment, Stage, Steer, image_lines};
-use model::effect::{Answer, NetbootMode, Order, Outcome, Verb};
+use model::effect::{Answer, Manner, NetbootMode, Order, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::image::{Body, Image};
 use model::time::spoken;
@@ -59,9 +59,9 @@ impl Datacenter {
         let work = Work { at: self, imaging, target, order, image, journal };
         match order.verb {
             Verb::Perform => {
-                let memo = Memo::Image { stage: Course::Begun };
+                let memo = Memo::Image { stage: PowerStage::Begun };
                 match self.begin(&order.key, memo).await? {
-                    None => work.carry_out(Course::Begun).await,
+                    None => work.carry_out(PowerStage::Begun).await,
                     Some(before) => work.go_on(before).await,
                 }
             }
@@ -101,21 +101,27 @@ struct Work<'a> {
 impl Work<'_> {
     async fn go_on(&self, before: Remembered) -> Result<Answer, Fault> {
         match before {
-            Remembered::Memo(Memo::Image { stage: Course::Stopped }) | Remembered::Barred => {
+            Remembered::Memo(Memo::Image { stage: PowerStage::Stopped }) | Remembered::Barred => {
                 Err(barred(&self.order.key))
             }
             Remembered::Memo(Memo::Image { stage }) => self.carry_out(stage).await,
             Remembered::Memo(
-                Memo::Power { .. } | Memo::Netboot { .. } | Memo::InBand { .. } | Memo::Join { .. },
-            ) => Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects")),
+                Memo::Power { .. }
+                | Memo::Netboot { .. }
+                | Memo::InBand { .. }
+                | Memo::Join { .. }
+                | Memo::Drain { .. }
+                | Memo::Uncordon,
+            ) => Err(two_effects()),
         }
     }
 
     async fn inquire(&self) -> Result<Answer, Fault> {
         match self.at.recall(&self.order.key).await? {
             None
-            | Some(Remembered::Barred | Remembered::Memo(Memo::Image { stage: Course::Stopped })) =>
-            {
+            | Some(
+                Remembered::Barred | Remembered::Memo(Memo::Image { stage: PowerStage::Stopped }),
+            ) => {
                 return Ok(Answer::NeverStarted);
             }
             Some(Remembered::Memo(_)) => {}
@@ -149,9 +155,9 @@ impl Work<'_> {
             Some(Remembered::Memo(Memo::Image { stage })) => stage,
             Some(Remembered::Memo(_) | Remembered::Barred) | None => return Ok(Answer::Stopped),
         };
-        if stage == Course::Begun {
+        if stage == PowerStage::Begun {
             let note = |stage| Memo::Image { stage };
-            at.amend(key, note(Course::Begun), note(Course::Stopped)).await?;
+            at.amend(key, note(PowerStage::Begun), note(PowerStage::Stopped)).await?;
         }
         match at.keeper.deployment(key).await? {
             Some(one) if one.stage == Stage::Finished => return Ok(Answer::Done(installed(&one))),
@@ -166,8 +172,8 @@ impl Work<'_> {
             self.journal.line(how_far).await;
         }
         match stage {
-            Course::Begun | Course::Stopped | Course::Done => {}
-            Course::Shutting(_) | Course::Cutting(_) | Course::Starting(_) => {
+            PowerStage::Begun | PowerStage::Stopped | PowerStage::Done => {}
+            PowerStage::Shutting(_) | PowerStage::Cutting(_) | PowerStage::Starting(_) => {
                 self.cycle(&mut stage.clone()).await?;
             }
         }
@@ -176,7 +182,7 @@ impl Work<'_> {
 
     /// Goes on from wherever it is. A failure that is one for certain closes the deployment: whatever the machine still does, it
     /// does not do in our name.
-    async fn carry_out(&self, stage: Course) -> Result<Answer, Fault> {
+    async fn carry_out(&self, stage: PowerStage) -> Result<Answer, Fault> {
         let ended = self.see_through(stage).await;
         if let Err(fault) = &ended
             && fault.code.happened() == Happened::No
@@ -186,7 +192,7 @@ impl Work<'_> {
         ended
     }
 
-    async fn see_through(&self, mut stage: Course) -> Result<Answer, Fault> {
+    async fn see_through(&self, mut stage: PowerStage) -> Result<Answer, Fault> {
         let wanted = self.wanted(stage).await?;
         match wanted.stage {
             Stage::Finished => return Ok(Answer::Done(installed(&wanted))),
@@ -202,10 +208,10 @@ impl Work<'_> {
             | Stage::Released
             | Stage::Failed(_) => {}
         }
-        if stage == Course::Begun {
+        if stage == PowerStage::Begun {
             self.point_boot(&wanted).await?;
         }
-        if stage != Course::Done {
+        if stage != PowerStage::Done {
             self.cycle(&mut stage).await?;
         }
         self.follow(&wanted).await.map_err(out_of_sight)
@@ -219,16 +225,17 @@ impl Work<'_> {
         self.until_back(wanted).await
     }
 
-    async fn cycle(&self, stage: &mut Course) -> Result<(), Fault> {
+    async fn cycle(&self, stage: &mut PowerStage) -> Result<(), Fault> {
         let note = |_, stage| Memo::Image { stage };
         let key = &self.order.key;
+        let course = Course { goal: Goal::Cycle, manner: Manner::CONFIGURED };
         let ended =
-            self.at.follow_course(self.target, key, Goal::Cycle, stage, note, self.journal).await;
+            self.at.follow_course(self.target, key, course, stage, note, self.journal).await;
         ended.map(drop)
     }
 
     /// The deployment of this key, wanted now if it was not before.
-    async fn wanted(&self, stage: Course) -> Result<Deployment, Fault> {
+    async fn wanted(&self, stage: PowerStage) -> Result<Deployment, Fault> {
         if let Some(known) = self.at.keeper.deployment(&self.order.key).await? {
             return Ok(known);
         }
@@ -403,7 +410,7 @@ impl Work<'_> {
 
     async fn answers(&self, wanted: &Deployment) -> Result<(), Fault> {
         let said = self.stamp_there().await?;
-        if !wanted.image.body.phones_home() || said == wanted.stamp() {
+        if !wanted.image.body.phones_home() || said.trim_end() == wanted.stamp().trim_end() {
             return Ok(());
         }
         let said = match said.trim() {

@@ -1,6 +1,8 @@
 //! Orders, each with its note.
 
 use super::Datacenter;
+use super::cluster::Joining;
+use super::drain::Draining;
 use super::exec::out_of_sight;
 use super::power::{self, Ask, Goal, LOOK_EVERY, Move, Patience, Power, Stage};
 use crate::governor::Priority;
@@ -9,9 +11,9 @@ use crate::port::{Journal, Target};
 use crate::sim::system_clock;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
-    Answer, Effect, Key, NetbootMode, Order, Outcome, RebootMode, RmaAction, Verb,
+    Answer, Effect, Key, Manner, NetbootMode, Order, Outcome, PowerTo, RebootMode, RmaAction, Verb,
 };
-use model::fault::{Code, Fault};
+use model::fault::{Code, Fault, Happened};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -39,14 +41,23 @@ pub(super) enum Memo {
     Image {
         stage: Stage,
     },
+    Drain {
+        stage: Draining,
+    },
+    Uncordon,
+}
+
+/// Where power is to be led, and how.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Course {
+    pub goal: Goal,
+    pub manner: Manner,
 }
 
 /// What an effect comes down to here.
 enum Task {
-    Power(Goal),
+    Power(Course),
     Netboot(NetbootMode),
-    /// The machine is looked at, and nothing is changed.
-    Record,
     /// The mark is a condition; nothing is done at the machine.
     Mark,
 }
@@ -62,14 +73,25 @@ impl Datacenter {
             Effect::Ssh { command, .. } => {
                 return self.command(target, order, command, journal).await;
             }
-            Effect::Reboot { mode: RebootMode::InBand } => {
+            Effect::Reboot { mode: RebootMode::InBand, .. } => {
                 return self.reboot_from_within(target, order, journal).await;
             }
             Effect::Verify { cluster_ref, expect, advisory } => {
                 return self.verify(target, order, cluster_ref, *expect, *advisory).await;
             }
-            Effect::Join { cluster_ref } => {
-                return self.join(target, order, cluster_ref, journal).await;
+            Effect::Join { cluster_ref, labels, taints } => {
+                let joining = Joining { cluster: cluster_ref, labels, taints };
+                return self.join(target, order, joining, journal).await;
+            }
+            Effect::Drain { cluster_ref, deadline_seconds } => {
+                let deadline = *deadline_seconds;
+                return self.drain(target, order, (cluster_ref, deadline), journal).await;
+            }
+            Effect::Uncordon { cluster_ref, own } => {
+                return self.uncordon(target, order, cluster_ref, *own).await;
+            }
+            Effect::Rma { action: RmaAction::Record, .. } => {
+                return self.record(target, order.verb, journal).await;
             }
             Effect::Leave { cluster_ref } => {
                 return self.leave(target, order, cluster_ref, journal).await;
@@ -77,11 +99,12 @@ impl Datacenter {
             Effect::Net { document } => {
                 return self.reconfigure_network(target, order, document, journal).await;
             }
-            Effect::Reboot { mode: RebootMode::Bmc } => Task::Power(Goal::Cycle),
+            Effect::Reboot { mode: RebootMode::Bmc, manner } => course(Goal::Cycle, *manner),
+            Effect::Power { to: PowerTo::On, manner } => course(Goal::On, *manner),
+            Effect::Power { to: PowerTo::Off, manner }
+            | Effect::Rma { action: RmaAction::PowerOff, manner } => course(Goal::Off, *manner),
             Effect::Netboot { mode } => Task::Netboot(*mode),
-            Effect::Rma { action: RmaAction::PowerOff } => Task::Power(Goal::Off),
-            Effect::Rma { action: RmaAction::Record } => Task::Record,
-            Effect::Rma { action: RmaAction::Mark } => Task::Mark,
+            Effect::Rma { action: RmaAction::Mark, .. } => Task::Mark,
             Effect::Repave { image } => return self.repave(target, order, image, journal).await,
         };
         self.carry_out_task(target, order, task, journal).await
@@ -95,11 +118,11 @@ impl Datacenter {
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         match (order.verb, task) {
-            (Verb::Perform, Task::Power(goal)) => {
-                let memo = Memo::Power { goal, stage: Stage::Begun };
+            (Verb::Perform, Task::Power(course)) => {
+                let memo = Memo::Power { goal: course.goal, stage: Stage::Begun };
                 match self.begin(&order.key, memo).await? {
                     None => {
-                        self.change_power(target, &order.key, goal, Stage::Begun, journal).await
+                        self.change_power(target, &order.key, course, Stage::Begun, journal).await
                     }
                     Some(before) => self.go_on(target, order, before, journal).await,
                 }
@@ -120,7 +143,7 @@ impl Datacenter {
                 Ok(match self.recall(&order.key).await? {
                     None | Some(Remembered::Barred) => Answer::NeverStarted,
                     Some(Remembered::Memo(Memo::Power { stage: Stage::Done, goal })) => {
-                        Answer::Done(done(said_of(goal, "it was seen before")))
+                        Answer::Done(reached(goal, "it was seen before"))
                     }
                     Some(Remembered::Memo(_)) => Answer::UnderWay,
                 })
@@ -128,20 +151,14 @@ impl Datacenter {
             (Verb::Stop, Task::Power(_) | Task::Netboot(_)) => {
                 self.stop(target, order, journal).await
             }
-            (Verb::Observe, Task::Power(goal)) => self.observe_power(target, goal).await,
+            (Verb::Observe, Task::Power(course)) => self.observe_power(target, course.goal).await,
             (Verb::Observe, Task::Netboot(mode)) => self.observe_netboot(target, mode).await,
-            (Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe, Task::Record) => {
-                let seen = self.read_power(target, Priority::Operator).await?;
-                let said = format!("its BMC answers, and power is {}", word(seen));
-                journal.line(&said).await;
-                Ok(Answer::Done(done(said)))
-            }
             (Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe, Task::Mark) => {
                 let evidence = vec![Evidence::new(ConditionType::Rma, true, "RmaRun")];
                 let said = "marked for return to the vendor".into();
                 Ok(Answer::Done(Outcome { said, evidence }))
             }
-            (Verb::Stop, Task::Record | Task::Mark) => Ok(Answer::Stopped),
+            (Verb::Stop, Task::Mark) => Ok(Answer::Stopped),
         }
     }
 
@@ -159,11 +176,16 @@ impl Datacenter {
                 Err(Fault::new(Code::EffectFailed, said))
             }
             Remembered::Memo(Memo::Power { goal, stage }) => {
-                self.change_power(target, &order.key, goal, stage, journal).await
+                let course = Course { goal, manner: manner_of(&order.effect) };
+                self.change_power(target, &order.key, course, stage, journal).await
             }
-            Remembered::Memo(Memo::InBand { .. } | Memo::Join { .. } | Memo::Image { .. }) => {
-                Err(Fault::new(Code::ProtocolBroken, "one key stands for two effects"))
-            }
+            Remembered::Memo(
+                Memo::InBand { .. }
+                | Memo::Join { .. }
+                | Memo::Image { .. }
+                | Memo::Drain { .. }
+                | Memo::Uncordon,
+            ) => Err(two_effects()),
             Remembered::Memo(Memo::Netboot { mode }) => {
                 self.set_netboot(target, mode, journal).await
             }
@@ -175,13 +197,13 @@ impl Datacenter {
         &self,
         target: &Target,
         key: &Key,
-        goal: Goal,
+        course: Course,
         mut stage: Stage,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         let note = |goal, stage| Memo::Power { goal, stage };
-        let how = self.follow_course(target, key, goal, &mut stage, note, journal).await?;
-        Ok(Answer::Done(done(said_of(goal, how))))
+        let how = self.follow_course(target, key, course, &mut stage, note, journal).await?;
+        Ok(Answer::Done(reached(course.goal, how)))
     }
 
     /// Does the same for whoever keeps its stage in a note of its own. The answer says how the goal was seen.
@@ -189,12 +211,12 @@ impl Datacenter {
         &self,
         target: &Target,
         key: &Key,
-        goal: Goal,
+        course: Course,
         stage: &mut Stage,
         note: fn(Goal, Stage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
-        let ended = self.walk_course(target, key, goal, stage, note, journal).await;
+        let ended = self.walk_course(target, key, course, stage, note, journal).await;
         ended.map_err(|fault| match stage {
             Stage::Begun | Stage::Stopped => fault,
             Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
@@ -207,25 +229,41 @@ impl Datacenter {
         &self,
         target: &Target,
         key: &Key,
-        goal: Goal,
+        course: Course,
         stage: &mut Stage,
         note: fn(Goal, Stage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
-        let patience = self.patience(target).await?;
+        let Course { goal, manner } = course;
+        let begun = |stage: &Stage, fault| match stage {
+            Stage::Begun => nothing_yet(fault),
+            Stage::Shutting(_)
+            | Stage::Cutting(_)
+            | Stage::Starting(_)
+            | Stage::Done
+            | Stage::Stopped => fault,
+        };
+        let mut known = None;
         loop {
-            let seen = self.read_power(target, Priority::Operator).await?;
-            match power::next(goal, *stage, seen, now(), &patience) {
+            let seen = self.read_power(target, Priority::Operator).await;
+            let seen = seen.map_err(|fault| begun(stage, fault))?;
+            if known.is_none() && power::needs_patience(goal, *stage, seen) {
+                let patience = self.patience(target, manner).await;
+                known = Some(patience.map_err(|fault| begun(stage, fault))?);
+            }
+            let patience = known.as_ref().unwrap_or(&self.settings.patience);
+            match power::next(goal, *stage, seen, now(), patience) {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
                     // On disk before the BMC hears of it.
                     self.amend(key, note(goal, *stage), note(goal, next)).await?;
                     journal.line(asking(ask, *stage, next)).await;
                     *stage = next;
-                    let limit = self.settings.call;
-                    self.bmcs
-                        .call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await)
-                        .await?;
+                    if let Err(fault) = self.tell(target, ask).await {
+                        let no = format!("power: that was refused: {}", fault.said);
+                        known = Some(power::refused(fault, ask, patience)?);
+                        journal.line(no).await;
+                    }
                 }
                 Move::Done(how) => {
                     self.amend(key, note(goal, *stage), note(goal, Stage::Done)).await?;
@@ -238,18 +276,17 @@ impl Datacenter {
         }
     }
 
-    /// A BMC that cannot ask for a shutdown is not waited for.
-    async fn patience(&self, target: &Target) -> Result<Patience, Fault> {
-        let patience = self.settings.patience.clone();
-        if patience.graceful.is_zero() {
-            return Ok(patience);
-        }
+    async fn tell(&self, target: &Target, ask: Ask) -> Result<(), Fault> {
+        let limit = self.settings.call;
+        self.bmcs.call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await).await
+    }
+
+    /// What the step wants, at this BMC.
+    async fn patience(&self, target: &Target, manner: Manner) -> Result<Patience, Fault> {
         let limit = self.settings.call;
         let ask = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
-        match self.bmcs.call(target, Priority::Operator, limit, ask).await? {
-            true => Ok(patience),
-            false => Ok(Patience { graceful: std::time::Duration::ZERO, ..patience }),
-        }
+        let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, ask).await?;
+        power::patience(&self.settings.patience, manner, can_shut_down)
     }
 
     pub(super) async fn read_power(
@@ -289,7 +326,9 @@ impl Datacenter {
         let seen = self.read_power(target, Priority::Operator).await?;
         let said = format!("power is {}", word(seen));
         Ok(match (goal, seen) {
-            (Goal::On, Power::On) | (Goal::Off, Power::Off) => Answer::Done(done(said)),
+            (Goal::On, Power::On) | (Goal::Off, Power::Off) => {
+                Answer::Done(Outcome { said, ..reached(goal, "") })
+            }
             (Goal::Cycle, _) => Answer::Differs(format!("{said}; a reboot leaves nothing to see")),
             (Goal::On | Goal::Off, _) => Answer::Differs(said),
         })
@@ -343,7 +382,7 @@ impl Datacenter {
 }
 
 /// A note, read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Remembered {
     Barred,
     Memo(Memo),
@@ -363,6 +402,15 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
     }
 }
 
+/// Before the first command the BMC was only read: whatever went wrong, nothing has happened.
+fn nothing_yet(fault: Fault) -> Fault {
+    match (fault.code.happened(), fault.code) {
+        (Happened::No, _) => fault,
+        (Happened::Maybe, Code::AnswerGarbled) => Fault::new(Code::BmcGarbled, fault.said),
+        (Happened::Maybe, _) => Fault::new(Code::BmcUnreachable, fault.said),
+    }
+}
+
 fn asking(ask: Ask, before: Stage, next: Stage) -> String {
     let what = match ask {
         Ask::Shutdown => "asking the operating system to shut down",
@@ -373,15 +421,45 @@ fn asking(ask: Ask, before: Stage, next: Stage) -> String {
     format!("power: {what}{again}")
 }
 
-fn said_of(goal: Goal, how: &str) -> String {
+/// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers.
+fn reached(goal: Goal, how: &str) -> Outcome {
     match goal {
-        Goal::On => format!("power is on: {how}"),
-        Goal::Off => format!("power is off: {how}"),
-        Goal::Cycle => format!("rebooted: {how}"),
+        Goal::On => done(format!("power is on: {how}")),
+        Goal::Off => Outcome {
+            said: format!("power is off: {how}"),
+            evidence: vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")],
+        },
+        Goal::Cycle => done(format!("rebooted: {how}")),
     }
 }
 
-const fn word(power: Power) -> &'static str {
+const fn course(goal: Goal, manner: Manner) -> Task {
+    Task::Power(Course { goal, manner })
+}
+
+/// How an effect wants power to be switched off.
+const fn manner_of(effect: &Effect) -> Manner {
+    match effect {
+        Effect::Reboot { manner, .. }
+        | Effect::Rma { manner, .. }
+        | Effect::Power { manner, .. } => *manner,
+        Effect::Ssh { .. }
+        | Effect::Netboot { .. }
+        | Effect::Repave { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Net { .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. } => Manner::CONFIGURED,
+    }
+}
+
+pub(super) fn two_effects() -> Fault {
+    Fault::new(Code::ProtocolBroken, "one key stands for two effects")
+}
+
+pub(super) const fn word(power: Power) -> &'static str {
     match power {
         Power::On => "on",
         Power::Off => "off",

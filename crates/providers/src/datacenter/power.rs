@@ -5,6 +5,7 @@
 //! first; what does not listen is cut off, where that is allowed. Asking for what already holds does no harm, so a course may
 //! be taken up again at any point.
 
+use model::effect::Manner;
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,71 @@ impl Default for Patience {
             change: Duration::from_secs(180),
             again: Duration::from_secs(30),
         }
+    }
+}
+
+impl Patience {
+    /// As a step wants it; where it is silent, as configured.
+    fn in_manner(&self, manner: Manner) -> Self {
+        let said = manner.graceful_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+        let graceful = said.unwrap_or(self.graceful);
+        // Whoever says that the machine gets no time says that it is cut off.
+        let cuts = said.is_some_and(|said| said.is_zero());
+        let force = manner.force.unwrap_or(self.force || cuts);
+        // A step that forbids a cut overrules a configuration that asks for nothing else.
+        let insists = manner.force == Some(false) && graceful.is_zero();
+        let graceful = if insists { Self::default().graceful } else { graceful };
+        Self { graceful, force, ..self.clone() }
+    }
+}
+
+/// The patience for one course at one BMC. One that cannot ask for a shutdown is not waited for, but cut off, where that
+/// is allowed.
+pub fn patience(
+    configured: &Patience,
+    manner: Manner,
+    can_shut_down: bool,
+) -> Result<Patience, Fault> {
+    let wanted = configured.in_manner(manner);
+    match (can_shut_down || wanted.graceful.is_zero(), wanted.force) {
+        (true, _) => Ok(wanted),
+        (false, true) => Ok(Patience { graceful: Duration::ZERO, ..wanted }),
+        (false, false) => {
+            let said = "the BMC cannot ask the operating system to shut down, and force is not allowed; allow it in the \
+                        step or in the configuration";
+            Err(Fault::new(Code::NotSupported, said))
+        }
+    }
+}
+
+/// Whether the patience matters for the next move: something is on that is to be switched off.
+pub const fn needs_patience(goal: Goal, stage: Stage, seen: Power) -> bool {
+    match (goal, stage, seen) {
+        (Goal::On, _, _) | (_, _, Power::Off) => false,
+        (
+            Goal::Off | Goal::Cycle,
+            Stage::Begun | Stage::Shutting(_) | Stage::Cutting(_),
+            Power::On | Power::Changing,
+        ) => true,
+        (
+            Goal::Off | Goal::Cycle,
+            Stage::Starting(_) | Stage::Done | Stage::Stopped,
+            Power::On | Power::Changing,
+        ) => false,
+    }
+}
+
+/// A shutdown was asked for and the BMC said no: nothing has happened. What is left of the patience, or why it ends here.
+pub fn refused(fault: Fault, ask: Ask, patience: &Patience) -> Result<Patience, Fault> {
+    match (ask, fault.code, patience.force) {
+        (Ask::Shutdown, Code::EffectFailed | Code::NotSupported, true) => {
+            Ok(Patience { graceful: Duration::ZERO, ..patience.clone() })
+        }
+        (Ask::Shutdown, Code::EffectFailed | Code::NotSupported, false) => {
+            let said = format!("{}; force is not allowed, so its power stays as it is", fault.said);
+            Err(Fault::new(fault.code, said))
+        }
+        (Ask::Shutdown | Ask::Cut | Ask::Start, _, _) => Err(fault),
     }
 }
 
@@ -233,6 +299,80 @@ mod tests {
                 Move::Fail(fault) => assert!(fault.said.contains(words), "{fault}"),
                 other => panic!("{stage:?}: {other:?}"),
             }
+        }
+    }
+
+    fn manner(graceful_seconds: Option<u32>, force: Option<bool>) -> Manner {
+        Manner { graceful_seconds, force }
+    }
+
+    /// Rows: what is configured, what the step says, what the BMC can. Columns: how long politely, and whether by force.
+    #[test]
+    fn a_step_has_its_say() {
+        let configured =
+            |seconds, force| Patience { graceful: Duration::from_secs(seconds), force, ..PATIENCE };
+        let table = [
+            (configured(60, true), manner(None, None), true, Some((60, true))),
+            (configured(60, true), manner(None, None), false, Some((0, true))),
+            (configured(60, true), manner(Some(5), None), true, Some((5, true))),
+            (configured(60, true), manner(Some(0), None), true, Some((0, true))),
+            (configured(60, true), manner(None, Some(false)), true, Some((60, false))),
+            (configured(60, true), manner(None, Some(false)), false, None),
+            (configured(60, false), manner(None, None), true, Some((60, false))),
+            (configured(60, false), manner(None, None), false, None),
+            (configured(60, false), manner(Some(0), None), false, Some((0, true))),
+            (configured(60, false), manner(Some(5), Some(true)), false, Some((0, true))),
+            (configured(0, true), manner(None, None), true, Some((0, true))),
+            (configured(0, true), manner(None, Some(false)), true, Some((60, false))),
+            (configured(0, true), manner(Some(9), Some(false)), true, Some((9, false))),
+        ];
+        for (configured, manner, can, expected) in table {
+            let found = patience(&configured, manner, can);
+            let found = found.map(|found| (found.graceful.as_secs(), found.force)).ok();
+            assert_eq!(found, expected, "{configured:?} {manner:?} can shut down: {can}");
+        }
+    }
+
+    #[test]
+    fn a_refused_shutdown_leads_to_force_or_to_a_fault() {
+        let no = |code| Fault::new(code, "the BMC said no");
+        let polite = Patience { force: false, ..PATIENCE };
+        for code in [Code::EffectFailed, Code::NotSupported] {
+            let left = refused(no(code), Ask::Shutdown, &PATIENCE).unwrap();
+            let cut = next(Cycle, Shutting(at(5)), Power::On, at(5), &left);
+            assert_eq!(cut, Move::Ask(Ask::Cut, Cutting(at(5))));
+            let fault = refused(no(code), Ask::Shutdown, &polite).unwrap_err();
+            assert!(fault.code == code && fault.said.contains("said no; force"), "{fault}");
+        }
+        for (code, ask) in [
+            (Code::BmcBusy, Ask::Shutdown),
+            (Code::AnswerLost, Ask::Shutdown),
+            (Code::EffectFailed, Ask::Cut),
+            (Code::NotSupported, Ask::Start),
+        ] {
+            assert_eq!(refused(no(code), ask, &PATIENCE), Err(no(code)), "{code:?} {ask:?}");
+        }
+    }
+
+    /// Without force no course ever cuts, whatever the machine does.
+    #[test]
+    fn what_is_forbidden_is_not_asked() {
+        let polite = Patience { force: false, ..PATIENCE };
+        for goal in [Off, Cycle] {
+            let mut stage = Begun;
+            let mut fault = None;
+            for second in 0..1_000 {
+                match next(goal, stage, Power::On, at(second), &polite) {
+                    Move::Ask(Ask::Shutdown, next) => stage = next,
+                    Move::Look => {}
+                    Move::Fail(found) => {
+                        fault = Some(found);
+                        break;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(fault.map(|fault| fault.code), Some(Code::ReadBackDiffers));
         }
     }
 

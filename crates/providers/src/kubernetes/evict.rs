@@ -146,6 +146,14 @@ impl Cluster {
         Ok(pass)
     }
 
+    /// The pods that must go before the node is empty, without asking any of them to.
+    pub async fn occupants(&self, node: &str) -> Result<Vec<Pod>, Fault> {
+        check_name("node", node)?;
+        let pods = self.pods_of(node).await?;
+        let stays = |pod: &&core::Pod| fate(pod, Timestamp::now()) == Fate::LeftAlone;
+        Ok(pods.iter().filter(|pod| !stays(pod)).map(name_of).collect())
+    }
+
     async fn pods_of(&self, node: &str) -> Result<Vec<core::Pod>, Fault> {
         let pods: Api<core::Pod> = Api::all(self.client.clone());
         let ask = Ask::new("list", "pods of node", node);

@@ -1,5 +1,5 @@
-//! Nodes: how one is, and what we may set on it. Labels are patched one by one; taints are one list to the API server, so
-//! they are read, changed and written back under the version that was read.
+//! Nodes: how one is, and what we may set on it. Labels are patched one by one. Taints are one list to the API server, and a
+//! cordon is somebody's, so they are read, changed and written back under the version that was read.
 
 use super::fault::{self, Ask};
 use super::{Cluster, FIELD_MANAGER, check_name};
@@ -9,8 +9,10 @@ use model::fault::{Code, Fault};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// How often a list is read anew because somebody else wrote in between.
+/// How often a node is read anew because somebody else wrote in between.
 const MAX_RACES: usize = 4;
+/// Where a cordon of ours says whose it is.
+const CORDONED_BY: &str = "farrier/cordoned-by";
 
 /// A machine as its cluster sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub struct Node {
     pub uid: String,
     pub ready: bool,
     pub schedulable: bool,
+    /// Who cordoned it, where that was one of ours.
+    pub cordoned_by: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub internal_addresses: Vec<String>,
@@ -73,16 +77,53 @@ impl Effect {
     }
 }
 
+impl Node {
+    /// Whether an uncordon for `whose` leaves a cordon as it is, because it is another's.
+    pub fn is_left_alone(&self, whose: Option<&str>) -> bool {
+        whose.is_some() && self.cordoned_by.as_deref() != whose
+    }
+}
+
 impl Cluster {
     /// The node of this name, or nothing when the cluster does not know it.
     pub async fn node(&self, name: &str) -> Result<Option<Node>, Fault> {
         Ok(self.raw_node(name).await?.map(read))
     }
 
-    /// Says whether new pods may be put on the node.
-    pub async fn cordon(&self, name: &str, on: bool) -> Result<Node, Fault> {
-        let node = self.patch_node(name, json!({ "spec": { "unschedulable": on } })).await?;
-        self.hold(&node, node.schedulable != on, "unschedulable", &on.to_string())?;
+    /// Lets no new pods onto the node, and writes down who wanted that. A node that is cordoned already stays as it is: the
+    /// cordon is somebody else's.
+    pub async fn cordon(&self, name: &str, by: &str) -> Result<Node, Fault> {
+        let node = self.change_node(name, |node| {
+            let open = !node.spec.as_ref().and_then(|spec| spec.unschedulable).unwrap_or(false);
+            open.then(|| {
+                json!({
+                    "metadata": { "annotations": { CORDONED_BY: by } },
+                    "spec": { "unschedulable": true },
+                })
+            })
+        });
+        let node = node.await?.ok_or_else(|| self.not_a_node(name))?;
+        self.hold(&node, !node.schedulable, "unschedulable", "true")?;
+        Ok(node)
+    }
+
+    /// Lets new pods onto the node again; with `whose` only if it was cordoned by that one. Nothing, when the cluster does
+    /// not know the node.
+    pub async fn uncordon(&self, name: &str, whose: Option<&str>) -> Result<Option<Node>, Fault> {
+        let node = self.change_node(name, |node| {
+            let seen = read(node.clone());
+            (!seen.schedulable && !seen.is_left_alone(whose)).then(|| {
+                json!({
+                    "metadata": { "annotations": { CORDONED_BY: null } },
+                    "spec": { "unschedulable": false },
+                })
+            })
+        });
+        let node = node.await?;
+        if let Some(node) = &node {
+            let as_asked = node.schedulable || node.is_left_alone(whose);
+            self.hold(node, as_asked, "unschedulable", "false")?;
+        }
         Ok(node)
     }
 
@@ -100,28 +141,33 @@ impl Cluster {
 
     /// Sets taints and removes others. A taint is known by its key and its effect.
     pub async fn taint(&self, name: &str, set: &[Taint], remove: &[Taint]) -> Result<Node, Fault> {
+        let node = self.change_node(name, |node| {
+            let had = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
+            let wanted = retaint(&had, set, remove);
+            (wanted != had).then(|| json!({ "spec": { "taints": wanted } }))
+        });
+        node.await?.ok_or_else(|| self.not_a_node(name))
+    }
+
+    /// Reads the node and writes what is to be changed, if anything, unless somebody else wrote in between: then it is read
+    /// again. Nothing, when the cluster does not know the node.
+    async fn change_node(
+        &self,
+        name: &str,
+        change: impl Fn(&core::Node) -> Option<Value>,
+    ) -> Result<Option<Node>, Fault> {
         let ask = Ask::new("patch", "nodes", name);
         for _ in 0..MAX_RACES {
-            let Some(node) = self.raw_node(name).await? else {
-                return Err(self.not_a_node(name));
-            };
-            let version = node.metadata.resource_version.clone();
-            let had = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-            let wanted = retaint(&had, set, remove);
-            if wanted == had {
-                return self.node(name).await?.ok_or_else(|| self.not_a_node(name));
-            }
-            let patch = json!({
-                "metadata": { "resourceVersion": version },
-                "spec": { "taints": wanted },
-            });
+            let Some(node) = self.raw_node(name).await? else { return Ok(None) };
+            let Some(mut patch) = change(&node) else { return Ok(Some(read(node))) };
+            patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
             match self.call(&ask, conflict(self.send_patch(name, &patch))).await? {
-                Some(node) => return self.meant(&ask, node).map(read),
+                Some(node) => return self.meant(&ask, node).map(read).map(Some),
                 None => tokio::task::yield_now().await,
             }
         }
         let said = format!(
-            "{} was asked to patch the taints of node `{name}`, and somebody else changed the node {MAX_RACES} times meanwhile",
+            "{} was asked to patch node `{name}`, and somebody else changed the node {MAX_RACES} times meanwhile",
             self.address
         );
         Err(Fault::new(Code::EffectFailed, said))
@@ -225,6 +271,7 @@ fn read(node: core::Node) -> Node {
             .iter()
             .any(|condition| condition.kind == "Ready" && condition.status == "True"),
         schedulable: !spec.unschedulable.unwrap_or(false),
+        cordoned_by: node.metadata.annotations.and_then(|mut all| all.remove(CORDONED_BY)),
         labels: node.metadata.labels.unwrap_or_default(),
         taints: taints
             .into_iter()

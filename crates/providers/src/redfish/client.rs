@@ -4,6 +4,7 @@
 //! the same device, renews a session once, reads collections page by page, and changes a resource only
 //! when it still is what it was. Each method ends with a decoded resource or a fault.
 
+use super::certificate::Certificate;
 use super::decode::{Doc, Part, exact_path, local_path};
 use super::endpoint::{Endpoint, ROOT};
 use super::login::{Manner, Opened, Pass, Session, first_manner};
@@ -55,11 +56,7 @@ impl Link {
         trust: Trust,
         settings: &Settings,
     ) -> Result<(Self, Doc), Fault> {
-        let wire = Arc::new(Wire::new(endpoint, trust, settings.timeouts)?);
-        let sessions_path = format!("{ROOT}/SessionService/Sessions");
-        let session = Mutex::new(None);
-        let manner = Manner::Basic;
-        let mut link = Self { wire, login, manner, sessions_path, session };
+        let mut link = Self::unopened(endpoint, login, trust, settings)?;
         let root = link.read_root(settings.auth).await?;
         let offered = root.root().get("Links").link("Sessions");
         link.manner = first_manner(settings.auth, offered.is_some());
@@ -79,6 +76,19 @@ impl Link {
         Ok((link, root))
     }
 
+    /// A link that nothing was said over yet.
+    pub fn unopened(
+        endpoint: Endpoint,
+        login: Login,
+        trust: Trust,
+        settings: &Settings,
+    ) -> Result<Self, Fault> {
+        let wire = Arc::new(Wire::new(endpoint, trust, settings.timeouts)?);
+        let sessions_path = format!("{ROOT}/SessionService/Sessions");
+        let (manner, session) = (Manner::Basic, Mutex::new(None));
+        Ok(Self { wire, login, manner, sessions_path, session })
+    }
+
     /// A session is proof that the login is right. Otherwise something is read that is not for
     /// everybody, so that a wrong password is found here and not by the first who changes something.
     async fn prove(&self, root: &Doc) -> Result<(), Fault> {
@@ -90,16 +100,33 @@ impl Link {
 
     /// The root is open to everybody by the standard, but not on every device.
     async fn read_root(&self, auth: Auth) -> Result<Doc, Fault> {
-        let path = format!("{ROOT}/");
-        if auth != Auth::Basic {
-            let question = reading(&path);
-            let reply = self.send_following(question.clone(), &Pass(Vec::new())).await?;
-            if reply.status != StatusCode::UNAUTHORIZED {
-                let reply = verdict::judge(self.endpoint(), &question, reply)?;
-                return self.doc(&path, &reply);
-            }
+        if auth != Auth::Basic
+            && let Some(root) = self.open_root().await?
+        {
+            return Ok(root);
         }
-        self.get(&path).await
+        self.get(&format!("{ROOT}/")).await
+    }
+
+    /// The root as strangers see it, where they do.
+    pub async fn open_root(&self) -> Result<Option<Doc>, Fault> {
+        let path = format!("{ROOT}/");
+        let question = reading(&path);
+        let reply = self.send_following(question.clone(), &Pass(Vec::new())).await?;
+        if reply.status == StatusCode::UNAUTHORIZED {
+            return Ok(None);
+        }
+        let reply = verdict::judge(self.endpoint(), &question, reply)?;
+        self.doc(&path, &reply).map(Some)
+    }
+
+    /// Connects, and says nothing.
+    pub async fn knock(&self) -> Result<(), Fault> {
+        self.wire.knock().await
+    }
+
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.wire.certificate()
     }
 
     pub fn endpoint(&self) -> &Endpoint {

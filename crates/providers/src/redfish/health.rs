@@ -41,6 +41,8 @@ pub struct HealthReport {
     pub overall: Health,
     pub bad: Vec<BadPart>,
     pub redundancy: Vec<Redundancy>,
+    /// How many sensors, fans and supplies were looked at.
+    pub looked_at: usize,
     /// What could not be read, each with its reason.
     pub skipped: Vec<String>,
 }
@@ -79,6 +81,7 @@ impl System {
             overall: Health::of(system.root()),
             bad: Vec::new(),
             redundancy: Vec::new(),
+            looked_at: 0,
             skipped: Vec::new(),
         };
         let links = system.root().get("Links");
@@ -102,6 +105,7 @@ impl System {
         {
             let Some(doc) = self.followed(part, name, &mut report.skipped).await? else { continue };
             for list in lists {
+                report.looked_at += doc.root().list(list).count();
                 report.bad.extend(doc.root().list(list).filter_map(ill));
             }
             report.redundancy.extend(doc.root().list("Redundancy").map(redundancy));
@@ -113,7 +117,7 @@ impl System {
             report.bad.extend(ill(doc.root()));
             report.redundancy.extend(doc.root().list(field).map(redundancy));
         }
-        self.sense(part, &mut report.bad, &mut report.skipped).await
+        self.sense(part, report).await
     }
 
     async fn followed(
@@ -129,16 +133,14 @@ impl System {
     }
 
     /// The newer list of sensors, where a device can send it whole: one by one it would take minutes.
-    async fn sense(
-        &self,
-        chassis: Part<'_>,
-        bad: &mut Vec<BadPart>,
-        skipped: &mut Skipped,
-    ) -> Result<(), Fault> {
+    async fn sense(&self, chassis: Part<'_>, report: &mut HealthReport) -> Result<(), Fault> {
         let Some(path) = chassis.link("Sensors").filter(|_| self.expands) else { return Ok(()) };
         let whole = format!("{path}?$expand=.($levels=1)");
-        let Some(list) = self.link.glance(&whole, skipped).await? else { return Ok(()) };
-        bad.extend(list.root().list("Members").take(MAX_MEMBERS).filter_map(ill));
+        let Some(list) = self.link.glance(&whole, &mut report.skipped).await? else {
+            return Ok(());
+        };
+        report.looked_at += list.root().list("Members").take(MAX_MEMBERS).count();
+        report.bad.extend(list.root().list("Members").take(MAX_MEMBERS).filter_map(ill));
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use super::system::System;
 use model::fault::Fault;
 
 const MIB_PER_GIB: f64 = 1024.0;
+/// The most managers of one System that are asked for their version.
+const MAX_MANAGERS: usize = 8;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
@@ -19,6 +21,8 @@ pub struct Inventory {
     pub sku: Option<String>,
     pub uuid: Option<String>,
     pub bios_version: Option<String>,
+    /// The firmware of the BMC itself.
+    pub bmc_version: Option<String>,
     pub cpus: Vec<Cpu>,
     /// All memory as the System sums it up, or else the sum of its modules.
     pub memory_mib: Option<u64>,
@@ -102,6 +106,7 @@ impl System {
             sku: part.text("SKU"),
             uuid: part.text("UUID"),
             bios_version: part.text("BiosVersion"),
+            bmc_version: self.bmc_version(part, &mut skipped).await?,
             cpus: processors.iter().filter(|one| is_kind(one, "CPU")).map(cpu).collect(),
             gpus: processors.iter().filter(|one| is_kind(one, "GPU")).map(gpu).collect(),
             memory_mib: summed
@@ -114,6 +119,22 @@ impl System {
             firmware: self.firmware_or_less(&mut skipped).await?,
             skipped,
         })
+    }
+
+    /// The version of the first manager that says one: a System has one BMC, and perhaps helpers of it.
+    async fn bmc_version(
+        &self,
+        part: Part<'_>,
+        skipped: &mut Skipped,
+    ) -> Result<Option<String>, Fault> {
+        let links = part.get("Links");
+        for path in links.list("ManagedBy").filter_map(Part::as_link).take(MAX_MANAGERS) {
+            let manager = self.link.glance(&path, skipped).await?;
+            if let Some(version) = manager.and_then(|doc| doc.root().text("FirmwareVersion")) {
+                return Ok(Some(version));
+            }
+        }
+        Ok(None)
     }
 
     /// The versions of everything that the BMC can update.
@@ -167,7 +188,11 @@ impl System {
         Ok(disks)
     }
 
-    async fn nics(&self, part: Part<'_>, skipped: &mut Skipped) -> Result<Vec<Nic>, Fault> {
+    pub(super) async fn nics(
+        &self,
+        part: Part<'_>,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Nic>, Fault> {
         let listed = self.parts(part, "EthernetInterfaces", skipped).await?;
         let nics: Vec<Nic> = listed.iter().filter_map(|nic| self.nic(nic)).collect();
         // Servers without that list show their cards as parts of the chassis.

@@ -44,6 +44,15 @@ impl System {
         Ok(entries)
     }
 
+    /// The names of the event logs. A device that has none is told apart from one whose logs are empty.
+    pub async fn logs(&self) -> Result<Vec<String>, Fault> {
+        let services = self.log_services(&mut Skipped::new()).await?;
+        match services.is_empty() {
+            true => Err(self.lacks("event log")),
+            false => Ok(services.iter().map(|service| service.name().to_owned()).collect()),
+        }
+    }
+
     /// The event logs of the System, or of its managers when it has none.
     async fn log_services(&self, skipped: &mut Skipped) -> Result<Vec<Doc>, Fault> {
         let system = self.read().await?;

@@ -48,7 +48,7 @@ impl Power {
         }
     }
 
-    fn parse(word: &str) -> Option<Self> {
+    pub(super) fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|power| power.as_str().eq_ignore_ascii_case(word))
     }
 }

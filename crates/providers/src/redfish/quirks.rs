@@ -26,11 +26,10 @@ struct Row {
     model: &'static str,
     quirk: Quirk,
     /// How it is known. Nobody may delete a row without knowing what it was for.
-    #[allow(dead_code, reason = "for people, and held to be there by a test")]
     reason: &'static str,
 }
 
-const TABLE: [Row; 6] = [
+const TABLE: [Row; 7] = [
     Row {
         vendor: "nvidia",
         model: "",
@@ -67,6 +66,13 @@ const TABLE: [Row; 6] = [
         model: "",
         quirk: Quirk::NoMac("00:00:00:00:00:00"),
         reason: "ports without a card in them are listed with an address of zeros by several vendors",
+    },
+    Row {
+        vendor: "",
+        model: "",
+        quirk: Quirk::NoMac("be:3a:f2:b6:05:9f"),
+        reason: "the USB network between a host and its BMC has this address on boards of several makers, Supermicro's \
+                 interface ToManager among them, and so it tells no machine from another",
     },
 ];
 
@@ -112,6 +118,12 @@ impl Quirks {
         })
     }
 
+    /// How these are known, for people. What holds for everybody is left out.
+    pub fn reasons(&self) -> Vec<&'static str> {
+        let holds = |row: &&Row| !row.vendor.is_empty() && self.0.contains(&row.quirk);
+        TABLE.iter().filter(holds).map(|row| row.reason).collect()
+    }
+
     /// A MAC address in small letters with colons, unless it stands for none.
     pub fn mac(&self, text: &str) -> Option<String> {
         let mac = super::system::plain_mac(text)?;
@@ -134,6 +146,7 @@ mod tests {
         assert_eq!((of("Dell Inc.").apply_time(), of("").apply_time()), (Some("OnReset"), None));
         assert_eq!((of("Supermicro").cd(), of("HPE").cd()), (Some("UsbCd"), None));
         assert_eq!(of("").mac("00-00-00-00-00-00"), None);
+        assert_eq!(of("Supermicro").mac("BE:3A:F2:B6:05:9F"), None);
         assert_eq!(of("").mac("94:6D:AE:91:FB:22").as_deref(), Some("94:6d:ae:91:fb:22"));
     }
 

@@ -74,12 +74,27 @@ impl Bmc {
             Some(id) => self.named(&candidates, id).await?,
             None => self.recognised(&candidates, wanted).await?,
         };
+        Ok(self.built(&candidates, chosen))
+    }
+
+    /// Every computer behind the BMC; the one alone that the endpoint names, where it does.
+    pub async fn hosts(&self) -> Result<Vec<System>, Fault> {
+        let candidates = self.candidates().await?;
+        if let Some(id) = self.endpoint().system().map(last_piece) {
+            let chosen = self.named(&candidates, id).await?;
+            return Ok(vec![self.built(&candidates, chosen)]);
+        }
+        let hosts = candidates.iter().filter(|candidate| candidate.overview.host);
+        Ok(hosts.map(|host| self.built(&candidates, host.chosen())).collect())
+    }
+
+    fn built(&self, candidates: &[Candidate], chosen: Chosen) -> System {
         let board = |candidate: &&Candidate| !candidate.overview.host;
         let boards = candidates.iter().filter(board).map(|board| board.doc.path.clone()).collect();
         let hosts = candidates.iter().filter(|candidate| candidate.overview.host).count();
         let root = self.root.root();
         let expand = root.get("ProtocolFeaturesSupported").get("ExpandQuery");
-        Ok(System {
+        System {
             link: self.link.clone(),
             path: chosen.path,
             quirks: chosen.quirks,
@@ -88,7 +103,7 @@ impl Bmc {
             expands: expand.flag("NoLinks") == Some(true),
             update_service: root.link("UpdateService"),
             all_chassis: root.link("Chassis").filter(|_| hosts == 1),
-        })
+        }
     }
 
     async fn candidates(&self) -> Result<Vec<Candidate>, Fault> {

@@ -6,6 +6,7 @@
 //! close them without a word, and a change that runs into that would be in doubt for nothing.
 
 use super::Timeouts;
+use super::certificate::Certificate;
 use super::endpoint::Endpoint;
 use super::trust::{Fingerprint, Judge, Trust};
 use http_body_util::{BodyExt, Full, Limited};
@@ -94,6 +95,16 @@ impl Wire {
 
     pub fn fingerprint(&self) -> Option<Fingerprint> {
         self.tls.as_ref().and_then(|(judge, _)| judge.shown())
+    }
+
+    /// The certificate that was shown last, whether it was believed or not.
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.tls.as_ref().and_then(|(judge, _)| judge.certificate())
+    }
+
+    /// Connects, and says nothing.
+    pub async fn knock(&self) -> Result<(), Fault> {
+        self.connect().await.map(drop)
     }
 
     /// Asks once. A read over a connection that turns out to be dead is asked again over a new one.

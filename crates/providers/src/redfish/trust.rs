@@ -5,6 +5,7 @@
 //! key, and it must do so before anything is sent to it. What was seen is kept, so that the caller
 //! can record it and so that a refusal can name it.
 
+use super::certificate::Certificate;
 use super::endpoint::Endpoint;
 use model::fault::{Code, Fault};
 use ring::digest::{SHA256, digest};
@@ -47,7 +48,7 @@ pub enum Trust {
 }
 
 impl Fingerprint {
-    fn of(certificate: &CertificateDer<'_>) -> Self {
+    pub(super) fn of_bytes(certificate: &[u8]) -> Self {
         let mut bytes = [0; BYTES];
         bytes.copy_from_slice(digest(&SHA256, certificate).as_ref());
         Self(bytes)
@@ -125,7 +126,7 @@ pub(super) struct Judge {
     algorithms: WebPkiSupportedAlgorithms,
     /// What is trusted on first use: given from outside, or seen in the first whole handshake.
     known: OnceLock<Fingerprint>,
-    shown: Mutex<Option<Fingerprint>>,
+    shown: Mutex<Option<CertificateDer<'static>>>,
 }
 
 impl Judge {
@@ -156,7 +157,14 @@ impl Judge {
 
     /// The certificate that was shown last, whether it was believed or not.
     pub fn shown(&self) -> Option<Fingerprint> {
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.as_ref().map(|certificate| Fingerprint::of_bytes(certificate))
+    }
+
+    /// The same, read.
+    pub fn certificate(&self) -> Option<Certificate> {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        shown.as_ref().map(|certificate| Certificate::read(certificate))
     }
 
     /// A handshake was completed: from now on, this is the one.
@@ -204,8 +212,9 @@ impl ServerCertVerifier for Judge {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let shown = Fingerprint::of(end_entity);
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(shown);
+        let shown = Fingerprint::of_bytes(end_entity);
+        let kept = Some(end_entity.clone().into_owned());
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = kept;
         let believed = match &self.rule {
             Rule::Authority(verifier) => {
                 return verifier.verify_server_cert(

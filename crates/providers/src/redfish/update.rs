@@ -5,10 +5,11 @@
 //! it names, and the versions it shows afterwards, tell the rest.
 
 use super::client::Accepted;
+use super::decode::Part;
 use super::system::System;
 use super::task::TaskRef;
 use model::fault::Fault;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 const ACTION: &str = "#UpdateService.SimpleUpdate";
 
@@ -21,9 +22,8 @@ impl System {
         image_url: &str,
         targets: &[String],
     ) -> Result<Option<TaskRef>, Fault> {
-        let path = self.update_service.as_deref().ok_or_else(|| self.lacks("update service"))?;
-        let service = self.link.get(path).await?;
-        let action = service.root().get("Actions").get(ACTION);
+        let action = self.update_action().await?;
+        let action = Part(&action);
         let target = action.link("target").ok_or_else(|| self.lacks("SimpleUpdate action"))?;
         let protocols = action.texts("TransferProtocol@Redfish.AllowableValues");
         let scheme = image_url.split("://").next().unwrap_or_default().to_ascii_uppercase();
@@ -40,5 +40,16 @@ impl System {
         }
         let accepted: Accepted = self.link.post(&target, &body.into()).await?;
         Ok(TaskRef::named_by(&accepted))
+    }
+
+    /// The action by which an update is asked for.
+    pub(super) async fn update_action(&self) -> Result<Value, Fault> {
+        let path = self.update_service.as_deref().ok_or_else(|| self.lacks("update service"))?;
+        let service = self.link.get(path).await?;
+        let action = service.root().get("Actions").get(ACTION);
+        match action.link("target") {
+            Some(_) => Ok(action.0.clone()),
+            None => Err(self.lacks("SimpleUpdate action")),
+        }
     }
 }

@@ -5,8 +5,11 @@
 
 use super::job::{Ending, Job};
 use super::ledger::Entry;
+use super::node::Node;
 use model::condition::{ConditionType, Evidence};
-use model::effect::{Answer, Effect, Expect, Key, NetbootMode, Outcome, RebootMode, RmaAction};
+use model::effect::{
+    Answer, Effect, Expect, Key, NetbootMode, Outcome, PowerTo, RebootMode, RmaAction,
+};
 use model::fault::{Code, Fault};
 use model::id::MachineId;
 use model::time::{Timestamp, spoken};
@@ -37,6 +40,8 @@ pub struct Hardware {
     pub image: String,
     pub cluster: Option<String>,
     pub cordoned: bool,
+    #[serde(default)]
+    pub node: Node,
     pub network: String,
     /// True once it was marked for return to the vendor.
     pub marked: bool,
@@ -56,6 +61,7 @@ impl Hardware {
             image: FACTORY_IMAGE.into(),
             cluster: None,
             cordoned: false,
+            node: Node::default(),
             network: String::new(),
             marked: false,
             acts: 0,
@@ -70,9 +76,22 @@ impl Hardware {
         }
         let job = match self.refusal(effect) {
             Some(fault) => Job::ended(effect.clone(), now, Ending::Refused { fault }),
-            None => Job::begun(effect.clone(), now, takes_ms),
+            None => Job {
+                already: self.look(key, effect).is_ok(),
+                ..Job::begun(effect.clone(), now, takes_ms)
+            },
         };
+        self.shut_the_door(key, effect);
         self.remember(key, job);
+    }
+
+    /// A drain cordons before it evicts, whether or not it gets to its end.
+    fn shut_the_door(&mut self, key: &Key, effect: &Effect) {
+        if let Effect::Drain { cluster_ref, .. } = effect
+            && self.member_of(cluster_ref)
+        {
+            self.cordon_for(key);
+        }
     }
 
     /// Lets every job that is due by now act, in the order in which they finish.
@@ -87,10 +106,10 @@ impl Hardware {
         due.sort();
         for (at, key) in due {
             let Some(mut job) = self.jobs.remove(&key) else { continue };
-            self.act(&job.effect, at);
+            self.act(&key, &job.effect, at);
             self.acts += 1;
             job.applied = true;
-            job.ending = Some(Ending::of(self.read_back(&job)));
+            job.ending = Some(Ending::of(self.read_back(&key, &job)));
             ledger.push(Entry::applied(machine, &key, &job.effect, self.acts));
             self.jobs.insert(key, job);
         }
@@ -106,7 +125,7 @@ impl Hardware {
             Some(Ok(outcome)) => Answer::Done(outcome),
             Some(Err(_)) => Answer::Stopped,
             None => {
-                self.break_off(key, Ending::Stopped { at: now });
+                self.break_off(key, Ending::Stopped { at: now }, now);
                 Answer::Stopped
             }
         }
@@ -117,22 +136,37 @@ impl Hardware {
     pub fn fail(&mut self, key: &Key, effect: &Effect, fault: &Fault, now: Timestamp) {
         let ending = Ending::Failed { fault: fault.clone() };
         if self.jobs.contains_key(key) {
-            self.break_off(key, ending);
+            self.break_off(key, ending, now);
         } else {
+            self.shut_the_door(key, effect);
             self.remember(key, Job::ended(effect.clone(), now, ending));
         }
     }
 
     /// Ends a job that is under way without its goal. What it did so far stays.
-    fn break_off(&mut self, key: &Key, ending: Ending) {
+    fn break_off(&mut self, key: &Key, ending: Ending, now: Timestamp) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         if job.ending.is_some() {
             return;
         }
+        let before = job.clone();
         job.ending = Some(ending);
-        if matches!(job.effect, Effect::Repave { .. }) {
-            self.image = PARTIAL_IMAGE.into();
-            self.cluster = None;
+        match &before.effect {
+            Effect::Repave { .. } => {
+                self.image = PARTIAL_IMAGE.into();
+                self.leave();
+            }
+            Effect::Drain { .. } => self.half_drain(&before, now),
+            Effect::Ssh { .. }
+            | Effect::Reboot { .. }
+            | Effect::Netboot { .. }
+            | Effect::Join { .. }
+            | Effect::Leave { .. }
+            | Effect::Verify { .. }
+            | Effect::Net { .. }
+            | Effect::Rma { .. }
+            | Effect::Uncordon { .. }
+            | Effect::Power { .. } => {}
         }
     }
 
@@ -185,12 +219,15 @@ impl Hardware {
             Effect::Ssh { .. }
             | Effect::Net { .. }
             | Effect::Join { .. }
-            | Effect::Reboot { mode: RebootMode::InBand } => self.silence(),
-            Effect::Reboot { mode: RebootMode::Bmc }
+            | Effect::Reboot { mode: RebootMode::InBand, .. } => self.silence(),
+            Effect::Reboot { mode: RebootMode::Bmc, .. }
             | Effect::Netboot { .. }
             | Effect::Leave { .. }
             | Effect::Verify { .. }
-            | Effect::Rma { .. } => None,
+            | Effect::Rma { .. }
+            | Effect::Drain { .. }
+            | Effect::Uncordon { .. }
+            | Effect::Power { .. } => None,
         }
     }
 
@@ -206,31 +243,35 @@ impl Hardware {
         Some(Fault::new(Code::HostUnreachable, said))
     }
 
-    fn act(&mut self, effect: &Effect, at: Timestamp) {
+    fn act(&mut self, key: &Key, effect: &Effect, at: Timestamp) {
         match effect {
             Effect::Ssh { command, .. } => self.run(command),
             Effect::Reboot { .. } => self.boot(at),
             Effect::Netboot { mode } => self.netboot = *mode,
             Effect::Repave { image } => {
                 self.image = image.clone();
-                self.cluster = None;
+                self.leave();
                 self.cordoned = false;
                 // PXE is for one boot: the next one finds the new image on disk.
                 self.netboot = NetbootMode::Disk;
                 self.boot(at);
             }
-            Effect::Join { cluster_ref } => {
-                self.cluster = Some(cluster_ref.clone());
-                self.cordoned = false;
-            }
+            Effect::Join { cluster_ref, labels, taints } => self.join(cluster_ref, labels, taints),
             Effect::Leave { cluster_ref } => {
                 if self.member_of(cluster_ref) {
-                    self.cluster = None;
+                    self.leave();
                 }
             }
+            Effect::Drain { .. } => self.node.pods = 0,
+            Effect::Uncordon { cluster_ref, own } => self.uncordon_for(key, cluster_ref, *own),
+            Effect::Power { to: PowerTo::Off, .. } => self.power = Power::Off,
+            Effect::Power { to: PowerTo::On, .. } => match self.power {
+                Power::On => {}
+                Power::Off => self.boot(at),
+            },
             Effect::Verify { .. } => {}
             Effect::Net { document } => self.network = document.clone(),
-            Effect::Rma { action } => match action {
+            Effect::Rma { action, .. } => match action {
                 RmaAction::PowerOff => self.power = Power::Off,
                 RmaAction::Mark => self.marked = true,
                 RmaAction::Record => {}
@@ -241,8 +282,11 @@ impl Hardware {
     /// The few commands that change something the simulation can see.
     fn run(&mut self, command: &str) {
         if command.contains("kubectl uncordon") {
-            self.cordoned = false;
-        } else if command.contains("kubectl cordon") || command.contains("kubectl drain") {
+            self.uncordon();
+        } else if command.contains("kubectl drain") {
+            self.cordoned = true;
+            self.node.pods = 0;
+        } else if command.contains("kubectl cordon") {
             self.cordoned = true;
         }
     }
@@ -253,13 +297,8 @@ impl Hardware {
         self.booted_at = at;
     }
 
-    /// An empty reference means any cluster.
-    fn member_of(&self, cluster_ref: &str) -> bool {
-        self.cluster.as_ref().is_some_and(|own| cluster_ref.is_empty() || own == cluster_ref)
-    }
-
     /// Looks whether what was done is what was wanted.
-    fn read_back(&self, job: &Job) -> Result<Outcome, Fault> {
+    fn read_back(&self, key: &Key, job: &Job) -> Result<Outcome, Fault> {
         let differs = |code| move |seen: String| Fault::new(code, seen);
         match &job.effect {
             Effect::Ssh { .. } => Ok(outcome("Exit status 0", None)),
@@ -271,7 +310,7 @@ impl Hardware {
                 let seen = format!("boot {} is older than the request", self.boot_id);
                 Err(Fault::new(Code::ReadBackDiffers, seen))
             }
-            Effect::Rma { action: RmaAction::Record } => {
+            Effect::Rma { action: RmaAction::Record, .. } => {
                 let (image, boot) = (&self.image, self.boot_id);
                 Ok(outcome(format!("Recorded: image {image}, boot {boot}"), None))
             }
@@ -280,7 +319,11 @@ impl Hardware {
                 Ok(self.look_in_cluster(cluster_ref, *expect).1)
             }
             Effect::Verify { expect: Expect::Ready, .. } => {
-                self.look(&job.effect).map_err(differs(Code::NotInCluster))
+                self.look(key, &job.effect).map_err(differs(Code::NotInCluster))
+            }
+            Effect::Power { to, .. } if job.already => {
+                let seen = self.look(key, &job.effect).map_err(differs(Code::ReadBackDiffers))?;
+                Ok(Outcome { said: format!("It was {} already", word(*to)), ..seen })
             }
             Effect::Verify { expect: Expect::Drained, .. }
             | Effect::Netboot { .. }
@@ -288,12 +331,17 @@ impl Hardware {
             | Effect::Join { .. }
             | Effect::Leave { .. }
             | Effect::Net { .. }
-            | Effect::Rma { .. } => self.look(&job.effect).map_err(differs(Code::ReadBackDiffers)),
+            | Effect::Rma { .. }
+            | Effect::Drain { .. }
+            | Effect::Uncordon { .. }
+            | Effect::Power { .. } => {
+                self.look(key, &job.effect).map_err(differs(Code::ReadBackDiffers))
+            }
         }
     }
 
     /// Whether the goal of an effect holds now, or what is seen instead.
-    pub fn look(&self, effect: &Effect) -> Result<Outcome, String> {
+    pub fn look(&self, key: &Key, effect: &Effect) -> Result<Outcome, String> {
         match effect {
             Effect::Ssh { .. } => Err("what a command did cannot be observed".into()),
             Effect::Reboot { .. } => Err("a reboot asked for earlier cannot be observed".into()),
@@ -307,8 +355,7 @@ impl Hardware {
                 Ok(outcome(format!("Image {image} is on disk"), Some(seen)))
             }
             Effect::Repave { .. } => Err(format!("image {} is on disk", self.image)),
-            Effect::Join { cluster_ref } if self.member_of(cluster_ref) => Ok(self.membership()),
-            Effect::Join { .. } => Err(self.membership().said),
+            Effect::Join { .. } => self.look_joined(effect),
             Effect::Leave { cluster_ref } if self.member_of(cluster_ref) => {
                 Err(self.membership().said)
             }
@@ -321,7 +368,22 @@ impl Hardware {
                 Ok(outcome("The network is configured as wanted", None))
             }
             Effect::Net { .. } => Err("the network is configured otherwise".into()),
-            Effect::Rma { action } => self.look_rma(*action),
+            Effect::Rma { action, .. } => self.look_rma(*action),
+            Effect::Drain { cluster_ref, .. } => self.look_emptied(cluster_ref),
+            Effect::Uncordon { cluster_ref, own } => self.look_uncordoned(key, cluster_ref, *own),
+            Effect::Power { to, .. } => self.look_power(*to),
+        }
+    }
+
+    fn look_power(&self, to: PowerTo) -> Result<Outcome, String> {
+        match (to, self.power) {
+            (PowerTo::On, Power::On) => {
+                let seen = Evidence::new(ConditionType::Reachable, true, "PoweredOn");
+                Ok(outcome("The machine is powered on", Some(seen)))
+            }
+            (PowerTo::Off, Power::Off) => self.look_rma(RmaAction::PowerOff),
+            (PowerTo::On, Power::Off) => Err("the machine is powered off".into()),
+            (PowerTo::Off, Power::On) => Err("the machine is powered on".into()),
         }
     }
 
@@ -341,55 +403,6 @@ impl Hardware {
         }
     }
 
-    fn look_in_cluster(&self, cluster_ref: &str, expect: Expect) -> (bool, Outcome) {
-        match expect {
-            Expect::Ready => self.look_ready(cluster_ref),
-            Expect::Drained => self.look_drained(cluster_ref),
-        }
-    }
-
-    fn look_ready(&self, cluster_ref: &str) -> (bool, Outcome) {
-        if !self.member_of(cluster_ref) {
-            let mut seen = self.membership();
-            // In some other cluster is not in the one that was asked about.
-            seen.evidence = vec![not_joined()];
-            return (false, seen);
-        }
-        match self.power {
-            Power::On => (true, self.membership()),
-            Power::Off => {
-                let seen = Evidence::new(ConditionType::InCustomerCluster, false, "NotReady");
-                let said = "the node is known to the cluster but not Ready: it is powered off";
-                (false, outcome(said, Some(seen)))
-            }
-        }
-    }
-
-    fn look_drained(&self, cluster_ref: &str) -> (bool, Outcome) {
-        let (holds, reason, said) = if !self.member_of(cluster_ref) {
-            (true, "NotInCluster", "the machine is in no cluster, so nothing is left to drain")
-        } else if self.cordoned {
-            (true, "Cordoned", "the node is cordoned and drained")
-        } else {
-            let said =
-                "the node still takes work; draining is its owner's to do: `kubectl drain <node>`";
-            (false, "NotDrained", said)
-        };
-        let seen = Evidence::new(ConditionType::Drained, holds, reason);
-        (holds, outcome(said, Some(seen)))
-    }
-
-    fn membership(&self) -> Outcome {
-        match &self.cluster {
-            Some(cluster) => {
-                let reason = format!("Joined:{cluster}");
-                let seen = Evidence::new(ConditionType::InCustomerCluster, true, reason);
-                outcome(format!("The machine is in cluster {cluster}"), Some(seen))
-            }
-            None => outcome("The machine is in no cluster", Some(not_joined())),
-        }
-    }
-
     /// How the machine is, for those who only look.
     pub fn probe(&self) -> Vec<Evidence> {
         let reachable = match self.power {
@@ -401,12 +414,15 @@ impl Hardware {
     }
 }
 
-fn not_joined() -> Evidence {
-    Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined")
+pub fn outcome(said: impl Into<String>, seen: Option<Evidence>) -> Outcome {
+    Outcome { said: said.into(), evidence: seen.into_iter().collect() }
 }
 
-fn outcome(said: impl Into<String>, seen: Option<Evidence>) -> Outcome {
-    Outcome { said: said.into(), evidence: seen.into_iter().collect() }
+const fn word(to: PowerTo) -> &'static str {
+    match to {
+        PowerTo::On => "on",
+        PowerTo::Off => "off",
+    }
 }
 
 pub const fn boot_source(mode: NetbootMode) -> &'static str {

@@ -4,7 +4,7 @@
 //! hardware goes on while nobody looks, and a controller that comes back finds it further along.
 
 use model::condition::Evidence;
-use model::effect::{Effect, Outcome, RmaAction};
+use model::effect::{Effect, Outcome, PowerTo, RmaAction};
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
@@ -75,11 +75,15 @@ const fn human_ms(effect: &Effect) -> u64 {
         Effect::Leave { .. } => 2_000,
         Effect::Verify { .. } => 1_500,
         Effect::Net { .. } => 3_000,
-        Effect::Rma { action } => match action {
+        Effect::Rma { action, .. } => match action {
             RmaAction::Record => 1_000,
             RmaAction::PowerOff => 3_000,
             RmaAction::Mark => 1_000,
         },
+        Effect::Drain { .. } => 5_000,
+        Effect::Uncordon { .. } => 1_000,
+        Effect::Power { to: PowerTo::On, .. } => 4_000,
+        Effect::Power { to: PowerTo::Off, .. } => 3_000,
     }
 }
 
@@ -98,6 +102,9 @@ pub struct Job {
     pub takes_ms: u64,
     /// True once it has acted on the hardware. It never does so twice.
     pub applied: bool,
+    /// True when its goal held before it began.
+    #[serde(default)]
+    pub already: bool,
     /// Absent while it is under way.
     pub ending: Option<Ending>,
 }
@@ -128,7 +135,7 @@ impl Ending {
 
 impl Job {
     pub fn begun(effect: Effect, started_at: Timestamp, takes_ms: u64) -> Self {
-        Self { effect, started_at, takes_ms, applied: false, ending: None }
+        Self { effect, started_at, takes_ms, applied: false, already: false, ending: None }
     }
 
     pub fn ended(effect: Effect, at: Timestamp, ending: Ending) -> Self {

@@ -6,9 +6,10 @@
 use super::hardware::boot_source;
 use super::job::{Ending, Job};
 use crate::port::Stream;
-use model::effect::{Effect, NetbootMode, RebootMode, RmaAction};
+use model::effect::{Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction};
 use model::fault::Fault;
 use model::id::MachineId;
+use model::retry::hash;
 use model::time::Timestamp;
 use std::time::Duration;
 
@@ -73,7 +74,7 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
             (20, Said::err("simulated host: the command is not really run")),
             out(60, &format!("{machine}: ok")),
         ],
-        Effect::Reboot { mode } => {
+        Effect::Reboot { mode, .. } => {
             let how = match mode {
                 RebootMode::Bmc => "Sending power cycle",
                 RebootMode::InBand => "Running systemctl reboot",
@@ -95,7 +96,7 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
             let progress = progress.map(|done| out(done, &format!("Progress: {done}%")));
             first.into_iter().chain(progress).collect()
         }
-        Effect::Join { cluster_ref } => vec![
+        Effect::Join { cluster_ref, .. } => vec![
             out(0, &format!("Joining cluster {cluster_ref}")),
             out(30, "Running kubeadm join"),
             out(80, "Waiting for the node to become Ready"),
@@ -114,15 +115,45 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
             out(0, &format!("Writing the network configuration ({} bytes)", document.len())),
             out(50, "Applying it"),
         ],
-        Effect::Rma { action } => vec![out(
-            0,
-            match action {
-                RmaAction::Record => "Reading the inventory",
-                RmaAction::PowerOff => "Sending power off",
-                RmaAction::Mark => "Marking the machine for return",
-            },
-        )],
+        Effect::Rma { action, .. } => match action {
+            RmaAction::Record => record(machine),
+            RmaAction::PowerOff => vec![out(0, "Sending power off")],
+            RmaAction::Mark => vec![out(0, "Marking the machine for return")],
+        },
+        Effect::Drain { cluster_ref, .. } if cluster_ref.is_empty() => {
+            vec![out(0, &format!("Looking for {machine} in any cluster"))]
+        }
+        Effect::Drain { cluster_ref, .. } => vec![
+            out(0, &format!("Cordoning {machine} in cluster {cluster_ref}")),
+            out(20, "Evicting its pods, as their budgets allow"),
+            out(70, "Waiting for the last of them"),
+        ],
+        Effect::Uncordon { .. } => vec![out(0, &format!("Uncordoning {machine}"))],
+        Effect::Power { to, manner } => vec![out(0, switching(*to, *manner))],
     }
+}
+
+const fn switching(to: PowerTo, manner: Manner) -> &'static str {
+    match (to, manner.graceful_seconds) {
+        (PowerTo::On, _) => "Switching on",
+        (PowerTo::Off, Some(0)) => "Cutting the power",
+        (PowerTo::Off, Some(_) | None) => "Asking the operating system to shut down",
+    }
+}
+
+/// What a machine is made of: invented, but always the same.
+fn record(machine: &MachineId) -> Vec<(u64, Said)> {
+    let serial = hash(machine.as_str(), 0) % 1_000_000;
+    [
+        "Reading the inventory".to_string(),
+        format!("Vendor Farrier, model Simulated, serial SIM{serial:06}"),
+        "Firmware BIOS 1.0, BMC 1.0".to_string(),
+        format!("Disk nvme0 960 GB, serial NV{serial:06}"),
+        "Log: nothing was written down".to_string(),
+    ]
+    .iter()
+    .map(|line| (0, Said::out(line)))
+    .collect()
 }
 
 /// The first line of a command, if it is not too long.

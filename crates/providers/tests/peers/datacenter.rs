@@ -2,7 +2,7 @@
 
 use crate::http::{Call, Peer, Said};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings};
-use model::effect::{Answer, Effect, Key, NetbootMode, Order, RebootMode, Verb};
+use model::effect::{Answer, Effect, Key, Manner, NetbootMode, Order, RebootMode, Verb};
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc };
+const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
 const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
 
 /// One replica. What it knows is kept elsewhere, so another one may go on.

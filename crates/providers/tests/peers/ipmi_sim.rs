@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const PEER: &str = "FARRIER_TEST_IPMI_SIM";
-const PASSWORD: &str = "correct-horse";
+pub const PASSWORD: &str = "correct-horse";
 const READY_WITHIN: Duration = Duration::from_secs(20);
 
 const LAN: &str = r#"name "farrier"
@@ -69,7 +69,7 @@ done
 "#;
 
 /// A controller and the folder that is its chassis.
-struct Sim {
+pub struct Sim {
     home: TempDir,
     port: u16,
     process: Child,
@@ -88,7 +88,7 @@ impl Sim {
     }
 
     /// With more commands for the simulator.
-    async fn start_with(commands: &str) -> Option<Self> {
+    pub async fn start_with(commands: &str) -> Option<Self> {
         let program = peer(PEER)?;
         let home = tempfile::tempdir().unwrap();
         let port = free_port();
@@ -125,7 +125,11 @@ impl Sim {
 
     fn bmc_as(&self, user: &str, password: &str, settings: Settings) -> Bmc {
         let login = Login { user: user.into(), password: password.into() };
-        Bmc::new(&format!("ipmi://127.0.0.1:{}", self.port), login, settings).unwrap()
+        Bmc::new(&self.url(), login, settings).unwrap()
+    }
+
+    pub fn url(&self) -> String {
+        format!("ipmi://127.0.0.1:{}", self.port)
     }
 
     /// From now on the chassis is slow, hangs or refuses.
@@ -165,7 +169,7 @@ fn free_port() -> u16 {
 }
 
 /// The simulator keeps the device alone, and has no cipher suite 17.
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     Settings { boot_memory: BootMemory::DeviceOnly, ..Settings::default() }
 }
 

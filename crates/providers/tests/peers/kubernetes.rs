@@ -49,7 +49,7 @@ fn node(name: &str) -> Value {
     })
 }
 
-fn cluster_info(pki: &Pki, server: &str) -> Value {
+pub fn cluster_info(pki: &Pki, server: &str) -> Value {
     let authority = pki.authority_data();
     let kubeconfig = format!(
         "apiVersion: v1\nkind: Config\nclusters:\n- name: ''\n  cluster:\n    server: {server}\n    certificate-authority-data: {authority}\n"
@@ -88,8 +88,16 @@ async fn a_node_is_seen_as_the_cluster_sees_it() {
 #[tokio::test]
 async fn a_node_is_cordoned_labelled_and_let_go() {
     let (api, cluster) = start().await;
-    for on in [true, true, false] {
-        assert_eq!(cluster.cordon("n1", on).await.unwrap().schedulable, !on);
+    for by in ["op-1", "op-2"] {
+        let node = cluster.cordon("n1", by).await.unwrap();
+        // Whoever comes second finds it done, and by whom.
+        assert_eq!((node.schedulable, node.cordoned_by.as_deref()), (false, Some("op-1")));
+    }
+    let kept = cluster.uncordon("n1", Some("op-2")).await.unwrap().unwrap();
+    assert!(!kept.schedulable && kept.is_left_alone(Some("op-2")));
+    for whose in [Some("op-1"), None] {
+        let node = cluster.uncordon("n1", whose).await.unwrap().unwrap();
+        assert_eq!((node.schedulable, node.cordoned_by), (true, None));
     }
     let labels = BTreeMap::from([
         ("farrier/run".to_owned(), Some("r1".to_owned())),
@@ -114,8 +122,9 @@ async fn a_node_is_cordoned_labelled_and_let_go() {
     cluster.remove_node("n1").await.unwrap();
     assert_eq!(cluster.node("n1").await.unwrap(), None);
     cluster.remove_node("n1").await.unwrap();
-    let fault = cluster.cordon("n1", true).await.unwrap_err();
-    assert_eq!(code_of(&fault, &["patch nodes `n1`"]), Code::NotInCluster);
+    let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
+    assert_eq!(code_of(&fault, &["no node `n1`"]), Code::NotInCluster);
+    assert_eq!(cluster.uncordon("n1", None).await.unwrap(), None);
 }
 
 #[tokio::test]
@@ -355,7 +364,7 @@ async fn a_server_that_fails_is_told_from_one_that_may_have_done_it() {
         let fault = cluster.node("n1").await.unwrap_err();
         assert_eq!(code_of(&fault, &["get nodes `n1`"]), Code::ClusterUnreachable, "{trouble:?}");
         api.trouble(Method::PATCH, trouble, 1);
-        let fault = cluster.cordon("n1", true).await.unwrap_err();
+        let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
         assert_eq!(code_of(&fault, &["patch nodes `n1`"]), Code::AnswerLost, "{trouble:?}");
     }
     assert!(
@@ -363,8 +372,8 @@ async fn a_server_that_fails_is_told_from_one_that_may_have_done_it() {
         "the line was cut after it had happened"
     );
     api.trouble(Method::PATCH, Trouble::Status(503), 1);
-    assert_eq!(cluster.cordon("n1", false).await.unwrap_err().code, Code::ClusterUnreachable);
-    cluster.cordon("n1", false).await.unwrap();
+    assert_eq!(cluster.uncordon("n1", None).await.unwrap_err().code, Code::ClusterUnreachable);
+    cluster.uncordon("n1", None).await.unwrap();
 }
 
 #[tokio::test]
@@ -398,7 +407,7 @@ async fn a_success_that_says_something_else_is_none() {
         assert_eq!(cluster.node("n1").await.unwrap_err().code, Code::AnswerGarbled, "{words}");
         api.trouble(Method::PATCH, trouble, 1);
         assert_eq!(
-            cluster.cordon("n1", true).await.unwrap_err().code,
+            cluster.cordon("n1", "op-1").await.unwrap_err().code,
             Code::AnswerGarbled,
             "{words}"
         );
@@ -453,7 +462,7 @@ async fn who_may_not_is_told_what() {
     let (api, cluster) = start().await;
     api.world.lock().forbidden =
         vec![(Method::PATCH, "nodes"), (Method::POST, "eviction"), (Method::POST, "secrets")];
-    let fault = cluster.cordon("n1", true).await.unwrap_err();
+    let fault = cluster.cordon("n1", "op-1").await.unwrap_err();
     assert_eq!(code_of(&fault, &["patch nodes `n1`", "403", "cannot PATCH"]), Code::LoginRefused);
     api.world.lock().add_pod("shop/web", json!({}));
     let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();

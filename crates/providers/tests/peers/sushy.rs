@@ -35,7 +35,7 @@ fn program() -> Option<PathBuf> {
 }
 
 /// An emulator that runs as long as this value lives.
-struct Emulator {
+pub struct Emulator {
     process: Child,
     port: u16,
     authority: Authority,
@@ -43,6 +43,20 @@ struct Emulator {
 }
 
 impl Emulator {
+    /// One that is started, unless its program is missing.
+    pub async fn or_skip() -> Option<Self> {
+        Some(Self::start(program()?).await)
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    /// Of one of its machines, which tells it from the other.
+    pub fn mac(&self) -> String {
+        mac(1)
+    }
+
     async fn start(program: PathBuf) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new();
@@ -96,12 +110,12 @@ impl Emulator {
     }
 
     async fn connect(&self, login: Login, trust: Trust) -> Result<Bmc, Fault> {
-        let endpoint = Endpoint::parse(&format!("https://127.0.0.1:{}", self.port)).unwrap();
+        let endpoint = Endpoint::parse(&self.url()).unwrap();
         let timeouts = Timeouts { look_every: Duration::from_millis(200), ..Timeouts::default() };
         Bmc::connect(endpoint, login, trust, Settings { timeouts, auth: Auth::Auto }).await
     }
 
-    fn trust(&self) -> Trust {
+    pub fn trust(&self) -> Trust {
         Trust::ca_from_pem(self.authority.pem().as_bytes()).unwrap()
     }
 }

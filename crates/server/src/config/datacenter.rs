@@ -26,6 +26,8 @@ pub struct Datacenter {
     pub graceful_seconds: u32,
     /// Whether a machine that does not shut down is cut off.
     pub force: bool,
+    /// How long power may take to follow a command that a machine cannot ignore.
+    pub power_seconds: u32,
     /// How long one call to a BMC may take, waiting for its turn included.
     pub call_ms: u64,
     /// How many calls one BMC gets at a time.
@@ -55,6 +57,7 @@ impl Default for Datacenter {
             ca_file: PathBuf::new(),
             graceful_seconds: patience.graceful.as_secs() as u32,
             force: patience.force,
+            power_seconds: patience.change.as_secs() as u32,
             call_ms: super::millis(call),
             calls_per_bmc: governor.per_bmc,
             calls_at_once: governor.at_once,
@@ -66,6 +69,7 @@ impl Default for Datacenter {
 impl Datacenter {
     pub fn check(&self) -> Result<(), String> {
         let positive = [
+            ("power_seconds", u64::from(self.power_seconds)),
             ("call_ms", self.call_ms),
             ("calls_per_bmc", self.calls_per_bmc as u64),
             ("calls_at_once", self.calls_at_once as u64),
@@ -94,8 +98,15 @@ impl Datacenter {
             jump_hosts: self.jump_hosts.clone(),
             jump_credential: self.jump_credential.clone(),
             trust: self.trusting()?,
-            patience: Patience { graceful, force: self.force, ..defaults.patience },
+            patience: Patience {
+                graceful,
+                force: self.force,
+                change: Duration::from_secs(self.power_seconds.into()),
+                ..defaults.patience
+            },
             call: Duration::from_millis(self.call_ms),
+            // A run that waits for a look to end must have time left for itself.
+            poll: defaults.poll.min(Duration::from_millis(self.call_ms / 3)),
             governor: governor::Settings {
                 per_bmc: self.calls_per_bmc,
                 at_once: self.calls_at_once,

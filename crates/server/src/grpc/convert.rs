@@ -1,14 +1,18 @@
 //! Between the wire and the model. Everything that comes in is parsed here once, and refused with the
 //! field's name; everything that goes out is made here.
 
+mod plan;
+
+pub(crate) use plan::plan_from;
+pub(super) use plan::{plan, run_step};
+
 use engine::Described;
 use engine::watch::Seen;
-use model::effect::{Effect, Expect, NetbootMode, RebootMode, RmaAction};
 use model::fault::Class;
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, RunId};
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
-use model::plan::{OnFailure, Plan, RunStep, RunType, Step};
+use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::act::Who;
 use model::run::{Run, RunPhase, StepPhase, StepState, Workflow};
@@ -140,6 +144,8 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         RunType::Upgrade => T::Upgrade,
         RunType::NetReconfig => T::NetReconfig,
         RunType::Rma => T::Rma,
+        RunType::Power => T::Power,
+        RunType::ExitRma => T::ExitRma,
     };
     let phase = match run.phase() {
         RunPhase::Pending => P::Pending,
@@ -285,182 +291,4 @@ pub(super) fn log_chunk(run: &RunId, line: LogLine) -> v1::LogChunk {
         step: line.step,
         offset: line.start,
     }
-}
-
-pub(super) fn plan(plan: &Plan) -> v1::Plan {
-    let steps = plan.steps.iter().map(|step| v1::Step {
-        name: step.name.clone(),
-        timeout_seconds: step.timeout_seconds.map(|seconds| seconds as i32),
-        max_retries: step.max_retries.map(|retries| retries as i32),
-        kind: kind(&step.effect),
-    });
-    v1::Plan {
-        plan_id: plan.id.to_string(),
-        display_name: plan.display_name.clone(),
-        steps: steps.collect(),
-        default_for: plan.default_for.map(|kind| kind.run_word().to_string()).unwrap_or_default(),
-        built_in: plan.built_in,
-        on_failure: match plan.on_failure {
-            OnFailure::KeepPhase => v1::OnFailure::Unspecified.into(),
-            OnFailure::EnterMaintenance => v1::OnFailure::EnterMaintenance.into(),
-        },
-    }
-}
-
-fn run_step(step: &RunStep) -> v1::Step {
-    v1::Step {
-        name: step.name.clone(),
-        timeout_seconds: Some(step.timeout_seconds as i32),
-        max_retries: Some(step.max_retries as i32),
-        kind: kind(&step.effect),
-    }
-}
-
-fn kind(effect: &Effect) -> Option<v1::step::Kind> {
-    use v1::step::Kind as K;
-    Some(match effect.clone() {
-        Effect::Ssh { command, destructive } => K::Ssh(v1::SshCommand { command, destructive }),
-        Effect::Reboot { mode } => {
-            let mode = match mode {
-                RebootMode::Bmc => "bmc",
-                RebootMode::InBand => "in_band",
-            };
-            K::Reboot(v1::Reboot { mode: mode.into() })
-        }
-        Effect::Netboot { mode } => {
-            let mode = match mode {
-                NetbootMode::Pxe => "PXE",
-                NetbootMode::Disk => "DISK",
-            };
-            K::Netboot(v1::SetNetboot { mode: mode.into() })
-        }
-        Effect::Repave { image } => K::Repave(v1::RepaveImage { image }),
-        Effect::Join { cluster_ref } => K::Join(v1::KubeadmJoin { cluster_ref }),
-        Effect::Verify { cluster_ref, expect, advisory } => {
-            let expect = match expect {
-                Expect::Ready => "READY",
-                Expect::Drained => "DRAINED",
-            };
-            K::Verify(v1::VerifyInCluster { cluster_ref, expect: expect.into(), advisory })
-        }
-        Effect::Net { document } => K::Net(v1::NetReconfig { document }),
-        Effect::Rma { action } => {
-            let action = match action {
-                RmaAction::Record => "RECORD",
-                RmaAction::PowerOff => "POWER_OFF",
-                RmaAction::Mark => "MARK",
-            };
-            K::Rma(v1::RmaAction { action: action.into() })
-        }
-        // Only ever an undo; plans cannot name it.
-        Effect::Leave { .. } => return None,
-    })
-}
-
-/// A plan as a client or a file describes it.
-pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
-    let id = PlanId::parse_field(&plan.plan_id, "plan.plan_id")?;
-    for (field, said) in
-        [("plan.default_for", !plan.default_for.is_empty()), ("plan.built_in", plan.built_in)]
-    {
-        if said {
-            let instead = "leave it out: the default plans are those that come with Farrier";
-            return Err(Refusal::invalid(field, "cannot be set", instead));
-        }
-    }
-    let steps = plan.steps.into_iter().enumerate();
-    let steps = steps.map(|(index, step)| step_from(&format!("plan.steps[{index}]"), step));
-    let on_failure = match v1::OnFailure::try_from(plan.on_failure) {
-        Ok(v1::OnFailure::Unspecified) => OnFailure::KeepPhase,
-        Ok(v1::OnFailure::EnterMaintenance) => OnFailure::EnterMaintenance,
-        Err(_) => {
-            let instead = "leave it out, or use ON_FAILURE_ENTER_MAINTENANCE";
-            let problem = format!("is {}", plan.on_failure);
-            return Err(Refusal::invalid("plan.on_failure", problem, instead));
-        }
-    };
-    let plan = Plan {
-        id,
-        display_name: plan.display_name,
-        steps: steps.collect::<Result<_, _>>()?,
-        default_for: None,
-        built_in: false,
-        on_failure,
-    };
-    plan.checked()
-}
-
-fn step_from(field: &str, step: v1::Step) -> Result<Step, Refusal> {
-    let whole = |name: &str, value: Option<i32>| match value {
-        None => Ok(None),
-        Some(value) => u32::try_from(value).map(Some).map_err(|_| {
-            let instead = "use a positive number, or leave it out for the server's default";
-            Refusal::invalid(&format!("{field}.{name}"), format!("is {value}"), instead)
-        }),
-    };
-    Ok(Step {
-        timeout_seconds: whole("timeout_seconds", step.timeout_seconds)?,
-        max_retries: whole("max_retries", step.max_retries)?,
-        effect: effect_from(field, step.kind)?,
-        name: step.name,
-    })
-}
-
-fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refusal> {
-    use v1::step::Kind as K;
-    let Some(kind) = kind else {
-        let instead = "give it one of ssh, reboot, netboot, repave, join, verify, net, rma";
-        return Err(Refusal::invalid(&format!("{field}.kind"), "is missing or unknown", instead));
-    };
-    Ok(match kind {
-        K::Ssh(ssh) => Effect::Ssh { command: ssh.command, destructive: ssh.destructive },
-        K::Reboot(reboot) => Effect::Reboot {
-            mode: among(
-                &format!("{field}.reboot.mode"),
-                &reboot.mode,
-                &[("bmc", RebootMode::Bmc), ("in_band", RebootMode::InBand)],
-            )?,
-        },
-        K::Netboot(netboot) => Effect::Netboot {
-            mode: among(
-                &format!("{field}.netboot.mode"),
-                &netboot.mode,
-                &[("PXE", NetbootMode::Pxe), ("DISK", NetbootMode::Disk)],
-            )?,
-        },
-        K::Repave(repave) => Effect::Repave { image: repave.image },
-        K::Join(join) => Effect::Join { cluster_ref: join.cluster_ref },
-        K::Verify(verify) => Effect::Verify {
-            expect: among(
-                &format!("{field}.verify.expect"),
-                &verify.expect,
-                &[("READY", Expect::Ready), ("DRAINED", Expect::Drained)],
-            )?,
-            cluster_ref: verify.cluster_ref,
-            advisory: verify.advisory,
-        },
-        K::Net(net) => Effect::Net { document: net.document },
-        K::Rma(rma) => {
-            let field = format!("{field}.rma.action");
-            if rma.action.is_empty() {
-                return Err(Refusal::missing(&field));
-            }
-            let words = [
-                ("RECORD", RmaAction::Record),
-                ("POWER_OFF", RmaAction::PowerOff),
-                ("MARK", RmaAction::Mark),
-            ];
-            Effect::Rma { action: among(&field, &rma.action, &words)? }
-        }
-    })
-}
-
-/// The value behind a word; the first one behind none.
-fn among<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
-    let found = words.iter().find(|(name, _)| word.is_empty() || *name == word);
-    found.map(|(_, value)| *value).ok_or_else(|| {
-        let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
-        let shown: String = word.chars().take(64).collect();
-        Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", names.join(" or ")))
-    })
 }

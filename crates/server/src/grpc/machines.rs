@@ -6,8 +6,8 @@ use super::page::{List, Page};
 use super::status::{failed, refused};
 use engine::submit::Start;
 use model::filter::{Filter, Subject};
-use model::id::{MachineId, RunId};
-use model::plan::{IMAGE_REF, Params, RunType};
+use model::id::{MachineId, PlanId, RunId};
+use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
 use model::run::act::Action;
 use model::text;
@@ -16,21 +16,39 @@ use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
+/// What a customer asks for.
+struct Wanted {
+    run_type: RunType,
+    /// Another than the default one of the type.
+    plan_id: Option<PlanId>,
+    params: Params,
+}
+
+impl Wanted {
+    fn plainly(run_type: RunType) -> Self {
+        Self { run_type, plan_id: None, params: Params::new() }
+    }
+
+    fn in_maintenance(run_type: RunType, way: Option<Maintenance>) -> Self {
+        Self { plan_id: way.map(Maintenance::plan_id), ..Self::plainly(run_type) }
+    }
+}
+
 impl Doors {
     /// Reboot, reimage, enter and exit maintenance: the same start with another type.
     async fn operate(
         &self,
-        run_type: RunType,
+        wanted: Wanted,
         machine_id: &str,
         request_id: &str,
-        params: Params,
         initiator: String,
     ) -> Answer<v1::Operation> {
+        let Wanted { run_type, plan_id, params } = wanted;
         let start = Start {
             machine_id: MachineId::parse(machine_id).map_err(refused)?,
             request_id: text::request_id(request_id).map_err(refused)?,
             run_type,
-            plan_id: None,
+            plan_id,
             params,
             initiator,
         };
@@ -94,8 +112,8 @@ impl v1::machine_service_server::MachineService for Doors {
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let none = Params::new();
-        self.operate(RunType::Reboot, &asked.machine_id, &asked.request_id, none, by).await
+        let wanted = Wanted::plainly(RunType::Reboot);
+        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn reimage_machine(
@@ -105,7 +123,8 @@ impl v1::machine_service_server::MachineService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let params = Params::from([(IMAGE_REF.to_string(), asked.image_ref)]);
-        self.operate(RunType::Reimage, &asked.machine_id, &asked.request_id, params, by).await
+        let wanted = Wanted { params, ..Wanted::plainly(RunType::Reimage) };
+        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn enter_maintenance(
@@ -114,9 +133,9 @@ impl v1::machine_service_server::MachineService for Doors {
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let none = Params::new();
-        self.operate(RunType::EnterMaintenance, &asked.machine_id, &asked.request_id, none, by)
-            .await
+        let way = asked.drain.then_some(Maintenance::EnterDraining);
+        let wanted = Wanted::in_maintenance(RunType::EnterMaintenance, way);
+        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn exit_maintenance(
@@ -125,8 +144,9 @@ impl v1::machine_service_server::MachineService for Doors {
     ) -> Answer<v1::Operation> {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
-        let none = Params::new();
-        self.operate(RunType::ExitMaintenance, &asked.machine_id, &asked.request_id, none, by).await
+        let way = asked.uncordon.then_some(Maintenance::ExitUncordoning);
+        let wanted = Wanted::in_maintenance(RunType::ExitMaintenance, way);
+        self.operate(wanted, &asked.machine_id, &asked.request_id, by).await
     }
 
     async fn cancel_operation(

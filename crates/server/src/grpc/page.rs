@@ -18,6 +18,7 @@ pub(super) enum List {
     History,
     Credentials,
     Identities,
+    ConsoleLog,
     Images,
 }
 
@@ -31,6 +32,7 @@ impl List {
             Self::History => "history",
             Self::Credentials => "credentials",
             Self::Identities => "identities",
+            Self::ConsoleLog => "console-log",
             Self::Images => "images",
         }
     }

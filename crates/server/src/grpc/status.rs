@@ -1,5 +1,7 @@
 //! The one place where what went wrong becomes a gRPC code.
 
+use engine::hardware::Missed;
+use model::fault::{Class, Fault};
 use model::refusal::{Refusal, RefusalKind};
 use std::collections::HashMap;
 use store::StoreError;
@@ -31,6 +33,27 @@ pub(super) fn refused(refusal: Refusal) -> Status {
         None => refusal.said,
     };
     Status::with_error_details(code, message, details)
+}
+
+/// Hardware that did not answer as it should. The class says whether the same again may help.
+pub(super) fn faulted(fault: Fault) -> Status {
+    let code = match fault.class() {
+        Class::Retryable => Code::Unavailable,
+        Class::NeedsIntervention | Class::Rejected => Code::FailedPrecondition,
+        Class::Bug => Code::Internal,
+    };
+    let next = format!("farrier fault {}", fault.code.as_str());
+    let mut details = ErrorDetails::new();
+    let metadata = HashMap::from([("next".to_string(), next.clone())]);
+    details.set_error_info(fault.code.as_str(), DOMAIN, metadata);
+    Status::with_error_details(code, format!("{fault}; try: {next}"), details)
+}
+
+pub(super) fn missed(missed: Missed) -> Status {
+    match missed {
+        Missed::Store(error) => failed(error),
+        Missed::Fault(fault) => faulted(fault),
+    }
 }
 
 pub(super) fn failed(error: StoreError) -> Status {
@@ -74,5 +97,21 @@ mod tests {
         }
         assert_eq!(failed(StoreError::Unavailable("gone".into())).code(), Code::Unavailable);
         assert_eq!(failed(StoreError::Corrupt("x".into())).code(), Code::Internal);
+    }
+
+    #[test]
+    fn a_fault_of_the_hardware_has_its_page_named() {
+        for (code, expected) in [
+            (model::fault::Code::BmcUnreachable, Code::Unavailable),
+            (model::fault::Code::LoginRefused, Code::FailedPrecondition),
+            (model::fault::Code::NotSupported, Code::FailedPrecondition),
+            (model::fault::Code::ProtocolBroken, Code::Internal),
+        ] {
+            let status = missed(Missed::Fault(Fault::new(code, "smoke")));
+            assert_eq!(status.code(), expected);
+            let page = format!("smoke ({0}); try: farrier fault {0}", code.as_str());
+            assert_eq!(status.message(), page);
+            assert_eq!(status.get_error_details().error_info().unwrap().reason, code.as_str());
+        }
     }
 }

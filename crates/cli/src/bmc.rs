@@ -1,0 +1,121 @@
+//! BMCs by their address: what one can do, and letting a refused login be tried again.
+
+use crate::args::{BmcCommand, BmcTestArgs, BmcUnlockArgs};
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::{Paint, Tone};
+use crate::text::one_line;
+use proto::v1::bmc_finding::Verdict;
+use proto::v1::{BmcFinding, BmcReport, TestBmcRequest, UnlockBmcRequest};
+
+/// The longest name of a step.
+const STEP_WIDTH: usize = "firmware updates".len();
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: BmcCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        BmcCommand::Test(args) => test(client, screen, args).await,
+        BmcCommand::Unlock(args) => unlock(client, screen, args).await,
+    }
+}
+
+async fn test(client: &Client, screen: &mut Screen, args: BmcTestArgs) -> Result<Exit, Failure> {
+    let ca_pem = match &args.ca {
+        None => String::new(),
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Failure::refused(format!("--ca {}: {error}", path.display())))?,
+    };
+    let request = TestBmcRequest {
+        endpoint: args.endpoint,
+        credential: args.credential,
+        ca_pem,
+        serial: args.serial,
+        mac_addresses: args.mac_addresses,
+    };
+    let report = client.ask_hardware(client.hardware().test_bmc(request)).await?;
+    let paint = screen.paint();
+    screen.one(&report, |report| told(report, paint))?;
+    Ok(if report.usable { Exit::Done } else { Exit::OperationEnded })
+}
+
+fn told(report: &BmcReport, paint: Paint) -> String {
+    let mut text = format!("{}\n", one_line(&report.peer));
+    for finding in &report.findings {
+        text.push_str(&line(finding, paint));
+    }
+    text.push_str(&format!(
+        "\n{}\nnext: {}\n",
+        one_line(&report.summary),
+        one_line(&report.next_command)
+    ));
+    text
+}
+
+fn line(finding: &BmcFinding, paint: Paint) -> String {
+    let (mark, tone, word) = match finding.verdict() {
+        Verdict::Ok => ("✓", Tone::Good, "ok"),
+        Verdict::Cannot => ("✗", Tone::Bad, "cannot"),
+        Verdict::NotTried | Verdict::Unspecified => ("-", Tone::Dim, "not tried"),
+    };
+    let mark = paint.apply(tone, mark);
+    format!(
+        "  {mark} {:STEP_WIDTH$}  {word:9}  {}\n",
+        one_line(&finding.step),
+        one_line(&finding.said)
+    )
+}
+
+async fn unlock(
+    client: &Client,
+    screen: &mut Screen,
+    args: BmcUnlockArgs,
+) -> Result<Exit, Failure> {
+    let request = UnlockBmcRequest { endpoint: args.endpoint };
+    let done = client.call(client.hardware().unlock_bmc(request)).await?;
+    screen.one(&done, |done| {
+        let peer = one_line(&done.peer);
+        match done.was_locked {
+            true => format!("{peer} unlocked; the login that it refused is tried again\n"),
+            false => format!("{peer} has refused no login; there is nothing to unlock\n"),
+        }
+    })?;
+    Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_step_is_a_line() {
+        let finding = |step: &str, verdict: Verdict, said: &str| BmcFinding {
+            step: step.into(),
+            verdict: verdict.into(),
+            said: said.into(),
+        };
+        let report = BmcReport {
+            peer: "https://h".into(),
+            findings: vec![
+                finding("port", Verdict::Ok, "443"),
+                finding("login", Verdict::Cannot, "no\u{7}"),
+                finding("firmware updates", Verdict::NotTried, "login comes first"),
+            ],
+            summary: "Farrier cannot".into(),
+            next_command: "farrier fault login-refused".into(),
+            ..Default::default()
+        };
+        let text = told(&report, Paint { colour: false });
+        assert_eq!(
+            text,
+            "https://h\n\
+             \x20 ✓ port              ok         443\n\
+             \x20 ✗ login             cannot     no\\x07\n\
+             \x20 - firmware updates  not tried  login comes first\n\
+             \nFarrier cannot\nnext: farrier fault login-refused\n"
+        );
+    }
+}

@@ -1,0 +1,304 @@
+//! Finding machines by their BMCs, at the addresses that were typed and at no others.
+//!
+//! The server asks, and says what it found of each address as it finds it out; here it becomes a line. Addresses where
+//! nobody answers are only counted: most of a range is empty.
+
+use crate::args::DiscoverArgs;
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::hardware::power_name;
+use crate::output::Screen;
+use crate::text::one_line;
+use proto::v1::discovered::Outcome;
+use proto::v1::found_system::Standing;
+use proto::v1::{DiscoverRequest, Discovered, FoundSystem};
+use std::io::{IsTerminal, Read, Write};
+use std::path::Path;
+
+/// The largest file of addresses that is read.
+const MAX_FILE: u64 = 4 * 1024 * 1024;
+/// How many MAC addresses of one machine stand on its line.
+const MAX_MACS: usize = 4;
+
+/// What was found so far.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    addresses: i32,
+    new: usize,
+    known: usize,
+    registered: usize,
+    doubtful: usize,
+    refused: usize,
+    unreachable: usize,
+    logins: usize,
+    failed: usize,
+}
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    args: DiscoverArgs,
+) -> Result<Exit, Failure> {
+    let request = DiscoverRequest {
+        addresses: addresses(&args.addresses)?,
+        credential: args.credential,
+        import: args.import,
+        provider: args.provider,
+        labels: args.labels.into_iter().collect(),
+        concurrency: args.concurrency,
+    };
+    let answer = client.hardware().discover(request).await;
+    let mut stream = answer.map_err(|status| client.failure(status))?.into_inner();
+    let mut tally = Tally::default();
+    while let Some(told) = stream.message().await.map_err(|status| client.failure(status))? {
+        tally.add(&told);
+        show(screen, &told)?;
+        progress(screen, &told, &tally);
+    }
+    screen.say(&summary(&tally))?;
+    if tally.new > 0 && !args.import {
+        screen.say("next: the same command with --import registers the new ones")?;
+    }
+    match tally.refused {
+        0 => Ok(Exit::Done),
+        refused => Err(Failure::refused(format!("{refused} machines could not be registered"))),
+    }
+}
+
+impl Tally {
+    fn add(&mut self, told: &Discovered) {
+        self.addresses = told.total;
+        match told.outcome() {
+            Outcome::Unreachable => self.unreachable += 1,
+            Outcome::LoginRefused => self.logins += 1,
+            Outcome::Failed => self.failed += 1,
+            Outcome::Found | Outcome::Unspecified => {}
+        }
+        for system in &told.systems {
+            match system.standing() {
+                Standing::New | Standing::Unspecified => self.new += 1,
+                Standing::Known => self.known += 1,
+                Standing::Registered => self.registered += 1,
+                Standing::Doubtful => self.doubtful += 1,
+                Standing::Refused => self.refused += 1,
+            }
+        }
+    }
+
+    fn found(&self) -> usize {
+        self.new + self.known + self.registered + self.doubtful + self.refused
+    }
+}
+
+fn summary(tally: &Tally) -> String {
+    let Tally { addresses, new, known, registered, doubtful, refused, unreachable, logins, failed } =
+        tally;
+    let named = |count: &usize, what: &str| (*count > 0).then(|| format!("{count} {what}"));
+    let found = [
+        named(registered, "registered"),
+        named(new, "new"),
+        named(known, "known"),
+        named(doubtful, "doubtful"),
+        named(refused, "not registered"),
+    ];
+    let found: Vec<String> = found.into_iter().flatten().collect();
+    let rest = [
+        named(unreachable, "unreachable"),
+        named(logins, "refused the login"),
+        named(failed, "failed"),
+    ];
+    let rest = rest.into_iter().flatten().map(|what| format!(", {what}")).collect::<String>();
+    let detail = if found.is_empty() { String::new() } else { format!(" ({})", found.join(", ")) };
+    let noun = |count: usize, noun: &str| match count {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    };
+    let asked = match addresses {
+        1 => "1 address".to_string(),
+        count => format!("{count} addresses"),
+    };
+    format!("{asked} asked: {} found{detail}{rest}", noun(tally.found(), "machine"))
+}
+
+fn show(screen: &mut Screen, told: &Discovered) -> Result<(), Failure> {
+    clear(screen);
+    if !screen.is_human() {
+        return match told.outcome() {
+            Outcome::Unreachable => Ok(()),
+            Outcome::Found | Outcome::LoginRefused | Outcome::Failed | Outcome::Unspecified => {
+                screen.event(told, |_| String::new())
+            }
+        };
+    }
+    match told.outcome() {
+        Outcome::Unreachable => Ok(()),
+        Outcome::LoginRefused => screen.say(&format!(
+            "{}  login refused: {}; next: farrier bmc unlock {}",
+            one_line(&told.address),
+            one_line(&told.said),
+            one_line(&told.address)
+        )),
+        Outcome::Failed => {
+            screen.say(&format!("{}  failed: {}", one_line(&told.address), one_line(&told.said)))
+        }
+        Outcome::Found | Outcome::Unspecified => {
+            told.systems.iter().try_for_each(|system| screen.say(&line(system)))
+        }
+    }
+}
+
+/// One computer on one line.
+fn line(system: &FoundSystem) -> String {
+    let make = [system.vendor.as_str(), &system.model].join(" ");
+    let serial = match system.serial.as_str() {
+        "" => "no serial".to_string(),
+        serial => format!("serial {serial}"),
+    };
+    let power = format!("power {}", power_name(system.power()));
+    let (id, said) = (&system.machine_id, &system.said);
+    let standing = match system.standing() {
+        Standing::New | Standing::Unspecified => "new".to_string(),
+        Standing::Known => format!("known as {id} by its {said}"),
+        Standing::Registered => format!("registered as {id}"),
+        Standing::Doubtful => format!("doubtful, not registered: {said}"),
+        Standing::Refused => format!("not registered: {said}"),
+    };
+    let parts =
+        [system.endpoint.clone(), make.trim().to_string(), serial, macs(system), power, standing];
+    let parts: Vec<String> = parts
+        .iter()
+        .filter(|part| !part.is_empty())
+        .map(|part| one_line(part).into_owned())
+        .collect();
+    parts.join("  ")
+}
+
+fn macs(system: &FoundSystem) -> String {
+    let all = &system.mac_addresses;
+    let shown: Vec<&str> = all.iter().take(MAX_MACS).map(String::as_str).collect();
+    match all.len().saturating_sub(MAX_MACS) {
+        0 if all.is_empty() => "no MAC".into(),
+        0 => shown.join(","),
+        more => format!("{} and {more} more", shown.join(",")),
+    }
+}
+
+/// On a terminal, how far it is; on stderr, as it is no result.
+fn progress(screen: &Screen, told: &Discovered, tally: &Tally) {
+    if has_progress(screen) {
+        let text = format!("\rasked {}/{}, {} found", told.asked, told.total, tally.found());
+        let end = if told.asked == told.total { "\r\u{1b}[K" } else { "" };
+        let _ = write!(std::io::stderr(), "{text}{end}");
+    }
+}
+
+fn clear(screen: &Screen) {
+    if has_progress(screen) {
+        let _ = write!(std::io::stderr(), "\r\u{1b}[K");
+    }
+}
+
+fn has_progress(screen: &Screen) -> bool {
+    screen.is_human() && std::io::stderr().is_terminal()
+}
+
+/// What was typed, and what is in the files that were.
+fn addresses(given: &[String]) -> Result<Vec<String>, Failure> {
+    let mut all = Vec::new();
+    for text in given {
+        match Path::new(text) {
+            path if path.is_file() => all.extend(split(&read(path)?)),
+            _ => all.extend(split(text)),
+        }
+    }
+    match all.is_empty() {
+        true => Err(Failure::refused(
+            "no address was given; type 10.1.0.7, 10.1.0.0/24 or a file with addresses",
+        )),
+        false => Ok(all),
+    }
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let wrong = |said: String| Failure::refused(format!("{}: {said}", path.display()));
+    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
+    let mut text = String::new();
+    let read = file.take(MAX_FILE + 1).read_to_string(&mut text);
+    match read.map_err(|error| wrong(error.to_string()))? as u64 > MAX_FILE {
+        true => Err(wrong(format!("is longer than {MAX_FILE} bytes"))),
+        false => Ok(text),
+    }
+}
+
+/// Addresses between blanks, commas and line ends, without what follows a `#`.
+fn split(text: &str) -> Vec<String> {
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || c == ','));
+    words.filter(|word| !word.is_empty()).map(String::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_from_the_line_and_from_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("bmcs.txt");
+        std::fs::write(&file, "10.0.0.1, 10.0.0.2 # rack 1\n# none\n\nfe80::1\r\n").unwrap();
+        let given = ["10.1.0.0/24,h".to_string(), file.to_str().unwrap().to_string()];
+        let expected = ["10.1.0.0/24", "h", "10.0.0.1", "10.0.0.2", "fe80::1"];
+        assert_eq!(addresses(&given).unwrap(), expected);
+        assert!(addresses(&[",".to_string()]).unwrap_err().message.contains("no address"));
+    }
+
+    #[test]
+    fn a_machine_is_a_line() {
+        let mut system = FoundSystem {
+            endpoint: "https://10.1.0.7".into(),
+            vendor: "Acme".into(),
+            model: "Anvil".into(),
+            serial: "S1".into(),
+            mac_addresses: vec!["02:00:00:00:00:01".into()],
+            power: proto::v1::PowerState::On.into(),
+            standing: Standing::Known.into(),
+            machine_id: "m-1".into(),
+            said: "serial number".into(),
+            ..Default::default()
+        };
+        assert_eq!(
+            line(&system),
+            "https://10.1.0.7  Acme Anvil  serial S1  02:00:00:00:00:01  power on  \
+             known as m-1 by its serial number"
+        );
+        system.mac_addresses = (0..6).map(|n| format!("m{n}")).collect();
+        assert!(line(&system).contains("m3 and 2 more"), "{}", line(&system));
+    }
+
+    #[test]
+    fn the_end_counts_everything() {
+        let told = |outcome: Outcome, standings: &[Standing]| Discovered {
+            outcome: outcome.into(),
+            systems: standings
+                .iter()
+                .map(|one| FoundSystem { standing: (*one).into(), ..Default::default() })
+                .collect(),
+            total: 4,
+            ..Default::default()
+        };
+        let mut tally = Tally::default();
+        for one in [
+            told(Outcome::Found, &[Standing::Registered, Standing::Known]),
+            told(Outcome::Unreachable, &[]),
+            told(Outcome::LoginRefused, &[]),
+            told(Outcome::Failed, &[]),
+        ] {
+            tally.add(&one);
+        }
+        assert_eq!(
+            summary(&tally),
+            "4 addresses asked: 2 machines found (1 registered, 1 known), 1 unreachable, \
+             1 refused the login, 1 failed"
+        );
+    }
+}

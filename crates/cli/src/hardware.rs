@@ -1,0 +1,322 @@
+//! Machines as their BMCs show them now: what they are made of, what was logged, whether they are on.
+
+use crate::args::ConsoleLogArgs;
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{
+    ConsoleLogEntry, Cpu, GetConsoleLogRequest, GetPowerRequest, Gpu, InspectMachineRequest,
+    Inspection, PowerState,
+};
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const MIB_PER_GIB: i64 = 1024;
+/// Disks are sold by powers of ten.
+const BYTES_PER_GB: i64 = 1_000_000_000;
+
+pub async fn inspect(
+    client: &Client,
+    screen: &mut Screen,
+    machine_id: &str,
+) -> Result<Exit, Failure> {
+    let request = InspectMachineRequest { machine_id: machine_id.to_string() };
+    let seen = client.ask_hardware(client.hardware().inspect_machine(request)).await?;
+    let (wide, paint) = (screen.is_wide(), screen.paint());
+    screen.one(&seen, |seen| describe(seen, wide, paint))?;
+    Ok(Exit::Done)
+}
+
+pub async fn console_log(
+    client: &Client,
+    screen: &mut Screen,
+    args: &ConsoleLogArgs,
+) -> Result<Exit, Failure> {
+    let since = args.since.map(|since| ago(SystemTime::now(), since));
+    let mut entries = pages(Some(args.limit), async |page_size, page_token| {
+        let machine_id = args.machine_id.clone();
+        let request = GetConsoleLogRequest { machine_id, page_size, page_token, since };
+        let page = client.ask_hardware(client.hardware().get_console_log(request)).await?;
+        Ok((page.entries, page.next_page_token))
+    })
+    .await?;
+    entries.reverse();
+    let none = match args.since {
+        Some(_) => "the BMC has logged nothing in that time",
+        None => "the BMC's event log is empty",
+    };
+    screen.many(&entries, log_table, none)?;
+    Ok(Exit::Done)
+}
+
+/// Whether a machine is on, now.
+pub async fn power(
+    client: &Client,
+    screen: &mut Screen,
+    machine_id: &str,
+) -> Result<Exit, Failure> {
+    let request = GetPowerRequest { machine_id: machine_id.to_string() };
+    let seen = client.ask_hardware(client.hardware().get_power(request)).await?;
+    screen.one(&seen, |seen| {
+        format!("{} is {}\n", one_line(&seen.machine_id), power_name(seen.power()))
+    })?;
+    Ok(Exit::Done)
+}
+
+pub fn power_name(power: PowerState) -> &'static str {
+    match power {
+        PowerState::Unspecified => "-",
+        PowerState::On => "on",
+        PowerState::Off => "off",
+        PowerState::Changing => "changing",
+    }
+}
+
+/// A moment before another, as it travels.
+fn ago(now: SystemTime, since: Duration) -> proto::Timestamp {
+    let then = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since);
+    let seconds = i64::try_from(then.as_secs()).unwrap_or(i64::MAX);
+    proto::Timestamp { seconds, nanos: then.subsec_nanos() as i32 }
+}
+
+fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
+    let clock = Clock::system();
+    let names = ["TIME", "SEVERITY", "MESSAGE"];
+    let more = ["TIME", "SEVERITY", "LOG", "ID", "MESSAGE"];
+    let mut table = Table::new(if wide { &more } else { &names });
+    for entry in entries {
+        let mut row: Vec<Cell> = vec![
+            clock.absolute(entry.ts.as_ref()).into(),
+            Cell::toned(&entry.severity, tone(&entry.severity)),
+        ];
+        if wide {
+            row.extend([(&entry.log).into(), (&entry.id).into()]);
+        }
+        row.push((&entry.message).into());
+        table.row(row);
+    }
+    table
+}
+
+/// What a word of a device means: those that are known to be bad stand out.
+fn tone(word: &str) -> Tone {
+    match word {
+        "OK" => Tone::Good,
+        "Warning" => Tone::Warn,
+        "Critical" => Tone::Bad,
+        _ => Tone::Plain,
+    }
+}
+
+fn or_dash(text: &str) -> String {
+    if text.is_empty() { "-".to_string() } else { text.to_string() }
+}
+
+fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
+    let mut text = pairs(&[
+        ("Machine:", seen.machine_id.clone()),
+        ("Vendor:", or_dash(&seen.vendor)),
+        ("Model:", or_dash(&seen.model)),
+        ("Serial:", or_dash(&seen.serial)),
+        ("UUID:", or_dash(&seen.uuid)),
+        ("BIOS:", or_dash(&seen.bios_version)),
+        ("BMC firmware:", or_dash(&seen.bmc_version)),
+        ("Power:", power_name(seen.power()).to_string()),
+        ("Next boot:", or_dash(&seen.boot)),
+        ("Health:", or_dash(&seen.health)),
+        ("CPUs:", cpus(&seen.cpus)),
+        ("Memory:", memory(seen)),
+        ("GPUs:", gpus(&seen.gpus)),
+    ]);
+    let mut tables = vec![bad(seen), disks(seen), nics(seen)];
+    if wide {
+        tables.extend([modules(seen), firmware(seen)]);
+    }
+    for table in tables.into_iter().flatten() {
+        text.push('\n');
+        text.push_str(&table.render(paint));
+    }
+    if !seen.skipped.is_empty() {
+        text.push_str("\nCould not be read:\n");
+        for skipped in &seen.skipped {
+            text.push_str(&format!("  {}\n", one_line(skipped)));
+        }
+    }
+    text
+}
+
+/// `2 × Sim 8-Core`: the same parts together.
+fn counted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(if name.is_empty() { "unnamed" } else { name }).or_default() += 1;
+    }
+    let told: Vec<String> =
+        counts.iter().map(|(name, count)| format!("{count} × {name}")).collect();
+    told.join(", ")
+}
+
+fn cpus(cpus: &[Cpu]) -> String {
+    if cpus.is_empty() {
+        return "-".into();
+    }
+    let cores: i64 = cpus.iter().map(|cpu| cpu.cores).sum();
+    let threads: i64 = cpus.iter().map(|cpu| cpu.threads).sum();
+    let names = counted(cpus.iter().map(|cpu| cpu.model.as_str()));
+    match (cores, threads) {
+        (0, 0) => names,
+        (cores, 0) => format!("{names} ({cores} cores)"),
+        (cores, threads) => format!("{names} ({cores} cores, {threads} threads)"),
+    }
+}
+
+fn gpus(gpus: &[Gpu]) -> String {
+    or_dash(&counted(gpus.iter().map(|gpu| gpu.model.as_str())))
+}
+
+fn memory(seen: &Inspection) -> String {
+    match (seen.memory_mib, seen.memory.len()) {
+        (0, _) => "-".into(),
+        (mib, 0) => format!("{} GiB", mib / MIB_PER_GIB),
+        (mib, 1) => format!("{} GiB in 1 module", mib / MIB_PER_GIB),
+        (mib, modules) => format!("{} GiB in {modules} modules", mib / MIB_PER_GIB),
+    }
+}
+
+/// Nothing is shown of what there is none of.
+fn unless_empty<T>(
+    parts: &[T],
+    names: &[&'static str],
+    row: impl Fn(&T) -> Vec<Cell>,
+) -> Option<Table> {
+    let mut table = Table::new(names);
+    parts.iter().for_each(|part| table.row(row(part)));
+    (!parts.is_empty()).then_some(table)
+}
+
+fn bad(seen: &Inspection) -> Option<Table> {
+    unless_empty(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
+        let health = Cell::toned(&part.health, tone(&part.health));
+        vec![(&part.name).into(), health, (&part.reading).into()]
+    })
+}
+
+fn disks(seen: &Inspection) -> Option<Table> {
+    unless_empty(&seen.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
+        let size = match disk.capacity_bytes {
+            0 => "-".to_string(),
+            bytes => format!("{} GB", bytes / BYTES_PER_GB),
+        };
+        let kind = [disk.media.as_str(), &disk.protocol].join(" ");
+        let kind = kind.trim();
+        vec![
+            (&disk.id).into(),
+            (&disk.model).into(),
+            (&disk.serial).into(),
+            size.into(),
+            kind.into(),
+        ]
+    })
+}
+
+fn nics(seen: &Inspection) -> Option<Table> {
+    unless_empty(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
+        let link = match nic.link_up {
+            Some(true) => Cell::toned("up", Tone::Good),
+            Some(false) => Cell::toned("down", Tone::Warn),
+            None => "-".into(),
+        };
+        let speed = match nic.speed_mbps {
+            0 => "-".to_string(),
+            mbps => format!("{mbps} Mb/s"),
+        };
+        vec![(&nic.id).into(), (&nic.mac_address).into(), link, speed.into()]
+    })
+}
+
+fn modules(seen: &Inspection) -> Option<Table> {
+    unless_empty(&seen.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
+        let size = format!("{} GiB", module.capacity_mib / MIB_PER_GIB);
+        vec![(&module.id).into(), size.into(), (&module.kind).into(), (&module.serial).into()]
+    })
+}
+
+fn firmware(seen: &Inspection) -> Option<Table> {
+    unless_empty(&seen.firmware, &["FIRMWARE", "VERSION"], |firmware| {
+        let name = if firmware.name.is_empty() { &firmware.id } else { &firmware.name };
+        vec![name.into(), (&firmware.version).into()]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::v1::{BadPart, Disk, MemoryModule, Nic};
+
+    #[test]
+    fn a_machine_is_described_at_a_glance() {
+        let cpu = Cpu { model: "Fast 8".into(), cores: 8, threads: 16, ..Default::default() };
+        let gpu = |model: &str| Gpu { model: model.into(), ..Default::default() };
+        let seen = Inspection {
+            machine_id: "m-1".into(),
+            vendor: "Acme\u{1b}[2J".into(),
+            power: PowerState::Off.into(),
+            health: "Critical".into(),
+            bad: vec![BadPart {
+                name: "Fan 1".into(),
+                health: "Critical".into(),
+                reading: "0 RPM".into(),
+            }],
+            cpus: vec![cpu.clone(), cpu],
+            memory_mib: 65_536,
+            memory: vec![MemoryModule {
+                id: "A1".into(),
+                capacity_mib: 65_536,
+                ..Default::default()
+            }],
+            disks: vec![Disk {
+                id: "d0".into(),
+                capacity_bytes: 960_197_124_096,
+                media: "SSD".into(),
+                ..Default::default()
+            }],
+            nics: vec![Nic {
+                id: "n0".into(),
+                mac_address: "02:00:00:00:00:01".into(),
+                link_up: Some(false),
+                ..Default::default()
+            }],
+            gpus: vec![gpu("G1"), gpu("G1"), gpu("")],
+            skipped: vec!["the rest".into()],
+            ..Default::default()
+        };
+        let text = describe(&seen, false, Paint { colour: false });
+        for words in [
+            "Vendor:        Acme\\x1b[2J\n",
+            "Power:         off\n",
+            "CPUs:          2 × Fast 8 (16 cores, 32 threads)\n",
+            "Memory:        64 GiB in 1 module\n",
+            "GPUs:          2 × G1, 1 × unnamed\n",
+            "NOT WELL  HEALTH    READING\nFan 1     Critical  0 RPM\n",
+            "d0    -      -       960 GB  SSD\n",
+            "n0   02:00:00:00:00:01  down  -\n",
+            "Could not be read:\n  the rest\n",
+        ] {
+            assert!(text.contains(words), "{words:?} is not in\n{text}");
+        }
+        assert!(
+            !text.contains("MODULE")
+                && describe(&seen, true, Paint { colour: false }).contains("MODULE")
+        );
+    }
+
+    #[test]
+    fn a_moment_ago() {
+        let now = UNIX_EPOCH + Duration::from_secs(100);
+        assert_eq!(ago(now, Duration::from_secs(30)).seconds, 70);
+        assert_eq!(ago(now, Duration::from_secs(300)).seconds, 0);
+    }
+}

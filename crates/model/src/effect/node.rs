@@ -1,0 +1,194 @@
+//! What a node is given when it joins: labels and taints, in the syntax that Kubernetes asks for, checked when the plan
+//! is made and not when the machine has joined.
+
+use crate::refusal::Refusal;
+use crate::text::MAX_LABELS;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub type NodeLabels = BTreeMap<String, String>;
+
+/// The most taints one step may set.
+pub const MAX_TAINTS: usize = 16;
+/// What Kubernetes allows for the name in a key, and for a value.
+const MAX_PART: usize = 63;
+/// The same for what stands before the slash in a key.
+const MAX_PREFIX: usize = 253;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Taint {
+    pub key: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    pub effect: TaintEffect,
+}
+
+/// What a taint does to pods that do not tolerate it, by the cluster's own words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum TaintEffect {
+    NoSchedule,
+    PreferNoSchedule,
+    NoExecute,
+}
+
+impl TaintEffect {
+    pub const ALL: [Self; 3] = [Self::NoSchedule, Self::PreferNoSchedule, Self::NoExecute];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        }
+    }
+}
+
+impl fmt::Display for Taint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { key, value, effect } = self;
+        match value.as_str() {
+            "" => write!(f, "{key}:{}", effect.as_str()),
+            value => write!(f, "{key}={value}:{}", effect.as_str()),
+        }
+    }
+}
+
+pub fn check_node_labels(field: &str, labels: &NodeLabels) -> Result<(), Refusal> {
+    if labels.len() > MAX_LABELS {
+        let problem = format!("has {} entries", labels.len());
+        return Err(Refusal::invalid(field, problem, format!("use at most {MAX_LABELS}")));
+    }
+    for (key, value) in labels {
+        check_key(field, key)?;
+        check_value(&format!("{field}[{key}]"), value)?;
+    }
+    Ok(())
+}
+
+pub fn check_taints(field: &str, taints: &[Taint]) -> Result<(), Refusal> {
+    if taints.len() > MAX_TAINTS {
+        let problem = format!("has {} entries", taints.len());
+        return Err(Refusal::invalid(field, problem, format!("use at most {MAX_TAINTS}")));
+    }
+    for (index, taint) in taints.iter().enumerate() {
+        let at = format!("{field}[{index}]");
+        check_key(&format!("{at}.key"), &taint.key)?;
+        check_value(&format!("{at}.value"), &taint.value)?;
+        let same = |one: &Taint| one.key == taint.key && one.effect == taint.effect;
+        if let Some(first) = taints[..index].iter().position(same) {
+            let problem =
+                format!("{:?} has the effect {} already", taint.key, taint.effect.as_str());
+            let instead = format!("remove it, or change {field}[{first}]");
+            return Err(Refusal::invalid(&format!("{at}.key"), problem, instead));
+        }
+    }
+    Ok(())
+}
+
+/// `name`, or `prefix/name` with a prefix like that of a DNS name.
+fn check_key(field: &str, key: &str) -> Result<(), Refusal> {
+    let sound = match key.split_once('/') {
+        Some((prefix, name)) => is_prefix(prefix) && is_part(name),
+        None => is_part(key),
+    };
+    if sound {
+        return Ok(());
+    }
+    let shown: String = key.chars().take(MAX_PREFIX).collect();
+    let instead = "write name or prefix/name: a name is 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit \
+                   first and last; a prefix is a DNS name in small letters";
+    Err(Refusal::invalid(field, format!("has the key {shown:?}"), instead))
+}
+
+fn check_value(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() || is_part(value) {
+        return Ok(());
+    }
+    let shown: String = value.chars().take(MAX_PART).collect();
+    let instead = "use nothing, or 1 to 63 letters, digits, '-', '_' or '.', with a letter or digit first and last";
+    Err(Refusal::invalid(field, format!("is {shown:?}"), instead))
+}
+
+fn is_part(text: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let edge = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= MAX_PART
+        && text.chars().all(legal)
+        && text.starts_with(edge)
+        && text.ends_with(edge)
+}
+
+fn is_prefix(text: &str) -> bool {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let piece = |piece: &str| {
+        piece.chars().all(|c| edge(c) || c == '-')
+            && piece.starts_with(edge)
+            && piece.ends_with(edge)
+    };
+    text.len() <= MAX_PREFIX && text.split('.').all(piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_and_values_are_those_of_kubernetes() {
+        let long = "a".repeat(MAX_PART);
+        for good in ["zone", "a.b_c-D", "example.com/zone", "node-role.kubernetes.io/gpu", &long] {
+            assert_eq!(check_key("f", good), Ok(()), "{good}");
+        }
+        let longer = format!("{long}a");
+        for bad in
+            ["", "/a", "a/", "a/b/c", "-a", "a-", "a b", "Example.com/a", "a..b/c", "ä", &longer]
+        {
+            assert!(check_key("f", bad).is_err(), "{bad}");
+        }
+        for good in ["", "1", "a.b", "ubuntu-2204", &long] {
+            assert_eq!(check_value("f", good), Ok(()), "{good}");
+        }
+        for bad in [" ", "-a", "a/b", "a=b", "a\n", &longer] {
+            assert!(check_value("f", bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn refusals_name_the_entry() {
+        let labels = NodeLabels::from([("zone".into(), "not a value".into())]);
+        let refusal = check_node_labels("join.labels", &labels).unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("join.labels[zone]"));
+        let many = (0..=MAX_LABELS).map(|n| (format!("k{n}"), String::new())).collect();
+        let refusal = check_node_labels("join.labels", &many).unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("join.labels"));
+
+        let taint =
+            |key: &str, value: &str, effect| Taint { key: key.into(), value: value.into(), effect };
+        use TaintEffect::{NoExecute, NoSchedule};
+        let table = [
+            (vec![taint("gpu", "", NoSchedule), taint("gpu", "x", NoExecute)], None),
+            (vec![taint("gpu!", "", NoSchedule)], Some("t[0].key")),
+            (vec![taint("gpu", "a b", NoSchedule)], Some("t[0].value")),
+            (vec![taint("g", "", NoSchedule), taint("g", "x", NoSchedule)], Some("t[1].key")),
+            (vec![taint("g", "", NoSchedule); MAX_TAINTS + 1], Some("t")),
+        ];
+        for (taints, field) in table {
+            let refused = check_taints("t", &taints).err().and_then(|refusal| refusal.field);
+            assert_eq!(refused.as_deref(), field, "{taints:?}");
+        }
+    }
+
+    #[test]
+    fn a_taint_reads_as_kubectl_writes_it() {
+        let taint = |value: &str| Taint {
+            key: "gpu".into(),
+            value: value.into(),
+            effect: TaintEffect::NoSchedule,
+        };
+        assert_eq!(taint("").to_string(), "gpu:NoSchedule");
+        assert_eq!(taint("a100").to_string(), "gpu=a100:NoSchedule");
+        for effect in TaintEffect::ALL {
+            assert_eq!(serde_json::to_value(effect).unwrap(), effect.as_str());
+        }
+    }
+}

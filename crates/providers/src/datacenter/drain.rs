@@ -1,0 +1,312 @@
+//! Emptying a machine's node, and letting it take work again.
+//!
+//! A drain cordons the node and then passes over its pods until none is left that must go, or until its deadline. The node
+//! itself shows how far it came, so whoever takes over looks there and goes on. The cordon has the run's name on it: what a
+//! cancel takes back is what this run did, and never a cordon that was there before.
+
+use super::Datacenter;
+use super::cluster::{nowhere, told};
+use super::exec::barred;
+use super::orders::{Memo, Remembered, two_effects};
+use crate::keeper::Note;
+use crate::kubernetes::{Cluster, Node, Pod, Step};
+use crate::port::{Journal, Target};
+use model::condition::{ConditionType, Evidence};
+use model::effect::{Answer, Key, Order, Outcome, Verb};
+use model::fault::{Code, Fault};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How long between two passes over the pods.
+const PASS_EVERY: Duration = Duration::from_secs(2);
+/// For an order without a deadline; those of a run have one.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// How far a drain has come, beside what the node shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Draining {
+    Begun,
+    Done,
+    /// No more pods are to be evicted under this key. The node stays cordoned.
+    Stopped,
+}
+
+/// One drain under way.
+struct Drain<'a> {
+    api: &'a Cluster,
+    node: &'a str,
+    cluster: &'a str,
+    key: &'a Key,
+    until: Instant,
+}
+
+impl Datacenter {
+    pub(super) async fn drain(
+        &self,
+        target: &Target,
+        order: &Order,
+        (cluster, deadline_seconds): (&str, Option<u32>),
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        if cluster.is_empty() {
+            return Ok(nothing_to_do(order.verb));
+        }
+        if order.verb == Verb::Stop {
+            return self.stop_drain(target, order, cluster).await;
+        }
+        let before = match order.verb {
+            Verb::Perform => self.begin(&order.key, Memo::Drain { stage: Draining::Begun }).await?,
+            Verb::Follow | Verb::Inquire | Verb::Observe | Verb::Stop => {
+                self.recall(&order.key).await?
+            }
+        };
+        let stage = match (order.verb, before) {
+            (Verb::Observe, _) => return self.observe_drain(target, cluster).await,
+            (Verb::Perform, None) => Draining::Begun,
+            (Verb::Perform, Some(Remembered::Barred)) => return Err(barred(&order.key)),
+            (Verb::Follow | Verb::Inquire | Verb::Stop, None | Some(Remembered::Barred)) => {
+                return Ok(Answer::NeverStarted);
+            }
+            (_, Some(Remembered::Memo(Memo::Drain { stage }))) => stage,
+            (_, Some(Remembered::Memo(_))) => return Err(two_effects()),
+        };
+        match (order.verb, stage) {
+            (Verb::Inquire, Draining::Begun) => Ok(Answer::UnderWay),
+            (Verb::Inquire, Draining::Stopped) => Ok(Answer::Unknown(STOPPED.into())),
+            (_, Draining::Stopped) => Err(Fault::new(Code::EffectFailed, STOPPED)),
+            (_, Draining::Done) => self.drained(target, cluster).await,
+            (_, Draining::Begun) => {
+                let wanted = deadline_seconds.map_or(DEADLINE, |s| Duration::from_secs(s.into()));
+                let drain = Drain {
+                    api: &self.cluster(cluster).await?,
+                    node: target.machine_id.as_str(),
+                    cluster,
+                    key: &order.key,
+                    until: Instant::now() + wanted,
+                };
+                self.empty(&drain, journal).await
+            }
+        }
+    }
+
+    /// Evicts until the node is empty. Only the deadline, a stop or a no ends it: a cluster that cannot be reached for a while
+    /// is asked again. That it could not be reached to the end is a plain fault and no doubt, as draining twice does no harm.
+    async fn empty(&self, drain: &Drain<'_>, journal: &Journal) -> Result<Answer, Fault> {
+        let mut said = BTreeMap::new();
+        loop {
+            if self.recall(drain.key).await? != Some(Remembered::Memo(at(Draining::Begun))) {
+                return Err(Fault::new(Code::EffectFailed, STOPPED));
+            }
+            let fault = match drain.pass(&mut said, journal).await {
+                Ok(Passed::Empty(outcome)) => {
+                    self.amend(drain.key, at(Draining::Begun), at(Draining::Done)).await?;
+                    journal.line(format!("drain: {}", outcome.said)).await;
+                    return Ok(Answer::Done(outcome));
+                }
+                Ok(Passed::Occupied(fault)) => fault,
+                Err(fault) if fault.code.unseen() => {
+                    journal.line(format!("drain: {}; asking again", fault.said)).await;
+                    fault
+                }
+                Err(fault) => return Err(fault),
+            };
+            if Instant::now() + PASS_EVERY >= drain.until {
+                return Err(fault);
+            }
+            tokio::time::sleep(PASS_EVERY).await;
+        }
+    }
+
+    /// What is there now of what was done before.
+    async fn drained(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
+        let node = self.cluster(cluster).await?.node(target.machine_id.as_str()).await?;
+        Ok(Answer::Done(match node {
+            Some(node) => emptied(cluster, &node),
+            None => told(cluster, None),
+        }))
+    }
+
+    async fn observe_drain(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
+        let api = self.cluster(cluster).await?;
+        let name = target.machine_id.as_str();
+        let Some(node) = api.node(name).await? else {
+            return Ok(Answer::Done(told(cluster, None)));
+        };
+        if node.schedulable {
+            return Ok(Answer::Differs(format!("its node in {cluster} takes work")));
+        }
+        let left = api.occupants(name).await?;
+        Ok(match left.first() {
+            None => Answer::Done(emptied(cluster, &node)),
+            Some(first) => {
+                let count = left.len();
+                let said = format!("pods on its node in {cluster} that must go: {count}");
+                Answer::Differs(format!("{said}, such as {first}"))
+            }
+        })
+    }
+
+    /// No more pods are evicted. The node stays cordoned: a cancel takes that back by itself, and whoever only freezes the run
+    /// finds the node as it was left.
+    async fn stop_drain(
+        &self,
+        target: &Target,
+        order: &Order,
+        cluster: &str,
+    ) -> Result<Answer, Fault> {
+        match self.keeper.begin(&order.key, &Note::Barred).await? {
+            None | Some(Note::Barred) => return Ok(Answer::Stopped),
+            Some(Note::Begun(_)) => {}
+        }
+        match self.recall(&order.key).await? {
+            Some(Remembered::Memo(Memo::Drain { stage: Draining::Begun })) => {
+                self.amend(&order.key, at(Draining::Begun), at(Draining::Stopped)).await?;
+                Ok(Answer::Stopped)
+            }
+            Some(Remembered::Memo(Memo::Drain { stage: Draining::Done })) => {
+                self.drained(target, cluster).await
+            }
+            None | Some(_) => Ok(Answer::Stopped),
+        }
+    }
+
+    /// Lets the node take work again; with `own` only if this run has cordoned it.
+    pub(super) async fn uncordon(
+        &self,
+        target: &Target,
+        order: &Order,
+        cluster: &str,
+        own: bool,
+    ) -> Result<Answer, Fault> {
+        if cluster.is_empty() {
+            return Ok(nothing_to_do(order.verb));
+        }
+        let name = target.machine_id.as_str();
+        let whose = own.then(|| order.key.run());
+        match order.verb {
+            Verb::Perform => {
+                if let Some(Remembered::Barred) = self.begin(&order.key, Memo::Uncordon).await? {
+                    return Err(barred(&order.key));
+                }
+            }
+            Verb::Follow | Verb::Inquire => match self.recall(&order.key).await? {
+                None | Some(Remembered::Barred) => return Ok(Answer::NeverStarted),
+                Some(Remembered::Memo(_)) if order.verb == Verb::Inquire => {
+                    return Ok(Answer::UnderWay);
+                }
+                Some(Remembered::Memo(_)) => {}
+            },
+            Verb::Stop => {
+                return Ok(match self.keeper.begin(&order.key, &Note::Barred).await? {
+                    None | Some(Note::Barred) => Answer::Stopped,
+                    // One call: it was made, or never will be.
+                    Some(Note::Begun(_)) => Answer::Stopped,
+                });
+            }
+            Verb::Observe => {
+                let node = self.cluster(cluster).await?.node(name).await?;
+                return Ok(match node {
+                    Some(node) if !node.schedulable && !node.is_left_alone(whose) => {
+                        Answer::Differs(format!("its node in {cluster} is cordoned"))
+                    }
+                    Some(_) | None => Answer::Done(released(cluster, node.as_ref())),
+                });
+            }
+        }
+        let node = self.cluster(cluster).await?.uncordon(name, whose).await?;
+        Ok(Answer::Done(released(cluster, node.as_ref())))
+    }
+}
+
+const STOPPED: &str = "the drain was stopped; its node is cordoned, and may be half empty";
+
+/// What one pass came to.
+enum Passed {
+    Empty(Outcome),
+    /// Why it is not empty yet.
+    Occupied(Fault),
+}
+
+impl Drain<'_> {
+    /// Cordons the node if it is not, and evicts what is on it. What became of a pod is told when it changes.
+    async fn pass(
+        &self,
+        said: &mut BTreeMap<Pod, String>,
+        journal: &Journal,
+    ) -> Result<Passed, Fault> {
+        let Some(node) = self.api.node(self.node).await? else {
+            return Ok(Passed::Empty(told(self.cluster, None)));
+        };
+        if node.schedulable {
+            journal.line(format!("drain: cordoning {} in {}", self.node, self.cluster)).await;
+            self.api.cordon(self.node, self.key.run()).await?;
+        }
+        let mut steps = Vec::new();
+        let pass = self.api.evict_all(self.node, |step| steps.push(step.clone())).await;
+        for step in steps {
+            let (pod, words) = words(step);
+            if said.get(&pod) != Some(&words) {
+                journal.line(format!("drain: {pod} {words}")).await;
+                said.insert(pod, words);
+            }
+        }
+        if let Some(fault) = pass?.fault(self.node) {
+            return Ok(Passed::Occupied(fault));
+        }
+        // Somebody may have let work onto the node meanwhile.
+        match self.api.node(self.node).await? {
+            Some(node) if node.schedulable => {
+                let said = format!("somebody uncordoned node `{}` while it was drained", self.node);
+                Ok(Passed::Occupied(Fault::new(Code::EvictionBlocked, said)))
+            }
+            Some(node) => Ok(Passed::Empty(emptied(self.cluster, &node))),
+            None => Ok(Passed::Empty(told(self.cluster, None))),
+        }
+    }
+}
+
+const fn at(stage: Draining) -> Memo {
+    Memo::Drain { stage }
+}
+
+fn words(step: Step) -> (Pod, String) {
+    match step {
+        Step::Evicted(pod) => (pod, "is evicted".into()),
+        Step::Waiting(waiting) if waiting.overdue_s > 0 => {
+            (waiting.pod, "should be gone by now, and is not".into())
+        }
+        Step::Waiting(waiting) => (waiting.pod, "is shutting down".into()),
+        Step::Blocked(blocked) => (blocked.pod, format!("may not go yet: {}", blocked.said)),
+        Step::Gone(pod) => (pod, "is gone".into()),
+    }
+}
+
+fn nothing_to_do(verb: Verb) -> Answer {
+    match verb {
+        Verb::Stop => Answer::Stopped,
+        Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {
+            Answer::Done(nowhere("the machine belongs to no cluster, so there is nothing to do"))
+        }
+    }
+}
+
+/// The node is cordoned, and what is left on it may stay.
+fn emptied(cluster: &str, node: &Node) -> Outcome {
+    let mut seen = told(cluster, Some(node));
+    seen.evidence.retain(|one| one.condition != ConditionType::Drained);
+    seen.evidence.push(Evidence::new(ConditionType::Drained, true, "Evicted"));
+    Outcome { said: format!("{}, and empty of what must go", seen.said), ..seen }
+}
+
+fn released(cluster: &str, node: Option<&Node>) -> Outcome {
+    let seen = told(cluster, node);
+    match node {
+        Some(node) if !node.schedulable => {
+            Outcome { said: format!("{}: it was so before this operation", seen.said), ..seen }
+        }
+        Some(_) | None => seen,
+    }
+}

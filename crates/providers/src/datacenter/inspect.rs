@@ -1,0 +1,104 @@
+//! A machine's BMC, looked at for a person. Each part is a call of its own, so that a run that wants the same BMC
+//! gets its turn in between, and a part that fails is named and costs nobody the rest.
+
+use super::Datacenter;
+use super::controller::Controller;
+use super::power::Power;
+use crate::governor::Priority;
+use crate::inspect::{Inspection, Inspector};
+use crate::ipmi;
+use crate::port::Target;
+use crate::redfish::{HealthReport, Inventory, LogEntry};
+use async_trait::async_trait;
+use model::fault::Fault;
+use model::time::Timestamp;
+
+#[async_trait]
+impl Inspector for Datacenter {
+    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
+        // The first call shows whether it can be spoken to; the others add to what it says.
+        let power = self.power_now(target).await?;
+        let mut skipped = Vec::new();
+        let boot = kept(self.looking(target, Controller::boot_shown).await, &mut skipped);
+        let inventory = kept(self.looking(target, Controller::inventory).await, &mut skipped);
+        let health = kept(self.looking(target, Controller::health).await, &mut skipped);
+        let mut inventory = inventory.unwrap_or_default();
+        inventory.skipped.splice(0..0, skipped);
+        Ok(Inspection { inventory, power: Some(power), boot, health: health.flatten() })
+    }
+
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
+        self.looking(target, async |bmc: &Controller| bmc.event_log(count).await).await
+    }
+
+    async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
+        self.read_power(target, Priority::Operator).await
+    }
+}
+
+impl Datacenter {
+    async fn looking<T>(
+        &self,
+        target: &Target,
+        look: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        self.bmcs.call(target, Priority::Operator, self.settings.call, look).await
+    }
+}
+
+fn kept<T>(read: Result<T, Fault>, skipped: &mut Vec<String>) -> Option<T> {
+    read.map_err(|fault| skipped.push(fault.to_string())).ok()
+}
+
+impl Controller {
+    pub(super) async fn inventory(&self) -> Result<Inventory, Fault> {
+        match self {
+            Self::Redfish(system) => system.inventory().await,
+            Self::Ipmi(bmc) => Ok(described(bmc.identity().await?)),
+        }
+    }
+
+    /// IPMI has only numbers of sensors, which say nothing without the vendor's tables.
+    async fn health(&self) -> Result<Option<HealthReport>, Fault> {
+        match self {
+            Self::Redfish(system) => system.health().await.map(Some),
+            Self::Ipmi(_) => Ok(None),
+        }
+    }
+
+    pub(super) async fn event_log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
+        match self {
+            Self::Redfish(system) => {
+                let entries = system.log(count).await?;
+                if entries.is_empty() {
+                    system.logs().await?;
+                }
+                Ok(entries)
+            }
+            Self::Ipmi(bmc) => Ok(bmc.events(count).await?.into_iter().map(logged).collect()),
+        }
+    }
+}
+
+/// All that IPMI tells of a machine.
+fn described(identity: ipmi::Identity) -> Inventory {
+    let ipmi::Identity { manufacturer, product, firmware, ipmi_version, guid } = identity;
+    Inventory {
+        vendor: Some(format!("manufacturer {manufacturer} (IANA)")),
+        model: Some(format!("product {product}, IPMI {ipmi_version}")),
+        uuid: guid,
+        bmc_version: Some(firmware),
+        skipped: vec!["IPMI does not tell of processors, memory, disks and network cards".into()],
+        ..Inventory::default()
+    }
+}
+
+fn logged(event: ipmi::Event) -> LogEntry {
+    LogEntry {
+        id: event.id.to_string(),
+        log: "SEL".into(),
+        at: event.at_s.map(|seconds| Timestamp::from_millis(i64::from(seconds) * 1_000)),
+        severity: None,
+        message: event.said(),
+    }
+}

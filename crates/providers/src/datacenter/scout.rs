@@ -1,0 +1,140 @@
+//! What is at an address: nobody, a BMC and the computers behind it, or one that does not let us in.
+
+use super::Datacenter;
+use super::bmcs::{Visited, is_ipmi, login_of, peer_at};
+use super::power::Power;
+use crate::governor::Priority;
+use crate::ipmi;
+use crate::redfish::{self, Bmc, Endpoint, Glance, System};
+use crate::scout::{Approach, Found, Report, Scout, Survey};
+use async_trait::async_trait;
+use model::fault::{Code, Fault};
+use model::machine::roster::Sighting;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// How long an address has to take a connection before it counts as nobody's. A BMC does so in milliseconds.
+const KNOCK: Duration = Duration::from_secs(3);
+
+#[async_trait]
+impl Scout for Datacenter {
+    fn peer(&self, endpoint: &str) -> Result<String, Fault> {
+        peer_at(endpoint)
+    }
+
+    async fn credential(&self, name: &str) -> Result<String, Fault> {
+        let named = [name, &self.settings.bmc_credential];
+        let name = named.into_iter().find(|name| !name.is_empty());
+        let name = name.ok_or_else(|| {
+            let said =
+                "no credential is named: give --credential NAME, or set datacenter.bmc_credential";
+            Fault::new(Code::CredentialMissing, said)
+        })?;
+        login_of(&self.keeper.credential(name).await?)?;
+        Ok(name.to_string())
+    }
+
+    async fn test(&self, approach: &Approach) -> Report {
+        self.try_out(approach).await
+    }
+
+    async fn survey(&self, endpoint: &str, credential: &str) -> Survey {
+        let peer = match peer_at(endpoint) {
+            Ok(peer) => peer,
+            Err(fault) => return Survey::Failed(fault),
+        };
+        // Where nobody listens there is no BMC to be gentle with, and the governor is not to learn from it.
+        if let Ok(place) = Endpoint::parse(endpoint)
+            && !is_ipmi(endpoint)
+            && let Err(said) = knock(&place, KNOCK).await
+        {
+            return Survey::Nobody(said);
+        }
+        let look = self.look_behind(&peer, endpoint, credential);
+        let limit = self.settings.call;
+        match self.bmcs.governor.call(&peer, Priority::Operator, limit, look).await {
+            Ok(found) => Survey::Found(found),
+            Err(fault) if fault.code == Code::BmcUnreachable => Survey::Nobody(fault.said),
+            Err(fault) => Survey::Failed(fault),
+        }
+    }
+}
+
+impl Datacenter {
+    async fn look_behind(
+        &self,
+        peer: &str,
+        endpoint: &str,
+        credential: &str,
+    ) -> Result<Vec<Found>, Fault> {
+        match self.bmcs.visit(peer, endpoint, credential, None).await? {
+            Visited::Ipmi(bmc) => Ok(vec![ipmi_found(endpoint, &bmc).await?]),
+            Visited::Redfish(bmc) => {
+                let found = behind(&bmc).await;
+                // BMCs have few sessions.
+                bmc.close().await;
+                found
+            }
+        }
+    }
+}
+
+async fn behind(bmc: &Bmc) -> Result<Vec<Found>, Fault> {
+    let hosts = bmc.hosts().await?;
+    let alone = hosts.len() == 1;
+    let mut found = Vec::new();
+    for host in &hosts {
+        found.push(glanced(bmc, host, alone).await?);
+    }
+    Ok(found)
+}
+
+/// A computer behind a Redfish BMC. Its endpoint names it where there are others.
+pub(super) async fn glanced(bmc: &Bmc, system: &System, alone: bool) -> Result<Found, Fault> {
+    let Glance { path, vendor, model, serial, power, nics, .. } = system.glance().await?;
+    let named = !alone || bmc.endpoint().system().is_some();
+    let endpoint =
+        if named { format!("{}{path}", bmc.endpoint()) } else { bmc.endpoint().to_string() };
+    let sighting = Sighting {
+        endpoint,
+        vendor: vendor.or(bmc.about().vendor).unwrap_or_default(),
+        model: model.unwrap_or_default(),
+        serial: serial.unwrap_or_default(),
+        macs: nics.into_iter().map(|nic| nic.mac).collect(),
+    };
+    Ok(Found { sighting, power: power.map(simple) })
+}
+
+pub(super) async fn ipmi_found(endpoint: &str, bmc: &ipmi::Bmc) -> Result<Found, Fault> {
+    let identity = bmc.identity().await?;
+    let power = match bmc.power().await? {
+        ipmi::Power::On => Power::On,
+        ipmi::Power::Off => Power::Off,
+    };
+    let sighting = Sighting {
+        endpoint: endpoint.to_string(),
+        vendor: format!("manufacturer {} (IANA)", identity.manufacturer),
+        model: format!("product {}", identity.product),
+        ..Sighting::default()
+    };
+    Ok(Found { sighting, power: Some(power) })
+}
+
+const fn simple(power: redfish::Power) -> Power {
+    match power {
+        redfish::Power::On => Power::On,
+        redfish::Power::Off => Power::Off,
+        redfish::Power::PoweringOn | redfish::Power::PoweringOff => Power::Changing,
+    }
+}
+
+/// Whether somebody takes a connection there. The text says why not.
+pub(super) async fn knock(place: &Endpoint, limit: Duration) -> Result<(), String> {
+    let address = (place.host(), place.port());
+    match timeout(limit, TcpStream::connect(address)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(format!("{place} could not be connected to: {error}")),
+        Err(_) => Err(format!("{place} took no connection within {} s", limit.as_secs())),
+    }
+}

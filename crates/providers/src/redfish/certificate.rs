@@ -1,0 +1,178 @@
+//! What a certificate says of itself, for people: who signed it, for whom, and until when.
+//!
+//! Nothing is decided by this: whether a certificate is believed is the business of `trust`. So what cannot be read is
+//! left empty. A certificate is nested pieces of tag, length and content (DER, X.690); the few that are wanted are
+//! walked to, and a piece that is longer than what is there ends the walk.
+
+use super::trust::Fingerprint;
+use model::time::Timestamp;
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OBJECT_ID: u8 = 0x06;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const VERSION: u8 = 0xa0;
+/// 2.5.4.3, the name by which something is usually called.
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
+/// 2.5.4.10, for authorities that have no other name.
+const ORGANIZATION: &[u8] = &[0x55, 0x04, 0x0a];
+/// The most bytes a length may be written in; no certificate is as long as that allows.
+const MAX_LENGTH_BYTES: usize = 4;
+
+/// A certificate that a BMC showed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Certificate {
+    pub fingerprint: Fingerprint,
+    pub issuer: Option<String>,
+    pub subject: Option<String>,
+    /// Signed by nobody but itself, as far as the names tell.
+    pub self_signed: bool,
+    pub expires_at: Option<Timestamp>,
+}
+
+impl Certificate {
+    pub(super) fn read(der: &[u8]) -> Self {
+        let fingerprint = Fingerprint::of_bytes(der);
+        let told = told(der);
+        let (issuer, expires_at, subject) = told.unwrap_or_default();
+        Self {
+            fingerprint,
+            issuer: name(issuer),
+            subject: name(subject),
+            self_signed: !issuer.is_empty() && issuer == subject,
+            expires_at: last_moment(expires_at),
+        }
+    }
+}
+
+/// The issuer, the time it holds, and the subject, as they stand there.
+fn told(der: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let (certificate, _) = piece(der, SEQUENCE)?;
+    let (body, _) = piece(certificate, SEQUENCE)?;
+    let body = match body.first() {
+        Some(&VERSION) => any(body)?.2,
+        Some(_) | None => body,
+    };
+    let (_, _, body) = any(body)?; // the serial number
+    let (_, body) = piece(body, SEQUENCE)?; // how it is signed
+    let (issuer, body) = piece(body, SEQUENCE)?;
+    let (validity, body) = piece(body, SEQUENCE)?;
+    let (subject, _) = piece(body, SEQUENCE)?;
+    Some((issuer, validity, subject))
+}
+
+/// A piece with its tag, and what comes after it.
+fn any(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (tag, rest) = bytes.split_first()?;
+    let (first, rest) = rest.split_first()?;
+    let (length, rest) = match *first {
+        short @ 0..=0x7f => (usize::from(short), rest),
+        long => {
+            let count = usize::from(long & 0x7f);
+            if count == 0 || count > MAX_LENGTH_BYTES {
+                return None;
+            }
+            let (digits, rest) = rest.split_at_checked(count)?;
+            let length = digits.iter().fold(0_usize, |sum, digit| sum << 8 | usize::from(*digit));
+            (length, rest)
+        }
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    Some((*tag, content, rest))
+}
+
+/// The content of a piece that has this tag, and what comes after it.
+fn piece(bytes: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+    let (tag, content, rest) = any(bytes)?;
+    (tag == wanted).then_some((content, rest))
+}
+
+/// How somebody is called: by the common name, or by the organization.
+fn name(mut names: &[u8]) -> Option<String> {
+    let mut organization = None;
+    while let Some((set, rest)) = piece(names, SET) {
+        names = rest;
+        let Some((pair, _)) = piece(set, SEQUENCE) else { continue };
+        let Some((kind, value)) = piece(pair, OBJECT_ID) else { continue };
+        let text =
+            any(value).map(|(_, text, _)| super::decode::shown(&String::from_utf8_lossy(text)));
+        match kind {
+            COMMON_NAME => return text,
+            ORGANIZATION => organization = text,
+            _ => {}
+        }
+    }
+    organization
+}
+
+/// The second of the two times between which it holds.
+fn last_moment(validity: &[u8]) -> Option<Timestamp> {
+    let (_, _, rest) = any(validity)?;
+    let (tag, text, _) = any(rest)?;
+    let text = std::str::from_utf8(text).ok()?.strip_suffix('Z')?;
+    let (year, rest) = match tag {
+        // Two digits, which by the standard stand for 1950 to 2049.
+        UTC_TIME => match text.split_at_checked(2)? {
+            (year, rest) if year < "50" => (format!("20{year}"), rest),
+            (year, rest) => (format!("19{year}"), rest),
+        },
+        GENERALIZED_TIME => text.split_at_checked(4).map(|(year, rest)| (year.to_owned(), rest))?,
+        _ => return None,
+    };
+    let digits = rest.len() == 10 && rest.bytes().all(|byte| byte.is_ascii_digit());
+    let pair = |at: usize| rest.get(at..at + 2).filter(|_| digits);
+    let (month, day, hour) = (pair(0)?, pair(2)?, pair(4)?);
+    let spelled = format!("{year}-{month}-{day}T{hour}:{}:{}Z", pair(6)?, pair(8)?);
+    let instant: jiff::Timestamp = spelled.parse().ok()?;
+    Some(Timestamp::from_micros(instant.as_microsecond()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, CertifiedIssuer, DnType, KeyPair, date_time_ymd};
+
+    fn issue(until: i32) -> (Vec<u8>, Vec<u8>) {
+        let mut authority = CertificateParams::new(Vec::<String>::new()).unwrap();
+        authority.distinguished_name.push(DnType::OrganizationName, "Acme");
+        authority.distinguished_name.push(DnType::CommonName, "The \u{7}Authority");
+        let authority =
+            CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap();
+        let mut params = CertificateParams::new(["h".to_owned()]).unwrap();
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        params.distinguished_name.push(DnType::OrganizationName, "Acme");
+        params.not_after = date_time_ymd(until, 2, 28);
+        let certificate = params.signed_by(&KeyPair::generate().unwrap(), &authority).unwrap();
+        (authority.der().to_vec(), certificate.der().to_vec())
+    }
+
+    #[test]
+    fn a_certificate_says_who_signed_it_and_until_when() {
+        for (until, at) in [(2031, "2031-02-28T00:00:00Z"), (2077, "2077-02-28T00:00:00Z")] {
+            let (authority, certificate) = issue(until);
+            let read = Certificate::read(&certificate);
+            assert_eq!(read.issuer.as_deref(), Some("The Authority"));
+            assert_eq!(read.subject.as_deref(), Some("Acme"));
+            let at: jiff::Timestamp = at.parse().unwrap();
+            let at = Timestamp::from_micros(at.as_microsecond());
+            assert_eq!((read.expires_at, read.self_signed), (Some(at), false));
+            assert!(Certificate::read(&authority).self_signed);
+        }
+    }
+
+    /// Cut off or changed anywhere, it says less and never fails.
+    #[test]
+    fn what_is_broken_says_nothing() {
+        let (_, certificate) = issue(2031);
+        for end in 0..certificate.len() {
+            let read = Certificate::read(&certificate[..end]);
+            assert_eq!((read.issuer, read.expires_at), (None, None), "{end}");
+        }
+        for at in 0..certificate.len() {
+            let mut changed = certificate.clone();
+            changed[at] ^= 0xff;
+            Certificate::read(&changed);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A person looks at machines: what the datacenter reads of a BMC for them, and whose it is.
+
+use crate::ipmi_sim::{PASSWORD as IPMI_PASSWORD, Sim, settings as ipmi_settings};
+use crate::world::{PASSWORD, SYSTEM, World, settings};
+use model::fault::Code;
+use model::id::MachineId;
+use model::machine::MachineSpec;
+use providers::Target;
+use providers::datacenter::power::Power;
+use providers::datacenter::{Datacenter, Settings};
+use providers::inspect::Inspector;
+use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::redfish::{Auth, Health};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub fn keeper(user: &str, password: &str) -> Arc<Forgetful> {
+    let keeper = Arc::new(Forgetful::default());
+    let password = password.to_string().into();
+    keeper.set("bmc", Secret::Password { user: user.into(), password });
+    keeper
+}
+
+pub fn datacenter(keeper: &Arc<Forgetful>) -> Datacenter {
+    let settings = Settings {
+        bmc_credential: "bmc".into(),
+        call: Duration::from_secs(20),
+        redfish: settings(Auth::Auto),
+        ipmi: ipmi_settings(),
+        ..Settings::default()
+    };
+    Datacenter::new(Arc::clone(keeper) as Arc<dyn Keeper>, settings)
+}
+
+fn target(id: &str, bmc_endpoint: String) -> Target {
+    let spec = MachineSpec { bmc_endpoint, ..MachineSpec::default() };
+    Target { machine_id: MachineId::trusted(id), spec }
+}
+
+/// A BMC with a manager, a log, and a fan that is not well.
+pub fn rich() -> World {
+    let (manager, logs) = ("/redfish/v1/Managers/1", "/redfish/v1/Systems/1/LogServices");
+    let (chassis, sel) = ("/redfish/v1/Chassis/1", "/redfish/v1/Systems/1/LogServices/SEL");
+    let (nics, media) = ("/redfish/v1/Systems/1/Nics", "/redfish/v1/Managers/1/Media");
+    let world = World::new();
+    for (field, value) in [
+        ("/PowerState", json!("On")),
+        ("/Manufacturer", json!("Acme")),
+        ("/Model", json!("Anvil")),
+        ("/BiosVersion", json!("1.2")),
+        ("/Status", json!({"Health": "Warning"})),
+        ("/EthernetInterfaces", json!({"@odata.id": nics})),
+        ("/LogServices", json!({"@odata.id": logs})),
+        ("/Bios", json!({"@odata.id": "/redfish/v1/Systems/1/Bios"})),
+        (
+            "/Links",
+            json!({"ManagedBy": [{"@odata.id": manager}], "Chassis": [{"@odata.id": chassis}]}),
+        ),
+    ] {
+        world.set(SYSTEM, field, value);
+    }
+    world.put(
+        nics,
+        json!({"Members": [{"@odata.id": format!("{nics}/1"), "Id": "1",
+            "MACAddress": "02:00:00:00:00:0A"}]}),
+    );
+    world.put("/redfish/v1/Systems/1/Bios", json!({"Attributes": {"BootMode": "Uefi"}}));
+    world.put(manager, json!({"FirmwareVersion": "7.00", "VirtualMedia": {"@odata.id": media}}));
+    world.put(media, json!({"Members": [{"@odata.id": format!("{media}/Cd"), "Id": "Cd"}]}));
+    world.put(chassis, json!({"Thermal": {"@odata.id": format!("{chassis}/Thermal")}}));
+    world.put(
+        &format!("{chassis}/Thermal"),
+        json!({"Fans": [{"Name": "Fan 1", "Status": {"Health": "Critical"}}, {"Name": "Fan 2"}]}),
+    );
+    world.put_list(logs, &[sel]);
+    world.put(sel, json!({"Entries": {"@odata.id": format!("{sel}/Entries")}}));
+    let entry = |day: u8| {
+        json!({"Id": day.to_string(), "Created": format!("2026-01-0{day}T10:00:00Z"),
+            "Severity": "OK", "Message": format!("Day {day}")})
+    };
+    world.put(&format!("{sel}/Entries"), json!({"Members": [entry(1), entry(2), entry(3)]}));
+    world
+}
+
+#[tokio::test]
+async fn a_machine_is_described_and_what_could_not_be_read_is_named() {
+    let world = rich();
+    world.set(SYSTEM, "/Memory", json!({"@odata.id": "/redfish/v1/Systems/1/Memory"}));
+    let peer = world.serve().await;
+    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let seen = datacenter.inspect(&target("m-1", peer.url())).await.unwrap();
+    let inventory = &seen.inventory;
+    assert_eq!(inventory.vendor.as_deref(), Some("Acme"));
+    assert_eq!(inventory.bios_version.as_deref(), Some("1.2"));
+    assert_eq!(inventory.bmc_version.as_deref(), Some("7.00"));
+    assert_eq!(inventory.nics[0].mac, "02:00:00:00:00:0a");
+    assert_eq!(inventory.skipped, ["/redfish/v1/Systems/1/Memory is not there"]);
+    assert_eq!(
+        (seen.power, seen.boot.as_deref()),
+        (Some(Power::On), Some("its own boot order, by None (Disabled)"))
+    );
+    let health = seen.health.unwrap();
+    assert_eq!((health.overall, health.looked_at), (Health::Warning, 2));
+    assert_eq!(health.bad[0].name, "Fan 1");
+    assert!(peer.calls().iter().all(|call| call.method == "GET"), "{:?}", peer.calls());
+}
+
+#[tokio::test]
+async fn a_part_that_cannot_be_read_leaves_the_rest() {
+    let world = rich();
+    world.set(SYSTEM, "/Boot", json!(null));
+    let peer = world.serve().await;
+    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let seen = datacenter.inspect(&target("m-1", peer.url())).await.unwrap();
+    assert_eq!((seen.boot, seen.power), (None, Some(Power::On)));
+    let skipped = &seen.inventory.skipped;
+    assert!(skipped[0].contains("no boot override"), "{skipped:?}");
+    assert_eq!(seen.inventory.vendor.as_deref(), Some("Acme"));
+    // A BMC that is not there at all is a fault.
+    let gone = target("m-1", "http://127.0.0.1:1".into());
+    let fault = datacenter.inspect(&gone).await.unwrap_err();
+    assert_eq!(fault.code, Code::BmcUnreachable, "{fault}");
+    let without = target("m-1", String::new());
+    let fault = datacenter.power_now(&without).await.unwrap_err();
+    assert!(fault.said.contains("no bmc_endpoint"), "{fault}");
+}
+
+#[tokio::test]
+async fn the_log_is_read_from_its_newest_entry() {
+    let peer = rich().serve().await;
+    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let log = datacenter.event_log(&target("m-1", peer.url()), 2).await.unwrap();
+    let days: Vec<&str> = log.iter().map(|entry| entry.message.as_str()).collect();
+    assert_eq!(days, ["Day 3", "Day 2"]);
+    // No log is not the same as an empty one.
+    let without = World::new().serve().await;
+    let fault = datacenter.event_log(&target("m-2", without.url()), 2).await.unwrap_err();
+    assert_eq!(fault.code, Code::NotSupported, "{fault}");
+}
+
+/// The second computer behind the BMC, which is off.
+pub const OTHER: &str = "/redfish/v1/Systems/2";
+
+pub fn two() -> World {
+    let world = rich();
+    world.put_list("/redfish/v1/Systems", &[SYSTEM, OTHER]);
+    let other =
+        json!({"@odata.id": OTHER, "Id": "2", "PowerState": "Off", "SerialNumber": "S2222"});
+    world.put(OTHER, other);
+    world
+}
+
+/// One login serves many calls; it must never serve the neighbour's.
+#[tokio::test]
+async fn two_machines_behind_one_bmc_are_never_taken_for_each_other() {
+    let peer = two().serve().await;
+    let datacenter = datacenter(&keeper("root", PASSWORD));
+    let one = target("one", format!("{}{SYSTEM}", peer.url()));
+    let other = target("other", format!("{}{OTHER}", peer.url()));
+    let mut by_serial = target("other", peer.url());
+    by_serial.spec.serial = "S2222".into();
+    let unclear = target("unclear", peer.url());
+    for _ in 0..3 {
+        assert_eq!(datacenter.power_now(&one).await, Ok(Power::On));
+        assert_eq!(datacenter.power_now(&other).await, Ok(Power::Off));
+        assert_eq!(datacenter.power_now(&by_serial).await, Ok(Power::Off));
+        let fault = datacenter.power_now(&unclear).await.unwrap_err();
+        assert_eq!(fault.code, Code::SystemAmbiguous, "{fault}");
+    }
+}
+
+#[tokio::test]
+async fn ipmi_tells_what_it_can() {
+    let entry = "sel_add 0x20 0x02 0 0 0 0x60 0x20 0x00 0x04 0x08 0x07 0x6f 0x01 0xff 0xff\n";
+    let Some(sim) = Sim::start_with(entry).await else { return };
+    let datacenter = datacenter(&keeper("admin", IPMI_PASSWORD));
+    let target = target("m-1", sim.url());
+    let seen = datacenter.inspect(&target).await.unwrap();
+    assert_eq!(seen.power, Some(Power::Off));
+    // The simulator calls its own order the disk.
+    assert_eq!(seen.boot.as_deref(), Some("the disk"));
+    assert!(seen.inventory.vendor.unwrap().starts_with("manufacturer "));
+    assert!(seen.inventory.uuid.is_some() && seen.inventory.bmc_version.is_some());
+    assert!(seen.inventory.skipped[0].contains("IPMI does not tell"));
+    let log = datacenter.event_log(&target, 5).await.unwrap();
+    assert!(log[0].message.starts_with("power supply, sensor 0x07"), "{log:?}");
+}

@@ -1,0 +1,266 @@
+//! Plans and their steps, in and out.
+
+use model::effect::{
+    Effect, Expect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Taint, TaintEffect,
+};
+use model::id::PlanId;
+use model::plan::{OnFailure, Plan, RunStep, Step};
+use model::refusal::Refusal;
+use proto::v1;
+
+pub(in crate::grpc) fn plan(plan: &Plan) -> v1::Plan {
+    let steps = plan.steps.iter().map(|step| v1::Step {
+        name: step.name.clone(),
+        timeout_seconds: step.timeout_seconds.map(|seconds| seconds as i32),
+        max_retries: step.max_retries.map(|retries| retries as i32),
+        kind: kind(&step.effect),
+    });
+    v1::Plan {
+        plan_id: plan.id.to_string(),
+        display_name: plan.display_name.clone(),
+        steps: steps.collect(),
+        default_for: plan.default_for.map(|kind| kind.run_word().to_string()).unwrap_or_default(),
+        built_in: plan.built_in,
+        on_failure: match plan.on_failure {
+            OnFailure::KeepPhase => v1::OnFailure::Unspecified.into(),
+            OnFailure::EnterMaintenance => v1::OnFailure::EnterMaintenance.into(),
+        },
+    }
+}
+
+pub(in crate::grpc) fn run_step(step: &RunStep) -> v1::Step {
+    v1::Step {
+        name: step.name.clone(),
+        timeout_seconds: Some(step.timeout_seconds as i32),
+        max_retries: Some(step.max_retries as i32),
+        kind: kind(&step.effect),
+    }
+}
+
+fn kind(effect: &Effect) -> Option<v1::step::Kind> {
+    use v1::step::Kind as K;
+    Some(match effect.clone() {
+        Effect::Ssh { command, destructive } => K::Ssh(v1::SshCommand { command, destructive }),
+        Effect::Reboot { mode, manner } => {
+            let mode = match mode {
+                RebootMode::Bmc => "bmc",
+                RebootMode::InBand => "in_band",
+            };
+            let (graceful_seconds, force) = said(manner);
+            K::Reboot(v1::Reboot { mode: mode.into(), graceful_seconds, force })
+        }
+        Effect::Netboot { mode } => {
+            let mode = match mode {
+                NetbootMode::Pxe => "PXE",
+                NetbootMode::Disk => "DISK",
+            };
+            K::Netboot(v1::SetNetboot { mode: mode.into() })
+        }
+        Effect::Repave { image } => K::Repave(v1::RepaveImage { image }),
+        Effect::Join { cluster_ref, labels, taints } => K::Join(v1::KubeadmJoin {
+            cluster_ref,
+            labels: labels.into_iter().collect(),
+            taints: taints.into_iter().map(taint).collect(),
+        }),
+        Effect::Verify { cluster_ref, expect, advisory } => {
+            let expect = match expect {
+                Expect::Ready => "READY",
+                Expect::Drained => "DRAINED",
+            };
+            K::Verify(v1::VerifyInCluster { cluster_ref, expect: expect.into(), advisory })
+        }
+        Effect::Net { document } => K::Net(v1::NetReconfig { document }),
+        Effect::Rma { action, manner } => {
+            let action = match action {
+                RmaAction::Record => "RECORD",
+                RmaAction::PowerOff => "POWER_OFF",
+                RmaAction::Mark => "MARK",
+            };
+            let (graceful_seconds, force) = said(manner);
+            K::Rma(v1::RmaAction { action: action.into(), graceful_seconds, force })
+        }
+        Effect::Drain { cluster_ref, deadline_seconds } => {
+            let deadline_seconds = deadline_seconds.map(|seconds| seconds as i32);
+            K::Drain(v1::DrainNode { cluster_ref, deadline_seconds })
+        }
+        Effect::Uncordon { cluster_ref, .. } => K::Uncordon(v1::UncordonNode { cluster_ref }),
+        Effect::Power { to, manner } => {
+            let to = match to {
+                PowerTo::On => "ON",
+                PowerTo::Off => "OFF",
+            };
+            let (graceful_seconds, force) = said(manner);
+            K::Power(v1::SetPower { to: to.into(), graceful_seconds, force })
+        }
+        // Only ever an undo; plans cannot name it.
+        Effect::Leave { .. } => return None,
+    })
+}
+
+fn said(manner: Manner) -> (Option<i32>, Option<bool>) {
+    (manner.graceful_seconds.map(|seconds| seconds as i32), manner.force)
+}
+
+fn taint(taint: Taint) -> v1::NodeTaint {
+    v1::NodeTaint { key: taint.key, value: taint.value, effect: taint.effect.as_str().into() }
+}
+
+/// A plan as a client or a file describes it.
+pub(crate) fn plan_from(plan: v1::Plan) -> Result<Plan, Refusal> {
+    let id = PlanId::parse_field(&plan.plan_id, "plan.plan_id")?;
+    for (field, said) in
+        [("plan.default_for", !plan.default_for.is_empty()), ("plan.built_in", plan.built_in)]
+    {
+        if said {
+            let instead = "leave it out: the default plans are those that come with Farrier";
+            return Err(Refusal::invalid(field, "cannot be set", instead));
+        }
+    }
+    let steps = plan.steps.into_iter().enumerate();
+    let steps = steps.map(|(index, step)| step_from(&format!("plan.steps[{index}]"), step));
+    let on_failure = match v1::OnFailure::try_from(plan.on_failure) {
+        Ok(v1::OnFailure::Unspecified) => OnFailure::KeepPhase,
+        Ok(v1::OnFailure::EnterMaintenance) => OnFailure::EnterMaintenance,
+        Err(_) => {
+            let instead = "leave it out, or use ON_FAILURE_ENTER_MAINTENANCE";
+            let problem = format!("is {}", plan.on_failure);
+            return Err(Refusal::invalid("plan.on_failure", problem, instead));
+        }
+    };
+    let plan = Plan {
+        id,
+        display_name: plan.display_name,
+        steps: steps.collect::<Result<_, _>>()?,
+        default_for: None,
+        built_in: false,
+        on_failure,
+    };
+    plan.checked()
+}
+
+fn step_from(field: &str, step: v1::Step) -> Result<Step, Refusal> {
+    Ok(Step {
+        timeout_seconds: whole(&format!("{field}.timeout_seconds"), step.timeout_seconds)?,
+        max_retries: whole(&format!("{field}.max_retries"), step.max_retries)?,
+        effect: effect_from(field, step.kind)?,
+        name: step.name,
+    })
+}
+
+fn whole(field: &str, value: Option<i32>) -> Result<Option<u32>, Refusal> {
+    match value {
+        None => Ok(None),
+        Some(value) => u32::try_from(value).map(Some).map_err(|_| {
+            let instead = "use a positive number, or leave it out for the server's default";
+            Refusal::invalid(field, format!("is {value}"), instead)
+        }),
+    }
+}
+
+fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refusal> {
+    use v1::step::Kind as K;
+    let Some(kind) = kind else {
+        let instead = "give it one of ssh, reboot, netboot, repave, join, verify, net, rma, drain, \
+                       power, uncordon";
+        return Err(Refusal::invalid(&format!("{field}.kind"), "is missing or unknown", instead));
+    };
+    Ok(match kind {
+        K::Ssh(ssh) => Effect::Ssh { command: ssh.command, destructive: ssh.destructive },
+        K::Reboot(reboot) => Effect::Reboot {
+            mode: among(
+                &format!("{field}.reboot.mode"),
+                &reboot.mode,
+                &[("bmc", RebootMode::Bmc), ("in_band", RebootMode::InBand)],
+            )?,
+            manner: manner_from(&format!("{field}.reboot"), reboot.graceful_seconds, reboot.force)?,
+        },
+        K::Netboot(netboot) => Effect::Netboot {
+            mode: among(
+                &format!("{field}.netboot.mode"),
+                &netboot.mode,
+                &[("PXE", NetbootMode::Pxe), ("DISK", NetbootMode::Disk)],
+            )?,
+        },
+        K::Repave(repave) => Effect::Repave { image: repave.image },
+        K::Join(join) => Effect::Join {
+            cluster_ref: join.cluster_ref,
+            labels: join.labels.into_iter().collect(),
+            taints: taints_from(&format!("{field}.join.taints"), join.taints)?,
+        },
+        K::Verify(verify) => Effect::Verify {
+            expect: among(
+                &format!("{field}.verify.expect"),
+                &verify.expect,
+                &[("READY", Expect::Ready), ("DRAINED", Expect::Drained)],
+            )?,
+            cluster_ref: verify.cluster_ref,
+            advisory: verify.advisory,
+        },
+        K::Net(net) => Effect::Net { document: net.document },
+        K::Rma(rma) => rma_from(&format!("{field}.rma"), &rma)?,
+        K::Drain(drain) => Effect::Drain {
+            deadline_seconds: whole(
+                &format!("{field}.drain.deadline_seconds"),
+                drain.deadline_seconds,
+            )?,
+            cluster_ref: drain.cluster_ref,
+        },
+        K::Uncordon(uncordon) => Effect::Uncordon { cluster_ref: uncordon.cluster_ref, own: false },
+        K::Power(power) => Effect::Power {
+            to: required(
+                &format!("{field}.power.to"),
+                &power.to,
+                &[("ON", PowerTo::On), ("OFF", PowerTo::Off)],
+            )?,
+            manner: manner_from(&format!("{field}.power"), power.graceful_seconds, power.force)?,
+        },
+    })
+}
+
+fn rma_from(field: &str, rma: &v1::RmaAction) -> Result<Effect, Refusal> {
+    let words = [
+        ("RECORD", RmaAction::Record),
+        ("POWER_OFF", RmaAction::PowerOff),
+        ("MARK", RmaAction::Mark),
+    ];
+    Ok(Effect::Rma {
+        action: required(&format!("{field}.action"), &rma.action, &words)?,
+        manner: manner_from(field, rma.graceful_seconds, rma.force)?,
+    })
+}
+
+fn manner_from(
+    field: &str,
+    graceful_seconds: Option<i32>,
+    force: Option<bool>,
+) -> Result<Manner, Refusal> {
+    let graceful_seconds = whole(&format!("{field}.graceful_seconds"), graceful_seconds)?;
+    Ok(Manner { graceful_seconds, force })
+}
+
+fn taints_from(field: &str, taints: Vec<v1::NodeTaint>) -> Result<Vec<Taint>, Refusal> {
+    let words = TaintEffect::ALL.map(|effect| (effect.as_str(), effect));
+    let taints = taints.into_iter().enumerate().map(|(index, taint)| {
+        let effect = required(&format!("{field}[{index}].effect"), &taint.effect, &words)?;
+        Ok(Taint { key: taint.key, value: taint.value, effect })
+    });
+    taints.collect()
+}
+
+/// The value behind a word that must be there.
+fn required<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+    if word.is_empty() {
+        return Err(Refusal::missing(field));
+    }
+    among(field, word, words)
+}
+
+/// The value behind a word; the first one behind none.
+fn among<T: Copy>(field: &str, word: &str, words: &[(&str, T)]) -> Result<T, Refusal> {
+    let found = words.iter().find(|(name, _)| word.is_empty() || *name == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let names: Vec<_> = words.iter().map(|(name, _)| *name).collect();
+        let shown: String = word.chars().take(64).collect();
+        Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", names.join(" or ")))
+    })
+}

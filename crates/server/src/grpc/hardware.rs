@@ -1,0 +1,439 @@
+//! HardwareService: hardware as it is now, and BMCs that nobody has registered.
+
+use super::Doors;
+use super::convert::{initiator, machine, time};
+use super::page::{List, Page};
+use super::status::{failed, missed, refused};
+use super::stream::Streaming;
+use engine::hardware::{Discovered, MAX_LOG, Outcome, Search, Standing, Tested};
+use futures_util::stream::{StreamExt, TryStreamExt};
+use model::fault::Code;
+use model::id::MachineId;
+use model::machine::Labels;
+use model::refusal::{Refusal, RefusalKind};
+use model::time::Timestamp;
+use model::{sweep, text};
+use proto::v1;
+use providers::datacenter::power::Power;
+use providers::inspect::Inspection;
+use providers::redfish::{LogEntry, Trust, Wanted};
+use providers::scout::{Approach, Found, Verdict};
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// How many addresses are asked at a time, unless somebody says otherwise.
+const AT_ONCE: usize = 64;
+const MAX_AT_ONCE: i32 = 256;
+/// The largest file of certificates that is taken.
+const MAX_PEM: usize = 256 * 1024;
+
+#[tonic::async_trait]
+impl v1::hardware_service_server::HardwareService for Doors {
+    async fn inspect_machine(
+        &self,
+        request: Request<v1::InspectMachineRequest>,
+    ) -> Answer<v1::Inspection> {
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
+        let seen = self.engine.inspect(&id).await.map_err(missed)?;
+        Ok(Response::new(inspection(&id, seen, self.engine.now())))
+    }
+
+    async fn get_console_log(
+        &self,
+        request: Request<v1::GetConsoleLogRequest>,
+    ) -> Answer<v1::ConsoleLog> {
+        let asked = request.into_inner();
+        let id = MachineId::parse(&asked.machine_id).map_err(refused)?;
+        let since = asked.since.as_ref().map(moment);
+        let filter = format!("{id} {since:?}");
+        let page = Page::new(List::ConsoleLog, &filter, asked.page_size, &asked.page_token)
+            .map_err(refused)?;
+        let found = self.engine.event_log(&id).await.map_err(missed)?;
+        let (entries, next_page_token) = log_page(found, since, &page).map_err(refused)?;
+        Ok(Response::new(v1::ConsoleLog { entries, next_page_token }))
+    }
+
+    async fn get_power(&self, request: Request<v1::GetPowerRequest>) -> Answer<v1::PowerReading> {
+        let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
+        let seen = self.engine.power(&id).await.map_err(missed)?;
+        Ok(Response::new(v1::PowerReading {
+            machine_id: id.to_string(),
+            power: power(Some(seen)).into(),
+            seen_at: Some(time(self.engine.now())),
+        }))
+    }
+
+    async fn test_bmc(&self, request: Request<v1::TestBmcRequest>) -> Answer<v1::BmcReport> {
+        let approach = approach_from(request.into_inner()).map_err(refused)?;
+        let tested = self.engine.test_bmc(&approach).await.map_err(missed)?;
+        Ok(Response::new(report(&tested)))
+    }
+
+    async fn unlock_bmc(
+        &self,
+        request: Request<v1::UnlockBmcRequest>,
+    ) -> Answer<v1::UnlockBmcResponse> {
+        let endpoint = endpoint_from(&request.get_ref().endpoint).map_err(refused)?;
+        let peer = self.engine.bmc_peer(&endpoint).map_err(missed)?;
+        let was_locked = self.vault.unlock(&peer).await.map_err(failed)?;
+        let by = initiator(request.metadata());
+        tracing::info!(%peer, %by, was_locked, "a refused login may be tried again");
+        Ok(Response::new(v1::UnlockBmcResponse { peer, was_locked }))
+    }
+
+    type DiscoverStream = Streaming<v1::Discovered>;
+
+    async fn discover(
+        &self,
+        request: Request<v1::DiscoverRequest>,
+    ) -> Answer<Streaming<v1::Discovered>> {
+        let actor = initiator(request.metadata());
+        let search = search_from(request.into_inner(), actor).map_err(refused)?;
+        let found = self.engine.discover(search).await.map_err(missed)?;
+        Ok(Response::new(found.map_ok(discovered).map_err(failed).boxed()))
+    }
+}
+
+/// A page of a log that is read anew each time: it begins behind the last entry of the page before.
+fn log_page(
+    found: Vec<LogEntry>,
+    since: Option<Timestamp>,
+    page: &Page,
+) -> Result<(Vec<v1::ConsoleLogEntry>, String), Refusal> {
+    let recent =
+        |entry: &LogEntry| since.is_none_or(|since| entry.at.is_some_and(|at| at >= since));
+    let mut wanted: Vec<LogEntry> = found.into_iter().filter(recent).collect();
+    if let Some(last) = &page.from {
+        let at = wanted.iter().position(|entry| place(entry) == *last).ok_or_else(|| {
+            let said = "the BMC's log was cleared while it was read; read it from the beginning";
+            Refusal::new(RefusalKind::Gone, "LOG_CLEARED", said)
+        })?;
+        wanted.drain(..=at);
+    }
+    let size = usize::try_from(page.size).unwrap_or(MAX_LOG);
+    let more = wanted.len() > size;
+    wanted.truncate(size);
+    let next = wanted.last().filter(|_| more).map(|last| page.token(&place(last)));
+    let entries = wanted.into_iter().map(|entry| v1::ConsoleLogEntry {
+        id: entry.id,
+        log: entry.log,
+        ts: entry.at.map(time),
+        severity: entry.severity.unwrap_or_default(),
+        message: entry.message,
+    });
+    Ok((entries.collect(), next.unwrap_or_default()))
+}
+
+/// What an entry is found again by.
+fn place(entry: &LogEntry) -> String {
+    let short: String = entry.id.chars().take(text::MAX_SHORT).collect();
+    format!("{}/{short}", entry.log)
+}
+
+fn moment(at: &proto::Timestamp) -> Timestamp {
+    let micros = at.seconds.saturating_mul(1_000_000).saturating_add(i64::from(at.nanos) / 1_000);
+    Timestamp::from_micros(micros)
+}
+
+fn endpoint_from(endpoint: &str) -> Result<String, Refusal> {
+    let endpoint = endpoint.trim();
+    if endpoint.is_empty() {
+        return Err(Refusal::missing("endpoint"));
+    }
+    // A password in an address must not be repeated, and the provider knows better what an address is.
+    if endpoint.len() > text::MAX_ENDPOINT {
+        let instead = format!("use at most {} bytes", text::MAX_ENDPOINT);
+        return Err(Refusal::invalid("endpoint", "is too long", instead));
+    }
+    Ok(endpoint.to_string())
+}
+
+fn approach_from(asked: v1::TestBmcRequest) -> Result<Approach, Refusal> {
+    text::optional_name("credential", &asked.credential)?;
+    text::short("serial", &asked.serial)?;
+    let trust =
+        match asked.ca_pem.as_str() {
+            "" => None,
+            pem if pem.len() > MAX_PEM => {
+                let instead = format!("use at most {MAX_PEM} bytes");
+                return Err(Refusal::invalid("ca_pem", "is too long", instead));
+            }
+            pem => Some(Trust::ca_from_pem(pem.as_bytes()).map_err(|fault| {
+                Refusal::invalid("ca_pem", fault.said, "give certificates as PEM")
+            })?),
+        };
+    let macs = asked.mac_addresses.iter().enumerate();
+    let macs = macs.map(|(index, mac)| text::mac(&format!("mac_addresses[{index}]"), mac));
+    let serial = Some(asked.serial).filter(|serial| !serial.is_empty());
+    let wanted = Wanted { id: None, serial, macs: macs.collect::<Result<_, _>>()? };
+    let endpoint = endpoint_from(&asked.endpoint)?;
+    Ok(Approach { endpoint, credential: asked.credential, trust, wanted })
+}
+
+fn search_from(asked: v1::DiscoverRequest, actor: String) -> Result<Search, Refusal> {
+    text::optional_name("credential", &asked.credential)?;
+    text::short("provider", &asked.provider)?;
+    let labels: Labels = asked.labels.into_iter().collect();
+    text::labels("labels", &labels)?;
+    let at_once = match asked.concurrency {
+        0 => AT_ONCE,
+        some @ 1..=MAX_AT_ONCE => some as usize,
+        other => {
+            let instead = format!("use 1 to {MAX_AT_ONCE}, or 0 for {AT_ONCE}");
+            return Err(Refusal::invalid("concurrency", format!("is {other}"), instead));
+        }
+    };
+    Ok(Search {
+        endpoints: sweep::endpoints("addresses", &asked.addresses)?,
+        credential: asked.credential,
+        provider: asked.provider,
+        import: asked.import.then_some(labels),
+        at_once,
+        actor,
+    })
+}
+
+fn power(seen: Option<Power>) -> v1::PowerState {
+    match seen {
+        None => v1::PowerState::Unspecified,
+        Some(Power::On) => v1::PowerState::On,
+        Some(Power::Off) => v1::PowerState::Off,
+        Some(Power::Changing) => v1::PowerState::Changing,
+    }
+}
+
+fn count(number: Option<u64>) -> i64 {
+    number.and_then(|number| i64::try_from(number).ok()).unwrap_or_default()
+}
+
+fn inspection(id: &MachineId, seen: Inspection, now: Timestamp) -> v1::Inspection {
+    let Inspection { inventory: parts, power: power_seen, boot, health } = seen;
+    let overall = health.as_ref().map(|health| health.overall.as_str().to_string());
+    let skipped = parts.skipped.into_iter();
+    let skipped = skipped.chain(health.iter().flat_map(|health| health.skipped.clone()));
+    let bad = health.iter().flat_map(|health| &health.bad).map(|part| v1::BadPart {
+        name: part.name.clone(),
+        health: part.health.as_str().into(),
+        reading: part.reading.clone().unwrap_or_default(),
+    });
+    v1::Inspection {
+        machine_id: id.to_string(),
+        seen_at: Some(time(now)),
+        vendor: parts.vendor.unwrap_or_default(),
+        model: parts.model.unwrap_or_default(),
+        serial: parts.serial.unwrap_or_default(),
+        sku: parts.sku.unwrap_or_default(),
+        uuid: parts.uuid.unwrap_or_default(),
+        bios_version: parts.bios_version.unwrap_or_default(),
+        bmc_version: parts.bmc_version.unwrap_or_default(),
+        power: power(power_seen).into(),
+        boot: boot.unwrap_or_default(),
+        health: overall.unwrap_or_else(|| "Unknown".into()),
+        bad: bad.collect(),
+        cpus: parts.cpus.into_iter().map(cpu).collect(),
+        memory_mib: count(parts.memory_mib),
+        memory: parts.memory.into_iter().map(module).collect(),
+        disks: parts.disks.into_iter().map(disk).collect(),
+        nics: parts.nics.into_iter().map(nic).collect(),
+        gpus: parts.gpus.into_iter().map(gpu).collect(),
+        firmware: parts.firmware.into_iter().map(firmware).collect(),
+        skipped: skipped.collect(),
+    }
+}
+
+fn cpu(part: providers::redfish::Cpu) -> v1::Cpu {
+    v1::Cpu {
+        id: part.id,
+        vendor: part.vendor.unwrap_or_default(),
+        model: part.model.unwrap_or_default(),
+        cores: count(part.cores),
+        threads: count(part.threads),
+    }
+}
+
+fn module(part: providers::redfish::Memory) -> v1::MemoryModule {
+    v1::MemoryModule {
+        id: part.id,
+        capacity_mib: count(Some(part.capacity_mib)),
+        kind: part.kind.unwrap_or_default(),
+        serial: part.serial.unwrap_or_default(),
+    }
+}
+
+fn disk(part: providers::redfish::Disk) -> v1::Disk {
+    v1::Disk {
+        id: part.id,
+        model: part.model.unwrap_or_default(),
+        serial: part.serial.unwrap_or_default(),
+        capacity_bytes: count(part.capacity_bytes),
+        media: part.media.unwrap_or_default(),
+        protocol: part.protocol.unwrap_or_default(),
+    }
+}
+
+fn nic(part: providers::redfish::Nic) -> v1::Nic {
+    v1::Nic {
+        id: part.id,
+        mac_address: part.mac,
+        link_up: part.link_up,
+        speed_mbps: count(part.speed_mbps),
+    }
+}
+
+fn gpu(part: providers::redfish::Gpu) -> v1::Gpu {
+    v1::Gpu {
+        id: part.id,
+        vendor: part.vendor.unwrap_or_default(),
+        model: part.model.unwrap_or_default(),
+        serial: part.serial.unwrap_or_default(),
+    }
+}
+
+fn firmware(part: providers::redfish::Firmware) -> v1::FirmwareVersion {
+    v1::FirmwareVersion { id: part.id, name: part.name.unwrap_or_default(), version: part.version }
+}
+
+fn report(tested: &Tested) -> v1::BmcReport {
+    use v1::bmc_finding::Verdict as V;
+    let findings = tested.report.findings.iter().map(|finding| {
+        let verdict = match finding.verdict {
+            Verdict::Ok => V::Ok,
+            Verdict::Cannot => V::Cannot,
+            Verdict::NotTried => V::NotTried,
+        };
+        v1::BmcFinding {
+            step: finding.step.as_str().into(),
+            verdict: verdict.into(),
+            said: finding.said.clone(),
+        }
+    });
+    let fault = tested.report.ended_by.as_ref().map(|fault| fault.code.as_str().to_string());
+    v1::BmcReport {
+        peer: tested.peer.clone(),
+        findings: findings.collect(),
+        usable: tested.report.usable(),
+        summary: tested.report.summary(),
+        next_command: tested.next(),
+        fault: fault.unwrap_or_default(),
+    }
+}
+
+fn discovered(told: Discovered) -> v1::Discovered {
+    use v1::discovered::Outcome as O;
+    let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
+    let (outcome, said, fault, systems) = match told.outcome {
+        Outcome::Nobody(said) => (O::Unreachable, said, None, Vec::new()),
+        Outcome::Failed(fault) if fault.code == Code::LoginRefused => {
+            (O::LoginRefused, fault.said, Some(fault.code), Vec::new())
+        }
+        Outcome::Failed(fault) => (O::Failed, fault.said, Some(fault.code), Vec::new()),
+        Outcome::Found(all) => {
+            let systems = all.into_iter().map(|(found, standing)| system(found, standing));
+            (O::Found, String::new(), None, systems.collect())
+        }
+    };
+    v1::Discovered {
+        address: told.address,
+        outcome: outcome.into(),
+        said,
+        fault: fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
+        systems,
+        asked: number(told.asked),
+        total: number(told.total),
+    }
+}
+
+fn system(found: Found, standing: Standing) -> v1::FoundSystem {
+    use v1::found_system::Standing as S;
+    let (standing, machine_id, said, registered) = match standing {
+        Standing::New => (S::New, String::new(), String::new(), None),
+        Standing::Known(id, mark) => (S::Known, id.to_string(), mark.to_string(), None),
+        Standing::Doubtful(id, said) => (S::Doubtful, id.to_string(), said, None),
+        Standing::Registered(done) => {
+            (S::Registered, done.id.to_string(), String::new(), Some(machine(*done)))
+        }
+        Standing::Refused(said) => (S::Refused, String::new(), said, None),
+    };
+    let Found { sighting, power: power_seen } = found;
+    v1::FoundSystem {
+        endpoint: sighting.endpoint,
+        vendor: sighting.vendor,
+        model: sighting.model,
+        serial: sighting.serial,
+        mac_addresses: sighting.macs,
+        power: power(power_seen).into(),
+        standing: standing.into(),
+        machine_id,
+        said,
+        registered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(id: u64, at_s: Option<i64>) -> LogEntry {
+        LogEntry {
+            id: id.to_string(),
+            log: "SEL".into(),
+            at: at_s.map(|seconds| Timestamp::from_millis(seconds * 1_000)),
+            severity: None,
+            message: format!("entry {id}"),
+        }
+    }
+
+    fn ids(entries: &[v1::ConsoleLogEntry]) -> Vec<&str> {
+        entries.iter().map(|entry| entry.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_log_is_paged_from_its_newest_entry() {
+        let log =
+            || vec![entry(4, Some(40)), entry(3, Some(30)), entry(2, Some(20)), entry(1, None)];
+        let page = |token: &str| Page::new(List::ConsoleLog, "m-1", 2, token).unwrap();
+        let (first, next) = log_page(log(), None, &page("")).unwrap();
+        assert_eq!(ids(&first), ["4", "3"]);
+        // Something new between two pages moves nothing.
+        let mut grown = log();
+        grown.insert(0, entry(5, Some(50)));
+        let (second, end) = log_page(grown, None, &page(&next)).unwrap();
+        assert_eq!((ids(&second), end.as_str()), (vec!["2", "1"], ""));
+        let refusal = log_page(Vec::new(), None, &page(&next)).unwrap_err();
+        assert_eq!(refusal.reason, "LOG_CLEARED");
+        let since = Some(Timestamp::from_millis(30_000));
+        assert_eq!(ids(&log_page(log(), since, &page("")).unwrap().0), ["4", "3"]);
+    }
+
+    #[test]
+    fn what_is_asked_is_checked_and_named() {
+        let test = v1::TestBmcRequest { endpoint: "10.0.0.5".into(), ..Default::default() };
+        assert!(approach_from(test.clone()).is_ok());
+        for (asked, field) in [
+            (v1::TestBmcRequest::default(), "endpoint"),
+            (v1::TestBmcRequest { ca_pem: "no".into(), ..test.clone() }, "ca_pem"),
+            (v1::TestBmcRequest { credential: "A b".into(), ..test.clone() }, "credential"),
+            (v1::TestBmcRequest { mac_addresses: vec!["x".into()], ..test }, "mac_addresses[0]"),
+        ] {
+            assert_eq!(approach_from(asked).unwrap_err().field.as_deref(), Some(field));
+        }
+        let search =
+            v1::DiscoverRequest { addresses: vec!["10.0.0.5".into()], ..Default::default() };
+        assert_eq!(search_from(search.clone(), String::new()).unwrap().at_once, AT_ONCE);
+        for (asked, field) in [
+            (v1::DiscoverRequest::default(), "addresses"),
+            (v1::DiscoverRequest { concurrency: -1, ..search.clone() }, "concurrency"),
+            (v1::DiscoverRequest { concurrency: 257, ..search.clone() }, "concurrency"),
+            (
+                v1::DiscoverRequest { addresses: vec!["10.0.0.0/8".into()], ..search },
+                "addresses[0]",
+            ),
+        ] {
+            assert_eq!(
+                search_from(asked, String::new()).unwrap_err().field.as_deref(),
+                Some(field)
+            );
+        }
+    }
+}
