@@ -146,7 +146,7 @@ fn fill(tree: &Tree, kernel: &Path) -> Result<(), Failure> {
 /// What the kernel needs to reach its root.
 fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
     let ramdisk = Tree::new(cache().join("image-ramdisk"), tree.packages().to_owned())?;
-    for folder in ["dev", "proc", "sys", "root"] {
+    for folder in ["dev", "proc", "sys"] {
         ramdisk.folder(folder)?;
     }
     ramdisk.busybox()?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const NETBOOT_PORT: u16 = 8480;
 const DHCP_START: Duration = Duration::from_secs(20);
-const POLL: Duration = Duration::from_millis(200);
+const POLL: Duration = Duration::from_millis(100);
 /// What is shown of a console when a wait was in vain.
 const CONSOLE_LINES_SHOWN: usize = 40;
 
@@ -54,14 +54,26 @@ impl Vm {
         String::from_utf8_lossy(&std::fs::read(&self.console).unwrap()).into_owned()
     }
 
-    /// Waits until the console says something more often than it did.
-    pub fn says(&self, words: &str, times: usize, patience: Duration) {
+    /// Waits until the console says it.
+    pub fn says(&self, words: &str, patience: Duration) {
         let started = Instant::now();
         println!("waiting for {} to say {words:?}, at most {} s", self.name, patience.as_secs());
-        while self.console().matches(words).count() < times {
+        while !self.console().contains(words) {
             assert!(started.elapsed() < patience, "it never did; its console:\n{}", self.tail());
             std::thread::sleep(POLL);
         }
+    }
+
+    /// Whether there is a process that is this machine: what its BMC says is not asked.
+    pub fn is_on(&self) -> bool {
+        let name = format!("guest={},", self.name);
+        let lines = std::fs::read_dir("/proc")
+            .unwrap()
+            .flatten()
+            .filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
+        lines
+            .map(|line| String::from_utf8_lossy(&line).into_owned())
+            .any(|line| line.contains(&name))
     }
 
     pub fn tail(&self) -> String {
