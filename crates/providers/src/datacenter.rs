@@ -4,8 +4,9 @@
 //! was there before and how far it came; whoever comes after a crash reads the note, looks at the device, and goes on. What
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
-//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
-//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `cluster` the node.
+//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
+//! one says to a BMC, `power` the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its
+//! network, `cluster` the node; `probe` is how a machine is, and `roster` the nodes of a cluster as probes see them.
 
 mod admittance;
 mod bmcs;
@@ -13,10 +14,12 @@ mod cluster;
 mod controller;
 mod exec;
 mod hosts;
+mod kept;
 mod net;
 mod orders;
 pub mod power;
 mod probe;
+mod roster;
 
 use crate::governor::{self, Standing};
 use crate::keeper::Keeper;
@@ -33,6 +36,7 @@ use model::fault::Fault;
 use model::time::spoken;
 pub use net::Netplan;
 use power::Patience;
+use roster::Rosters;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +59,8 @@ pub struct Settings {
     pub call: Duration,
     /// The same for a look that polling makes.
     pub poll: Duration,
+    /// How old the list of a cluster's nodes may be that probes share.
+    pub roster: Duration,
     pub governor: governor::Settings,
     pub redfish: redfish::Settings,
     pub ipmi: ipmi::Settings,
@@ -74,7 +80,8 @@ impl Default for Settings {
             trust: Trusting::FirstUse,
             patience: Patience::default(),
             call: Duration::from_secs(90),
-            poll: Duration::from_secs(15),
+            poll: Duration::from_secs(12),
+            roster: Duration::from_secs(50),
             governor: governor::Settings::default(),
             redfish: redfish::Settings::default(),
             ipmi: ipmi::Settings::default(),
@@ -90,6 +97,7 @@ impl Default for Settings {
 pub struct Datacenter {
     bmcs: Bmcs,
     hosts: Hosts,
+    rosters: Rosters,
     keeper: Arc<dyn Keeper>,
     settings: Settings,
 }
@@ -101,7 +109,8 @@ impl Datacenter {
         let admittance = Admittance(Arc::clone(&keeper));
         let bmcs = Bmcs::new(admittance.clone(), settings.clone());
         let hosts = Hosts::new(admittance, settings.clone());
-        Self { bmcs, hosts, keeper, settings }
+        let rosters = Rosters::new(settings.roster);
+        Self { bmcs, hosts, rosters, keeper, settings }
     }
 }
 
@@ -131,7 +140,11 @@ impl Provider for Datacenter {
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
-        self.look(target).await
+        Ok(self.look(target).await)
+    }
+
+    async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
+        self.look_at_parts(target).await
     }
 
     fn gauges(&self) -> Vec<(&'static str, usize)> {
@@ -144,9 +157,12 @@ impl Provider for Datacenter {
     }
 
     fn hindrance(&self, target: &Target) -> Option<String> {
-        let standing = self.bmcs.standing(&target.spec)?;
-        let Standing { waiting, failures, rests, said } = standing;
         let mut told = Vec::new();
+        if let Some(said) = self.rosters.hindrance(&target.spec.target_cluster_ref) {
+            told.push(format!("its cluster cannot be asked: {said}"));
+        }
+        let standing = self.bmcs.standing(&target.spec).unwrap_or_default();
+        let Standing { waiting, failures, rests, said } = standing;
         if failures > 0 {
             told.push(format!("its BMC failed {} in a row: {said}", counted(failures, "time")));
         }

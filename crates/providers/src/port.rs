@@ -69,6 +69,12 @@ pub trait Provider: Send + Sync {
     /// Looks how the machine is, changing nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
 
+    /// Looks how the machine's parts are, changing nothing: a dear look, made rarely. The evidence is about `Degraded`; none
+    /// where there is nobody to ask.
+    async fn examine(&self, _target: &Target) -> Result<Option<Evidence>, Fault> {
+        Ok(None)
+    }
+
     /// What keeps it from talking to the machine as it would, in one sentence, as far as it knows without asking.
     fn hindrance(&self, _target: &Target) -> Option<String> {
         None

@@ -3,6 +3,7 @@
 
 use super::admittance::{Admittance, wrong_kind};
 use super::controller::Controller;
+use super::kept::Kept;
 use super::{Settings, Trusting};
 use crate::governor::{Governor, Priority, Standing};
 use crate::ipmi;
@@ -12,26 +13,31 @@ use crate::redfish::{self, Fingerprint, Trust};
 use model::fault::{Code, Fault};
 use model::machine::MachineSpec;
 use secrecy::SecretString;
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// How many connections are kept for the next call.
-const MAX_KEPT: usize = 256;
 const IPMI: &str = "ipmi://";
 
 pub struct Bmcs {
     pub governor: Governor,
     admittance: Admittance,
     settings: Settings,
-    /// The one that was used longest ago first.
-    kept: Mutex<VecDeque<(String, Arc<Controller>)>>,
+    kept: Mutex<Kept<Opened>>,
 }
 
 /// A user's name and password.
 struct Login {
     user: String,
     password: SecretString,
+}
+
+/// A BMC that one is logged in at, with what, and since when.
+struct Opened {
+    controller: Arc<Controller>,
+    credential: String,
+    version: i64,
+    since: Instant,
 }
 
 impl Bmcs {
@@ -50,11 +56,42 @@ impl Bmcs {
     ) -> Result<T, Fault> {
         let peer = peer_of(&target.spec)?;
         let call = async {
-            let controller = self.controller(&peer, &target.spec).await?;
-            let done = work(&controller).await;
-            self.after(&peer, &target.spec, controller, done).await
+            let credential = self.credential(&peer, &target.spec).await?;
+            let place = self.place(&peer, &target.spec);
+            let current = |opened: &Opened| opened.version == credential.version;
+            let opened = match self.take(&place).filter(current) {
+                Some(opened) => opened,
+                None => self.open(&peer, &target.spec, credential).await?,
+            };
+            let done = work(&opened.controller).await;
+            self.after(&peer, place, opened, done).await
         };
         self.governor.call(&peer, priority, limit, call).await
+    }
+
+    /// Looks at the machine's BMC, when it is its turn. None: it was not. Nobody waits for it, so it is as cheap as can be: one
+    /// that is logged in is not asked who it is, and the line is not held until the next time.
+    pub async fn poll<T>(
+        &self,
+        target: &Target,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        let peer = peer_of(&target.spec)?;
+        let call = async {
+            let place = self.place(&peer, &target.spec);
+            let opened = match self.take(&place) {
+                Some(opened) => opened,
+                None => {
+                    let credential = self.credential(&peer, &target.spec).await?;
+                    self.open(&peer, &target.spec, credential).await?
+                }
+            };
+            let done = work(&opened.controller).await;
+            opened.controller.hang_up();
+            self.after(&peer, place, opened, done).await
+        };
+        self.governor.poll(&peer, limit, call).await
     }
 
     /// How the machine's BMC stands with the governor.
@@ -62,35 +99,49 @@ impl Bmcs {
         self.governor.standing(&peer_of(spec).ok()?)
     }
 
-    /// Keeps a connection that works.
+    /// Keeps a login that works, and writes down one that was refused.
     async fn after<T>(
         &self,
         peer: &str,
-        spec: &MachineSpec,
-        controller: Arc<Controller>,
+        place: String,
+        opened: Opened,
         done: Result<T, Fault>,
     ) -> Result<T, Fault> {
         match &done {
             Err(fault) if fault.code == Code::LoginRefused => {
-                let credential = self.credential(peer, spec).await?;
-                return self.admittance.after_login(peer, &credential, done).await;
+                let Opened { credential, version, .. } = &opened;
+                self.admittance.refused(peer, credential, *version, fault).await?;
             }
-            Err(fault) if fault.code.unseen() => {}
-            Ok(_) | Err(_) => self.keep(peer, controller),
+            Err(fault) if spoils(fault.code) => {}
+            Ok(_) | Err(_) => {
+                let since = opened.since;
+                self.kept().keep(place, opened, since, Instant::now());
+            }
         }
         done
     }
 
     async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential, Fault> {
-        let named = [spec.bmc_credential.as_str(), &self.settings.bmc_credential];
-        self.admittance.credential(peer, named, "bmc_credential").await
+        self.admittance.credential(peer, self.named(spec), "bmc_credential").await
     }
 
-    async fn controller(&self, peer: &str, spec: &MachineSpec) -> Result<Arc<Controller>, Fault> {
-        if let Some(kept) = self.take(peer) {
-            return Ok(kept);
-        }
-        let credential = self.credential(peer, spec).await?;
+    fn named<'a>(&'a self, spec: &'a MachineSpec) -> [&'a str; 2] {
+        [spec.bmc_credential.as_str(), &self.settings.bmc_credential]
+    }
+
+    /// What a login is kept under. Behind one BMC there may be several machines, and each is another System.
+    fn place(&self, peer: &str, spec: &MachineSpec) -> String {
+        let [own, usual] = self.named(spec);
+        let credential = if own.is_empty() { usual } else { own };
+        [peer, credential, &spec.serial, &spec.mac_addresses.join(",")].join("\n")
+    }
+
+    async fn open(
+        &self,
+        peer: &str,
+        spec: &MachineSpec,
+        credential: Credential,
+    ) -> Result<Opened, Fault> {
         let login = login_of(&credential)?;
         let opened = if spec.bmc_endpoint.starts_with(IPMI) {
             let login = ipmi::Login { user: login.user, password: login.password };
@@ -100,7 +151,9 @@ impl Bmcs {
             self.log_in(peer, spec, login).await
         };
         let opened = self.admittance.after_login(peer, &credential, opened).await;
-        opened.map(Arc::new)
+        let Credential { name, version, .. } = credential;
+        let (controller, since) = (Arc::new(opened?), Instant::now());
+        Ok(Opened { controller, credential: name, version, since })
     }
 
     async fn log_in(
@@ -127,24 +180,22 @@ impl Bmcs {
         Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(String, Arc<Controller>)>> {
+    fn kept(&self) -> MutexGuard<'_, Kept<Opened>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, peer: &str) -> Option<Arc<Controller>> {
-        let mut kept = self.kept();
-        let at = kept.iter().position(|(known, _)| known == peer)?;
-        kept.remove(at).map(|(_, controller)| controller)
+    fn take(&self, place: &str) -> Option<Opened> {
+        self.kept().take(place, Instant::now())
     }
+}
 
-    fn keep(&self, peer: &str, controller: Arc<Controller>) {
-        let mut kept = self.kept();
-        kept.retain(|(known, _)| known != peer);
-        if kept.len() >= MAX_KEPT {
-            kept.pop_front();
-        }
-        kept.push_back((peer.to_string(), controller));
-    }
+/// Whether a fault says that the next one had better log in anew: it was not heard, or is not who it was.
+fn spoils(code: Code) -> bool {
+    let stranger = matches!(
+        code,
+        Code::IdentityChanged | Code::IdentityUntrusted | Code::SystemAmbiguous | Code::AnswerLost
+    );
+    stranger || code.unseen()
 }
 
 /// What a BMC is called in trust, lockouts and the governor: how it is spoken to, and where.

@@ -27,9 +27,18 @@ const FIND_KUBEADM: &str = "PATH=$PATH:/usr/sbin:/usr/local/bin";
 
 impl Datacenter {
     async fn cluster(&self, name: &str) -> Result<Cluster, Fault> {
+        self.cluster_within(name, Settings::default().deadline).await
+    }
+
+    /// The way to a cluster, each request of which has this long.
+    pub(super) async fn cluster_within(
+        &self,
+        name: &str,
+        deadline: Duration,
+    ) -> Result<Cluster, Fault> {
         let credential = self.keeper.credential(name).await?;
         match &credential.secret {
-            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings::default()),
+            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings { deadline }),
             Secret::Password { .. } | Secret::Key { .. } => {
                 Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
             }
@@ -193,6 +202,11 @@ impl Datacenter {
     }
 }
 
+/// What a node, or that there is none, proves about its machine.
+pub(super) fn sight(cluster: &str, node: Option<&Node>) -> Vec<Evidence> {
+    told(cluster, node).evidence
+}
+
 /// What was seen, and what it proves.
 fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     let Some(node) = node else {
@@ -208,8 +222,12 @@ fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     };
     let drained = if node.schedulable { "Schedulable" } else { "Cordoned" };
     let cordoned = if node.schedulable { "" } else { ", cordoned" };
+    let joined = match node.bad.iter().find(|bad| bad.kind == "Ready") {
+        Some(bad) => format!("NotReady:{}", bad.reason),
+        None => format!("Joined:{cluster}"),
+    };
     let evidence = vec![
-        Evidence::new(ConditionType::InCustomerCluster, node.ready, format!("Joined:{cluster}")),
+        Evidence::new(ConditionType::InCustomerCluster, node.ready, joined),
         Evidence::new(ConditionType::Drained, !node.schedulable, drained),
     ];
     Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence }
