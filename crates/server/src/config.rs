@@ -382,6 +382,17 @@ impl Config {
         }
     }
 
+    /// What the provider of real machines is told. It must give up before its prober does, or it would not learn that a BMC hangs;
+    /// and a list of nodes is asked for once in a round.
+    pub(crate) fn datacenter(&self) -> Result<providers::datacenter::Settings, String> {
+        let most = |ms: u64| Duration::from_millis(ms) * 4 / 5;
+        Ok(providers::datacenter::Settings {
+            poll: most(self.probes.timeout_ms),
+            roster: most(self.probes.interval_ms),
+            ..self.datacenter.settings()?
+        })
+    }
+
     pub(crate) fn replica(&self) -> String {
         if !self.replica_name.is_empty() {
             return self.replica_name.clone();

@@ -67,7 +67,7 @@ pub async fn serve(
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
     let vault = open_vault(&config, &store)?;
-    let datacenter = config.datacenter.settings().map_err(ServeError::Refused)?;
+    let datacenter = config.datacenter().map_err(ServeError::Refused)?;
     let datacenter = Datacenter::new(Arc::new(vault.clone()), datacenter);
     let providers = Providers::default().with(Arc::new(sim.clone())).with(Arc::new(datacenter));
     let engine =

@@ -99,16 +99,36 @@ impl Datacenter {
             (Verb::Follow | Verb::Inquire, None | Some(Remembered::Barred)) => {
                 Ok(Answer::NeverStarted)
             }
-            (Verb::Inquire, Some(Remembered::Memo(_))) => Ok(Answer::UnderWay),
+            (Verb::Inquire, Some(Remembered::Memo(_))) => self.inquire_join(target, order).await,
             (Verb::Observe, _) => match api.node(target.machine_id.as_str()).await? {
                 Some(node) => Ok(Answer::Done(told(cluster, Some(&node)))),
                 None => Ok(Answer::Differs(told(cluster, None).said)),
             },
-            (Verb::Stop, _) => self.stop_job(target, order).await,
+            (Verb::Stop, noted) => {
+                let stopped = self.stop_job(target, order).await?;
+                if let Some(Remembered::Memo(Memo::Join { token })) = noted {
+                    api.forget_token(&token).await?;
+                }
+                Ok(stopped)
+            }
         }
     }
 
-    /// Begins the join, unless the host has it already. The token is noted before the host hears of it.
+    /// The note says that a token was drawn; only the host knows whether anything was begun with it.
+    async fn inquire_join(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
+        let host = self.hosts.connect(target).await?;
+        Ok(match host.status(order.key.as_str()).await? {
+            JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
+                Answer::NeverStarted
+            }
+            // How it ended is told to whoever follows it, who also takes its token back.
+            JobStatus::Running { .. }
+            | JobStatus::Ended(_)
+            | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => Answer::UnderWay,
+        })
+    }
+
+    /// Begins the join, unless the host has it already. The token is noted before it is made.
     async fn begin_join(
         &self,
         target: &Target,
@@ -124,8 +144,8 @@ impl Datacenter {
             | JobStatus::Ended(_)
             | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => return Ok(()),
         }
-        let material = api.join_material(TOKEN_LIFE).await?;
-        let memo = Memo::Join { token: material.token_id.clone() };
+        let token = api.draw_token()?;
+        let memo = Memo::Join { token: token.id.clone() };
         match self.begin(&order.key, memo.clone()).await? {
             None => {}
             Some(Remembered::Barred) => return Err(barred(&order.key)),
@@ -137,12 +157,17 @@ impl Datacenter {
                 self.amend(&order.key, before, memo).await?;
             }
         }
+        let material = api.join_material(&token, TOKEN_LIFE).await?;
         let name = target.machine_id.as_str();
         journal.line(format!("join: kubeadm joins the cluster as {name}")).await;
         let arguments = material.arguments();
         let arguments = arguments.expose_secret();
         let command = format!("{FIND_KUBEADM}; kubeadm {arguments} --node-name {name}");
-        host.start(order.key.as_str(), &command).await.map(drop)
+        let begun = host.start(order.key.as_str(), &command).await.map(drop);
+        if matches!(&begun, Err(fault) if fault.code.happened() == Happened::No) {
+            api.forget_token(&token.id).await?;
+        }
+        begun
     }
 
     /// Sees the join through, takes its token back, and looks for the node.
@@ -197,7 +222,12 @@ impl Datacenter {
                 api.remove_node(name).await?;
                 Ok(Answer::Done(told(cluster, None)))
             }
-            Verb::Inquire | Verb::Stop => self.command(target, order, RESET, journal).await,
+            Verb::Inquire => match self.command(target, order, RESET, journal).await? {
+                // The host has left; whoever follows takes the node out.
+                Answer::Done(_) if api.node(name).await?.is_some() => Ok(Answer::UnderWay),
+                other => Ok(other),
+            },
+            Verb::Stop => self.command(target, order, RESET, journal).await,
         }
     }
 }

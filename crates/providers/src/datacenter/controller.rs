@@ -1,6 +1,7 @@
 //! A BMC that one is logged in at, whatever it speaks: Redfish, or IPMI where there is nothing better.
 
 use super::power::{Ask, Power};
+use crate::redfish::Health;
 use crate::{ipmi, redfish};
 use model::effect::NetbootMode;
 use model::fault::{Code, Fault};
@@ -28,7 +29,10 @@ impl Controller {
     /// What of the machine is not well, the worst first, as far as the BMC says.
     pub async fn ailments(&self) -> Result<Vec<String>, Fault> {
         match self {
-            Self::Redfish(system) => Ok(ailments(&system.health().await?)),
+            Self::Redfish(system) => {
+                let report = system.health().await?;
+                Ok(ailments(report.overall, &report.bad, &report.redundancy))
+            }
             Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
         }
     }
@@ -102,15 +106,18 @@ impl Controller {
 }
 
 /// Parts by their name, without what they measure: that would be other words each time.
-fn ailments(report: &redfish::HealthReport) -> Vec<String> {
-    use redfish::Health;
+fn ailments(
+    overall: Health,
+    bad: &[redfish::BadPart],
+    redundancy: &[redfish::Redundancy],
+) -> Vec<String> {
     let ill = |health: Health| health >= Health::Warning;
-    let parts = report.bad.iter().map(|part| format!("{} {}", part.name, part.health.as_str()));
-    let spare = report.redundancy.iter().filter(|spare| ill(spare.health));
+    let parts = bad.iter().map(|part| format!("{} {}", part.name, part.health.as_str()));
+    let spare = redundancy.iter().filter(|spare| ill(spare.health));
     let spare = spare.map(|spare| format!("redundancy {} {}", spare.name, spare.health.as_str()));
     let named: Vec<String> = parts.chain(spare).collect();
-    match (named.is_empty(), ill(report.overall)) {
-        (true, true) => vec![format!("system {}", report.overall.as_str())],
+    match (named.is_empty(), ill(overall)) {
+        (true, true) => vec![format!("system {}", overall.as_str())],
         (true, false) | (false, _) => named,
     }
 }
@@ -166,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_is_not_well_is_named() {
-        use redfish::{BadPart, Health, HealthReport, Redundancy};
+        use redfish::{BadPart, Redundancy};
         let fan = BadPart {
             name: "Fan 3".into(),
             health: Health::Critical,
@@ -185,8 +192,7 @@ mod tests {
                 vec!["Fan 3 Critical", "redundancy Fans Warning"],
             ),
         ] {
-            let report = HealthReport { overall, bad, redundancy, skipped: Vec::new() };
-            assert_eq!(ailments(&report), expected, "{report:?}");
+            assert_eq!(ailments(overall, &bad, &redundancy), expected, "{overall:?} {bad:?}");
         }
     }
 

@@ -130,7 +130,7 @@ impl Datacenter {
             (Verb::Observe, Task::Power(goal)) => self.observe_power(target, goal).await,
             (Verb::Observe, Task::Netboot(mode)) => self.observe_netboot(target, mode).await,
             (Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe, Task::Record) => {
-                let seen = self.read_power(target).await?;
+                let seen = self.read_power(target, Priority::Operator).await?;
                 let said = format!("its BMC answers, and power is {}", word(seen));
                 journal.line(&said).await;
                 Ok(Answer::Done(done(said)))
@@ -197,7 +197,7 @@ impl Datacenter {
     ) -> Result<Answer, Fault> {
         let patience = self.patience(target).await?;
         loop {
-            let seen = self.read_power(target).await?;
+            let seen = self.read_power(target, Priority::Operator).await?;
             match power::next(goal, *stage, seen, now(), &patience) {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
@@ -236,10 +236,13 @@ impl Datacenter {
         }
     }
 
-    async fn read_power(&self, target: &Target) -> Result<Power, Fault> {
+    pub(super) async fn read_power(
+        &self,
+        target: &Target,
+        priority: Priority,
+    ) -> Result<Power, Fault> {
         let limit = self.settings.call;
-        let look = async |bmc: &super::controller::Controller| bmc.power().await;
-        self.bmcs.call(target, Priority::Operator, limit, look).await
+        self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
     }
 
     async fn set_netboot(
@@ -264,7 +267,7 @@ impl Datacenter {
     }
 
     async fn observe_power(&self, target: &Target, goal: Goal) -> Result<Answer, Fault> {
-        let seen = self.read_power(target).await?;
+        let seen = self.read_power(target, Priority::Operator).await?;
         let said = format!("power is {}", word(seen));
         Ok(match (goal, seen) {
             (Goal::On, Power::On) | (Goal::Off, Power::Off) => Answer::Done(done(said)),
