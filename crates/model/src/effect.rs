@@ -109,9 +109,12 @@ impl Effect {
     pub const fn needs(&self) -> Capability {
         match self {
             Self::Ssh { .. } | Self::Net { .. } => Capability::RemoteExec,
-            Self::Reboot { .. } => Capability::PowerControl,
+            Self::Reboot { mode: RebootMode::Bmc } => Capability::PowerControl,
+            Self::Reboot { mode: RebootMode::InBand } => Capability::RemoteExec,
             Self::Netboot { .. } => Capability::Netboot,
             Self::Repave { .. } => Capability::Imaging,
+            // It only records what it sees, so whoever can look at a machine has done enough.
+            Self::Verify { advisory: true, .. } => Capability::Inspect,
             Self::Join { .. } | Self::Leave { .. } | Self::Verify { .. } => Capability::ClusterJoin,
             Self::Rma { action } => match action {
                 RmaAction::Record => Capability::Inspect,

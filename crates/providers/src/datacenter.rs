@@ -6,7 +6,7 @@
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
 //! one says to a BMC, `power` the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its
-//! network, `cluster` the node; `probe` is how a machine is, and `roster` the nodes of a cluster as probes see them.
+//! network, `cluster` the node; `ipmi_only` is the same for less; `probe` is how a machine is, and `roster` the nodes of a cluster as probes see them.
 
 mod admittance;
 mod bmcs;
@@ -14,6 +14,7 @@ mod cluster;
 mod controller;
 mod exec;
 mod hosts;
+mod ipmi_only;
 mod kept;
 mod net;
 mod orders;
@@ -30,6 +31,7 @@ use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
 use hosts::Hosts;
+pub use ipmi_only::IpmiOnly;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
@@ -47,6 +49,8 @@ pub enum Trusting {
     Ca(Trust),
     /// The first certificate that is seen is trusted, and no other.
     FirstUse,
+    /// Only those are trusted that are known beforehand, hosts too.
+    Pinned,
 }
 
 #[derive(Debug, Clone)]

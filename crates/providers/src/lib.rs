@@ -10,6 +10,7 @@ pub mod governor;
 pub mod ipmi;
 pub mod keeper;
 pub mod kubernetes;
+pub mod pin;
 pub mod port;
 pub mod redfish;
 pub mod sim;

@@ -6,6 +6,7 @@ use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
 use model::id::MachineId;
 use model::machine::MachineSpec;
+use model::refusal::Refusal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -61,6 +62,11 @@ pub trait Provider: Send + Sync {
     fn name(&self) -> &'static str;
 
     fn capabilities(&self) -> &'static [Capability];
+
+    /// Whether a machine like this can be one of its own.
+    fn check(&self, _spec: &MachineSpec) -> Result<(), Refusal> {
+        Ok(())
+    }
 
     /// Carries out one order. See [`model::effect::Verb`] for what each verb may answer.
     async fn ask(&self, target: &Target, order: &Order, journal: &Journal)

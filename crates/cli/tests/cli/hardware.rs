@@ -16,11 +16,11 @@ const PASSWORD: &str = "s3cret-of-the-bmc";
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
 const MAC: &str = "52:54:00:00:00:01";
 /// A machine is cut off at once, and a second after it was asked for the first time it is looked at.
-const HASTY: &str =
-    "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\nssh_credential = \"host\"";
+const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\n\
+                     ssh_credential = \"host\"\n[probes]\ninterval_ms = 2000";
 
 /// Where a peer's program is, or a word about why the test is left out; on CI that is a failure.
-fn peer(variable: &str) -> Option<PathBuf> {
+pub fn peer(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
         assert!(std::env::var_os("CI").is_none(), "{variable} is not set; run `cargo xtask test`");
@@ -100,7 +100,7 @@ fn host(program: &Path, dir: &Path) -> Peer {
     Peer::start(command, port)
 }
 
-async fn set(server: &Server, name: &str, secret: Secret) {
+pub async fn set(server: &Server, name: &str, secret: Secret) {
     let url = server.url();
     let mut api =
         v1::credential_service_client::CredentialServiceClient::connect(url).await.unwrap();
@@ -109,7 +109,7 @@ async fn set(server: &Server, name: &str, secret: Secret) {
     assert_eq!(set.name, name);
 }
 
-fn password(password: &str) -> Secret {
+pub fn password(password: &str) -> Secret {
     Secret::Password(v1::Password { user: "root".into(), password: password.into() })
 }
 
@@ -119,7 +119,7 @@ async fn register(api: &mut Clients, spec: v1::MachineSpec) {
     api.put(machine).await;
 }
 
-async fn log_of(api: &mut Clients, id: &str) -> String {
+pub async fn log_of(api: &mut Clients, id: &str) -> String {
     let request =
         v1::StreamRunLogsRequest { run_id: id.into(), no_follow: true, ..Default::default() };
     let mut stream = api.runs.stream_run_logs(request).await.unwrap().into_inner();

@@ -17,6 +17,7 @@ mod fleet;
 mod foreign;
 mod frozen;
 mod hardware;
+mod ipmi;
 mod outage;
 mod replicas;
 mod restart;

@@ -92,6 +92,8 @@ impl Watched {
     ) -> Vec<Evidence> {
         let moment = match self.version.replace(machine.version) {
             Some(version) if version != machine.version => Moment::Deliberate,
+            // We come into the middle of it.
+            None if machine.active_run.is_some() => Moment::Deliberate,
             Some(_) | None => Moment::Routine,
         };
         if machine.active_run.is_some() || moment == Moment::Deliberate {

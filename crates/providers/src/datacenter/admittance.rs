@@ -85,3 +85,12 @@ pub fn wrong_kind(credential: &Credential, wanted: &str) -> Fault {
     let said = format!("the credential {:?} is not {wanted}", credential.name);
     Fault::new(Code::CredentialMissing, said)
 }
+
+/// Nobody has said who is at an address, and only those are believed of whom that was said.
+pub fn unpinned(peer: &str) -> Fault {
+    let said = format!(
+        "{peer} was not asked: nobody has said who it is, and the configuration has trust = \"pinned\"; \
+         say it with `farrier trust set {peer} IDENTITY`"
+    );
+    Fault::new(Code::IdentityUntrusted, said)
+}

@@ -1,7 +1,7 @@
 //! The way to a machine's BMC: its turn with the governor, its credential, whom to trust, and a connection that is kept for the
 //! next call.
 
-use super::admittance::{Admittance, wrong_kind};
+use super::admittance::{Admittance, unpinned, wrong_kind};
 use super::controller::Controller;
 use super::kept::Kept;
 use super::{Settings, Trusting};
@@ -133,7 +133,8 @@ impl Bmcs {
     fn place(&self, peer: &str, spec: &MachineSpec) -> String {
         let [own, usual] = self.named(spec);
         let credential = if own.is_empty() { usual } else { own };
-        [peer, credential, &spec.serial, &spec.mac_addresses.join(",")].join("\n")
+        let MachineSpec { bmc_endpoint, serial, mac_addresses, .. } = spec;
+        format!("{peer} {:?}", (bmc_endpoint, credential, serial, mac_addresses))
     }
 
     async fn open(
@@ -164,10 +165,7 @@ impl Bmcs {
     ) -> Result<Controller, Fault> {
         let endpoint = redfish::Endpoint::parse(&spec.bmc_endpoint)?;
         let known = self.admittance.known(peer).await?;
-        let trust = match &self.settings.trust {
-            Trusting::Ca(trust) => trust.clone(),
-            Trusting::FirstUse => Trust::FirstUse(known.as_deref().and_then(fingerprint)),
-        };
+        let trust = believing(&self.settings.trust, peer, known.as_deref())?;
         let login = redfish::Login { user: login.user, password: login.password };
         let bmc = redfish::Bmc::connect(endpoint, login, trust, self.settings.redfish).await?;
         if let (Trusting::FirstUse, None, Some(shown)) =
@@ -210,8 +208,18 @@ pub fn peer_of(spec: &MachineSpec) -> Result<String, Fault> {
     Ok(redfish::Endpoint::parse(&spec.bmc_endpoint)?.to_string())
 }
 
-fn fingerprint(text: &str) -> Option<Fingerprint> {
-    text.parse().ok()
+/// How a BMC must prove who it is, given who is known there.
+fn believing(trusting: &Trusting, peer: &str, known: Option<&str>) -> Result<Trust, Fault> {
+    let known: Option<Fingerprint> = known.map(str::parse).transpose().map_err(|said| {
+        let said = format!("what is remembered of {peer} cannot be read: {said}");
+        Fault::new(Code::RecordUnreadable, said)
+    })?;
+    Ok(match (trusting, known) {
+        (Trusting::Ca(trust), _) => trust.clone(),
+        (Trusting::FirstUse, known) => Trust::FirstUse(known),
+        (Trusting::Pinned, Some(known)) => Trust::Pinned(known),
+        (Trusting::Pinned, None) => return Err(unpinned(peer)),
+    })
 }
 
 fn login_of(credential: &Credential) -> Result<Login, Fault> {
@@ -221,6 +229,30 @@ fn login_of(credential: &Credential) -> Result<Login, Fault> {
         }
         Secret::Key { .. } | Secret::Kubeconfig { .. } => {
             Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_known_decides_whom_is_believed() {
+        let print = format!("sha256:{}", "ab".repeat(32));
+        let first = believing(&Trusting::FirstUse, "p", None);
+        assert!(matches!(first, Ok(Trust::FirstUse(None))));
+        let again = believing(&Trusting::FirstUse, "p", Some(&print));
+        assert!(matches!(again, Ok(Trust::FirstUse(Some(known))) if known.to_string() == print));
+        let pinned = believing(&Trusting::Pinned, "p", Some(&print));
+        assert!(matches!(pinned, Ok(Trust::Pinned(known)) if known.to_string() == print));
+        let stranger = believing(&Trusting::Pinned, "https://b", None).unwrap_err();
+        assert_eq!(stranger.code, Code::IdentityUntrusted);
+        assert!(stranger.said.contains("farrier trust set https://b"), "{stranger}");
+        // What cannot be read must not be taken for nobody.
+        for trusting in [Trusting::FirstUse, Trusting::Pinned] {
+            let fault = believing(&trusting, "p", Some("rubbish")).unwrap_err();
+            assert_eq!(fault.code, Code::RecordUnreadable);
         }
     }
 }

@@ -42,14 +42,15 @@ impl Datacenter {
         answers(power.map(|turn| turn.map(drop)))
     }
 
-    /// What the BMC says about the parts of the machine. None: it has no BMC, or others were faster there.
+    /// What the BMC says about the parts of the machine. None: it has no BMC.
     pub(super) async fn look_at_parts(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
         if target.spec.bmc_endpoint.is_empty() {
             return Ok(None);
         }
         let limit = self.settings.poll * PARTS_TIMES;
         let seen = self.bmcs.poll(target, limit, async |bmc| bmc.ailments().await).await?;
-        Ok(seen.map(|ailments| judged(&ailments)))
+        let busy = || Fault::new(Code::BmcBusy, "its BMC was busy with other calls");
+        seen.map(|ailments| Some(judged(&ailments))).ok_or_else(busy)
     }
 
     /// Whether the machine is a node of the cluster that it is meant for. One list of nodes serves all machines.
