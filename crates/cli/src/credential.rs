@@ -10,7 +10,8 @@ use crate::time::Clock;
 use proto::v1::set_credential_request::Secret;
 use proto::v1::{
     Credential, DeleteCredentialRequest, ForgetIdentityRequest, Identity, Kubeconfig,
-    ListCredentialsRequest, ListIdentitiesRequest, Password, SetCredentialRequest, SshKey,
+    ListCredentialsRequest, ListIdentitiesRequest, Password, SetCredentialRequest,
+    SetIdentityRequest, SshKey,
 };
 use std::io::{IsTerminal, Read};
 use std::path::Path;
@@ -65,6 +66,13 @@ pub async fn trust(
             })
             .await?;
             screen.many(&identities, identities_table, "nobody was met yet")?;
+        }
+        TrustCommand::Set(args) => {
+            let request = SetIdentityRequest { peer: args.peer, identity: args.identity };
+            let set = client.call(client.credentials().set_identity(request)).await?;
+            screen.one(&set, |set| {
+                format!("{} is trusted as {}\n", one_line(&set.peer), one_line(&set.identity))
+            })?;
         }
         TrustCommand::Forget(args) => {
             let request = ForgetIdentityRequest { peer: args.peer.clone() };

@@ -49,11 +49,12 @@ impl Engine {
         {
             spec.provider = default.to_string();
         }
-        if self.providers().get(&spec.provider).is_none() {
+        let Some(provider) = self.providers().get(&spec.provider) else {
             let problem = format!("{:?} is not a provider of this server", spec.provider);
             let instead = format!("use one of: {}", names.join(", "));
             return Err(Refusal::invalid("machine.spec.provider", problem, instead).into());
-        }
+        };
+        provider.check(&spec)?;
         Ok(spec)
     }
 

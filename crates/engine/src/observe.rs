@@ -1,18 +1,24 @@
 //! The condition reconciler: looks at every machine from time to time, spread over the interval, and
 //! writes only what changed. An idle fleet costs its probes and nothing else.
 //!
+//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not believed at once. When
+//! and what is decided by [`Watched`], which is kept here, in memory: whoever forgets it looks a few times more.
+//!
 //! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does no
 //! harm, as it only looks.
 
 use crate::Engine;
-use model::condition::{ConditionType, Evidence, health};
+use model::condition::watched::Watched;
+use model::condition::{ConditionType, Evidence};
+use model::fault::{Code, Fault};
 use model::filter::Filter;
 use model::here;
 use model::id::MachineId;
 use model::machine::Machine;
 use model::retry::hash;
 use model::time::Timestamp;
-use providers::Target;
+use providers::{Provider, Target};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{Cause, NewEvent, Result, Tx, Work};
@@ -23,12 +29,15 @@ use tokio::time::{Instant, sleep_until, timeout};
 const PAGE: i64 = 500;
 /// How many machines may wait to be looked at out of turn.
 const MAX_POKED: usize = 10_000;
+/// A look at the parts of a machine is many questions, so it may take this many times as long as another one.
+const EXAMINE_TIMES: u32 = 2;
 
-/// Machines that want to be looked at out of turn.
+/// Machines that want to be looked at out of turn, and what is remembered of the others.
 #[derive(Default)]
 pub(crate) struct Observer {
     poked: Mutex<Vec<MachineId>>,
     came: Notify,
+    watched: Mutex<HashMap<MachineId, Watched>>,
 }
 
 impl Observer {
@@ -44,6 +53,24 @@ impl Observer {
     fn take(&self) -> Vec<MachineId> {
         std::mem::take(&mut *self.poked.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// What is remembered of a machine.
+    fn watched<T>(
+        &self,
+        id: &MachineId,
+        now: Timestamp,
+        use_it: impl FnOnce(&mut Watched) -> T,
+    ) -> T {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        use_it(watched.entry(id.clone()).or_insert_with(|| Watched::new(now)))
+    }
+
+    /// Forgets those that are gone, or are somebody else's to look at now.
+    fn forget_but(&self, round: &[(Duration, MachineId)]) {
+        let ours: HashSet<&MachineId> = round.iter().map(|(_, id)| id).collect();
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|id, _| ours.contains(id));
+    }
 }
 
 impl Engine {
@@ -53,6 +80,7 @@ impl Engine {
         loop {
             let started = Instant::now();
             let round = self.round().await;
+            self.observer().forget_but(&round);
             for (offset, id) in round {
                 if self.wait_probing(started + offset, &slots).await.is_none() {
                     return;
@@ -139,23 +167,68 @@ impl Engine {
         };
         let target = Target { machine_id: id.clone(), spec: machine.spec.clone() };
         let answered = timeout(self.settings().probe_timeout, provider.probe(&target)).await;
-        let mut seen = match answered {
+        let seen = match answered {
             Ok(Ok(seen)) => seen,
-            Ok(Err(fault)) => lost(fault.said),
-            Err(_) => lost("NoAnswer".into()),
+            Ok(Err(fault)) => lost(fault),
+            Err(_) => vec![Evidence::new(ConditionType::BmcReachable, false, "NoAnswer")],
         };
-        seen.extend(health(&seen));
         metrics::counter!("farrier_probes_total").increment(1);
-        let now = self.now();
-        if machine.clone().learn(&seen, now) {
-            self.store().write(Learn { id: id.clone(), seen, now }).await?;
+        self.examine(provider.as_ref(), &target, &machine, &seen).await;
+        let (now, rhythm) = (self.now(), self.settings().rhythm);
+        let look = |watched: &mut Watched| watched.look(&machine, seen, now, &rhythm);
+        let believed = self.observer().watched(id, now, look);
+        if !believed.is_empty() {
+            self.learn(Learn { id: id.clone(), version: machine.version, seen: believed, now })
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at another time.
+    async fn examine(
+        &self,
+        provider: &dyn Provider,
+        target: &Target,
+        machine: &Machine,
+        seen: &[Evidence],
+    ) {
+        let (id, now, rhythm) = (&target.machine_id, self.now(), self.settings().rhythm);
+        let wants = |watched: &mut Watched| watched.wants_examining(machine, seen, now, &rhythm);
+        if !self.observer().watched(id, now, wants) {
+            return;
+        }
+        metrics::counter!("farrier_health_probes_total").increment(1);
+        let limit = self.settings().probe_timeout * EXAMINE_TIMES;
+        match timeout(limit, provider.examine(target)).await {
+            Ok(Ok(parts)) => {
+                let now = self.now();
+                self.observer().watched(id, now, |watched| watched.examined(parts, now));
+            }
+            Ok(Err(fault)) => tracing::debug!(machine = %id, %fault, "its parts cannot be seen"),
+            Err(_) => tracing::debug!(machine = %id, "its parts cannot be seen in time"),
+        }
+    }
+
+    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is looked at again.
+    async fn learn(&self, learn: Learn) -> Result<()> {
+        let (id, now) = (learn.id.clone(), learn.now);
+        match self.store().write(learn).await? {
+            Learned::At(version) => {
+                self.observer().watched(&id, now, |watched| watched.written(version));
+            }
+            Learned::Outdated => self.observer().poke(&id),
+            Learned::Gone => {}
         }
         Ok(())
     }
 }
 
-fn lost(reason: String) -> Vec<Evidence> {
-    vec![Evidence::new(ConditionType::BmcReachable, false, reason)]
+/// A look that failed as a whole. Our own database says nothing about the machine.
+fn lost(fault: Fault) -> Vec<Evidence> {
+    if fault.code == Code::DatabaseUnreachable {
+        return Vec::new();
+    }
+    vec![Evidence::new(ConditionType::BmcReachable, false, fault.said)]
 }
 
 pub(crate) struct Alive;
@@ -170,18 +243,33 @@ impl Work for Alive {
 
 struct Learn {
     id: MachineId,
+    /// The machine as it was when it was looked at.
+    version: i64,
     seen: Vec<Evidence>,
     now: Timestamp,
 }
 
-impl Work for Learn {
-    type Out = Option<Machine>;
+enum Learned {
+    /// The machine has this version now.
+    At(i64),
+    /// It is not the machine any more that was looked at.
+    Outdated,
+    Gone,
+}
 
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Machine>> {
-        let Some(mut machine) = tx.machine_locked(&self.id).await? else { return Ok(None) };
+impl Work for Learn {
+    type Out = Learned;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Learned> {
+        let Some(mut machine) = tx.machine_locked(&self.id).await? else {
+            return Ok(Learned::Gone);
+        };
+        if machine.version != self.version {
+            return Ok(Learned::Outdated);
+        }
         let before = machine.conditions.clone();
         if !machine.learn(&self.seen, self.now) {
-            return Ok(Some(machine));
+            return Ok(Learned::At(machine.version));
         }
         let news: Vec<String> = machine
             .conditions
@@ -199,6 +287,6 @@ impl Work for Learn {
             at: self.now,
         };
         tx.update_machine(&mut machine, &event)?;
-        Ok(Some(machine))
+        Ok(Learned::At(machine.version))
     }
 }

@@ -1,6 +1,7 @@
 //! What can be set, and what it is when nobody sets it.
 
 use crate::retention::Retention;
+use model::condition::watched::Rhythm;
 use model::plan::Defaults;
 use model::run::Policy;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub struct Settings {
     pub probe_interval: Duration,
     pub probe_timeout: Duration,
     pub probes_at_once: usize,
+    /// What is believed of what probes see, and when the parts of a machine are looked at.
+    pub rhythm: Rhythm,
     pub retention: Retention,
 }
 
@@ -40,8 +43,9 @@ impl Default for Settings {
             policy: Policy::default(),
             defaults: Defaults::default(),
             probe_interval: Duration::from_secs(60),
-            probe_timeout: Duration::from_secs(5),
-            probes_at_once: 64,
+            probe_timeout: Duration::from_secs(15),
+            probes_at_once: 512,
+            rhythm: Rhythm::default(),
             retention: Retention::default(),
         }
     }

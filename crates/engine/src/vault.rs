@@ -22,6 +22,7 @@ use model::run::act::Who;
 use model::text;
 use model::time::Timestamp;
 use providers::keeper::{Credential, Keeper, Lockout, Note, Secret, no_credential, no_image};
+use providers::pin::Pin;
 use secrecy::SecretString;
 use serde_json::Value;
 use store::{
@@ -85,6 +86,14 @@ impl Vault {
 
     pub async fn identities(&self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
         self.store.scan(ListIdentities { after: after.into(), limit }).await
+    }
+
+    /// Says who is at an address, before anybody was met there or over who was. First use never replaces it.
+    pub async fn set_identity(&self, peer: &str, identity: &str) -> Result<IdentityRow> {
+        let Pin { peer, identity } = Pin::parse(peer, identity)?;
+        let known = IdentityRow { peer, identity, first_seen: (self.clock)() };
+        self.store.write(SetIdentity { known: known.clone() }).await?;
+        Ok(known)
     }
 
     /// Lets the next one who is met at an address be trusted.
@@ -205,6 +214,7 @@ works! {
     ListIdentities { after: String, limit: i64 } -> Vec<IdentityRow>,
         |q, tx| tx.identities(&q.after, q.limit);
     GetIdentity { peer: String } -> Option<IdentityRow>, |q, tx| tx.identity(&q.peer);
+    SetIdentity { known: IdentityRow } -> (), |q, tx| tx.set_identity(&q.known);
     ForgetIdentity { peer: String } -> bool, |q, tx| tx.forget_identity(&q.peer);
     GetImage { name: String } -> Option<Image>, |q, tx| tx.image(&q.name);
     Meet { met: IdentityRow } -> String, |q, tx| tx.meet(&q.met);

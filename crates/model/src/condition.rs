@@ -1,5 +1,8 @@
 //! Conditions: small signed statements about a machine, each with its reason and its last change.
 
+pub mod steady;
+pub mod watched;
+
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,22 +61,27 @@ impl Evidence {
     }
 }
 
-/// What a look at a machine says about its health, unless whoever looked judged that already: a machine
-/// that cannot be reached in one way or the other is degraded.
-pub fn health(seen: &[Evidence]) -> Option<Evidence> {
+/// Whether a machine is degraded: it cannot be reached in one way or the other, or its parts are not well. A machine that is
+/// being worked on may be away for a while; that says nothing about its health. None: nothing can be said.
+pub fn health(seen: &[Evidence], parts: Option<&Evidence>, worked_on: bool) -> Option<Evidence> {
     use ConditionType::{BmcReachable, Degraded, Reachable};
-    if seen.iter().any(|one| one.condition == Degraded) {
-        return None;
-    }
-    let mut known = seen.iter().filter(|one| matches!(one.condition, Reachable | BmcReachable));
-    known.clone().next()?;
-    Some(match known.find(|one| !one.status) {
-        Some(lost) => {
+    let mut reached = seen.iter().filter(|one| matches!(one.condition, Reachable | BmcReachable));
+    let looked = reached.clone().next().is_some();
+    let lost = reached.find(|one| !one.status);
+    let ill = parts.filter(|parts| parts.status).cloned();
+    match (lost, ill) {
+        (Some(_), Some(ill)) if worked_on => Some(ill),
+        (Some(_), None) if worked_on => None,
+        (Some(lost), _) => {
             let reason = format!("{}:{}", lost.condition.as_str(), lost.reason);
-            Evidence::new(Degraded, true, reason)
+            Some(Evidence::new(Degraded, true, reason))
         }
-        None => Evidence::new(Degraded, false, "Healthy"),
-    })
+        (None, Some(ill)) => Some(ill),
+        (None, None) if looked || parts.is_some() => {
+            Some(Evidence::new(Degraded, false, "Healthy"))
+        }
+        (None, None) => None,
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,17 +151,31 @@ mod tests {
     }
 
     #[test]
-    fn health_follows_from_what_can_be_reached() {
+    fn health_follows_from_what_can_be_reached_and_from_the_parts() {
         use ConditionType::{BmcReachable, Degraded, Drained, Reachable};
         let saw = |condition, status| Evidence::new(condition, status, "why");
-        let judged = |seen: &[Evidence]| health(seen).map(|one| (one.status, one.reason));
-        assert_eq!(judged(&[]), None);
-        assert_eq!(judged(&[saw(Drained, false)]), None);
-        assert_eq!(judged(&[saw(Degraded, true), saw(Reachable, true)]), None);
-        let well = [saw(Reachable, true), saw(BmcReachable, true)];
-        assert_eq!(judged(&well), Some((false, "Healthy".into())));
-        let lost = [saw(Reachable, true), saw(BmcReachable, false)];
-        assert_eq!(judged(&lost), Some((true, "BMCReachable:why".into())));
+        let well = vec![saw(Reachable, true), saw(BmcReachable, true)];
+        let lost = vec![saw(Reachable, true), saw(BmcReachable, false)];
+        let (fan, fine) =
+            (Evidence::new(Degraded, true, "Fan 1"), Evidence::new(Degraded, false, "fine"));
+        for (seen, parts, worked_on, expected) in [
+            (vec![], None, false, None),
+            (vec![saw(Drained, false)], None, false, None),
+            (vec![], Some(&fine), false, Some((false, "Healthy"))),
+            (vec![], Some(&fan), false, Some((true, "Fan 1"))),
+            (well.clone(), None, false, Some((false, "Healthy"))),
+            (well.clone(), None, true, Some((false, "Healthy"))),
+            (well.clone(), Some(&fan), true, Some((true, "Fan 1"))),
+            (lost.clone(), None, false, Some((true, "BMCReachable:why"))),
+            (lost.clone(), Some(&fan), false, Some((true, "BMCReachable:why"))),
+            (lost.clone(), None, true, None),
+            (lost.clone(), Some(&fine), true, None),
+            (lost, Some(&fan), true, Some((true, "Fan 1"))),
+        ] {
+            let found = health(&seen, parts, worked_on);
+            let found = found.as_ref().map(|one| (one.status, one.reason.as_str()));
+            assert_eq!(found, expected, "{seen:?} {parts:?} {worked_on}");
+        }
     }
 
     #[test]

@@ -155,9 +155,14 @@ impl Effect {
     pub const fn needs(&self) -> Capability {
         match self {
             Self::Ssh { .. } | Self::Net { .. } => Capability::RemoteExec,
-            Self::Reboot { .. } | Self::Power { .. } => Capability::PowerControl,
+            Self::Reboot { mode: RebootMode::Bmc, .. } | Self::Power { .. } => {
+                Capability::PowerControl
+            }
+            Self::Reboot { mode: RebootMode::InBand, .. } => Capability::RemoteExec,
             Self::Netboot { .. } => Capability::Netboot,
             Self::Repave { .. } => Capability::Imaging,
+            // It only records what it sees, so whoever can look at a machine has done enough.
+            Self::Verify { advisory: true, .. } => Capability::Inspect,
             Self::Join { .. }
             | Self::Leave { .. }
             | Self::Verify { .. }

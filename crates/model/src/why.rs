@@ -96,10 +96,10 @@ fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
 
 fn idle(machine: &Machine) -> Explanation {
     let id = &machine.id;
-    let lost = [ConditionType::Reachable, ConditionType::BmcReachable]
+    let lost = [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded]
         .into_iter()
         .filter_map(|condition| Some((condition, machine.conditions.get(condition)?)))
-        .find(|(_, known)| !known.status);
+        .find(|(condition, known)| condition.bad_news() == Some(known.status));
     match lost {
         None => plain(
             format!("{id} is ready for work: phase READY, nothing active, nothing wrong"),
@@ -107,8 +107,9 @@ fn idle(machine: &Machine) -> Explanation {
         ),
         Some((condition, known)) => Explanation {
             headline: format!(
-                "{id} is ready, but {} is false: {}",
+                "{id} is ready, but {} is {}: {}",
                 condition.as_str(),
+                known.status,
                 known.reason
             ),
             since: Some(known.last_transition),

@@ -4,10 +4,11 @@
 //! was there before and how far it came; whoever comes after a crash reads the note, looks at the device, and goes on. What
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
-//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `controller` what one says to a BMC, `power`
-//! the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its network, `imaging` its disk, `cluster`
-//! the node, `drain` what runs on it, `record` what is written down before it goes, `inspect` looking for a person, `scout` and `trial` BMCs without a
-//! machine.
+//! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
+//! one says to a BMC, `power` the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its
+//! network, `imaging` its disk, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
+//! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
+//! same for less.
 
 mod admittance;
 mod bmcs;
@@ -18,11 +19,14 @@ mod exec;
 mod hosts;
 mod imaging;
 mod inspect;
+mod ipmi_only;
+mod kept;
 mod net;
 mod orders;
 pub mod power;
 mod probe;
 mod record;
+mod roster;
 mod scout;
 mod trial;
 
@@ -38,12 +42,14 @@ use async_trait::async_trait;
 use bmcs::Bmcs;
 use hosts::Hosts;
 pub use imaging::Imaging;
+pub use ipmi_only::IpmiOnly;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
 use model::time::spoken;
 pub use net::Netplan;
 use power::Patience;
+use roster::Rosters;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +60,8 @@ pub enum Trusting {
     Ca(Trust),
     /// The first certificate that is seen is trusted, and no other.
     FirstUse,
+    /// Only those are trusted that are known beforehand, hosts too.
+    Pinned,
 }
 
 #[derive(Debug, Clone)]
@@ -66,6 +74,8 @@ pub struct Settings {
     pub call: Duration,
     /// The same for a look that polling makes.
     pub poll: Duration,
+    /// How old the list of a cluster's nodes may be that probes share.
+    pub roster: Duration,
     pub governor: governor::Settings,
     pub redfish: redfish::Settings,
     pub ipmi: ipmi::Settings,
@@ -87,7 +97,8 @@ impl Default for Settings {
             trust: Trusting::FirstUse,
             patience: Patience::default(),
             call: Duration::from_secs(90),
-            poll: Duration::from_secs(15),
+            poll: Duration::from_secs(12),
+            roster: Duration::from_secs(50),
             governor: governor::Settings::default(),
             redfish: redfish::Settings::default(),
             ipmi: ipmi::Settings::default(),
@@ -104,6 +115,7 @@ impl Default for Settings {
 pub struct Datacenter {
     bmcs: Bmcs,
     hosts: Hosts,
+    rosters: Rosters,
     keeper: Arc<dyn Keeper>,
     settings: Settings,
 }
@@ -115,7 +127,8 @@ impl Datacenter {
         let admittance = Admittance(Arc::clone(&keeper));
         let bmcs = Bmcs::new(admittance.clone(), settings.clone());
         let hosts = Hosts::new(admittance, settings.clone());
-        Self { bmcs, hosts, keeper, settings }
+        let rosters = Rosters::new(settings.roster);
+        Self { bmcs, hosts, rosters, keeper, settings }
     }
 }
 
@@ -155,7 +168,11 @@ impl Provider for Datacenter {
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
-        self.look(target).await
+        Ok(self.look(target).await)
+    }
+
+    async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
+        self.look_at_parts(target).await
     }
 
     fn inspector(&self) -> Option<&dyn Inspector> {
@@ -176,9 +193,12 @@ impl Provider for Datacenter {
     }
 
     fn hindrance(&self, target: &Target) -> Option<String> {
-        let standing = self.bmcs.standing(&target.spec)?;
-        let Standing { waiting, failures, rests, said } = standing;
         let mut told = Vec::new();
+        if let Some(said) = self.rosters.hindrance(&target.spec.target_cluster_ref) {
+            told.push(format!("its cluster cannot be asked: {said}"));
+        }
+        let standing = self.bmcs.standing(&target.spec).unwrap_or_default();
+        let Standing { waiting, failures, rests, said } = standing;
         if failures > 0 {
             told.push(format!("its BMC failed {} in a row: {said}", counted(failures, "time")));
         }

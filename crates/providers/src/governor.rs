@@ -55,6 +55,12 @@ impl Default for Settings {
     }
 }
 
+/// Until when a call waits for its turn, and for its answer.
+struct Patience {
+    turn: Instant,
+    answer: Instant,
+}
+
 /// A clone governs the same fleet.
 #[derive(Clone)]
 pub struct Governor {
@@ -71,7 +77,7 @@ struct Peer {
 }
 
 /// How a BMC stands with the governor, for people.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Standing {
     pub waiting: usize,
     pub failures: u32,
@@ -95,15 +101,40 @@ impl Governor {
         limit: Duration,
         call: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let deadline = Instant::now() + limit;
+        let until = Instant::now() + limit;
+        let made = self.take_turn(peer, priority, Patience { turn: until, answer: until }, call);
+        made.await?.unwrap_or_else(|| Err(busy(peer, limit)))
+    }
+
+    /// Makes a call that can be had later. None: it did not come to its turn in half of its time, so nothing was learned.
+    pub async fn poll<T>(
+        &self,
+        peer: &str,
+        limit: Duration,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<Option<T>, Fault> {
+        let now = Instant::now();
+        let patience = Patience { turn: now + limit / 2, answer: now + limit };
+        self.take_turn(peer, Priority::Polling, patience, call).await?.transpose()
+    }
+
+    /// None: its turn did not come.
+    async fn take_turn<T>(
+        &self,
+        peer: &str,
+        priority: Priority,
+        patience: Patience,
+        call: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<Option<Result<T, Fault>>, Fault> {
         let gate = self.admit(peer, priority)?;
-        let passes = timeout_at(deadline, self.pass(&gate, priority)).await;
-        let passes = passes.map_err(|_| busy(peer, limit))?;
-        let answered = timeout_at(deadline, call).await;
-        let answered = answered.unwrap_or_else(|_| Err(silent(peer, limit)));
+        let passes = timeout_at(patience.turn, self.pass(&gate, priority)).await;
+        let Ok(passes) = passes else { return Ok(None) };
+        let begun = Instant::now();
+        let answered = timeout_at(patience.answer, call).await;
+        let answered = answered.unwrap_or_else(|_| Err(silent(peer, begun.elapsed())));
         drop(passes);
         self.learn(peer, answered.as_ref().err());
-        answered
+        Ok(Some(answered))
     }
 
     /// First the BMC's own gate: who waits there must not keep others from the shared one.
@@ -256,7 +287,13 @@ mod tests {
         tokio::task::yield_now().await;
         let waited = governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await;
         assert_eq!(waited.unwrap_err().code, Code::BmcBusy);
+        // A look that does not come to its turn has learned nothing, and does not wait until it could not be answered any more.
+        let begun = Instant::now();
+        let polled = governor.poll("b", LIMIT, async { Ok(()) }).await;
+        assert_eq!((polled, begun.elapsed()), (Ok(None), LIMIT / 2));
+        assert_eq!(governor.standing("b").unwrap().failures, 0);
         assert_eq!(stuck.await.unwrap().unwrap_err().code, Code::AnswerLost);
+        assert_eq!(governor.poll("b", LIMIT, async { Ok(7) }).await, Ok(Some(7)));
         governor.call("b", Priority::Operator, LIMIT, async { Ok(()) }).await.unwrap();
     }
 }

@@ -264,6 +264,16 @@ impl Bmc {
         }
     }
 
+    /// What the chassis itself calls a fault; asked for with the power state, so it costs no more than that.
+    pub async fn faults(&self) -> Result<Vec<&'static str>, Fault> {
+        let question = Question::look("for the state of its chassis", &[0x00, 0x01]);
+        let bytes = self.ask(&question).await?;
+        match bytes.as_slice() {
+            [power, _last, rest, ..] => Ok(read_faults(*power, *rest)),
+            _ => Err(self.garbled(&question, &bytes)),
+        }
+    }
+
     /// Asks for it once. That it was taken does not mean that it happened: ask for [`Bmc::power`] afterwards.
     pub async fn set_power(&self, kind: PowerKind) -> Result<(), Fault> {
         self.ask(&Question::change(kind.asked(), &[0x00, 0x02, kind.byte()])).await.map(drop)
@@ -496,6 +506,16 @@ fn read_boot(flags: u8, device: u8, memory: BootMemory) -> Boot {
 fn holds(seen: &Boot, device: BootDevice, lasts: Lasts) -> bool {
     seen.from == BootFrom::Device(device)
         && (device == BootDevice::None || seen.lasts.is_none_or(|seen| seen == lasts))
+}
+
+/// Bits of the chassis status, section 28.2 of the specification.
+fn read_faults(power: u8, rest: u8) -> Vec<&'static str> {
+    let power_faults = [(1, "power overload"), (3, "main power fault"), (4, "power control fault")];
+    let other_faults = [(2, "drive fault"), (3, "cooling fault")];
+    let named = |byte: u8, faults: &[(u8, &'static str)]| -> Vec<&'static str> {
+        faults.iter().filter(|(bit, _)| byte & (1 << bit) != 0).map(|(_, word)| *word).collect()
+    };
+    [named(power, &power_faults), named(rest, &other_faults)].concat()
 }
 
 fn read_identity(bytes: &[u8], guid: Option<String>) -> Option<Identity> {

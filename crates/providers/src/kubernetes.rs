@@ -15,7 +15,7 @@ mod join;
 mod node;
 
 pub use evict::{Blocked, Pass, Pod, Step, Waiting};
-pub use join::JoinMaterial;
+pub use join::{JoinMaterial, Token};
 pub use node::{Condition, Effect, Node, Taint};
 
 use fault::Ask;

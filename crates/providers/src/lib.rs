@@ -11,6 +11,7 @@ pub mod inspect;
 pub mod ipmi;
 pub mod keeper;
 pub mod kubernetes;
+pub mod pin;
 pub mod port;
 pub mod redfish;
 pub mod scout;

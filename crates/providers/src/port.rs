@@ -8,6 +8,7 @@ use model::effect::{Answer, Capability, Order};
 use model::fault::Fault;
 use model::id::MachineId;
 use model::machine::MachineSpec;
+use model::refusal::Refusal;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -64,6 +65,11 @@ pub trait Provider: Send + Sync {
 
     fn capabilities(&self) -> &'static [Capability];
 
+    /// Whether a machine like this can be one of its own.
+    fn check(&self, _spec: &MachineSpec) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     /// Carries out one order. See [`model::effect::Verb`] for what each verb may answer.
     async fn ask(&self, target: &Target, order: &Order, journal: &Journal)
     -> Result<Answer, Fault>;
@@ -74,6 +80,12 @@ pub trait Provider: Send + Sync {
     /// Whether images must be in the catalogue before it can install them.
     fn catalogued(&self) -> bool {
         false
+    }
+
+    /// Looks how the machine's parts are, changing nothing: a dear look, made rarely. The evidence is about `Degraded`; none
+    /// where there is nobody to ask.
+    async fn examine(&self, _target: &Target) -> Result<Option<Evidence>, Fault> {
+        Ok(None)
     }
 
     /// What keeps it from talking to the machine as it would, in one sentence, as far as it knows without asking.

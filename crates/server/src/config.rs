@@ -7,6 +7,8 @@ mod netboot;
 
 pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
+use model::condition::steady::Steadiness;
+use model::condition::watched::Rhythm;
 use model::plan::Defaults;
 use model::retry::Backoff;
 use model::run::Policy;
@@ -104,6 +106,13 @@ pub struct Probes {
     pub timeout_ms: u64,
     /// How many looks may be under way at once.
     pub at_once: usize,
+    /// How many looks in a row it takes to believe bad news, and good news.
+    pub down_after: u32,
+    pub up_after: u32,
+    /// The health of a machine's parts is asked for once in this time.
+    pub health_interval_ms: u64,
+    /// How long after a run a machine may be away without being called degraded.
+    pub settling_ms: u64,
 }
 
 /// What is kept, and for how long. Zero is without limit.
@@ -193,6 +202,16 @@ impl Default for StepDefaults {
     }
 }
 
+impl Probes {
+    fn rhythm(&self) -> Rhythm {
+        Rhythm {
+            steadiness: Steadiness { down_after: self.down_after, up_after: self.up_after },
+            health_every: Duration::from_millis(self.health_interval_ms),
+            settling: Duration::from_millis(self.settling_ms),
+        }
+    }
+}
+
 impl Default for Probes {
     fn default() -> Self {
         let settings = Settings::default();
@@ -200,6 +219,10 @@ impl Default for Probes {
             interval_ms: millis(settings.probe_interval),
             timeout_ms: millis(settings.probe_timeout),
             at_once: settings.probes_at_once,
+            down_after: settings.rhythm.steadiness.down_after,
+            up_after: settings.rhythm.steadiness.up_after,
+            health_interval_ms: millis(settings.rhythm.health_every),
+            settling_ms: millis(settings.rhythm.settling),
         }
     }
 }
@@ -297,6 +320,9 @@ impl Config {
             ("probes.interval_ms", self.probes.interval_ms),
             ("probes.timeout_ms", self.probes.timeout_ms),
             ("probes.at_once", self.probes.at_once as u64),
+            ("probes.down_after", u64::from(self.probes.down_after)),
+            ("probes.up_after", u64::from(self.probes.up_after)),
+            ("probes.health_interval_ms", self.probes.health_interval_ms),
         ];
         if let Some((field, _)) = positive.iter().find(|(_, value)| *value == 0) {
             return Err(format!("{field} is 0; use at least 1"));
@@ -356,8 +382,20 @@ impl Config {
             probe_interval: ms(self.probes.interval_ms),
             probe_timeout: ms(self.probes.timeout_ms),
             probes_at_once: self.probes.at_once,
+            rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
         }
+    }
+
+    /// What the provider of real machines is told. It must give up before its prober does, or it would not learn that a BMC hangs;
+    /// and a list of nodes is asked for once in a round.
+    pub(crate) fn datacenter(&self) -> Result<providers::datacenter::Settings, String> {
+        let most = |ms: u64| Duration::from_millis(ms) * 4 / 5;
+        Ok(providers::datacenter::Settings {
+            poll: most(self.probes.timeout_ms),
+            roster: most(self.probes.interval_ms),
+            ..self.datacenter.settings()?
+        })
     }
 
     pub(crate) fn replica(&self) -> String {

@@ -7,9 +7,9 @@ use crate::{console, demo, http, telemetry};
 use axum::serve::ListenerExt;
 use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
-use providers::Providers;
-use providers::datacenter::{Datacenter, Settings};
+use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::sim::Sim;
+use providers::{Provider, Providers};
 use std::fmt;
 use std::fs::File;
 use std::io::Write;
@@ -69,10 +69,13 @@ pub async fn serve(
     let sim = open_sim(&config)?;
     let store = Store::open(&options(&config)).await?;
     let vault = open_vault(&config, &store)?;
-    let datacenter = config.datacenter.settings().map_err(ServeError::Refused)?;
+    let datacenter = config.datacenter().map_err(ServeError::Refused)?;
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
-    let datacenter = Datacenter::new(Arc::new(vault.clone()), datacenter);
-    let providers = Providers::default().with(Arc::new(sim.clone())).with(Arc::new(datacenter));
+    let datacenter = Arc::new(Datacenter::new(Arc::new(vault.clone()), datacenter));
+    let providers = Providers::default()
+        .with(Arc::new(sim.clone()))
+        .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
+        .with(Arc::new(IpmiOnly(datacenter)));
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
             .await?;

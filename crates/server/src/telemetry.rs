@@ -45,6 +45,7 @@ fn describe() {
     describe_counter!("farrier_runs_started_total", "Runs accepted, by type.");
     describe_counter!("farrier_runs_finished_total", "Runs ended, by type and phase.");
     describe_counter!("farrier_probes_total", "Machines looked at.");
+    describe_counter!("farrier_health_probes_total", "Machines whose parts were looked at.");
     describe_counter!(
         "farrier_turn_panics_total",
         "Workers that panicked; each run rests a while."
@@ -57,6 +58,7 @@ fn describe() {
         metrics::counter!("farrier_retention_removed_total", "what" => what).increment(0);
     }
     metrics::counter!("farrier_probes_total").increment(0);
+    metrics::counter!("farrier_health_probes_total").increment(0);
     metrics::counter!("farrier_turn_panics_total").increment(0);
     metrics::counter!("farrier_unreadable_records_total").increment(0);
     describe_gauge!("farrier_runs_in_hand", "Runs this replica is working on.");

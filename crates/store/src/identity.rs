@@ -35,6 +35,16 @@ impl Tx {
         Ok(known.map_or_else(|| met.identity.clone(), |known| known.identity))
     }
 
+    /// Says who a device is, whoever it was before.
+    pub async fn set_identity(&mut self, known: &IdentityRow) -> Result<()> {
+        let sql = "INSERT INTO identities (peer, identity, first_seen) VALUES ($1, $2, $3) \
+                   ON CONFLICT (peer) DO UPDATE SET identity = excluded.identity, \
+                   first_seen = excluded.first_seen";
+        let IdentityRow { peer, identity, first_seen } = known;
+        self.execute(sql, values![peer.as_str(), identity.as_str(), *first_seen]).await?;
+        Ok(())
+    }
+
     /// The next one to be met there is trusted again. False when nobody was known there.
     pub async fn forget_identity(&mut self, peer: &str) -> Result<bool> {
         let sql = "DELETE FROM identities WHERE peer = $1";

@@ -5,6 +5,7 @@
 //! that did not succeed or an event that came twice.
 
 mod age;
+mod bmcs;
 mod crash;
 mod empty;
 mod fanout;
@@ -16,6 +17,7 @@ mod idle;
 mod limits;
 mod list;
 mod memory;
+mod peer;
 mod process;
 mod provision;
 mod reaction;
@@ -77,6 +79,8 @@ enum Figure {
     Growth,
     /// Provisions on a database that has seen many runs
     Age,
+    /// Processor time of polling 20,000 BMCs that answer at once
+    Bmcs,
 }
 
 impl Figure {
@@ -115,6 +119,11 @@ struct Args {
     json: Option<PathBuf>,
     #[arg(long, hide = true)]
     serve_empty: bool,
+    #[arg(long, hide = true)]
+    serve_bmcs: Option<peer::Scheme>,
+    /// The certificate of the BMCs; its key lies beside it
+    #[arg(long, hide = true)]
+    certificate: Option<PathBuf>,
     /// What cargo says to every bench
     #[arg(long, hide = true)]
     bench: bool,
@@ -143,9 +152,10 @@ impl Bench {
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let done = match args.serve_empty {
-        true => empty::serve().await.map(|()| true),
-        false => run(args).await,
+    let done = match (args.serve_empty, args.serve_bmcs) {
+        (true, _) => empty::serve().await.map(|()| true),
+        (false, Some(scheme)) => peer::serve(scheme, args.certificate).await.map(|()| true),
+        (false, None) => run(args).await,
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -194,5 +204,6 @@ async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Repor
         Figure::Crash => crash::measure(bench, store, report).await,
         Figure::Growth => growth::measure(bench, store, report).await,
         Figure::Age => age::measure(bench, store, report).await,
+        Figure::Bmcs => bmcs::measure(bench, store, report).await,
     }
 }

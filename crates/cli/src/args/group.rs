@@ -330,8 +330,18 @@ pub struct CredentialSetArgs {
 pub enum TrustCommand {
     /// List who was met where
     List,
+    /// Say who is at an address; nobody else is trusted there, not even the first one that is met
+    Set(TrustSetArgs),
     /// Forget who was met at an address; whoever is met there next is trusted
     Forget(PeerArg),
+}
+
+#[derive(Debug, Args)]
+pub struct TrustSetArgs {
+    /// https://HOST[:PORT] of a BMC, or ssh://HOST[:PORT] of a host
+    pub peer: String,
+    /// The SHA-256 fingerprint of the BMC's certificate, or the host's key as in a .pub file
+    pub identity: String,
 }
 
 #[derive(Debug, Args)]

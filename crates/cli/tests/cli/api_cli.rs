@@ -343,7 +343,11 @@ fn credentials(person: &Terminal, dir: &Path) {
     assert!(missing.contains("/no/file"), "{missing}");
     assert!(person.line("credential delete bmc", 0).contains("bmc deleted"));
     assert!(person.line("credential delete bmc", 2).contains("farrier credential list"));
-    person.line("trust list", 0);
+    let print = "ab".repeat(32);
+    let set = person.line(&format!("trust set https://10.0.0.9 {print}"), 0);
+    assert!(set.contains(&format!("https://10.0.0.9 is trusted as sha256:{print}")), "{set}");
+    assert!(person.line("trust set https://10.0.0.9 abcd", 2).contains("identity"));
+    assert!(person.line("trust list", 0).contains(&print));
     assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
 }
 

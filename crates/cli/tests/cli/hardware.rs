@@ -16,8 +16,8 @@ pub const PASSWORD: &str = "s3cret-of-the-bmc";
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
 pub const MAC: &str = "52:54:00:00:00:01";
 /// A machine is cut off at once, and a second after it was asked for the first time it is looked at.
-const HASTY: &str =
-    "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\nssh_credential = \"host\"";
+const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\n\
+                     ssh_credential = \"host\"\n[probes]\ninterval_ms = 2000";
 
 /// Where a peer's program is, or a word about why the test is left out; on CI that is a failure.
 pub fn peer(variable: &str) -> Option<PathBuf> {

@@ -19,6 +19,7 @@ mod foreign;
 mod frozen;
 mod hardware;
 mod imaging;
+mod ipmi;
 mod operator;
 mod outage;
 mod replicas;

@@ -47,11 +47,21 @@ impl Admittance {
         if let Err(fault) = &done
             && fault.code == Code::LoginRefused
         {
-            let Credential { name, version, .. } = credential.clone();
-            let lockout = Lockout { credential: name, version, said: fault.said.clone() };
-            self.0.lock_out(peer, &lockout).await?;
+            self.refused(peer, &credential.name, credential.version, fault).await?;
         }
         done
+    }
+
+    /// Writes down that a peer has refused this version of a credential.
+    pub async fn refused(
+        &self,
+        peer: &str,
+        name: &str,
+        version: i64,
+        fault: &Fault,
+    ) -> Result<(), Fault> {
+        let lockout = Lockout { credential: name.into(), version, said: fault.said.clone() };
+        self.0.lock_out(peer, &lockout).await
     }
 
     /// Who was met at an address before.
@@ -74,4 +84,13 @@ impl Admittance {
 pub fn wrong_kind(credential: &Credential, wanted: &str) -> Fault {
     let said = format!("the credential {:?} is not {wanted}", credential.name);
     Fault::new(Code::CredentialMissing, said)
+}
+
+/// Nobody has said who is at an address, and only those are believed of whom that was said.
+pub fn unpinned(peer: &str) -> Fault {
+    let said = format!(
+        "{peer} was not asked: nobody has said who it is, and the configuration has trust = \"pinned\"; \
+         say it with `farrier trust set {peer} IDENTITY`"
+    );
+    Fault::new(Code::IdentityUntrusted, said)
 }

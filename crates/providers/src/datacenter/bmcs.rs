@@ -1,8 +1,9 @@
 //! The way to a machine's BMC: its turn with the governor, its credential, whom to trust, and a connection that is kept for the
 //! next call.
 
-use super::admittance::{Admittance, wrong_kind};
+use super::admittance::{Admittance, unpinned, wrong_kind};
 use super::controller::Controller;
+use super::kept::Kept;
 use super::{Settings, Trusting};
 use crate::governor::{Governor, Priority, Standing};
 use crate::ipmi;
@@ -12,26 +13,31 @@ use crate::redfish::{self, Fingerprint, Trust};
 use model::fault::{Code, Fault};
 use model::machine::MachineSpec;
 use secrecy::SecretString;
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
-/// How many connections are kept for the next call.
-const MAX_KEPT: usize = 256;
 const IPMI: &str = "ipmi://";
 
 pub struct Bmcs {
     pub governor: Governor,
     admittance: Admittance,
     settings: Settings,
-    /// The one that was used longest ago first.
-    kept: Mutex<VecDeque<(String, Arc<Controller>)>>,
+    kept: Mutex<Kept<Opened>>,
 }
 
 /// A user's name and password.
 pub struct Login {
     user: String,
     password: SecretString,
+}
+
+/// A BMC that one is logged in at, with what, and since when.
+struct Opened {
+    controller: Arc<Controller>,
+    credential: String,
+    version: i64,
+    since: Instant,
 }
 
 impl Bmcs {
@@ -50,11 +56,42 @@ impl Bmcs {
     ) -> Result<T, Fault> {
         let peer = peer_of(&target.spec)?;
         let call = async {
-            let controller = self.controller(&peer, &target.spec).await?;
-            let done = work(&controller).await;
-            self.after(&peer, &target.spec, controller, done).await
+            let credential = self.credential(&peer, &target.spec).await?;
+            let place = self.place(&peer, &target.spec);
+            let current = |opened: &Opened| opened.version == credential.version;
+            let opened = match self.take(&place).filter(current) {
+                Some(opened) => opened,
+                None => self.open(&peer, &target.spec, credential).await?,
+            };
+            let done = work(&opened.controller).await;
+            self.after(&peer, place, opened, done).await
         };
         self.governor.call(&peer, priority, limit, call).await
+    }
+
+    /// Looks at the machine's BMC, when it is its turn. None: it was not. Nobody waits for it, so it is as cheap as can be: one
+    /// that is logged in is not asked who it is, and the line is not held until the next time.
+    pub async fn poll<T>(
+        &self,
+        target: &Target,
+        limit: Duration,
+        work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
+    ) -> Result<Option<T>, Fault> {
+        let peer = peer_of(&target.spec)?;
+        let call = async {
+            let place = self.place(&peer, &target.spec);
+            let opened = match self.take(&place) {
+                Some(opened) => opened,
+                None => {
+                    let credential = self.credential(&peer, &target.spec).await?;
+                    self.open(&peer, &target.spec, credential).await?
+                }
+            };
+            let done = work(&opened.controller).await;
+            opened.controller.hang_up();
+            self.after(&peer, place, opened, done).await
+        };
+        self.governor.poll(&peer, limit, call).await
     }
 
     /// How the machine's BMC stands with the governor.
@@ -62,37 +99,52 @@ impl Bmcs {
         self.governor.standing(&peer_of(spec).ok()?)
     }
 
-    /// Keeps a connection that works.
+    /// Keeps a login that works, and writes down one that was refused.
     async fn after<T>(
         &self,
         peer: &str,
-        spec: &MachineSpec,
-        controller: Arc<Controller>,
+        place: String,
+        opened: Opened,
         done: Result<T, Fault>,
     ) -> Result<T, Fault> {
         match &done {
             Err(fault) if fault.code == Code::LoginRefused => {
-                let credential = self.credential(peer, spec).await?;
-                return self.admittance.after_login(peer, &credential, done).await;
+                let Opened { credential, version, .. } = &opened;
+                self.admittance.refused(peer, credential, *version, fault).await?;
             }
-            Err(fault) if fault.code.unseen() => {}
-            Ok(_) | Err(_) => self.keep(&slot_of(peer, spec), controller),
+            Err(fault) if spoils(fault.code) => {}
+            Ok(_) | Err(_) => {
+                let since = opened.since;
+                self.kept().keep(place, opened, since, Instant::now());
+            }
         }
         done
     }
 
     async fn credential(&self, peer: &str, spec: &MachineSpec) -> Result<Credential, Fault> {
-        let named = [spec.bmc_credential.as_str(), &self.settings.bmc_credential];
-        self.admittance.credential(peer, named, "bmc_credential").await
+        self.admittance.credential(peer, self.named(spec), "bmc_credential").await
     }
 
-    async fn controller(&self, peer: &str, spec: &MachineSpec) -> Result<Arc<Controller>, Fault> {
-        if let Some(kept) = self.take(&slot_of(peer, spec)) {
-            return Ok(kept);
-        }
-        let credential = self.credential(peer, spec).await?;
+    fn named<'a>(&'a self, spec: &'a MachineSpec) -> [&'a str; 2] {
+        [spec.bmc_credential.as_str(), &self.settings.bmc_credential]
+    }
+
+    /// What a login is kept under. Behind one BMC there may be several machines, and each is another System.
+    fn place(&self, peer: &str, spec: &MachineSpec) -> String {
+        let [own, usual] = self.named(spec);
+        let credential = if own.is_empty() { usual } else { own };
+        let MachineSpec { bmc_endpoint, serial, mac_addresses, .. } = spec;
+        format!("{peer} {:?}", (bmc_endpoint, credential, serial, mac_addresses))
+    }
+
+    async fn open(
+        &self,
+        peer: &str,
+        spec: &MachineSpec,
+        credential: Credential,
+    ) -> Result<Opened, Fault> {
         let login = login_of(&credential)?;
-        let opened = if spec.bmc_endpoint.starts_with(IPMI) {
+        let opened = if is_ipmi(&spec.bmc_endpoint) {
             let login = ipmi::Login { user: login.user, password: login.password };
             ipmi::Bmc::new(&spec.bmc_endpoint, login, self.settings.ipmi.clone())
                 .map(Controller::Ipmi)
@@ -100,7 +152,9 @@ impl Bmcs {
             self.log_in(peer, spec, login).await
         };
         let opened = self.admittance.after_login(peer, &credential, opened).await;
-        opened.map(Arc::new)
+        let Credential { name, version, .. } = credential;
+        let (controller, since) = (Arc::new(opened?), Instant::now());
+        Ok(Opened { controller, credential: name, version, since })
     }
 
     async fn log_in(
@@ -115,55 +169,31 @@ impl Bmcs {
         Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
     }
 
-    fn kept(&self) -> MutexGuard<'_, VecDeque<(String, Arc<Controller>)>> {
+    fn kept(&self) -> MutexGuard<'_, Kept<Opened>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self, slot: &str) -> Option<Arc<Controller>> {
-        let mut kept = self.kept();
-        let at = kept.iter().position(|(known, _)| known == slot)?;
-        kept.remove(at).map(|(_, controller)| controller)
-    }
-
-    fn keep(&self, slot: &str, controller: Arc<Controller>) {
-        let mut kept = self.kept();
-        kept.retain(|(known, _)| known != slot);
-        if kept.len() >= MAX_KEPT {
-            kept.pop_front();
-        }
-        kept.push_back((slot.to_string(), controller));
+    fn take(&self, place: &str) -> Option<Opened> {
+        self.kept().take(place, Instant::now())
     }
 }
 
-/// What a kept connection is for: the BMC, and everything by which its System and its login were chosen. Two machines
-/// behind one BMC must never be given each other's.
-fn slot_of(peer: &str, spec: &MachineSpec) -> String {
-    let MachineSpec { bmc_endpoint, serial, mac_addresses, bmc_credential, .. } = spec;
-    format!("{peer} {:?}", (bmc_endpoint, serial, mac_addresses, bmc_credential))
+/// Whether a fault says that the next one had better log in anew: it was not heard, or is not who it was.
+fn spoils(code: Code) -> bool {
+    let stranger = matches!(
+        code,
+        Code::IdentityChanged | Code::IdentityUntrusted | Code::SystemAmbiguous | Code::AnswerLost
+    );
+    stranger || code.unseen()
 }
 
-/// What a machine's BMC is called in trust, lockouts and the governor: how it is spoken to, and where.
+/// What a BMC is called in trust, lockouts and the governor: how it is spoken to, and where.
 pub fn peer_of(spec: &MachineSpec) -> Result<String, Fault> {
     if spec.bmc_endpoint.is_empty() {
         let said = "the machine has no bmc_endpoint; add it with `farrier machine update`";
         return Err(Fault::new(Code::NotSupported, said));
     }
     peer_at(&spec.bmc_endpoint)
-}
-
-fn fingerprint(text: &str) -> Option<Fingerprint> {
-    text.parse().ok()
-}
-
-pub fn login_of(credential: &Credential) -> Result<Login, Fault> {
-    match &credential.secret {
-        Secret::Password { user, password } => {
-            Ok(Login { user: user.clone(), password: password.clone() })
-        }
-        Secret::Key { .. } | Secret::Kubeconfig { .. } => {
-            Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
-        }
-    }
 }
 
 /// The same for a BMC that no machine may be registered for.
@@ -176,6 +206,35 @@ pub fn peer_at(endpoint: &str) -> Result<String, Fault> {
 
 pub fn is_ipmi(endpoint: &str) -> bool {
     endpoint.starts_with(IPMI)
+}
+
+/// Who is known at an address. What cannot be read must not be taken for nobody.
+fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
+    known.map(str::parse).transpose().map_err(|said| {
+        let said = format!("what is remembered of {peer} cannot be read: {said}");
+        Fault::new(Code::RecordUnreadable, said)
+    })
+}
+
+/// How a BMC must prove who it is, given who is known there.
+fn believing(trusting: &Trusting, peer: &str, known: Option<Fingerprint>) -> Result<Trust, Fault> {
+    Ok(match (trusting, known) {
+        (Trusting::Ca(trust), _) => trust.clone(),
+        (Trusting::FirstUse, known) => Trust::FirstUse(known),
+        (Trusting::Pinned, Some(known)) => Trust::Pinned(known),
+        (Trusting::Pinned, None) => return Err(unpinned(peer)),
+    })
+}
+
+pub fn login_of(credential: &Credential) -> Result<Login, Fault> {
+    match &credential.secret {
+        Secret::Password { user, password } => {
+            Ok(Login { user: user.clone(), password: password.clone() })
+        }
+        Secret::Key { .. } | Secret::Kubeconfig { .. } => {
+            Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
+        }
+    }
 }
 
 /// A BMC that one is logged in at, with no System chosen.
@@ -233,11 +292,8 @@ impl Bmcs {
 
     /// How the configuration says that this BMC is believed, and who was met there before.
     pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>), Fault> {
-        let known = self.admittance.known(peer).await?.as_deref().and_then(fingerprint);
-        Ok(match &self.settings.trust {
-            Trusting::Ca(trust) => (trust.clone(), known),
-            Trusting::FirstUse => (Trust::FirstUse(known), known),
-        })
+        let known = fingerprint(peer, self.admittance.known(peer).await?.as_deref())?;
+        Ok((believing(&self.settings.trust, peer, known)?, known))
     }
 }
 
@@ -245,4 +301,27 @@ impl Bmcs {
 async fn ask_who(bmc: ipmi::Bmc) -> Result<Visited, Fault> {
     bmc.identity().await?;
     Ok(Visited::Ipmi(bmc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_known_decides_whom_is_believed() {
+        let print = format!("sha256:{}", "ab".repeat(32));
+        let known = fingerprint("p", Some(&print)).unwrap();
+        let first = believing(&Trusting::FirstUse, "p", None);
+        assert!(matches!(first, Ok(Trust::FirstUse(None))));
+        let again = believing(&Trusting::FirstUse, "p", known);
+        assert!(matches!(again, Ok(Trust::FirstUse(Some(known))) if known.to_string() == print));
+        let pinned = believing(&Trusting::Pinned, "p", known);
+        assert!(matches!(pinned, Ok(Trust::Pinned(known)) if known.to_string() == print));
+        let stranger = believing(&Trusting::Pinned, "https://b", None).unwrap_err();
+        assert_eq!(stranger.code, Code::IdentityUntrusted);
+        assert!(stranger.said.contains("farrier trust set https://b"), "{stranger}");
+        let fault = fingerprint("p", Some("rubbish")).unwrap_err();
+        assert_eq!(fault.code, Code::RecordUnreadable);
+        assert_eq!(fingerprint("p", None), Ok(None));
+    }
 }

@@ -35,9 +35,18 @@ pub(super) struct Joining<'a> {
 
 impl Datacenter {
     pub(super) async fn cluster(&self, name: &str) -> Result<Cluster, Fault> {
+        self.cluster_within(name, Settings::default().deadline).await
+    }
+
+    /// The way to a cluster, each request of which has this long.
+    pub(super) async fn cluster_within(
+        &self,
+        name: &str,
+        deadline: Duration,
+    ) -> Result<Cluster, Fault> {
         let credential = self.keeper.credential(name).await?;
         match &credential.secret {
-            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings::default()),
+            Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings { deadline }),
             Secret::Password { .. } | Secret::Key { .. } => {
                 Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
             }
@@ -98,7 +107,7 @@ impl Datacenter {
             (Verb::Follow | Verb::Inquire, None | Some(Remembered::Barred)) => {
                 Ok(Answer::NeverStarted)
             }
-            (Verb::Inquire, Some(Remembered::Memo(_))) => Ok(Answer::UnderWay),
+            (Verb::Inquire, Some(Remembered::Memo(_))) => self.inquire_join(target, order).await,
             (Verb::Observe, _) => {
                 let node = api.node(target.machine_id.as_str()).await?;
                 let seen = told(joining.cluster, node.as_ref());
@@ -110,11 +119,31 @@ impl Datacenter {
                     None => Answer::Differs(seen.said),
                 })
             }
-            (Verb::Stop, _) => self.stop_job(target, order).await,
+            (Verb::Stop, noted) => {
+                let stopped = self.stop_job(target, order).await?;
+                if let Some(Remembered::Memo(Memo::Join { token })) = noted {
+                    api.forget_token(&token).await?;
+                }
+                Ok(stopped)
+            }
         }
     }
 
-    /// Begins the join, unless the host has it already. The token is noted before the host hears of it.
+    /// The note says that a token was drawn; only the host knows whether anything was begun with it.
+    async fn inquire_join(&self, target: &Target, order: &Order) -> Result<Answer, Fault> {
+        let host = self.hosts.connect(target).await?;
+        Ok(match host.status(order.key.as_str()).await? {
+            JobStatus::Never | JobStatus::Barred | JobStatus::Lost(Lost::Unmade) => {
+                Answer::NeverStarted
+            }
+            // How it ended is told to whoever follows it, who also takes its token back.
+            JobStatus::Running { .. }
+            | JobStatus::Ended(_)
+            | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => Answer::UnderWay,
+        })
+    }
+
+    /// Begins the join, unless the host has it already. The token is noted before it is made.
     async fn begin_join(
         &self,
         target: &Target,
@@ -130,8 +159,8 @@ impl Datacenter {
             | JobStatus::Ended(_)
             | JobStatus::Lost(Lost::Rebooted | Lost::Gone) => return Ok(()),
         }
-        let material = api.join_material(TOKEN_LIFE).await?;
-        let memo = Memo::Join { token: material.token_id.clone() };
+        let token = api.draw_token()?;
+        let memo = Memo::Join { token: token.id.clone() };
         match self.begin(&order.key, memo.clone()).await? {
             None => {}
             Some(Remembered::Barred) => return Err(barred(&order.key)),
@@ -143,12 +172,17 @@ impl Datacenter {
                 self.amend(&order.key, before, memo).await?;
             }
         }
+        let material = api.join_material(&token, TOKEN_LIFE).await?;
         let name = target.machine_id.as_str();
         journal.line(format!("join: kubeadm joins the cluster as {name}")).await;
         let arguments = material.arguments();
         let arguments = arguments.expose_secret();
         let command = format!("{FIND_KUBEADM}; kubeadm {arguments} --node-name {name}");
-        host.start(order.key.as_str(), &command).await.map(drop)
+        let begun = host.start(order.key.as_str(), &command).await.map(drop);
+        if matches!(&begun, Err(fault) if fault.code.happened() == Happened::No) {
+            api.forget_token(&token.id).await?;
+        }
+        begun
     }
 
     /// Sees the join through, takes its token back, looks for the node, and gives it what the step wants.
@@ -205,7 +239,12 @@ impl Datacenter {
                 api.remove_node(name).await?;
                 Ok(Answer::Done(told(cluster, None)))
             }
-            Verb::Inquire | Verb::Stop => self.command(target, order, RESET, journal).await,
+            Verb::Inquire => match self.command(target, order, RESET, journal).await? {
+                // The host has left; whoever follows takes the node out.
+                Answer::Done(_) if api.node(name).await?.is_some() => Ok(Answer::UnderWay),
+                other => Ok(other),
+            },
+            Verb::Stop => self.command(target, order, RESET, journal).await,
         }
     }
 }
@@ -270,6 +309,11 @@ fn taint(wanted: &effect::Taint) -> Taint {
     }
 }
 
+/// What a node, or that there is none, proves about its machine.
+pub(super) fn sight(cluster: &str, node: Option<&Node>) -> Vec<Evidence> {
+    told(cluster, node).evidence
+}
+
 /// What was seen, and what it proves.
 pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     let Some(node) = node else {
@@ -285,8 +329,12 @@ pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
     };
     let drained = if node.schedulable { "Schedulable" } else { "Cordoned" };
     let cordoned = if node.schedulable { "" } else { ", cordoned" };
+    let joined = match node.bad.iter().find(|bad| bad.kind == "Ready") {
+        Some(bad) => format!("NotReady:{}", bad.reason),
+        None => format!("Joined:{cluster}"),
+    };
     let evidence = vec![
-        Evidence::new(ConditionType::InCustomerCluster, node.ready, format!("Joined:{cluster}")),
+        Evidence::new(ConditionType::InCustomerCluster, node.ready, joined),
         Evidence::new(ConditionType::Drained, !node.schedulable, drained),
     ];
     Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence }

@@ -1,6 +1,7 @@
 //! A BMC that one is logged in at, whatever it speaks: Redfish, or IPMI where there is nothing better.
 
 use super::power::{Ask, Power};
+use crate::redfish::Health;
 use crate::{ipmi, redfish};
 use model::effect::NetbootMode;
 use model::fault::{Code, Fault};
@@ -23,6 +24,26 @@ impl Controller {
                 ipmi::Power::Off => Power::Off,
             },
         })
+    }
+
+    /// What of the machine is not well, the worst first, as far as the BMC says.
+    pub async fn ailments(&self) -> Result<Vec<String>, Fault> {
+        match self {
+            Self::Redfish(system) => {
+                let report = system.health().await?;
+                Ok(ailments(report.overall, &report.bad, &report.redundancy))
+            }
+            Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
+        }
+    }
+
+    /// Closes the line, and stays logged in.
+    pub fn hang_up(&self) {
+        match self {
+            Self::Redfish(system) => system.hang_up(),
+            // It has a session for each question.
+            Self::Ipmi(_) => {}
+        }
     }
 
     /// Whether it can ask the operating system to shut down.
@@ -115,6 +136,23 @@ impl Controller {
     }
 }
 
+/// Parts by their name, without what they measure: that would be other words each time.
+fn ailments(
+    overall: Health,
+    bad: &[redfish::BadPart],
+    redundancy: &[redfish::Redundancy],
+) -> Vec<String> {
+    let ill = |health: Health| health >= Health::Warning;
+    let parts = bad.iter().map(|part| format!("{} {}", part.name, part.health.as_str()));
+    let spare = redundancy.iter().filter(|spare| ill(spare.health));
+    let spare = spare.map(|spare| format!("redundancy {} {}", spare.name, spare.health.as_str()));
+    let named: Vec<String> = parts.chain(spare).collect();
+    match (named.is_empty(), ill(overall)) {
+        (true, true) => vec![format!("system {}", overall.as_str())],
+        (true, false) | (false, _) => named,
+    }
+}
+
 /// The best of what the device has; some have no plain On.
 fn reset_for(ask: Ask, known: &[redfish::Reset]) -> Option<redfish::Reset> {
     use redfish::Reset;
@@ -183,6 +221,31 @@ fn shown(seen: &redfish::BootOverride) -> String {
 mod tests {
     use super::*;
     use redfish::Reset;
+
+    #[test]
+    fn what_is_not_well_is_named() {
+        use redfish::{BadPart, Redundancy};
+        let fan = BadPart {
+            name: "Fan 3".into(),
+            health: Health::Critical,
+            reading: Some("0 RPM".into()),
+        };
+        let spare = |health| Redundancy { name: "Fans".into(), health };
+        for (overall, bad, redundancy, expected) in [
+            (Health::Ok, vec![], vec![spare(Health::Ok)], vec![]),
+            (Health::Unknown, vec![], vec![], vec![]),
+            (Health::Warning, vec![], vec![], vec!["system Warning"]),
+            (Health::Critical, vec![fan.clone()], vec![], vec!["Fan 3 Critical"]),
+            (
+                Health::Ok,
+                vec![fan],
+                vec![spare(Health::Warning)],
+                vec!["Fan 3 Critical", "redundancy Fans Warning"],
+            ),
+        ] {
+            assert_eq!(ailments(overall, &bad, &redundancy), expected, "{overall:?} {bad:?}");
+        }
+    }
 
     #[test]
     fn the_best_way_is_taken() {

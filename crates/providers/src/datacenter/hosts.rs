@@ -1,7 +1,7 @@
 //! The way to a machine's host over SSH: through the jump hosts, with its credential, to a host key that is known.
 
-use super::Settings;
-use super::admittance::{Admittance, wrong_kind};
+use super::admittance::{Admittance, unpinned, wrong_kind};
+use super::{Settings, Trusting};
 use crate::keeper::{Credential, Secret};
 use crate::port::Target;
 use crate::ssh::{self, Endpoint, Hop, Host, HostKey, Login, Proof, Route, Trust};
@@ -83,6 +83,7 @@ impl Hosts {
         let login = login(&credential, &endpoint)?;
         let known = self.admittance.known(&peer).await?;
         let trust = match known.as_deref().map(str::parse::<HostKey>) {
+            None if matches!(self.settings.trust, Trusting::Pinned) => return Err(unpinned(&peer)),
             None => Trust::FirstUse(None),
             Some(Ok(key)) => Trust::FirstUse(Some(key)),
             Some(Err(said)) => {

@@ -294,10 +294,7 @@ impl Datacenter {
         target: &Target,
         priority: Priority,
     ) -> Result<Power, Fault> {
-        let limit = match priority {
-            Priority::Safety | Priority::Operator => self.settings.call,
-            Priority::Polling => self.settings.poll,
-        };
+        let limit = self.settings.call;
         self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
     }
 

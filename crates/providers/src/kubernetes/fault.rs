@@ -31,7 +31,11 @@ impl<'a> Ask<'a> {
     }
 
     fn words(&self, address: &str) -> String {
-        format!("{address} was asked to {} {} `{}`", self.verb, self.resource, self.name)
+        let Self { verb, resource, name } = self;
+        match *name {
+            "" => format!("{address} was asked to {verb} {resource}"),
+            name => format!("{address} was asked to {verb} {resource} `{name}`"),
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! What a machine needs to join a kubeadm cluster: where the API is, a token that runs out, and the fingerprint by which
 //! the machine knows the cluster's authority before it trusts anything that is said.
 //!
-//! The token is a secret in `kube-system` that the cluster itself removes when it has run out. It is made last, after
-//! everything that can fail without it; a token whose answer was lost dies by itself.
+//! The token is a secret in `kube-system` that the cluster itself removes when it has run out. It is drawn first, so that
+//! its id can be written down, and made last, after everything that can fail without it.
 
 use super::fault::Ask;
 use super::{Cluster, FIELD_MANAGER, check_name, config, fault};
@@ -34,8 +34,6 @@ const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 const FAIR_BYTES: u8 = 252;
 /// Random bytes drawn at most for one word; one in 64 is thrown away, so this never runs out in practice.
 const MAX_DRAWS: usize = 1024;
-/// How often another id is tried because there is a token of the same one.
-const MAX_IDS: usize = 3;
 /// A join takes minutes. A token that lives longer than a day is a key left under the mat.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 const HTTPS_PORT: u16 = 443;
@@ -65,6 +63,14 @@ impl JoinMaterial {
     }
 }
 
+/// A token that was drawn and that no cluster knows yet.
+#[derive(Debug, Clone)]
+pub struct Token {
+    /// The public half.
+    pub id: String,
+    secret: SecretString,
+}
+
 /// What the cluster tells everybody about itself.
 struct Info {
     server: String,
@@ -72,29 +78,31 @@ struct Info {
 }
 
 impl Cluster {
-    /// Mints a token that lives for `ttl`, and gathers the rest.
-    pub async fn join_material(&self, ttl: Duration) -> Result<JoinMaterial, Fault> {
+    /// Draws a token. Nothing is sent: whoever wants to find it again writes its id down before it is made.
+    pub fn draw_token(&self) -> Result<Token, Fault> {
+        let (id, secret) = (self.random(ID_CHARS)?, self.random(SECRET_CHARS)?);
+        Ok(Token { id, secret: secret.into() })
+    }
+
+    /// Mints the token, which lives for `ttl`, and gathers the rest.
+    pub async fn join_material(&self, token: &Token, ttl: Duration) -> Result<JoinMaterial, Fault> {
         let lifetime =
             SignedDuration::try_from(ttl).ok().filter(|_| !ttl.is_zero() && ttl <= MAX_TTL);
         let Some(lifetime) = lifetime else {
             let said = format!("a join token lives for up to {MAX_TTL:?}, and cannot for {ttl:?}");
             return Err(Fault::new(Code::NotSupported, said));
         };
-        let info = self.cluster_info().await?;
-        for _ in 0..MAX_IDS {
-            let (id, secret) = (self.random(ID_CHARS)?, self.random(SECRET_CHARS)?);
-            // Whole seconds, as the cluster reads them.
-            let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
-            let expires_at = now.saturating_add(lifetime).unwrap_or(now);
-            if self.mint(&id, &secret, expires_at).await? {
-                let token = SecretString::from(format!("{id}.{secret}"));
-                let Info { server, ca_hashes } = info;
-                return Ok(JoinMaterial { server, token_id: id, token, ca_hashes, expires_at });
-            }
+        let Info { server, ca_hashes } = self.cluster_info().await?;
+        // Whole seconds, as the cluster reads them.
+        let now = Timestamp::from_second(Timestamp::now().as_second()).unwrap_or_default();
+        let expires_at = now.saturating_add(lifetime).unwrap_or(now);
+        let (id, secret) = (&token.id, token.secret.expose_secret());
+        if !self.mint(id, secret, expires_at).await? {
+            let said = format!("{} has a token of the id {id} that was drawn", self.address);
+            return Err(Fault::new(Code::EffectFailed, said));
         }
-        let said =
-            format!("{} had a token under each of {MAX_IDS} ids that were drawn", self.address);
-        Err(Fault::new(Code::EffectFailed, said))
+        let token = SecretString::from(format!("{id}.{secret}"));
+        Ok(JoinMaterial { server, token_id: id.clone(), token, ca_hashes, expires_at })
     }
 
     /// Removes a token. One that is not there is forgotten already.

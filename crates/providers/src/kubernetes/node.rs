@@ -4,11 +4,15 @@
 use super::fault::{self, Ask};
 use super::{Cluster, FIELD_MANAGER, check_name};
 use k8s_openapi::api::core::v1 as core;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use model::fault::{Code, Fault};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// How many nodes a page of the list has.
+const PAGE: u32 = 500;
+/// More nodes than any cluster has.
+const MAX_PAGES: usize = 40;
 /// How often a node is read anew because somebody else wrote in between.
 const MAX_RACES: usize = 4;
 /// Where a cordon of ours says whose it is.
@@ -88,6 +92,23 @@ impl Cluster {
     /// The node of this name, or nothing when the cluster does not know it.
     pub async fn node(&self, name: &str) -> Result<Option<Node>, Fault> {
         Ok(self.raw_node(name).await?.map(read))
+    }
+
+    /// All its nodes.
+    pub async fn nodes(&self) -> Result<Vec<Node>, Fault> {
+        let nodes: Api<core::Node> = Api::all(self.client.clone());
+        let ask = Ask::new("list", "nodes", "");
+        let mut params = ListParams::default().limit(PAGE);
+        let mut found = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let page = self.call(&ask, nodes.list(&params)).await?;
+            found.extend(page.items.into_iter().map(read));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+        Err(fault::garbled(&self.address, &ask, "a list that had no end"))
     }
 
     /// Lets no new pods onto the node, and writes down who wanted that. A node that is cordoned already stays as it is: the

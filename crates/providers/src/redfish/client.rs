@@ -133,6 +133,11 @@ impl Link {
         self.wire.endpoint()
     }
 
+    /// Closes the connection; the session stays.
+    pub fn hang_up(&self) {
+        self.wire.hang_up();
+    }
+
     pub const fn login(&self) -> &Login {
         &self.login
     }

@@ -253,6 +253,11 @@ impl System {
         &self.path
     }
 
+    /// Closes the connection and stays logged in, for those who come back much later.
+    pub fn hang_up(&self) {
+        self.link.hang_up();
+    }
+
     pub(super) async fn read(&self) -> Result<Doc, Fault> {
         self.link.get(&self.path).await
     }

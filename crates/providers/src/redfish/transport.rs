@@ -133,6 +133,11 @@ impl Wire {
         usable.then_some(idle.sender)
     }
 
+    /// Closes the idle connection. Nobody holds thousands of them open until the next poll.
+    pub fn hang_up(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+
     fn keep(&self, sender: Sender, reply: &Reply) {
         if reply.body.is_ok() && !sender.is_closed() {
             let idle = Idle { sender, since: Instant::now() };

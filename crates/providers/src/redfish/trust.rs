@@ -9,8 +9,8 @@ use super::certificate::Certificate;
 use super::endpoint::Endpoint;
 use model::fault::{Code, Fault};
 use ring::digest::{SHA256, digest};
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, ring as ring_provider, verify_tls12_signature,
     verify_tls13_signature,
@@ -27,6 +27,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const PREFIX: &str = "sha256:";
 const BYTES: usize = 32;
+/// For the next connection, and the one after.
+const KEPT_TICKETS: usize = 2;
 
 /// The SHA-256 of a certificate, shown as `sha256:` and hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -146,12 +148,14 @@ impl Judge {
         };
         let algorithms = provider.signature_verification_algorithms;
         let judge = Arc::new(Self { rule, algorithms, known, shown: Mutex::new(None) });
-        let config = ClientConfig::builder_with_provider(provider)
+        let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(|error| unusable(&error.to_string()))?
             .dangerous()
             .with_custom_certificate_verifier(judge.clone())
             .with_no_client_auth();
+        // A configuration is for one BMC, which was believed when it gave the ticket. Room for more would be memory for nothing.
+        config.resumption = Resumption::in_memory_sessions(KEPT_TICKETS);
         Ok((judge, config))
     }
 

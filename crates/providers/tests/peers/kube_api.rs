@@ -6,6 +6,7 @@
 //! when their grace period is over, unless they are stubborn; and each request can be made to go wrong.
 
 use crate::kube_pki::Pki;
+use crate::reaper::{Reaper, Who};
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -67,6 +68,8 @@ pub struct World {
     pub requests: Vec<String>,
     /// Verb and resource that are not allowed.
     pub forbidden: Vec<(Method, &'static str)>,
+    /// Whoever wants to strike at a request.
+    pub reaper: Option<Arc<Reaper>>,
     troubles: Vec<(Method, Trouble)>,
     version: u64,
 }
@@ -189,6 +192,14 @@ struct Call {
 }
 
 async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+    let reaper = shared.lock().reaper.clone();
+    match reaper {
+        None => answer_at_last(shared, request).await,
+        Some(reaper) => reaper.guard(Who::Api, answer_at_last(shared, request)).await,
+    }
+}
+
+async fn answer_at_last(shared: Shared, request: Request) -> Response {
     let trouble = {
         let mut world = shared.lock();
         world.requests.push(format!("{} {}", request.method(), request.uri()));
@@ -337,6 +348,7 @@ impl World {
             return Err(no(403, "Forbidden", said));
         }
         match (call.method.as_str(), place) {
+            ("GET", ["nodes"]) => self.list_nodes(call),
             ("GET", ["nodes", name]) => found(self.nodes.get(*name), "nodes", name),
             ("PATCH", ["nodes", name]) => self.patch_node(name, call),
             ("DELETE", ["nodes", name]) => delete(&mut self.nodes, "nodes", name, call),
@@ -418,31 +430,20 @@ impl World {
         found(self.nodes.get(name), "nodes", name)
     }
 
+    fn list_nodes(&self, call: &Call) -> Result<Response, No> {
+        call.check_query(&["limit", "continue"])?;
+        page(call, "NodeList", &self.nodes.values().collect::<Vec<_>>(), self.version)
+    }
+
     fn list_pods(&self, call: &Call) -> Result<Response, No> {
         call.check_query(&["fieldSelector", "limit", "continue"])?;
         let selector = call.query.get("fieldSelector").map(String::as_str).unwrap_or_default();
         let Some(node) = selector.strip_prefix("spec.nodeName=") else {
             return Err(no(400, "BadRequest", format!("field label not supported: {selector}")));
         };
-        let number = |key: &str, default: usize| match call.query.get(key) {
-            None => Ok(default),
-            Some(text) => {
-                text.parse().map_err(|_| no(400, "BadRequest", format!("{key} is not valid")))
-            }
-        };
-        let (from, limit) = (number("continue", 0)?, number("limit", usize::MAX)?);
         let all: Vec<&Value> =
             self.pods.values().filter(|pod| pod["spec"]["nodeName"] == node).collect();
-        let rest = all.len().saturating_sub(from);
-        let items: Vec<&&Value> = all.iter().skip(from).take(limit).collect();
-        let mut metadata = json!({ "resourceVersion": self.version.to_string() });
-        if rest > limit {
-            metadata["continue"] = json!((from + limit).to_string());
-            metadata["remainingItemCount"] = json!(rest - limit);
-        }
-        let list =
-            json!({ "kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items });
-        Ok(say(StatusCode::OK, &list))
+        page(call, "PodList", &all, self.version)
     }
 
     fn evict(&mut self, namespace: &str, name: &str, call: &Call) -> Result<Response, No> {
@@ -510,6 +511,26 @@ fn blocked(budget: &Budget) -> No {
         format!("The disruption budget {} needs 2 healthy pods and has 2 currently", budget.name);
     refusal.1["details"] = json!({ "causes": [{ "reason": "DisruptionBudget", "message": said }] });
     refusal
+}
+
+/// The part of a list that was asked for, and where the next one begins.
+fn page(call: &Call, kind: &str, all: &[&Value], version: u64) -> Result<Response, No> {
+    let number = |key: &str, default: usize| match call.query.get(key) {
+        None => Ok(default),
+        Some(text) => {
+            text.parse().map_err(|_| no(400, "BadRequest", format!("{key} is not valid")))
+        }
+    };
+    let (from, limit) = (number("continue", 0)?, number("limit", usize::MAX)?);
+    let rest = all.len().saturating_sub(from);
+    let items: Vec<&&Value> = all.iter().skip(from).take(limit).collect();
+    let mut metadata = json!({ "resourceVersion": version.to_string() });
+    if rest > limit {
+        metadata["continue"] = json!((from + limit).to_string());
+        metadata["remainingItemCount"] = json!(rest - limit);
+    }
+    let list = json!({ "kind": kind, "apiVersion": "v1", "metadata": metadata, "items": items });
+    Ok(say(StatusCode::OK, &list))
 }
 
 fn unknown_path() -> No {

@@ -4,7 +4,7 @@ use crate::kube_api::{Api, Budget, Shared, TOKEN, Trouble};
 use crate::kube_pki::{Pki, Validity};
 use axum::http::{Method, Request, StatusCode};
 use model::fault::{Code, Fault};
-use providers::kubernetes::{Cluster, Effect, Settings, Step, Taint};
+use providers::kubernetes::{Cluster, Effect, JoinMaterial, Settings, Step, Taint};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,11 @@ fn connect(pki: &Pki, api: &Api, user: &str) -> Cluster {
     Cluster::from_kubeconfig(&pki.kubeconfig(api.address, user), settings).unwrap()
 }
 
-fn node(name: &str) -> Value {
+async fn mint(cluster: &Cluster, ttl: Duration) -> Result<JoinMaterial, Fault> {
+    cluster.join_material(&cluster.draw_token()?, ttl).await
+}
+
+pub fn node(name: &str) -> Value {
     json!({
         "kind": "Node", "apiVersion": "v1",
         "metadata": { "name": name, "uid": "u-1", "labels": { "zone": "a", "old": "x" } },
@@ -160,8 +164,8 @@ async fn a_token_is_minted_and_forgotten() {
         .config_maps
         .insert("cluster-info".into(), cluster_info(&pki, "https://10.0.0.1:6443"));
     let cluster = connect(&pki, &api, &format!("token: {TOKEN}"));
-    let first = cluster.join_material(Duration::from_secs(600)).await.unwrap();
-    let second = cluster.join_material(Duration::from_secs(600)).await.unwrap();
+    let first = mint(&cluster, Duration::from_secs(600)).await.unwrap();
+    let second = mint(&cluster, Duration::from_secs(600)).await.unwrap();
     assert_ne!(first.token_id, second.token_id);
     assert_ne!(first.token.expose_secret(), second.token.expose_secret());
     assert_eq!(first.server, "10.0.0.1:6443");
@@ -202,14 +206,14 @@ async fn a_token_is_minted_and_forgotten() {
 async fn no_token_is_left_behind_when_the_rest_cannot_be_had() {
     let (api, cluster) = start().await;
     let ttl = Duration::from_secs(600);
-    let fault = cluster.join_material(ttl).await.unwrap_err();
+    let fault = mint(&cluster, ttl).await.unwrap_err();
     assert_eq!(code_of(&fault, &["cluster-info", "kubeadm"]), Code::NotSupported);
     let odd = json!({ "kind": "ConfigMap", "apiVersion": "v1", "metadata": {}, "data": { "kubeconfig": "clusters: []" } });
     api.world.lock().config_maps.insert("cluster-info".into(), odd);
-    let fault = cluster.join_material(ttl).await.unwrap_err();
+    let fault = mint(&cluster, ttl).await.unwrap_err();
     assert_eq!(code_of(&fault, &["names no cluster"]), Code::NotSupported);
     for ttl in [Duration::ZERO, Duration::from_secs(25 * 60 * 60)] {
-        assert_eq!(cluster.join_material(ttl).await.unwrap_err().code, Code::NotSupported);
+        assert_eq!(mint(&cluster, ttl).await.unwrap_err().code, Code::NotSupported);
     }
     assert!(api.world.lock().secrets.is_empty());
 }
@@ -418,7 +422,7 @@ async fn a_success_that_says_something_else_is_none() {
             "{words}"
         );
         api.trouble(Method::POST, trouble, 1);
-        let fault = cluster.join_material(Duration::from_secs(60)).await.unwrap_err();
+        let fault = mint(&cluster, Duration::from_secs(60)).await.unwrap_err();
         assert_eq!(fault.code, Code::AnswerGarbled, "{words}");
         api.trouble(Method::POST, trouble, 1);
         let fault = cluster.evict_all("n1", |_| {}).await.unwrap_err();

@@ -10,6 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -20,6 +21,7 @@ const USER: &str = "farrier-tester";
 const UID: u32 = 54_321;
 pub const PASSWORD: &str = "correct horse";
 const PASSWORD_HASH: &str = "$6$farriertest$w6aTHS16nS4nG9c27W8zxmXGK/mmJDn/SXYdjZIkySbiYOjasXaqIPAJsUvV61peQTnSYBuiJiAgUFoP.jkmd.";
+pub const FIRST_BOOT_ID: &str = "00000000-0000-4000-8000-000000000001\n";
 const START_ATTEMPTS: usize = 5;
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// What a job on a host without `setsid` may use.
@@ -45,11 +47,21 @@ pub struct Wish {
     pub disk_kib: Option<u32>,
     /// Programs that stand in front of the host's own: a name and a script.
     pub shims: Vec<(&'static str, String)>,
+    /// A script that every command is given to, in `SSH_ORIGINAL_COMMAND`. It finds its folder in `HOME`.
+    pub warden: Option<&'static str>,
+    /// A boot id of the host's own, in the file `user/boot_id`. Only root can have one.
+    pub own_boot_id: bool,
 }
 
 impl Default for Wish {
     fn default() -> Self {
-        Self { userland: Userland::Own, disk_kib: None, shims: Vec::new() }
+        Self {
+            userland: Userland::Own,
+            disk_kib: None,
+            shims: Vec::new(),
+            warden: None,
+            own_boot_id: false,
+        }
     }
 }
 
@@ -245,17 +257,19 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
         fs::create_dir(home.join(folder)).unwrap();
         fs::set_permissions(home.join(folder), fs::Permissions::from_mode(0o777)).unwrap();
     }
-    for (name, kind, phrase) in [
-        ("host_key", "ed25519", ""),
-        ("other_host_key", "ecdsa", ""),
-        ("user_key", "ed25519", ""),
-        ("locked_key", "ecdsa", "open sesame"),
-        ("stranger_key", "ed25519", ""),
-        ("rsa_key", "rsa", ""),
-    ] {
-        let mut keygen = Command::new("ssh-keygen");
-        keygen.args(["-q", "-t", kind, "-N", phrase, "-C", "test", "-f"]).arg(home.join(name));
-        assert!(keygen.status().unwrap().success());
+    for (name, private, public) in keys() {
+        fs::write(home.join(name), private).unwrap();
+        fs::set_permissions(home.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(home.join(format!("{name}.pub")), public).unwrap();
+    }
+    if wish.own_boot_id {
+        fs::write(home.join("user/boot_id"), FIRST_BOOT_ID).unwrap();
+        let anybody = fs::Permissions::from_mode(0o666);
+        fs::set_permissions(home.join("user/boot_id"), anybody).unwrap();
+    }
+    if let Some(warden) = wish.warden {
+        fs::write(home.join("warden"), warden).unwrap();
+        fs::set_permissions(home.join("warden"), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let read = |name: &str| fs::read_to_string(home.join(name)).unwrap();
     fs::write(home.join("authorized_keys"), read("user_key.pub") + &read("locked_key.pub"))
@@ -289,6 +303,32 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
     shell
 }
 
+/// The keys of all servers: a name, the private half and the public half. They take a second to make.
+fn keys() -> &'static [(&'static str, String, String)] {
+    static KEYS: OnceLock<Vec<(&'static str, String, String)>> = OnceLock::new();
+    KEYS.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let make = |(name, kind, phrase): (&'static str, &str, &str)| {
+            let file = folder.path().join(name);
+            let mut keygen = Command::new("ssh-keygen");
+            keygen.args(["-q", "-t", kind, "-N", phrase, "-C", "test", "-f"]).arg(&file);
+            assert!(keygen.status().unwrap().success());
+            let public = fs::read_to_string(file.with_extension("pub")).unwrap();
+            (name, fs::read_to_string(&file).unwrap(), public)
+        };
+        [
+            ("host_key", "ed25519", ""),
+            ("other_host_key", "ecdsa", ""),
+            ("user_key", "ed25519", ""),
+            ("locked_key", "ecdsa", "open sesame"),
+            ("stranger_key", "ed25519", ""),
+            ("rsa_key", "rsa", ""),
+        ]
+        .map(make)
+        .into()
+    })
+}
+
 fn which(name: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap();
     std::env::split_paths(&path)
@@ -304,7 +344,12 @@ fn configure(home: &Path, port: u16, wish: &Wish) {
         Userland::Own | Userland::Bash => format!("{}:{usual}", at("bin")),
         Userland::Busybox | Userland::WithoutSetsid => at("bin"),
     };
+    let warden = match wish.warden {
+        Some(_) => format!("ForceCommand {}", at("warden")),
+        None => String::new(),
+    };
     let lines = [
+        warden,
         format!("Port {port}"),
         "ListenAddress 127.0.0.1".into(),
         format!("HostKey {}", at("host_key")),
@@ -339,17 +384,21 @@ fn spawn(program: &Path, home: &Path, shell: &Path, wish: &Wish) -> Child {
         let disk = wish.disk_kib.map_or(String::new(), |size| {
             format!("mount -t tmpfs -o size={size}k,mode=777 tmpfs disk\n")
         });
+        let boot_id = match wish.own_boot_id {
+            true => "mount --bind user/boot_id /proc/sys/kernel/random/boot_id\n",
+            false => "",
+        };
         // The folder that sshd wants for separating privileges is the namespace's own, too.
         let script = format!(
             "set -e\ncd \"$1\"\nmount --bind passwd /etc/passwd\nmount --bind shadow /etc/shadow\n\
-             mount -t tmpfs -o mode=755 tmpfs /run\nmkdir /run/sshd\n{disk}shift\nexec \"$@\"\n"
+             mount -t tmpfs -o mode=755 tmpfs /run\nmkdir /run/sshd\n{disk}{boot_id}shift\nexec \"$@\"\n"
         );
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"]);
         command.arg(home).arg(program);
         command
     } else {
-        assert!(wish.disk_kib.is_none(), "only root can have a disk");
+        assert!(wish.disk_kib.is_none() && !wish.own_boot_id, "only root can have these");
         Command::new(program)
     };
     command.arg("-D").arg("-f").arg(at("sshd_config")).arg("-E").arg(at("log"));

@@ -18,7 +18,7 @@ pub struct Datacenter {
     pub jump_hosts: Vec<String>,
     /// The credential for the jump hosts.
     pub jump_credential: String,
-    /// `first-use` or `ca`.
+    /// `first-use`, `ca` or `pinned`.
     pub trust: TrustKind,
     /// Certificates of authorities, as PEM.
     pub ca_file: PathBuf,
@@ -43,6 +43,7 @@ pub struct Datacenter {
 pub enum TrustKind {
     FirstUse,
     Ca,
+    Pinned,
 }
 
 impl Default for Datacenter {
@@ -120,6 +121,7 @@ impl Datacenter {
     fn trusting(&self) -> Result<Trusting, String> {
         match self.trust {
             TrustKind::FirstUse => Ok(Trusting::FirstUse),
+            TrustKind::Pinned => Ok(Trusting::Pinned),
             TrustKind::Ca => {
                 let wrong =
                     |said: String| format!("datacenter.ca_file {}: {said}", self.ca_file.display());

@@ -11,6 +11,7 @@ use model::text;
 use proto::v1;
 use proto::v1::set_credential_request::Secret as Asked;
 use providers::keeper::Secret;
+use store::IdentityRow;
 use tonic::{Request, Response, Status};
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -63,13 +64,14 @@ impl v1::credential_service_server::CredentialService for Doors {
             Page::new(List::Identities, "", asked.page_size, &asked.page_token).map_err(refused)?;
         let found = self.vault.identities(page.after(), page.size + 1).await.map_err(failed)?;
         let (found, next_page_token) = page.cut(found, |one| &one.peer);
-        let identities = found.into_iter().map(|row| v1::Identity {
-            peer: row.peer,
-            identity: row.identity,
-            first_seen: Some(time(row.first_seen)),
-        });
-        let identities = identities.collect();
+        let identities = found.into_iter().map(identity).collect();
         Ok(Response::new(v1::ListIdentitiesResponse { identities, next_page_token }))
+    }
+
+    async fn set_identity(&self, request: Request<v1::SetIdentityRequest>) -> Answer<v1::Identity> {
+        let v1::SetIdentityRequest { peer, identity: shown } = request.into_inner();
+        let known = self.vault.set_identity(&peer, &shown).await.map_err(failed)?;
+        Ok(Response::new(identity(known)))
     }
 
     async fn forget_identity(
@@ -80,6 +82,11 @@ impl v1::credential_service_server::CredentialService for Doors {
         self.vault.forget_identity(&peer).await.map_err(failed)?;
         Ok(Response::new(v1::ForgetIdentityResponse {}))
     }
+}
+
+fn identity(row: IdentityRow) -> v1::Identity {
+    let IdentityRow { peer, identity, first_seen } = row;
+    v1::Identity { peer, identity, first_seen: Some(time(first_seen)) }
 }
 
 fn credential(info: CredentialInfo) -> v1::Credential {

@@ -1,0 +1,152 @@
+//! What polling real BMCs costs: the real server with 20,000 machines, each with a BMC of its own that answers at once, looked at
+//! once a minute as by default, over HTTP and over TLS. Beside it a bare loop that asks the same question as often.
+
+use crate::fleet::{Fleet, Probes, Setup};
+use crate::peer::{Peer, SYSTEM, Scheme};
+use crate::table::{Report, Row, Target, Unit};
+use crate::{Bench, MACHINES, Outcome, Store, process};
+use proto::v1;
+use proto::v1::credential_service_client::CredentialServiceClient;
+use proto::v1::machine_service_client::MachineServiceClient;
+use proto::v1::set_credential_request::Secret;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+const ROUND: Duration = Duration::from_secs(60);
+/// The kernel counts in hundredths of a second; over this span that is a fraction of a thousandth of a core.
+const SPAN: Duration = Duration::from_secs(30);
+const BARE_SPAN: Duration = Duration::from_secs(10);
+const HANDS: usize = 32;
+/// The new machines are looked at when they are registered, then once a round.
+const PATIENCE: Duration = Duration::from_secs(300);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The round has begun when so many were looked at again.
+const UNDER_WAY: usize = 500;
+/// Half a core, as a percentage of one.
+const MOST_PERCENT: f64 = 50.0;
+
+/// The database matters little here, so it is measured on one.
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    if store == Store::Postgres {
+        return Ok(());
+    }
+    for scheme in [Scheme::Http, Scheme::Https] {
+        let peer = Peer::start(scheme, bench.root.path())?;
+        let bare = bare_loop(&peer).await?;
+        let fleet = Fleet::start(bench, Setup::new(store).probes(Probes::Default)).await?;
+        register(&fleet, &peer).await?;
+        until(&fleet, MACHINES + UNDER_WAY).await?;
+        let (percent, looks) = cost(&fleet).await?;
+        check(&fleet).await?;
+        let (resident, word) = (process::resident_mb(fleet.pid())?, scheme.as_str());
+        let figure = format!("20,000 BMCs every 60 s, {word}");
+        let row = Row::new(figure, percent, Unit::Percent).store(store);
+        report
+            .add(row.limit(bare, "bare calls").target(Target::AtMost(MOST_PERCENT)).note(format!(
+            "of one core, {looks:.0} looks/s, {:.1} times a bare loop; {resident:.0} MB resident",
+            percent / bare
+        )));
+    }
+    Ok(())
+}
+
+/// Percent of a core that the same number of calls costs a program that does nothing else.
+async fn bare_loop(peer: &Peer) -> Outcome<f64> {
+    let pid = std::process::id();
+    let every = ROUND / u32::try_from(MACHINES)?;
+    let mut tick = tokio::time::interval(every);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let caller = peer.caller()?;
+    let (begun, before) = (Instant::now(), process::cpu_seconds(pid)?);
+    let mut calls = JoinSet::new();
+    for index in 0.. {
+        if begun.elapsed() >= BARE_SPAN {
+            break;
+        }
+        tick.tick().await;
+        let (caller, address) = (caller.clone(), peer.address(index % MACHINES));
+        calls.spawn(async move { caller.get(&address, SYSTEM).await });
+        while let Some(done) = calls.try_join_next() {
+            done??;
+        }
+    }
+    while let Some(done) = calls.join_next().await {
+        done??;
+    }
+    let span = begun.elapsed().as_secs_f64();
+    Ok((process::cpu_seconds(pid)? - before) / span * 100.0)
+}
+
+async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
+    let channel = fleet.channel().await?;
+    let password = v1::Password { user: "root".into(), password: "of-the-bench".into() };
+    let secret = Some(Secret::Password(password));
+    let request = v1::SetCredentialRequest { name: "bmc".into(), secret };
+    CredentialServiceClient::new(channel.clone()).set_credential(request).await?;
+    let mut hands = JoinSet::new();
+    for hand in 0..HANDS {
+        let mut machines = MachineServiceClient::new(channel.clone());
+        let specs: Vec<(usize, String)> =
+            (hand..MACHINES).step_by(HANDS).map(|index| (index, peer.url(index))).collect();
+        hands.spawn(async move {
+            for (index, bmc_endpoint) in specs {
+                let spec = v1::MachineSpec {
+                    bmc_endpoint,
+                    provider: "datacenter".into(),
+                    bmc_credential: "bmc".into(),
+                    ..Default::default()
+                };
+                let machine = v1::Machine {
+                    machine_id: format!("m-{index:05}"),
+                    spec: Some(spec),
+                    ..Default::default()
+                };
+                let request = v1::RegisterMachineRequest { machine: Some(machine) };
+                machines.register_machine(request).await?;
+            }
+            Ok::<(), tonic::Status>(())
+        });
+    }
+    while let Some(done) = hands.join_next().await {
+        done??;
+    }
+    Ok(())
+}
+
+/// So many looks were made.
+async fn until(fleet: &Fleet, looks: usize) -> Outcome<()> {
+    let begun = Instant::now();
+    while fleet.metric("farrier_probes_total")? < looks as f64 {
+        if begun.elapsed() > PATIENCE {
+            return Err("the BMCs were not looked at in time".into());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(())
+}
+
+/// Percent of a core, and looks per second.
+async fn cost(fleet: &Fleet) -> Outcome<(f64, f64)> {
+    let looks = fleet.metric("farrier_probes_total")?;
+    let (begun, before) = (Instant::now(), process::cpu_seconds(fleet.pid())?);
+    tokio::time::sleep(SPAN).await;
+    let used = process::cpu_seconds(fleet.pid())? - before;
+    let span = begun.elapsed().as_secs_f64();
+    Ok((used / span * 100.0, (fleet.metric("farrier_probes_total")? - looks) / span))
+}
+
+/// All of them answered, or nothing was measured.
+async fn check(fleet: &Fleet) -> Outcome<()> {
+    let mut machines = MachineServiceClient::new(fleet.channel().await?);
+    let request = v1::ListMachinesRequest {
+        filter: "condition.BMCReachable=false".into(),
+        page_size: 1,
+        ..Default::default()
+    };
+    let lost = machines.list_machines(request).await?.into_inner().machines;
+    match lost.first() {
+        None => Ok(()),
+        Some(machine) => Err(format!("a BMC did not answer: {machine:?}").into()),
+    }
+}

@@ -1,0 +1,298 @@
+//! What is remembered between two looks at a machine, and what follows from it: when its parts are looked at, what a look
+//! means while the machine is worked on, and which of it is believed.
+//!
+//! Reaching a machine is cheap and done often; asking for the health of its parts is dear and done rarely, each machine at
+//! its own moment, also after a restart. It is done out of turn where nothing is known yet or where it may be over.
+
+use super::steady::{Doubts, Moment, Steadiness};
+use super::{ConditionType, Evidence, health};
+use crate::id::MachineId;
+use crate::machine::Machine;
+use crate::retry::hash;
+use crate::time::Timestamp;
+use std::time::Duration;
+
+/// How often, and how soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rhythm {
+    pub steadiness: Steadiness,
+    /// How often the parts of a machine are looked at.
+    pub health_every: Duration,
+    /// How long after it was worked on a machine may be away without being degraded: it may be starting.
+    pub settling: Duration,
+}
+
+impl Default for Rhythm {
+    fn default() -> Self {
+        Self {
+            steadiness: Steadiness::default(),
+            health_every: Duration::from_secs(600),
+            settling: Duration::from_secs(600),
+        }
+    }
+}
+
+/// One machine, as whoever looks at it remembers it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Watched {
+    doubts: Doubts,
+    /// The version of the machine that we have seen or written last. Another one: somebody has changed it.
+    version: Option<i64>,
+    /// What the last look at its parts said, if it said something.
+    parts: Option<Evidence>,
+    /// When its parts were looked at; before the first time, when we began to watch.
+    examined: Timestamp,
+    ever_examined: bool,
+    /// Until then it may be starting.
+    settles: Timestamp,
+}
+
+impl Watched {
+    pub fn new(now: Timestamp) -> Self {
+        Self {
+            doubts: Doubts::default(),
+            version: None,
+            parts: None,
+            examined: now,
+            ever_examined: false,
+            settles: Timestamp::default(),
+        }
+    }
+
+    /// Whether it is time to look at the parts, given what was just seen of the rest.
+    pub fn wants_examining(
+        &self,
+        machine: &Machine,
+        seen: &[Evidence],
+        now: Timestamp,
+        rhythm: &Rhythm,
+    ) -> bool {
+        // Only a controller that answers can be asked.
+        if !seen.iter().any(|one| one.condition == ConditionType::BmcReachable && one.status) {
+            return false;
+        }
+        let well = machine.conditions.get(ConditionType::Degraded).map(|known| !known.status);
+        let unsure = !self.ever_examined && well != Some(true);
+        let changing = self.doubts.about(ConditionType::Degraded);
+        unsure || changing || is_due(&machine.id, self.examined, now, rhythm.health_every)
+    }
+
+    /// Takes in what a look at the parts said; nothing where the machine has no such thing.
+    pub fn examined(&mut self, parts: Option<Evidence>, now: Timestamp) {
+        (self.parts, self.examined, self.ever_examined) = (parts, now, true);
+    }
+
+    /// Takes in what was seen. Answers what is believed and new.
+    pub fn look(
+        &mut self,
+        machine: &Machine,
+        mut seen: Vec<Evidence>,
+        now: Timestamp,
+        rhythm: &Rhythm,
+    ) -> Vec<Evidence> {
+        let moment = match self.version.replace(machine.version) {
+            Some(version) if version != machine.version => Moment::Deliberate,
+            // We come into the middle of it.
+            None if machine.active_run.is_some() => Moment::Deliberate,
+            Some(_) | None => Moment::Routine,
+        };
+        if machine.active_run.is_some() || moment == Moment::Deliberate {
+            self.settles = now + rhythm.settling;
+        }
+        seen.extend(health(&seen, self.parts.as_ref(), now < self.settles));
+        self.doubts.sift(&machine.conditions, seen, moment, rhythm.steadiness)
+    }
+
+    /// What was believed has been written; the machine has this version now.
+    pub fn written(&mut self, version: i64) {
+        self.version = Some(version);
+    }
+}
+
+/// Each machine has a moment of its own in the span, which only depends on its id. It is due when that moment has come
+/// since it was done last.
+fn is_due(id: &MachineId, done: Timestamp, now: Timestamp, every: Duration) -> bool {
+    let every = i64::try_from(every.as_millis()).unwrap_or(i64::MAX).max(1);
+    let offset = (hash(id.as_str(), 1) % every.unsigned_abs()).cast_signed();
+    let turn = |at: Timestamp| at.as_millis().saturating_sub(offset).div_euclid(every);
+    turn(done) < turn(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::RunId;
+    use crate::machine::{Labels, MachineSpec};
+    use ConditionType::{BmcReachable, Degraded, Reachable};
+
+    const RHYTHM: Rhythm = Rhythm {
+        steadiness: Steadiness { down_after: 3, up_after: 2 },
+        health_every: Duration::from_secs(600),
+        settling: Duration::from_secs(300),
+    };
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
+    fn machine(id: &str) -> Machine {
+        Machine::new(MachineId::trusted(id), MachineSpec::default(), Labels::new(), at(0))
+    }
+
+    fn saw(host: bool, bmc: bool) -> Vec<Evidence> {
+        vec![Evidence::new(Reachable, host, "r"), Evidence::new(BmcReachable, bmc, "b")]
+    }
+
+    /// A machine that is looked at once a minute.
+    struct Life {
+        machine: Machine,
+        watched: Watched,
+        now: i64,
+    }
+
+    impl Life {
+        fn new() -> Self {
+            Self { machine: machine("m-1"), watched: Watched::new(at(0)), now: 0 }
+        }
+
+        fn look(&mut self, seen: Vec<Evidence>) {
+            self.now += 60;
+            let believed = self.watched.look(&self.machine, seen, at(self.now), &RHYTHM);
+            if self.machine.learn(&believed, at(self.now)) {
+                self.machine.version += 1;
+                self.watched.written(self.machine.version);
+            }
+        }
+
+        /// Somebody else writes.
+        fn changed(&mut self, run: Option<&str>) {
+            self.machine.active_run = run.map(RunId::trusted);
+            self.machine.version += 1;
+        }
+
+        fn is(&self) -> (bool, bool) {
+            (self.machine.is(Reachable), self.machine.is(Degraded))
+        }
+    }
+
+    #[test]
+    fn a_machine_that_is_lost_is_degraded_after_a_while() {
+        let mut life = Life::new();
+        for (host, expected) in [
+            (true, (true, false)),
+            (false, (true, false)),
+            (false, (true, false)),
+            (false, (false, true)),
+            (true, (false, true)),
+            (true, (true, false)),
+        ] {
+            life.look(saw(host, true));
+            assert_eq!(life.is(), expected, "at {}", life.now);
+        }
+    }
+
+    #[test]
+    fn a_run_that_reboots_does_not_degrade_its_machine_and_its_end_is_seen_at_once() {
+        let mut life = Life::new();
+        life.look(saw(true, true));
+        life.changed(Some("op-1"));
+        for _ in 0..6 {
+            life.look(saw(false, true));
+            assert_eq!(life.is(), (false, false), "at {}", life.now);
+        }
+        life.changed(None);
+        // It still starts.
+        for _ in 0..2 {
+            life.look(saw(false, true));
+            assert_eq!(life.is(), (false, false), "at {}", life.now);
+        }
+        life.look(saw(true, true));
+        life.look(saw(true, true));
+        assert_eq!(life.is(), (true, false));
+        // One that never comes back is degraded once it should have.
+        life.changed(Some("op-2"));
+        life.changed(None);
+        for _ in 0..5 {
+            life.look(saw(false, true));
+            assert_eq!(life.is(), (false, false), "at {}", life.now);
+        }
+        for _ in 0..3 {
+            life.look(saw(false, true));
+        }
+        assert_eq!(life.is(), (false, true), "at {}", life.now);
+        // And what a run brought back is believed at the first look.
+        life.changed(Some("op-3"));
+        life.changed(None);
+        life.look(saw(true, true));
+        assert_eq!(life.is(), (true, false));
+    }
+
+    #[test]
+    fn the_parts_of_a_machine_degrade_it_too() {
+        let mut life = Life::new();
+        life.look(saw(true, true));
+        let fan = Evidence::new(Degraded, true, "Fan 1 Critical");
+        life.watched.examined(Some(fan), at(60));
+        for expected in [false, false, true] {
+            life.look(saw(true, true));
+            assert_eq!(life.machine.is(Degraded), expected);
+        }
+        assert_eq!(life.machine.conditions.get(Degraded).unwrap().reason, "Fan 1 Critical");
+        life.watched.examined(Some(Evidence::new(Degraded, false, "Healthy")), at(300));
+        life.look(saw(true, true));
+        life.look(saw(true, true));
+        assert!(!life.machine.is(Degraded));
+    }
+
+    #[test]
+    fn parts_are_looked_at_rarely_and_when_in_doubt() {
+        let (well, ill) = (Some(false), Some(true));
+        // Whether it was ever looked at, what is known, whether the BMC answers, and how long after.
+        for (ever, known, bmc, seconds, expected) in [
+            (false, None, true, 1, true),
+            (false, None, false, 1, false),
+            (false, ill, true, 1, true),
+            (false, well, true, 1, false),
+            (true, well, true, 1, false),
+            (true, ill, true, 1, false),
+            (false, well, true, 600, true),
+            (true, well, true, 600, true),
+            (true, well, false, 600, false),
+        ] {
+            let mut machine = machine("m-1");
+            if let Some(status) = known {
+                machine.learn(&[Evidence::new(Degraded, status, "known")], at(0));
+            }
+            // Just after its own moment.
+            let begun = (0..600_000)
+                .map(Timestamp::from_millis)
+                .find(|now| is_due(&machine.id, at(0), *now, RHYTHM.health_every))
+                .unwrap();
+            let mut watched = Watched::new(begun);
+            if ever {
+                watched.examined(None, begun);
+            }
+            let now = begun + Duration::from_secs(seconds);
+            let found = watched.wants_examining(&machine, &saw(true, bmc), now, &RHYTHM);
+            assert_eq!(found, expected, "{ever} {known:?} {bmc} {seconds}");
+        }
+    }
+
+    /// Nobody's moment is everybody's, and it is the same after a restart.
+    #[test]
+    fn the_fleet_is_spread_over_the_span() {
+        const FLEET: usize = 2_000;
+        let due_at = |id: &MachineId, from: i64| {
+            (from..from + 600).find(|now| is_due(id, at(from), at(*now), RHYTHM.health_every))
+        };
+        let mut minutes = [0; 10];
+        for n in 0..FLEET {
+            let id = MachineId::trusted(format!("m-{n}"));
+            let first = due_at(&id, 0).unwrap_or(600);
+            minutes[usize::try_from(first.min(599) / 60).unwrap()] += 1;
+            let again = due_at(&id, 6_000).unwrap_or(6_600) - 6_000;
+            assert!((first % 600 - again % 600).abs() <= 1, "{id}: {first} and {again}");
+        }
+        assert!(minutes.iter().all(|count| (100..300).contains(count)), "{minutes:?}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Machines with IPMI and nothing else: power and the boot device, and no host that is spoken to. A second name over the same
+//! machinery, so that what such a machine lacks is refused before a run begins.
+
+use super::Datacenter;
+use crate::port::{Journal, Provider, Target};
+use async_trait::async_trait;
+use model::condition::Evidence;
+use model::effect::{Answer, Capability, Order};
+use model::fault::Fault;
+use model::machine::MachineSpec;
+use model::refusal::Refusal;
+use std::sync::Arc;
+
+const SCHEME: &str = "ipmi://";
+const FIELD: &str = "machine.spec.bmc_endpoint";
+
+pub struct IpmiOnly(pub Arc<Datacenter>);
+
+impl IpmiOnly {
+    pub const NAME: &'static str = "ipmi";
+}
+
+#[async_trait]
+impl Provider for IpmiOnly {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        &[Capability::Inspect, Capability::PowerControl, Capability::Netboot]
+    }
+
+    fn check(&self, spec: &MachineSpec) -> Result<(), Refusal> {
+        match spec.bmc_endpoint.split_once("://") {
+            Some(("ipmi", _)) | None => Ok(()),
+            Some((scheme, _)) => {
+                let problem = format!("begins with {scheme}://, and the provider is ipmi");
+                let instead = "write ipmi://HOST, or choose the provider datacenter";
+                Err(Refusal::invalid(FIELD, problem, instead))
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        self.0.ask(&by_ipmi(target), order, journal).await
+    }
+
+    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+        self.0.probe(&by_ipmi(target)).await
+    }
+
+    async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
+        self.0.examine(&by_ipmi(target)).await
+    }
+
+    fn hindrance(&self, target: &Target) -> Option<String> {
+        self.0.hindrance(&by_ipmi(target))
+    }
+}
+
+/// Here a bare address is spoken to with IPMI.
+fn by_ipmi(target: &Target) -> Target {
+    let mut target = target.clone();
+    let endpoint = &mut target.spec.bmc_endpoint;
+    if !endpoint.is_empty() && !endpoint.contains("://") {
+        endpoint.insert_str(0, SCHEME);
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::datacenter::Settings;
+    use crate::keeper::Forgetful;
+    use model::id::MachineId;
+
+    #[test]
+    fn only_addresses_of_ipmi_are_taken() {
+        let ipmi = IpmiOnly(Arc::new(Datacenter::new(
+            Arc::new(Forgetful::default()),
+            Settings::default(),
+        )));
+        for (endpoint, expected) in [
+            ("", Some("")),
+            ("10.0.0.7", Some("ipmi://10.0.0.7")),
+            ("10.0.0.7:6230", Some("ipmi://10.0.0.7:6230")),
+            ("ipmi://10.0.0.7", Some("ipmi://10.0.0.7")),
+            ("https://10.0.0.7", None),
+        ] {
+            let spec = MachineSpec { bmc_endpoint: endpoint.into(), ..MachineSpec::default() };
+            assert_eq!(ipmi.check(&spec).is_ok(), expected.is_some(), "{endpoint}");
+            let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+            if let Some(expected) = expected {
+                assert_eq!(by_ipmi(&target).spec.bmc_endpoint, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Logins that are kept for the next call, so that polling a fleet does not log in at each BMC each time.
+//!
+//! One is kept for a while and no longer: whoever changes a credential or whom to trust does not wait for ever until that is
+//! heeded. There is a most; then the one that was used longest ago goes.
+
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How many are kept: one for each machine of a large fleet.
+const MAX_KEPT: usize = 32_768;
+/// How long one is used before it is made anew.
+const KEPT_FOR: Duration = Duration::from_secs(1_800);
+
+struct Entry<T> {
+    kept: T,
+    /// When it was made.
+    made: Instant,
+    used: Instant,
+}
+
+pub struct Kept<T> {
+    entries: HashMap<String, Entry<T>>,
+    most: usize,
+}
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self { entries: HashMap::new(), most: MAX_KEPT }
+    }
+}
+
+impl<T> Kept<T> {
+    /// Takes one out, unless it is too old.
+    pub fn take(&mut self, place: &str, now: Instant) -> Option<T> {
+        let entry = self.entries.remove(place)?;
+        (now.saturating_duration_since(entry.made) < KEPT_FOR).then_some(entry.kept)
+    }
+
+    /// Keeps one that was made then and used now.
+    pub fn keep(&mut self, place: String, kept: T, made: Instant, now: Instant) {
+        if self.entries.len() >= self.most && !self.entries.contains_key(&place) {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
+            if let Some(place) = oldest.map(|(place, _)| place.clone()) {
+                self.entries.remove(&place);
+            }
+        }
+        self.entries.insert(place, Entry { kept, made, used: now });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_one_that_was_used_longest_ago_goes_first() {
+        let mut kept = Kept { most: 2, ..Kept::default() };
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        kept.keep("a".into(), 1, start, at(1));
+        kept.keep("b".into(), 2, start, at(2));
+        assert_eq!(kept.take("a", at(3)), Some(1));
+        assert_eq!(kept.take("a", at(3)), None, "it is in use");
+        kept.keep("a".into(), 1, start, at(3));
+        kept.keep("c".into(), 3, start, at(4));
+        assert_eq!(kept.take("b", at(5)), None);
+        assert_eq!((kept.take("a", at(5)), kept.take("c", at(5))), (Some(1), Some(3)));
+    }
+
+    #[test]
+    fn one_that_is_too_old_is_made_anew_however_often_it_is_used() {
+        let mut kept = Kept::default();
+        let made = Instant::now();
+        kept.keep("a".into(), 1, made, made + KEPT_FOR - Duration::from_secs(1));
+        assert_eq!(kept.take("a", made + KEPT_FOR - Duration::from_secs(1)), Some(1));
+        kept.keep("a".into(), 1, made, made + KEPT_FOR - Duration::from_secs(1));
+        assert_eq!(kept.take("a", made + KEPT_FOR), None);
+    }
+}

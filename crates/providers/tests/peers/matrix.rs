@@ -1,0 +1,223 @@
+//! The crash matrix of the datacenter provider: every order it knows is lived once undisturbed, counting what is asked of the keeper
+//! and of the peers; then once for each of these calls, struck before it and after it. A new process goes on from what is kept, as
+//! the engine would have it: inquire, follow what is under way, perform what never started. The end must be the same, and
+//! nothing that does harm twice may have happened twice.
+
+use crate::reaper::{Point, When, Who};
+use crate::sites::{CLUSTER, MACHINE, Site};
+use crate::sshd::is_root;
+use crate::world::SYSTEM;
+use futures_util::stream::{self, StreamExt};
+use model::effect::{Answer, Effect, Manner, NetbootMode, RebootMode, RmaAction, Verb};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many turns a life may take after it was struck.
+const MAX_TURNS: usize = 10;
+/// How many lives of an order are lived at once.
+const AT_ONCE: usize = 8;
+const DOCUMENT: &str = "network: {version: 2}";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Life {
+    Cycle,
+    PowerOff,
+    NetbootPxe,
+    NetbootDisk,
+    Command,
+    InBand,
+    Net,
+    Join,
+    Leave,
+}
+
+impl Life {
+    const ALL: [Self; 9] = [
+        Self::Cycle,
+        Self::PowerOff,
+        Self::NetbootPxe,
+        Self::NetbootDisk,
+        Self::Command,
+        Self::InBand,
+        Self::Net,
+        Self::Join,
+        Self::Leave,
+    ];
+
+    pub fn effect(self) -> Effect {
+        let (cluster_ref, manner) = (CLUSTER.to_string(), Manner::CONFIGURED);
+        match self {
+            Self::Cycle => Effect::Reboot { mode: RebootMode::Bmc, manner },
+            Self::PowerOff => Effect::Rma { action: RmaAction::PowerOff, manner },
+            Self::NetbootPxe => Effect::Netboot { mode: NetbootMode::Pxe },
+            Self::NetbootDisk => Effect::Netboot { mode: NetbootMode::Disk },
+            Self::Command => {
+                let command = "echo begun >>$HOME/happened; sleep 0.3; echo ended >>$HOME/happened";
+                Effect::Ssh { command: command.into(), destructive: true }
+            }
+            Self::InBand => Effect::Reboot { mode: RebootMode::InBand, manner },
+            Self::Net => Effect::Net { document: DOCUMENT.into() },
+            Self::Join => Effect::Join { cluster_ref, labels: BTreeMap::new(), taints: Vec::new() },
+            Self::Leave => Effect::Leave { cluster_ref },
+        }
+    }
+
+    pub fn needs_bmc(self) -> bool {
+        matches!(self, Self::Cycle | Self::PowerOff | Self::NetbootPxe | Self::NetbootDisk)
+    }
+
+    pub fn needs_host(self) -> bool {
+        !self.needs_bmc()
+    }
+
+    pub fn needs_cluster(self) -> bool {
+        matches!(self, Self::Join | Self::Leave)
+    }
+
+    pub fn reboots_host(self) -> bool {
+        self == Self::InBand
+    }
+
+    /// What must hold when it has ended, whatever happened on the way.
+    fn check(self, site: &Site, said: &str) {
+        match self {
+            Self::Cycle => assert_eq!(site.resets(), ["ForceOff", "On"], "{said}"),
+            Self::PowerOff => assert_eq!(site.resets(), ["ForceOff"], "{said}"),
+            Self::NetbootPxe => assert_eq!(boot_target(site), "Pxe", "{said}"),
+            Self::NetbootDisk => assert_eq!(boot_target(site), "None", "{said}"),
+            Self::Command => happened(site, &["begun", "ended"], said),
+            Self::InBand => happened(site, &["reboot"], said),
+            Self::Net => {
+                happened(site, &["netplan generate", "netplan apply"], said);
+                assert_eq!(site.document().as_deref().map(str::trim_end), Some(DOCUMENT), "{said}");
+            }
+            Self::Join => {
+                happened(site, &["kubeadm join"], said);
+                let world = site.api.as_ref().unwrap().world.lock();
+                assert!(world.nodes.contains_key(MACHINE), "{said}");
+                let tokens: Vec<&String> = world.secrets.keys().collect();
+                assert_eq!(tokens, [""; 0], "a token was left behind: {said}");
+            }
+            Self::Leave => {
+                happened(site, &["kubeadm reset"], said);
+                let world = site.api.as_ref().unwrap().world.lock();
+                assert!(!world.nodes.contains_key(MACHINE), "{said}");
+            }
+        }
+    }
+}
+
+fn boot_target(site: &Site) -> String {
+    let (world, _) = site.bmc.as_ref().unwrap();
+    let target = world.get(SYSTEM)["Boot"]["BootSourceOverrideTarget"].clone();
+    target.as_str().unwrap().to_string()
+}
+
+/// Each of these once.
+fn happened(site: &Site, lines: &[&str], said: &str) {
+    for line in lines {
+        assert_eq!(site.happened(line), 1, "{line:?} happened once: {said}");
+    }
+}
+
+/// Does what the engine would, from this verb on, until the order is done.
+async fn live(site: &Site, mut verb: Verb, said: &str) {
+    for _ in 0..MAX_TURNS {
+        // Each time by a process that remembers nothing.
+        verb = match (verb, site.ask(verb).await) {
+            (_, Ok(Answer::Done(_))) => return,
+            (Verb::Inquire, Ok(Answer::UnderWay)) => Verb::Follow,
+            (Verb::Inquire, Ok(Answer::NeverStarted)) => Verb::Perform,
+            (verb, other) => panic!("{verb:?} was answered with {other:?}: {said}"),
+        };
+    }
+    panic!("it did not end in {MAX_TURNS} turns: {said}");
+}
+
+/// Lives once and dies at a point. False: the life was over before.
+async fn die_at(life: Life, point: Point) -> bool {
+    let said = format!("{life:?} struck at {point:?}");
+    let site = Site::new(life, Some(point)).await.unwrap();
+    tokio::select! {
+        () = live(&site, Verb::Perform, &said) => {}
+        () = site.struck() => live(&site, Verb::Inquire, &said).await,
+    }
+    life.check(&site, &said);
+    site.reaper.has_struck()
+}
+
+async fn matrix(life: Life) {
+    if life.reboots_host() && !is_root() {
+        eprintln!("skipped: this needs root, for a boot id of the host's own");
+        return;
+    }
+    let Some(site) = Site::new(life, None).await else { return };
+    live(&site, Verb::Perform, &format!("{life:?} undisturbed")).await;
+    life.check(&site, &format!("{life:?} undisturbed"));
+    let calls = site.calls();
+    drop(site);
+    let points: Vec<Point> = calls
+        .iter()
+        .flat_map(|(who, count)| (1..=*count).map(move |call| (*who, call)))
+        .flat_map(|(who, call)| [When::Before, When::After].map(|when| Point { who, call, when }))
+        .collect();
+    let struck: Vec<(Point, bool)> = stream::iter(points)
+        .map(|point| async move { (point, die_at(life, point).await) })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    assert_covered(life, &calls, &struck);
+}
+
+/// Every call was struck, except that a life which waits for something may wait a little less than the first one did.
+fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) {
+    let count = struck.iter().filter(|(_, struck)| *struck).count();
+    eprintln!("{life:?}: {calls:?}, {count} of {} points", struck.len());
+    let asked: BTreeSet<Who> = calls.iter().filter(|(_, n)| *n > 0).map(|(who, _)| *who).collect();
+    let expected: BTreeSet<Who> = [
+        (Who::Keeper, true),
+        (Who::Bmc, life.needs_bmc()),
+        (Who::Host, life.needs_host()),
+        (Who::Api, life.needs_cluster()),
+    ]
+    .into_iter()
+    .filter(|(_, needed)| *needed)
+    .map(|(who, _)| who)
+    .collect();
+    assert_eq!(asked, expected, "{life:?}");
+    let missed: Vec<&Point> =
+        struck.iter().filter(|(_, struck)| !struck).map(|(point, _)| point).collect();
+    if life.needs_bmc() {
+        assert!(missed.is_empty(), "{life:?} was never struck at {missed:?}");
+    }
+    assert!(missed.len() * 5 <= struck.len(), "{life:?} was never struck at {missed:?}");
+}
+
+#[test]
+fn every_effect_is_lived_or_does_nothing() {
+    let lived: BTreeSet<&str> = Life::ALL.iter().map(|life| life.effect().word()).collect();
+    // What only looks, and what this provider refuses.
+    let idle = ["repave", "verify"];
+    let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
+    assert_eq!(lived.iter().copied().chain(idle).collect::<BTreeSet<_>>(), all);
+}
+
+macro_rules! lives {
+    ($($name:ident: $life:ident;)*) => {$(
+        #[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            matrix(Life::$life).await;
+        }
+    )*};
+}
+
+lives! {
+    a_reboot_by_the_bmc_survives_every_death: Cycle;
+    a_power_off_survives_every_death: PowerOff;
+    a_boot_from_the_network_survives_every_death: NetbootPxe;
+    a_boot_from_disk_survives_every_death: NetbootDisk;
+    a_command_survives_every_death: Command;
+    a_reboot_from_within_survives_every_death: InBand;
+    a_new_network_survives_every_death: Net;
+    a_join_survives_every_death: Join;
+    a_leave_survives_every_death: Leave;
+}

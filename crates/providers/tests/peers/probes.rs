@@ -1,0 +1,238 @@
+//! Looks at machines: what a BMC, a host and a cluster show, and how little they are asked for it.
+
+use crate::http::{Peer, Said};
+use crate::kube_api::{Api, TOKEN, Trouble};
+use crate::kube_pki::Pki;
+use crate::kubernetes::node;
+use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
+use axum::http::Method;
+use model::condition::{ConditionType, Evidence};
+use model::effect::{Effect, Key, Manner, Order, RebootMode, Verb};
+use model::id::{MachineId, RunId};
+use model::machine::MachineSpec;
+use providers::datacenter::power::Patience;
+use providers::datacenter::{Datacenter, Settings};
+use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::redfish::Auth;
+use providers::{Journal, Provider, Target};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CHASSIS: &str = "/redfish/v1/Chassis/1";
+
+fn keeper() -> Arc<Forgetful> {
+    let keeper = Arc::new(Forgetful::default());
+    set(&keeper, PASSWORD);
+    keeper
+}
+
+fn set(keeper: &Forgetful, password: &str) {
+    let password = password.to_string().into();
+    keeper.set("bmc", Secret::Password { user: "root".into(), password });
+}
+
+fn provider(keeper: &Arc<Forgetful>) -> Datacenter {
+    let settings = Settings {
+        bmc_credential: "bmc".into(),
+        poll: Duration::from_secs(5),
+        patience: Patience { graceful: Duration::ZERO, ..Patience::default() },
+        redfish: redfish_settings(Auth::Basic),
+        ..Settings::default()
+    };
+    Datacenter::new(Arc::clone(keeper) as Arc<dyn Keeper>, settings)
+}
+
+fn target(id: &str, spec: MachineSpec) -> Target {
+    Target { machine_id: MachineId::trusted(id), spec }
+}
+
+fn behind(peer: &Peer) -> MachineSpec {
+    MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() }
+}
+
+fn told(seen: &[Evidence], condition: ConditionType) -> Option<(bool, &str)> {
+    let one = seen.iter().find(|one| one.condition == condition)?;
+    Some((one.status, one.reason.as_str()))
+}
+
+#[tokio::test]
+async fn a_bmc_is_looked_at_with_one_question_once_it_is_known() {
+    let peer = World::new().serve().await;
+    let provider = provider(&keeper());
+    let target = target("m-1", behind(&peer));
+    let seen = provider.probe(&target).await.unwrap();
+    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
+    assert_eq!(told(&seen, ConditionType::Reachable), None, "it has no host that is known");
+    let first = peer.calls().len();
+    for look in 1..=3 {
+        provider.probe(&target).await.unwrap();
+        assert_eq!(peer.calls().len(), first + look);
+    }
+}
+
+#[tokio::test]
+async fn what_a_bmc_does_wrong_is_the_reason() {
+    let (keeper, peer) = (keeper(), World::new().serve().await);
+    set(&keeper, "wrong");
+    let shut = Peer::start(|call| match call.path.trim_end_matches('/') {
+        "/redfish/v1" => Said::json("{}"),
+        _ => Said::status(401, "{}"),
+    })
+    .await;
+    let provider = provider(&keeper);
+    let seen = provider.probe(&target("m-1", behind(&shut))).await.unwrap();
+    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
+    let gone = behind(&peer);
+    drop(peer);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let seen = provider.probe(&target("m-2", gone)).await.unwrap();
+    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "bmc-unreachable")));
+}
+
+#[tokio::test]
+async fn parts_that_are_not_well_are_named() {
+    let world = World::new();
+    world.set(SYSTEM, "/Links", json!({"Chassis": [{"@odata.id": CHASSIS}]}));
+    world.set(SYSTEM, "/Status", json!({"Health": "OK", "HealthRollup": "Critical"}));
+    let thermal = format!("{CHASSIS}/Thermal");
+    world.put(CHASSIS, json!({"@odata.id": CHASSIS, "Thermal": {"@odata.id": thermal}}));
+    let fan = |n: u32, health: &str| json!({"Name": format!("Fan {n}"), "Reading": 0, "Status": {"Health": health}});
+    let fans = [fan(1, "OK"), fan(2, "Warning"), fan(3, "Critical")];
+    world.put(&thermal, json!({"@odata.id": thermal, "Fans": fans}));
+    let peer = world.serve().await;
+    let (provider, target) = (provider(&keeper()), target("m-1", behind(&peer)));
+    let ill = provider.examine(&target).await.unwrap().unwrap();
+    assert_eq!((ill.status, ill.reason.as_str()), (true, "Fan 3 Critical, Fan 2 Warning"));
+    // With nothing named, the system's own word has to do.
+    world.put(&thermal, json!({"@odata.id": thermal, "Fans": [fan(1, "OK")]}));
+    let ill = provider.examine(&target).await.unwrap().unwrap();
+    assert_eq!((ill.status, ill.reason.as_str()), (true, "system Critical"));
+    world.set(SYSTEM, "/Status", json!({"Health": "OK"}));
+    let well = provider.examine(&target).await.unwrap().unwrap();
+    assert_eq!((well.status, well.reason.as_str()), (false, "Healthy"));
+}
+
+/// Two machines behind one BMC, known by their serial numbers: each is its own System, whoever was asked for before.
+#[tokio::test]
+async fn neighbours_behind_one_bmc_are_not_confused() {
+    const OTHER: &str = "/redfish/v1/Systems/2";
+    let world = World::new();
+    let mut neighbour = world.get(SYSTEM);
+    neighbour["@odata.id"] = json!(OTHER);
+    neighbour["Id"] = json!("2");
+    neighbour["SerialNumber"] = json!("S2");
+    world.put(OTHER, neighbour);
+    world.put_list("/redfish/v1/Systems", &[SYSTEM, OTHER]);
+    let peer = world.serve().await;
+    let (keeper, spec) =
+        (keeper(), |serial: &str| MachineSpec { serial: serial.into(), ..behind(&peer) });
+    let provider = provider(&keeper);
+    for serial in ["S2", "S1"] {
+        let seen = provider.probe(&target(serial, spec(serial))).await.unwrap();
+        assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")), "{serial}");
+    }
+    let key = Key::new(&RunId::trusted("op-1"), "reboot", 1);
+    let effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
+    let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
+    let (journal, mut lines) = Journal::new();
+    let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
+    provider.ask(&target("m-1", spec("S1")), &order, &journal).await.unwrap();
+    drop(journal);
+    reader.await.unwrap();
+    let resets = peer.calls().into_iter().filter(|call| call.method == "POST");
+    assert!(resets.clone().count() > 0 && resets.clone().all(|call| call.is("POST", RESET)));
+}
+
+/// A password that was changed on both sides is used by the next run at once, and the old one locks nobody out.
+#[tokio::test]
+async fn a_login_that_is_kept_is_not_used_after_its_credential_has_changed() {
+    let keeper = keeper();
+    let strict = Arc::new(std::sync::Mutex::new(String::from("cm9vdDpzM2NyZXQtb2YtdGhlLWJtYw==")));
+    let wanted = Arc::clone(&strict);
+    let world = World::new();
+    let peer = world
+        .serve_but(move |call| {
+            let said = call.header("authorization").unwrap_or_default().to_string();
+            let right = said.ends_with(wanted.lock().unwrap().as_str());
+            let open = call.path.trim_end_matches('/') == "/redfish/v1";
+            (!right && !open).then(|| Said::status(401, "{}"))
+        })
+        .await;
+    let (provider, target) = (provider(&keeper), target("m-1", behind(&peer)));
+    let seen = provider.probe(&target).await.unwrap();
+    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
+    *strict.lock().unwrap() = "cm9vdDpuZXc=".into();
+    set(&keeper, "new");
+    // The next look still comes with the old one, is refused, and gives it up; the one after has the new one.
+    let seen = provider.probe(&target).await.unwrap();
+    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((false, "login-refused")));
+    let seen = provider.probe(&target).await.unwrap();
+    assert_eq!(told(&seen, ConditionType::BmcReachable), Some((true, "Answers")));
+}
+
+#[tokio::test]
+async fn one_list_of_nodes_serves_all_machines_of_a_cluster() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let keeper = keeper();
+    let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    keeper.set("cluster-a", Secret::Kubeconfig { text });
+    {
+        let mut world = api.world.lock();
+        for n in 0..1_200 {
+            world.add_node(node(&format!("m-{n}")));
+        }
+        let mut cordoned = node("m-7");
+        cordoned["spec"]["unschedulable"] = json!(true);
+        world.add_node(cordoned);
+        let mut ill = node("m-8");
+        ill["status"]["conditions"] =
+            json!([{"type": "Ready", "status": "False", "reason": "KubeletNotReady"}]);
+        world.add_node(ill);
+    }
+    let provider = Arc::new(provider(&keeper));
+    let spec = MachineSpec { target_cluster_ref: "cluster-a".into(), ..MachineSpec::default() };
+    let mut looks = Vec::new();
+    for n in 0..100 {
+        let (provider, target) = (Arc::clone(&provider), target(&format!("m-{n}"), spec.clone()));
+        looks.push(tokio::spawn(async move { provider.probe(&target).await.unwrap() }));
+    }
+    let mut seen = Vec::new();
+    for look in looks {
+        seen.push(look.await.unwrap());
+    }
+    use ConditionType::{Drained, InCustomerCluster};
+    assert_eq!(told(&seen[0], InCustomerCluster), Some((true, "Joined:cluster-a")));
+    assert_eq!(told(&seen[0], Drained), Some((false, "Schedulable")));
+    assert_eq!(told(&seen[7], Drained), Some((true, "Cordoned")));
+    assert_eq!(told(&seen[8], InCustomerCluster), Some((false, "NotReady:KubeletNotReady")));
+    let stranger = provider.probe(&target("m-x", spec.clone())).await.unwrap();
+    assert_eq!(told(&stranger, InCustomerCluster), Some((false, "NotJoined")));
+    assert_eq!(told(&stranger, Drained), Some((true, "NotInCluster")));
+    let pages = api.world.lock().requests.clone();
+    assert_eq!(pages.len(), 3, "three pages for 101 machines: {pages:?}");
+    // One that belongs to none is asked about nowhere.
+    let loose = provider.probe(&target("m-0", MachineSpec::default())).await.unwrap();
+    assert_eq!(told(&loose, InCustomerCluster), Some((false, "NotJoined")));
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_asked_changes_nothing_and_is_named() {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let keeper = keeper();
+    let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    keeper.set("cluster-a", Secret::Kubeconfig { text });
+    api.trouble(Method::GET, Trouble::Status(500), 1);
+    let provider = provider(&keeper);
+    for (cluster, words) in
+        [("cluster-a", "was asked to list nodes"), ("cluster-b", "no credential")]
+    {
+        let spec = MachineSpec { target_cluster_ref: cluster.into(), ..MachineSpec::default() };
+        let target = target("m-1", spec);
+        assert_eq!(provider.probe(&target).await.unwrap(), [], "{cluster}");
+        let why = provider.hindrance(&target).unwrap();
+        assert!(why.contains("its cluster cannot be asked") && why.contains(words), "{why}");
+    }
+}

@@ -1,0 +1,166 @@
+//! Dying at a chosen point. Everything that a provider asks of its keeper and of its peers comes by here and is counted; at one
+//! of these calls, before it has had its effect or after, whoever asked is never answered, and the test drops it there as a
+//! crash would.
+
+use async_trait::async_trait;
+use model::deploy::{Deployment, Steer};
+use model::effect::Key;
+use model::fault::Fault;
+use model::image::Image;
+use providers::keeper::{Credential, Forgetful, Keeper, Lockout, Note};
+use secrecy::SecretString;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::Notify;
+
+/// Who is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Who {
+    Keeper,
+    Bmc,
+    Api,
+    /// Counted on the host itself, by its warden.
+    Host,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// It is asked, and does nothing any more.
+    Before,
+    /// It does what it was asked for, and nobody hears of it.
+    After,
+}
+
+/// One of the calls that are made, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    pub who: Who,
+    pub call: usize,
+    pub when: When,
+}
+
+#[derive(Default)]
+pub struct Reaper {
+    at: Option<Point>,
+    calls: Mutex<BTreeMap<Who, usize>>,
+    struck: AtomicBool,
+    news: Notify,
+}
+
+impl Reaper {
+    pub fn new(at: Option<Point>) -> Arc<Self> {
+        Arc::new(Self { at, ..Self::default() })
+    }
+
+    /// How often each was asked.
+    pub fn calls(&self) -> BTreeMap<Who, usize> {
+        self.calls.lock().unwrap().clone()
+    }
+
+    /// Somebody is asked. Whether it is the one that is struck at, and when.
+    pub fn arrive(&self, who: Who) -> Option<When> {
+        let mut calls = self.calls.lock().unwrap();
+        let call = calls.entry(who).or_default();
+        *call += 1;
+        let is_here = |at: &Point| at.who == who && at.call == *call;
+        self.at.filter(is_here).map(|at| at.when)
+    }
+
+    pub fn strike(&self) {
+        self.struck.store(true, Ordering::SeqCst);
+        self.news.notify_one();
+    }
+
+    pub fn has_struck(&self) -> bool {
+        self.struck.load(Ordering::SeqCst)
+    }
+
+    /// Ends when it has struck.
+    pub async fn wait(&self) {
+        self.news.notified().await;
+    }
+
+    /// Makes a call, unless it is struck at.
+    pub async fn guard<T>(&self, who: Who, call: impl Future<Output = T>) -> T {
+        match self.arrive(who) {
+            None => call.await,
+            Some(When::Before) => self.fall().await,
+            Some(When::After) => {
+                call.await;
+                self.fall().await
+            }
+        }
+    }
+
+    async fn fall<T>(&self) -> T {
+        self.strike();
+        std::future::pending().await
+    }
+}
+
+/// A keeper whose every call is counted. What it keeps outlives those who use it.
+pub struct Watched {
+    pub kept: Arc<Forgetful>,
+    pub reaper: Arc<Reaper>,
+}
+
+#[async_trait]
+impl Keeper for Watched {
+    async fn credential(&self, name: &str) -> Result<Credential, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.credential(name)).await
+    }
+
+    async fn identity(&self, peer: &str) -> Result<Option<String>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.identity(peer)).await
+    }
+
+    async fn meet(&self, peer: &str, identity: &str) -> Result<String, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.meet(peer, identity)).await
+    }
+
+    async fn lockout(&self, peer: &str) -> Result<Option<Lockout>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.lockout(peer)).await
+    }
+
+    async fn lock_out(&self, peer: &str, lockout: &Lockout) -> Result<(), Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.lock_out(peer, lockout)).await
+    }
+
+    async fn recall(&self, key: &Key) -> Result<Option<Note>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.recall(key)).await
+    }
+
+    async fn begin(&self, key: &Key, note: &Note) -> Result<Option<Note>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.begin(key, note)).await
+    }
+
+    async fn amend(&self, key: &Key, before: &Value, after: &Value) -> Result<bool, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.amend(key, before, after)).await
+    }
+
+    async fn introduce(&self, peer: &str, identity: Option<&str>) -> Result<(), Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.introduce(peer, identity)).await
+    }
+
+    async fn image(&self, name: &str) -> Result<Image, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.image(name)).await
+    }
+
+    async fn want(&self, one: &Deployment, note: &Value) -> Result<Option<Deployment>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.want(one, note)).await
+    }
+
+    async fn deployment(&self, key: &Key) -> Result<Option<Deployment>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.deployment(key)).await
+    }
+
+    async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.steer(key, to)).await
+    }
+
+    async fn token(&self, key: &Key) -> Result<SecretString, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.token(key)).await
+    }
+}

@@ -1,0 +1,285 @@
+//! The world of one life in the crash matrix: a BMC, a host and a cluster as far as the life needs them, all of its own, so that
+//! what happened in it can be counted.
+
+use crate::http::{Peer, Said};
+use crate::kube_api::{Api, TOKEN};
+use crate::kube_pki::Pki;
+use crate::kubernetes::{cluster_info, node};
+use crate::matrix::Life;
+use crate::reaper::{Point, Reaper, Watched, When, Who};
+use crate::sshd::{Sshd, Wish};
+use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
+use model::effect::{Answer, Key, Order, Verb};
+use model::fault::Fault;
+use model::id::{MachineId, RunId};
+use model::machine::MachineSpec;
+use providers::datacenter::power::Patience;
+use providers::datacenter::{Datacenter, Netplan, Settings};
+use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::redfish::Auth;
+use providers::ssh::Proof;
+use providers::{Journal, Provider, Target};
+use serde_json::json;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+
+pub const MACHINE: &str = "m-1";
+pub const CLUSTER: &str = "cluster-a";
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Counts every command and, at the one that is struck at, never comes back.
+const WARDEN: &str = r#"#!/bin/sh
+here=$HOME
+until mkdir "$here/lock" 2>/dev/null; do sleep 0.01; done
+call=0
+{ read -r call <"$here/calls"; } 2>/dev/null
+call=$((call + 1))
+echo "$call" >"$here/calls"
+rmdir "$here/lock"
+strike=
+{ read -r strike <"$here/strike"; } 2>/dev/null
+case $strike in
+    "$call before") : >"$here/struck"; exec sleep 600 ;;
+    "$call after") sh -c "$SSH_ORIGINAL_COMMAND"; : >"$here/struck"; exec sleep 600 ;;
+esac
+exec sh -c "$SSH_ORIGINAL_COMMAND"
+"#;
+
+pub struct Site {
+    life: Life,
+    /// Of this site alone: hosts of tests share a folder for temporary files.
+    key: Key,
+    pub reaper: Arc<Reaper>,
+    keeper: Arc<Watched>,
+    pub bmc: Option<(World, Peer)>,
+    pub host: Option<Sshd>,
+    pub api: Option<Api>,
+    /// Makes a node of a host that has joined.
+    kubelet: Option<JoinHandle<()>>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(kubelet) = &self.kubelet {
+            kubelet.abort();
+        }
+    }
+}
+
+impl Site {
+    /// The world before the life; None where a peer is missing.
+    pub async fn new(life: Life, at: Option<Point>) -> Option<Self> {
+        let reaper = Reaper::new(at);
+        let kept = Arc::new(Forgetful::default());
+        let bmc = match life.needs_bmc() {
+            true => Some(serve_bmc(&reaper).await),
+            false => None,
+        };
+        let host = match life.needs_host() {
+            true => Some(tokio::task::spawn_blocking(move || start_host(life)).await.unwrap()?),
+            false => None,
+        };
+        let api = match life.needs_cluster() {
+            true => Some(serve_cluster(life, &kept, &reaper).await),
+            false => None,
+        };
+        kept.set(
+            "bmc",
+            Secret::Password { user: "root".into(), password: PASSWORD.to_string().into() },
+        );
+        if let Some(host) = &host {
+            let login = host.login(host.key());
+            let Proof::Key { pem, passphrase } = login.proof else { panic!("a key") };
+            kept.set("host", Secret::Key { user: login.user, pem, passphrase });
+            if let Some(Point { who: Who::Host, call, when }) = at {
+                let when = match when {
+                    When::Before => "before",
+                    When::After => "after",
+                };
+                fs::write(home(host).join("strike"), format!("{call} {when}\n")).unwrap();
+            }
+        }
+        let keeper = Arc::new(Watched { kept, reaper: Arc::clone(&reaper) });
+        static SITES: AtomicUsize = AtomicUsize::new(0);
+        let site = SITES.fetch_add(1, Ordering::SeqCst);
+        let key = Key::new(&RunId::trusted(format!("op-{}-{site}", std::process::id())), "step", 1);
+        let mut site = Self { life, key, reaper, keeper, bmc, host, api, kubelet: None };
+        site.kubelet = site.kubelet();
+        Some(site)
+    }
+
+    /// A process of ours. What it knows is kept elsewhere.
+    fn replica(&self) -> Datacenter {
+        let patience = Patience {
+            graceful: Duration::ZERO,
+            force: true,
+            change: Duration::from_secs(20),
+            again: Duration::from_secs(1),
+        };
+        let mut settings = Settings {
+            bmc_credential: "bmc".into(),
+            ssh_credential: "host".into(),
+            patience,
+            call: Duration::from_secs(20),
+            redfish: redfish_settings(Auth::Basic),
+            ..Settings::default()
+        };
+        if let Some(host) = &self.host {
+            settings.ssh = host.settings();
+            let folder = home(host).join("netplan").display().to_string();
+            settings.netplan = Netplan { folder, confirm_seconds: 20 };
+        }
+        Datacenter::new(Arc::clone(&self.keeper) as Arc<dyn Keeper>, settings)
+    }
+
+    pub async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
+        let key = self.key.clone();
+        let order = Order { key, verb, effect: self.life.effect(), logged: 0 };
+        let spec = MachineSpec {
+            bmc_endpoint: self.bmc.as_ref().map_or(String::new(), |(_, peer)| peer.url()),
+            ssh_endpoint: self
+                .host
+                .as_ref()
+                .map_or(String::new(), |host| host.endpoint().to_string()),
+            target_cluster_ref: CLUSTER.into(),
+            ..MachineSpec::default()
+        };
+        let target = Target { machine_id: MachineId::trusted(MACHINE), spec };
+        let (journal, mut lines) = Journal::new();
+        let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
+        let answer = self.replica().ask(&target, &order, &journal).await;
+        drop(journal);
+        reader.await.unwrap();
+        answer
+    }
+
+    /// Ends when the life has been struck.
+    pub async fn struck(&self) {
+        let Some(host) = &self.host else { return self.reaper.wait().await };
+        let mark = home(host).join("struck");
+        let on_host = async {
+            while !mark.exists() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            self.reaper.strike();
+        };
+        tokio::select! {
+            () = self.reaper.wait() => {}
+            () = on_host => {}
+        }
+    }
+
+    /// How many calls each was asked for; those on the host were counted there.
+    pub fn calls(&self) -> Vec<(Who, usize)> {
+        let mut calls: Vec<(Who, usize)> = self.reaper.calls().into_iter().collect();
+        if let Some(host) = &self.host {
+            let counted = fs::read_to_string(home(host).join("calls")).unwrap_or_default();
+            calls.push((Who::Host, counted.trim().parse().unwrap_or(0)));
+        }
+        calls
+    }
+
+    /// How often this line is in what the host's programs have written down.
+    pub fn happened(&self, line: &str) -> usize {
+        let Some(host) = &self.host else { return 0 };
+        let log = fs::read_to_string(home(host).join("happened")).unwrap_or_default();
+        log.lines().filter(|found| *found == line).count()
+    }
+
+    pub fn document(&self) -> Option<String> {
+        fs::read_to_string(home(self.host.as_ref()?).join("netplan/90-farrier.yaml")).ok()
+    }
+
+    /// The resets that the BMC was asked for and heard.
+    pub fn resets(&self) -> Vec<String> {
+        let Some((world, _)) = &self.bmc else { return Vec::new() };
+        let heard = world.get("/heard");
+        let words = heard["resets"].as_array().cloned().unwrap_or_default();
+        words.iter().map(|word| word.as_str().unwrap().to_string()).collect()
+    }
+
+    fn kubelet(&self) -> Option<JoinHandle<()>> {
+        let (host, api) = (self.host.as_ref()?, self.api.as_ref()?);
+        let (log, world) = (home(host).join("happened"), api.world.clone());
+        Some(tokio::spawn(async move {
+            let joined = || fs::read_to_string(&log).unwrap_or_default().contains("join");
+            while !joined() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            world.lock().add_node(node(MACHINE));
+        }))
+    }
+}
+
+/// The folder of the host's user.
+fn home(host: &Sshd) -> PathBuf {
+    host.home.path().join("user")
+}
+
+fn start_host(life: Life) -> Option<Sshd> {
+    let write = |line: &str| format!("#!/bin/sh\necho \"{line}\" >>\"$HOME/happened\"\n");
+    let reboot = "echo 00000000-0000-4000-8000-000000000002 >\"$HOME/boot_id\"\n";
+    let shims = vec![
+        ("kubeadm", write("kubeadm $1")),
+        ("netplan", write("netplan $1")),
+        ("reboot", write("reboot") + reboot),
+    ];
+    let own_boot_id = life.reboots_host();
+    let wish = Wish { shims, warden: Some(WARDEN), own_boot_id, ..Wish::default() };
+    let host = Sshd::with(&wish)?;
+    let folder = home(&host).join("netplan");
+    fs::create_dir(&folder).unwrap();
+    let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    fs::set_permissions(&folder, anybody).unwrap();
+    Some(host)
+}
+
+/// A BMC whose machine is on. What it heard is a resource of it, too.
+async fn serve_bmc(reaper: &Arc<Reaper>) -> (World, Peer) {
+    let world = World::new();
+    world.set(SYSTEM, "/PowerState", json!("On"));
+    world.put("/heard", json!({"resets": []}));
+    let (served, reaper) = (world.clone(), Arc::clone(reaper));
+    let peer = Peer::start(move |call| {
+        let fate = reaper.arrive(Who::Bmc);
+        let said = match fate {
+            Some(When::Before) => Said::Hang,
+            None | Some(When::After) => {
+                if call.is("POST", RESET) {
+                    let body: serde_json::Value = serde_json::from_str(&call.body).unwrap();
+                    let mut heard = served.get("/heard");
+                    heard["resets"].as_array_mut().unwrap().push(body["ResetType"].clone());
+                    served.put("/heard", heard);
+                }
+                served.answer(call)
+            }
+        };
+        match fate {
+            None => said,
+            Some(_) => {
+                reaper.strike();
+                Said::Hang
+            }
+        }
+    });
+    (world, peer.await)
+}
+
+async fn serve_cluster(life: Life, kept: &Forgetful, reaper: &Arc<Reaper>) -> Api {
+    let pki = Pki::new();
+    let api = Api::start(&pki).await;
+    let text = pki.kubeconfig(api.address, &format!("token: {TOKEN}"));
+    kept.set(CLUSTER, Secret::Kubeconfig { text });
+    let mut world = api.world.lock();
+    world.reaper = Some(Arc::clone(reaper));
+    let server = format!("https://{}", api.address);
+    world.config_maps.insert("cluster-info".into(), cluster_info(&pki, &server));
+    if life == Life::Leave {
+        world.add_node(node(MACHINE));
+    }
+    drop(world);
+    api
+}
