@@ -157,7 +157,7 @@ fn configuration(home: &Path) -> String {
          Dir::Etc::Preferences \"/dev/null\";\nDir::Etc::PreferencesParts \"/dev/null\";\n\
          Dir::State::Lists \"{home}/lists\";\nDir::State::Status \"{home}/status\";\n\
          Dir::Cache \"{home}/cache\";\nAPT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\n\
-         APT::Update::Post-Invoke {{}};\nAcquire::Retries \"3\";\n"
+         #clear APT::Update::Post-Invoke;\nAcquire::Retries \"3\";\n"
     )
 }
 
