@@ -123,12 +123,13 @@ async fn a_host_is_reached_through_others() {
     assert!(out.starts_with("far\n1\n") && out.ends_with("\n200000\n"));
     // The key of every hop counts, and a way that ends nowhere is said to.
     let mut forged = second.hop();
-    forged.trust = Trust::Pinned(vec![first.host_key()]);
+    forged.trust = Trust::Pinned(vec![first.file("stranger_key.pub").parse().unwrap()]);
     let route = Route { hops: vec![first.hop(), forged], last: third.hop() };
     let fault = Host::connect(route, third.settings()).await.err().unwrap();
     assert_eq!(fault.code, Code::IdentityUntrusted, "{fault}");
     let mut nowhere = third.hop();
-    nowhere.endpoint.port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Nobody listens there; a port that was free a moment ago may be another test's by now.
+    nowhere.endpoint.port = 1;
     let route = Route { hops: vec![first.hop()], last: nowhere };
     let fault = Host::connect(route, third.settings()).await.err().unwrap();
     assert_eq!(fault.code, Code::HostUnreachable, "{fault}");

@@ -4,11 +4,11 @@
 //! nothing that does harm twice may have happened twice.
 
 use crate::reaper::{Point, When, Who};
-use crate::sites::{CLUSTER, MACHINE, Site};
+use crate::sites::{CLUSTER, IMAGE, MACHINE, Site};
 use crate::sshd::is_root;
 use crate::world::SYSTEM;
 use futures_util::stream::{self, StreamExt};
-use model::effect::{Answer, Effect, Manner, NetbootMode, RebootMode, RmaAction, Verb};
+use model::effect::{Answer, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many turns a life may take after it was struck.
@@ -28,10 +28,14 @@ pub enum Life {
     Net,
     Join,
     Leave,
+    SwitchOff,
+    Drain,
+    Uncordon,
+    Repave,
 }
 
 impl Life {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 13] = [
         Self::Cycle,
         Self::PowerOff,
         Self::NetbootPxe,
@@ -41,6 +45,10 @@ impl Life {
         Self::Net,
         Self::Join,
         Self::Leave,
+        Self::SwitchOff,
+        Self::Drain,
+        Self::Uncordon,
+        Self::Repave,
     ];
 
     pub fn effect(self) -> Effect {
@@ -58,19 +66,42 @@ impl Life {
             Self::Net => Effect::Net { document: DOCUMENT.into() },
             Self::Join => Effect::Join { cluster_ref, labels: BTreeMap::new(), taints: Vec::new() },
             Self::Leave => Effect::Leave { cluster_ref },
+            Self::SwitchOff => Effect::Power { to: PowerTo::Off, manner },
+            Self::Drain => Effect::Drain { cluster_ref, deadline_seconds: None },
+            Self::Uncordon => Effect::Uncordon { cluster_ref, own: false },
+            Self::Repave => Effect::Repave { image: IMAGE.into() },
+        }
+    }
+
+    /// Only its BMC is asked, and as often each time.
+    fn only_bmc(self) -> bool {
+        match self {
+            Self::Cycle
+            | Self::PowerOff
+            | Self::NetbootPxe
+            | Self::NetbootDisk
+            | Self::SwitchOff => true,
+            Self::Command
+            | Self::InBand
+            | Self::Net
+            | Self::Join
+            | Self::Leave
+            | Self::Drain
+            | Self::Uncordon
+            | Self::Repave => false,
         }
     }
 
     pub fn needs_bmc(self) -> bool {
-        matches!(self, Self::Cycle | Self::PowerOff | Self::NetbootPxe | Self::NetbootDisk)
+        self.only_bmc() || self == Self::Repave
     }
 
     pub fn needs_host(self) -> bool {
-        !self.needs_bmc()
+        !self.only_bmc() && !matches!(self, Self::Drain | Self::Uncordon)
     }
 
     pub fn needs_cluster(self) -> bool {
-        matches!(self, Self::Join | Self::Leave)
+        matches!(self, Self::Join | Self::Leave | Self::Drain | Self::Uncordon)
     }
 
     pub fn reboots_host(self) -> bool {
@@ -101,6 +132,18 @@ impl Life {
                 happened(site, &["kubeadm reset"], said);
                 let world = site.api.as_ref().unwrap().world.lock();
                 assert!(!world.nodes.contains_key(MACHINE), "{said}");
+            }
+            Self::SwitchOff => assert_eq!(site.resets(), ["ForceOff"], "{said}"),
+            Self::Drain => {
+                assert!(site.cordoned(), "{said}");
+                let world = site.api.as_ref().unwrap().world.lock();
+                assert!(world.pods.is_empty(), "{:?} are left: {said}", world.pods.keys());
+            }
+            Self::Uncordon => assert!(!site.cordoned(), "{said}"),
+            Self::Repave => {
+                assert_eq!(site.resets(), ["ForceOff", "On"], "{said}");
+                assert_eq!(boot_target(site), "None", "{said}");
+                assert_eq!(site.installed(), 1, "{said}");
             }
         }
     }
@@ -186,7 +229,7 @@ fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) 
     assert_eq!(asked, expected, "{life:?}");
     let missed: Vec<&Point> =
         struck.iter().filter(|(_, struck)| !struck).map(|(point, _)| point).collect();
-    if life.needs_bmc() {
+    if life.only_bmc() {
         assert!(missed.is_empty(), "{life:?} was never struck at {missed:?}");
     }
     assert!(missed.len() * 5 <= struck.len(), "{life:?} was never struck at {missed:?}");
@@ -195,8 +238,8 @@ fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) 
 #[test]
 fn every_effect_is_lived_or_does_nothing() {
     let lived: BTreeSet<&str> = Life::ALL.iter().map(|life| life.effect().word()).collect();
-    // What only looks, and what this provider refuses.
-    let idle = ["repave", "verify"];
+    // What only looks.
+    let idle = ["verify"];
     let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
     assert_eq!(lived.iter().copied().chain(idle).collect::<BTreeSet<_>>(), all);
 }
@@ -220,4 +263,8 @@ lives! {
     a_new_network_survives_every_death: Net;
     a_join_survives_every_death: Join;
     a_leave_survives_every_death: Leave;
+    a_switch_off_survives_every_death: SwitchOff;
+    a_drain_survives_every_death: Drain;
+    an_uncordon_survives_every_death: Uncordon;
+    an_image_survives_every_death: Repave;
 }

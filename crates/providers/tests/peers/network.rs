@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const DOCUMENT: &str = "network:\n  version: 2\n  ethernets: {eth0: {dhcp4: true}}";
@@ -24,6 +25,7 @@ struct Site {
     sshd: Sshd,
     folder: PathBuf,
     provider: Datacenter,
+    key: Key,
 }
 
 impl Site {
@@ -48,14 +50,18 @@ impl Site {
             ..Settings::default()
         };
         let provider = Datacenter::new(Arc::new(keeper) as Arc<dyn Keeper>, settings);
-        Some(Self { sshd, folder, provider })
+        // Hosts of tests share a folder for temporary files, so each has a key of its own.
+        static SITES: AtomicUsize = AtomicUsize::new(0);
+        let site = SITES.fetch_add(1, Ordering::SeqCst);
+        let run = RunId::trusted(format!("op-{}-{site}", std::process::id()));
+        Some(Self { sshd, folder, provider, key: Key::new(&run, "net", 1) })
     }
 
     async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
         let spec =
             MachineSpec { ssh_endpoint: self.sshd.endpoint().to_string(), ..Default::default() };
         let target = Target { machine_id: MachineId::trusted("m-1"), spec };
-        let key = Key::new(&RunId::trusted("op-1"), &format!("net-{}", std::process::id()), 1);
+        let key = self.key.clone();
         let effect = Effect::Net { document: DOCUMENT.into() };
         let (journal, mut lines) = Journal::new();
         let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });

@@ -9,12 +9,15 @@ use crate::matrix::Life;
 use crate::reaper::{Point, Reaper, Watched, When, Who};
 use crate::sshd::{Sshd, Wish};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
+use model::deploy::{Claim, Report, ReportStep, Stage};
 use model::effect::{Answer, Key, Order, Verb};
 use model::fault::Fault;
 use model::id::{MachineId, RunId};
+use model::image::{Artifact, Body, DiskFormat, Image};
 use model::machine::MachineSpec;
+use model::time::Timestamp;
 use providers::datacenter::power::Patience;
-use providers::datacenter::{Datacenter, Netplan, Settings};
+use providers::datacenter::{Datacenter, Imaging, Netplan, Settings};
 use providers::keeper::{Forgetful, Keeper, Secret};
 use providers::redfish::Auth;
 use providers::ssh::Proof;
@@ -29,6 +32,8 @@ use tokio::task::JoinHandle;
 
 pub const MACHINE: &str = "m-1";
 pub const CLUSTER: &str = "cluster-a";
+pub const IMAGE: &str = "debian-12";
+const MAC: &str = "52:54:00:00:00:01";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Counts every command and, at the one that is struck at, never comes back.
 const WARDEN: &str = r#"#!/bin/sh
@@ -59,12 +64,15 @@ pub struct Site {
     pub api: Option<Api>,
     /// Makes a node of a host that has joined.
     kubelet: Option<JoinHandle<()>>,
+    /// Does what a machine does that boots over the network, and counts how often it installs.
+    machine: Option<JoinHandle<()>>,
+    installed: Arc<AtomicUsize>,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        if let Some(kubelet) = &self.kubelet {
-            kubelet.abort();
+        for task in self.kubelet.iter().chain(&self.machine) {
+            task.abort();
         }
     }
 }
@@ -106,8 +114,11 @@ impl Site {
         static SITES: AtomicUsize = AtomicUsize::new(0);
         let site = SITES.fetch_add(1, Ordering::SeqCst);
         let key = Key::new(&RunId::trusted(format!("op-{}-{site}", std::process::id())), "step", 1);
-        let mut site = Self { life, key, reaper, keeper, bmc, host, api, kubelet: None };
+        let (kubelet, machine, installed) = (None, None, Arc::default());
+        let mut site =
+            Self { life, key, reaper, keeper, bmc, host, api, kubelet, machine, installed };
         site.kubelet = site.kubelet();
+        site.machine = site.machine();
         Some(site)
     }
 
@@ -125,6 +136,12 @@ impl Site {
             patience,
             call: Duration::from_secs(20),
             redfish: redfish_settings(Auth::Basic),
+            imaging: Some(Imaging {
+                url: "http://10.0.0.1:8480".into(),
+                token: Duration::from_secs(600),
+                boot: Duration::from_secs(60),
+                silence: Duration::from_secs(60),
+            }),
             ..Settings::default()
         };
         if let Some(host) = &self.host {
@@ -145,6 +162,7 @@ impl Site {
                 .as_ref()
                 .map_or(String::new(), |host| host.endpoint().to_string()),
             target_cluster_ref: CLUSTER.into(),
+            mac_addresses: self.machine.iter().map(|_| MAC.to_string()).collect(),
             ..MachineSpec::default()
         };
         let target = Target { machine_id: MachineId::trusted(MACHINE), spec };
@@ -201,6 +219,64 @@ impl Site {
         words.iter().map(|word| word.as_str().unwrap().to_string()).collect()
     }
 
+    pub fn cordoned(&self) -> bool {
+        let Some(api) = &self.api else { return false };
+        api.world.lock().nodes[MACHINE]["spec"]["unschedulable"] == json!(true)
+    }
+
+    pub fn installed(&self) -> usize {
+        self.installed.load(Ordering::SeqCst)
+    }
+
+    /// A machine that boots what it is told once it was switched off and on, installs it, and comes back as that.
+    fn machine(&self) -> Option<JoinHandle<()>> {
+        if self.life != Life::Repave {
+            return None;
+        }
+        let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
+        let body = Body::Disk { format: DiskFormat::Raw, file };
+        let created_at = Timestamp::default();
+        let kept = Arc::clone(&self.keeper.kept);
+        kept.add_image(Image { name: IMAGE.into(), body, created_at });
+        let (world, host) = (self.bmc.as_ref()?.0.clone(), self.host.as_ref()?);
+        let (key, installed) = (self.key.clone(), Arc::clone(&self.installed));
+        let host_keys = vec![host.host_key().to_string()];
+        let stamp = home(host).join("stamp");
+        Some(tokio::spawn(async move {
+            let now = || (providers::sim::system_clock())();
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let cycled = world.get("/heard")["resets"] == json!(["ForceOff", "On"]);
+                let Some(one) = kept.deployment(&key).await.unwrap().filter(|_| cycled) else {
+                    continue;
+                };
+                match one.stage {
+                    Stage::Wanted => {
+                        let claim = Claim { macs: vec![MAC.into()], session: "s".into() };
+                        kept.change(&key, |one| one.claim(&claim, now()).unwrap());
+                    }
+                    Stage::Claimed => {
+                        installed.fetch_add(1, Ordering::SeqCst);
+                        let (step, said) = (ReportStep::Installed, String::new());
+                        let host_keys = host_keys.clone();
+                        let report = Report { step, done: 10, total: 10, said, host_keys };
+                        kept.change(&key, |one| one.hear(&report, now()));
+                    }
+                    Stage::Released => {
+                        fs::write(&stamp, one.stamp()).unwrap();
+                        return;
+                    }
+                    Stage::Writing
+                    | Stage::Installing
+                    | Stage::Installed
+                    | Stage::Failed(_)
+                    | Stage::Finished
+                    | Stage::Closed => {}
+                }
+            }
+        }))
+    }
+
     fn kubelet(&self) -> Option<JoinHandle<()>> {
         let (host, api) = (self.host.as_ref()?, self.api.as_ref()?);
         let (log, world) = (home(host).join("happened"), api.world.clone());
@@ -226,6 +302,8 @@ fn start_host(life: Life) -> Option<Sshd> {
         ("kubeadm", write("kubeadm $1")),
         ("netplan", write("netplan $1")),
         ("reboot", write("reboot") + reboot),
+        // A host of a test has no /etc of its own.
+        ("cat", "#!/bin/sh\n[ \"$1\" = /etc/farrier/image ] && set -- \"$HOME/stamp\"\nexec busybox cat \"$@\"\n".into()),
     ];
     let own_boot_id = life.reboots_host();
     let wish = Wish { shims, warden: Some(WARDEN), own_boot_id, ..Wish::default() };
@@ -277,8 +355,30 @@ async fn serve_cluster(life: Life, kept: &Forgetful, reaper: &Arc<Reaper>) -> Ap
     world.reaper = Some(Arc::clone(reaper));
     let server = format!("https://{}", api.address);
     world.config_maps.insert("cluster-info".into(), cluster_info(&pki, &server));
-    if life == Life::Leave {
+    if matches!(life, Life::Leave | Life::Drain | Life::Uncordon) {
         world.add_node(node(MACHINE));
+    }
+    match life {
+        Life::Drain => {
+            for name in ["shop/web-0", "shop/web-1"] {
+                world.add_pod(name, json!({ "spec": { "nodeName": MACHINE } }));
+            }
+        }
+        Life::Uncordon => {
+            let node = world.nodes.get_mut(MACHINE).unwrap();
+            node["spec"]["unschedulable"] = json!(true);
+        }
+        Life::Cycle
+        | Life::PowerOff
+        | Life::NetbootPxe
+        | Life::NetbootDisk
+        | Life::Command
+        | Life::InBand
+        | Life::Net
+        | Life::Join
+        | Life::Leave
+        | Life::SwitchOff
+        | Life::Repave => {}
     }
     drop(world);
     api
