@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How many turns a life may take after it was struck.
 const MAX_TURNS: usize = 10;
 /// How many lives of an order are lived at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 12;
 const DOCUMENT: &str = "network: {version: 2}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -257,7 +257,7 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
         fs::create_dir(home.join(folder)).unwrap();
         fs::set_permissions(home.join(folder), fs::Permissions::from_mode(0o777)).unwrap();
     }
-    for (name, private, public) in keys() {
+    for (name, private, public) in user_keys().iter().chain(&host_keys()) {
         fs::write(home.join(name), private).unwrap();
         fs::set_permissions(home.join(name), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(home.join(format!("{name}.pub")), public).unwrap();
@@ -303,30 +303,38 @@ fn lay_out(home: &Path, wish: &Wish, busybox: Option<&Path>) -> PathBuf {
     shell
 }
 
-/// The keys of all servers: a name, the private half and the public half. They take a second to make.
-fn keys() -> &'static [(&'static str, String, String)] {
-    static KEYS: OnceLock<Vec<(&'static str, String, String)>> = OnceLock::new();
+/// A key: its name, the private half and the public half.
+type Key = (&'static str, String, String);
+
+/// The keys of the users, the same for all servers: they take a second to make.
+fn user_keys() -> &'static [Key] {
+    static KEYS: OnceLock<Vec<Key>> = OnceLock::new();
     KEYS.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let make = |(name, kind, phrase): (&'static str, &str, &str)| {
-            let file = folder.path().join(name);
-            let mut keygen = Command::new("ssh-keygen");
-            keygen.args(["-q", "-t", kind, "-N", phrase, "-C", "test", "-f"]).arg(&file);
-            assert!(keygen.status().unwrap().success());
-            let public = fs::read_to_string(file.with_extension("pub")).unwrap();
-            (name, fs::read_to_string(&file).unwrap(), public)
-        };
-        [
-            ("host_key", "ed25519", ""),
-            ("other_host_key", "ecdsa", ""),
+        make_keys(&[
             ("user_key", "ed25519", ""),
             ("locked_key", "ecdsa", "open sesame"),
             ("stranger_key", "ed25519", ""),
             ("rsa_key", "rsa", ""),
-        ]
-        .map(make)
-        .into()
+        ])
     })
+}
+
+/// The keys of one server, which are its own.
+fn host_keys() -> Vec<Key> {
+    make_keys(&[("host_key", "ed25519", ""), ("other_host_key", "ecdsa", "")])
+}
+
+fn make_keys(wanted: &[(&'static str, &str, &str)]) -> Vec<Key> {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |(name, kind, phrase): &(&'static str, &str, &str)| {
+        let file = folder.path().join(name);
+        let mut keygen = Command::new("ssh-keygen");
+        keygen.args(["-q", "-t", kind, "-N", phrase, "-C", "test", "-f"]).arg(&file);
+        assert!(keygen.status().unwrap().success());
+        let public = fs::read_to_string(file.with_extension("pub")).unwrap();
+        (*name, fs::read_to_string(&file).unwrap(), public)
+    };
+    wanted.iter().map(make).collect()
 }
 
 fn which(name: &str) -> PathBuf {
