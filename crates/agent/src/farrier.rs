@@ -134,7 +134,10 @@ impl Farrier {
 
     /// The image at this reference, as a thing to read from.
     pub fn image(&self, image: &wire::Image) -> Result<Served<'_>, String> {
-        Ok(Served { farrier: self, url: self.base.join(&image.url)?, size: image.size })
+        let url = self.base.join(&image.url)?;
+        // Whoever else serves it has no business with the session.
+        let bearer = (url.address() == self.base.address()).then_some(&self.session);
+        Ok(Served { farrier: self, url, bearer, size: image.size })
     }
 }
 
@@ -142,14 +145,14 @@ impl Farrier {
 pub struct Served<'a> {
     farrier: &'a Farrier,
     url: Url,
+    bearer: Option<&'a SecretString>,
     size: u64,
 }
 
 impl Source for Served<'_> {
     fn open(&self, from: u64) -> Result<Box<dyn Read + '_>, Missed> {
-        let bearer = Some(&self.farrier.session);
-        let request =
-            Request { method: "GET", url: &self.url, bearer, from: Some(from), json: None };
+        let (url, bearer) = (&self.url, self.bearer);
+        let request = Request { method: "GET", url, bearer, from: Some(from), json: None };
         let again = |error: io::Error| Missed::Again(format!("{}: {error}", self.url));
         let response = self.farrier.braked.send(&request).map_err(again)?;
         match response.status {

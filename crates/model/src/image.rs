@@ -7,6 +7,7 @@ use crate::refusal::Refusal;
 use crate::text;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, SocketAddr};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
@@ -129,16 +130,23 @@ impl Artifact {
         let Some(url) = &self.url else { return Ok(()) };
         let field = format!("{field}.url");
         text::short(&field, url)?;
-        match url.strip_prefix("http://") {
-            Some(rest) if !rest.is_empty() => Ok(()),
-            Some(_) | None => Err(Refusal::invalid(
+        match plain_place(url) {
+            true => Ok(()),
+            false => Err(Refusal::invalid(
                 &field,
                 format!("is {url:?}"),
-                "write http://ADDRESS/…: the deploy environment speaks no TLS, and the checksum \
-                 is what it trusts",
+                "write http://10.0.0.2/…, with an IP address: the deploy environment speaks no TLS \
+                 and asks no name server, and the checksum is what it trusts",
             )),
         }
     }
+}
+
+/// Whether a machine without TLS and without a name server can fetch something there.
+pub fn plain_place(url: &str) -> bool {
+    let Some(rest) = url.strip_prefix("http://") else { return false };
+    let place = rest.split('/').next().unwrap_or_default();
+    place.parse::<SocketAddr>().is_ok() || place.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
 /// A checksum as `sha256sum` prints it.
@@ -202,13 +210,15 @@ mod tests {
             ("d", raw(Artifact { size: 0, ..artifact(None) }), Some("image.file.size")),
             ("d", raw(artifact(Some("https://10.0.0.1/x"))), Some("image.file.url")),
             ("d", raw(artifact(Some("http://"))), Some("image.file.url")),
+            ("d", raw(artifact(Some("http://images.example/x"))), Some("image.file.url")),
+            ("d", raw(artifact(Some("http://[fd00::1]:80/x"))), None),
             ("d", kernel("console=ttyS0 a={url}/x token={token}"), None),
             ("d", kernel("a={tokn}"), Some("image.cmdline")),
             ("d", kernel("a\nb"), Some("image.cmdline")),
             (
                 "d",
                 Body::Kernel {
-                    kernel: artifact(Some("http://h/k")),
+                    kernel: artifact(Some("http://10.0.0.1/k")),
                     initrd: None,
                     cmdline: String::new(),
                 },

@@ -170,7 +170,8 @@ fn step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> S
 
 fn reboot() -> Step {
     let effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
-    step("reboot", 300, 2, effect)
+    // Large machines test their memory for minutes before they boot.
+    step("reboot", 900, 2, effect)
 }
 
 fn power(to: PowerTo) -> Effect {

@@ -228,7 +228,8 @@ impl Work<'_> {
     async fn cycle(&self, stage: &mut PowerStage) -> Result<(), Fault> {
         let note = |_, stage| Memo::Image { stage };
         let key = &self.order.key;
-        let course = Course { goal: Goal::Cycle, manner: Manner::CONFIGURED };
+        let (goal, manner, back) = (Goal::Cycle, Manner::CONFIGURED, false);
+        let course = Course { goal, manner, back };
         let ended =
             self.at.follow_course(self.target, key, course, stage, note, self.journal).await;
         ended.map(drop)

@@ -5,6 +5,7 @@ use super::cluster::Joining;
 use super::drain::Draining;
 use super::exec::out_of_sight;
 use super::power::{self, Ask, Goal, LOOK_EVERY, Move, Patience, Power, Stage};
+use super::probe::host_answers;
 use crate::governor::Priority;
 use crate::keeper::Note;
 use crate::port::{Journal, Target};
@@ -25,6 +26,9 @@ pub(super) enum Memo {
     Power {
         goal: Goal,
         stage: Stage,
+        /// The host answered before, and has to answer afterwards.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        back: bool,
     },
     Netboot {
         mode: NetbootMode,
@@ -52,6 +56,8 @@ pub(super) enum Memo {
 pub(super) struct Course {
     pub goal: Goal,
     pub manner: Manner,
+    /// The host has to answer when it is done.
+    pub back: bool,
 }
 
 /// What an effect comes down to here.
@@ -119,11 +125,10 @@ impl Datacenter {
     ) -> Result<Answer, Fault> {
         match (order.verb, task) {
             (Verb::Perform, Task::Power(course)) => {
-                let memo = Memo::Power { goal: course.goal, stage: Stage::Begun };
-                match self.begin(&order.key, memo).await? {
-                    None => {
-                        self.change_power(target, &order.key, course, Stage::Begun, journal).await
-                    }
+                let back = course.goal == Goal::Cycle && host_answers(target).await;
+                let course = Course { back, ..course };
+                match self.begin(&order.key, noted(course, Stage::Begun)).await? {
+                    None => self.reboot_or_so(target, order, course, Stage::Begun, journal).await,
                     Some(before) => self.go_on(target, order, before, journal).await,
                 }
             }
@@ -142,7 +147,9 @@ impl Datacenter {
             (Verb::Inquire, Task::Power(_) | Task::Netboot(_)) => {
                 Ok(match self.recall(&order.key).await? {
                     None | Some(Remembered::Barred) => Answer::NeverStarted,
-                    Some(Remembered::Memo(Memo::Power { stage: Stage::Done, goal })) => {
+                    Some(Remembered::Memo(Memo::Power { stage: Stage::Done, goal, back }))
+                        if !back || host_answers(target).await =>
+                    {
                         Answer::Done(reached(goal, "it was seen before"))
                     }
                     Some(Remembered::Memo(_)) => Answer::UnderWay,
@@ -175,9 +182,9 @@ impl Datacenter {
                 let said = format!("{} was stopped before it began", order.key);
                 Err(Fault::new(Code::EffectFailed, said))
             }
-            Remembered::Memo(Memo::Power { goal, stage }) => {
-                let course = Course { goal, manner: manner_of(&order.effect) };
-                self.change_power(target, &order.key, course, stage, journal).await
+            Remembered::Memo(Memo::Power { goal, stage, back }) => {
+                let course = Course { goal, manner: manner_of(&order.effect), back };
+                self.reboot_or_so(target, order, course, stage, journal).await
             }
             Remembered::Memo(
                 Memo::InBand { .. }
@@ -192,28 +199,36 @@ impl Datacenter {
         }
     }
 
-    /// Follows the course until its goal is seen. Once something was asked, a BMC that cannot be seen says nothing about it.
-    async fn change_power(
+    /// Follows the course until its goal is seen, and the host answers again where it did before. How long that may take is
+    /// the step's to say.
+    async fn reboot_or_so(
         &self,
         target: &Target,
-        key: &Key,
+        order: &Order,
         course: Course,
         mut stage: Stage,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let note = |goal, stage| Memo::Power { goal, stage };
-        let how = self.follow_course(target, key, course, &mut stage, note, journal).await?;
+        let key = &order.key;
+        let how = self.follow_course(target, key, course, &mut stage, noted, journal).await?;
+        if course.back {
+            journal.line("reboot: waiting for the host to answer again").await;
+            while !host_answers(target).await {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
         Ok(Answer::Done(reached(course.goal, how)))
     }
 
-    /// Does the same for whoever keeps its stage in a note of its own. The answer says how the goal was seen.
+    /// Follows the course until its goal is seen, with notes as the caller keeps them. Once something was asked, a BMC that cannot be
+    /// seen says nothing about it. The answer says how the goal was seen.
     pub(super) async fn follow_course(
         &self,
         target: &Target,
         key: &Key,
         course: Course,
         stage: &mut Stage,
-        note: fn(Goal, Stage) -> Memo,
+        note: fn(Course, Stage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
         let ended = self.walk_course(target, key, course, stage, note, journal).await;
@@ -231,10 +246,10 @@ impl Datacenter {
         key: &Key,
         course: Course,
         stage: &mut Stage,
-        note: fn(Goal, Stage) -> Memo,
+        note: fn(Course, Stage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
-        let Course { goal, manner } = course;
+        let Course { goal, manner, .. } = course;
         let begun = |stage: &Stage, fault| match stage {
             Stage::Begun => nothing_yet(fault),
             Stage::Shutting(_)
@@ -256,7 +271,7 @@ impl Datacenter {
                 Move::Look => tokio::time::sleep(LOOK_EVERY).await,
                 Move::Ask(ask, next) => {
                     // On disk before the BMC hears of it.
-                    self.amend(key, note(goal, *stage), note(goal, next)).await?;
+                    self.amend(key, note(course, *stage), note(course, next)).await?;
                     journal.line(asking(ask, *stage, next)).await;
                     *stage = next;
                     if let Err(fault) = self.tell(target, ask).await {
@@ -266,7 +281,7 @@ impl Datacenter {
                     }
                 }
                 Move::Done(how) => {
-                    self.amend(key, note(goal, *stage), note(goal, Stage::Done)).await?;
+                    self.amend(key, note(course, *stage), note(course, Stage::Done)).await?;
                     *stage = Stage::Done;
                     journal.line(format!("power: {how}")).await;
                     return Ok(how);
@@ -343,15 +358,25 @@ impl Datacenter {
             Some(Note::Begun(_)) => {}
         }
         match self.recall(&order.key).await? {
-            Some(Remembered::Memo(Memo::Power { goal, stage: Stage::Begun })) => {
-                let at = |stage| Memo::Power { goal, stage };
-                self.amend(&order.key, at(Stage::Begun), at(Stage::Stopped)).await?;
-                Ok(Answer::Stopped)
-            }
-            Some(before @ Remembered::Memo(Memo::Power { stage, .. }))
-                if stage != Stage::Stopped =>
-            {
-                self.go_on(target, order, before, journal).await
+            Some(Remembered::Memo(Memo::Power { goal, mut stage, back })) => {
+                let course = Course { goal, manner: manner_of(&order.effect), back };
+                match stage {
+                    Stage::Begun => {
+                        let (before, after) = (noted(course, stage), noted(course, Stage::Stopped));
+                        self.amend(&order.key, before, after).await?;
+                        Ok(Answer::Stopped)
+                    }
+                    Stage::Stopped => Ok(Answer::Stopped),
+                    // It was rebooted, and did not come back.
+                    Stage::Done if back && !host_answers(target).await => Ok(Answer::Stopped),
+                    Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
+                        let key = &order.key;
+                        let how = self
+                            .follow_course(target, key, course, &mut stage, noted, journal)
+                            .await?;
+                        Ok(Answer::Done(reached(goal, how)))
+                    }
+                }
             }
             None | Some(_) => Ok(Answer::Stopped),
         }
@@ -376,6 +401,11 @@ impl Datacenter {
             }
         }
     }
+}
+
+/// The note of a course that is a whole order.
+fn noted(course: Course, stage: Stage) -> Memo {
+    Memo::Power { goal: course.goal, stage, back: course.back }
 }
 
 /// A note, read.
@@ -431,7 +461,7 @@ fn reached(goal: Goal, how: &str) -> Outcome {
 }
 
 const fn course(goal: Goal, manner: Manner) -> Task {
-    Task::Power(Course { goal, manner })
+    Task::Power(Course { goal, manner, back: false })
 }
 
 /// How an effect wants power to be switched off.

@@ -99,6 +99,12 @@ fn judged(ailments: &[String]) -> Evidence {
     Evidence::new(ConditionType::Degraded, true, reason)
 }
 
+/// Whether something there speaks SSH now.
+pub(super) async fn host_answers(target: &Target) -> bool {
+    let seen = look_at_host(&target.spec.ssh_endpoint, HOST_LIMIT).await;
+    seen.is_some_and(|evidence| evidence.status)
+}
+
 /// A host is reachable when something there speaks SSH.
 async fn look_at_host(endpoint: &str, limit: Duration) -> Option<Evidence> {
     if endpoint.is_empty() {

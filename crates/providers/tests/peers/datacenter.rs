@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 
 const REBOOT: Effect = Effect::Reboot { mode: RebootMode::Bmc, manner: Manner::CONFIGURED };
 const PXE: Effect = Effect::Netboot { mode: NetbootMode::Pxe };
@@ -241,4 +242,55 @@ async fn without_a_credential_or_an_endpoint_nothing_is_tried() {
     let order = Order { key: key("x"), verb: Verb::Perform, effect: REBOOT, logged: 0 };
     let fault = replica(&keeper()).ask(&target, &order, &Journal::new().0).await.unwrap_err();
     assert!(fault.said.contains("no bmc_endpoint"), "{fault}");
+}
+
+/// Something that speaks SSH while it is up.
+async fn banner(up: Arc<AtomicBool>) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if up.load(Ordering::SeqCst) {
+                let _ = stream.write_all(b"SSH-2.0-test\r\n").await;
+            }
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
+    let up = Arc::new(AtomicBool::new(true));
+    let host = banner(Arc::clone(&up)).await;
+    let went = Arc::clone(&up);
+    let peer = on()
+        .serve_but(move |call| {
+            if call.is("POST", RESET) {
+                went.store(false, Ordering::SeqCst);
+            }
+            None
+        })
+        .await;
+    let keeper = keeper();
+    let one = replica(&keeper);
+    let spec =
+        MachineSpec { bmc_endpoint: peer.url(), ssh_endpoint: host, ..MachineSpec::default() };
+    let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+    let order = |verb| Order { key: key("reboot"), verb, effect: REBOOT, logged: 0 };
+    let (journal, _lines) = Journal::new();
+    let perform = order(Verb::Perform);
+    let asked = one.ask(&target, &perform, &journal);
+    let waited = tokio::time::timeout(Duration::from_secs(4), asked).await;
+    assert!(waited.is_err(), "it was on again, and its host did not answer");
+    assert_eq!(resets(&peer), ["ForceOff", "On"]);
+    let asked = one.ask(&target, &order(Verb::Inquire), &journal).await;
+    assert_eq!(asked, Ok(Answer::UnderWay));
+    let stopped = one.ask(&target, &order(Verb::Stop), &journal).await;
+    assert_eq!(stopped, Ok(Answer::Stopped), "it did not come back in its time");
+    up.store(true, Ordering::SeqCst);
+    for verb in [Verb::Inquire, Verb::Follow, Verb::Stop] {
+        let answer = one.ask(&target, &order(verb), &journal).await;
+        assert!(matches!(answer, Ok(Answer::Done(_))), "{verb:?}: {answer:?}");
+    }
+    assert_eq!(resets(&peer), ["ForceOff", "On"]);
 }

@@ -72,9 +72,10 @@ impl Netboot {
                 listen.port()
             ));
         }
-        if !self.url.is_empty() && !self.url.starts_with("http://") {
+        if !self.url.is_empty() && !model::image::plain_place(&self.url) {
             return Err(format!(
-                "netboot.url is {:?}; write http://ADDRESS:PORT, as firmware speaks no TLS",
+                "netboot.url is {:?}; write http://10.0.0.1:8480, as firmware speaks no TLS and the \
+                 deploy environment asks no name server",
                 self.url
             ));
         }
