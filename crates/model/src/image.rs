@@ -6,8 +6,8 @@
 use crate::refusal::Refusal;
 use crate::text;
 use crate::time::Timestamp;
+use core::net::{IpAddr, SocketAddr};
 use serde::{Deserialize, Serialize};
-use std::net::{IpAddr, SocketAddr};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {

@@ -5,7 +5,7 @@
 //! is asked twice by that does no harm twice: the note says what was seen, and only what does not hold yet is asked.
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
-//! one says to a BMC, `power` the decisions about power, `orders` what is asked and its notes, `exec` commands on the host, `net` its
+//! one says to a BMC, `power` the decisions about power and `course` following them, `orders` what is asked and its notes, `exec` commands on the host, `net` its
 //! network, `imaging` its disk, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
 //! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
 //! same for less.
@@ -14,6 +14,7 @@ mod admittance;
 mod bmcs;
 mod cluster;
 mod controller;
+mod course;
 mod drain;
 mod exec;
 mod hosts;

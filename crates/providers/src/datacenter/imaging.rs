@@ -9,8 +9,9 @@ mod teller;
 
 use super::Datacenter;
 use super::controller::Controller;
+use super::course::Course;
 use super::exec::{barred, out_of_sight};
-use super::orders::{Course, Memo, Remembered, done, now, two_effects, value};
+use super::orders::{Memo, Remembered, done, now, two_effects, value};
 use super::power::{Goal, Stage as PowerStage};
 use crate::governor::Priority;
 use crate::keeper::Note;

@@ -2,9 +2,9 @@
 
 use super::Datacenter;
 use super::cluster::Joining;
+use super::course::Course;
 use super::drain::Draining;
-use super::exec::out_of_sight;
-use super::power::{self, Ask, Goal, LOOK_EVERY, Move, Patience, Power, Stage};
+use super::power::{Goal, LOOK_EVERY, Power, Stage};
 use super::probe::host_answers;
 use crate::governor::Priority;
 use crate::keeper::Note;
@@ -14,7 +14,7 @@ use model::condition::{ConditionType, Evidence};
 use model::effect::{
     Answer, Effect, Key, Manner, NetbootMode, Order, Outcome, PowerTo, RebootMode, RmaAction, Verb,
 };
-use model::fault::{Code, Fault, Happened};
+use model::fault::{Code, Fault};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,15 +49,6 @@ pub(super) enum Memo {
         stage: Draining,
     },
     Uncordon,
-}
-
-/// Where power is to be led, and how.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Course {
-    pub goal: Goal,
-    pub manner: Manner,
-    /// The host has to answer when it is done.
-    pub back: bool,
 }
 
 /// What an effect comes down to here.
@@ -220,99 +211,6 @@ impl Datacenter {
         Ok(Answer::Done(reached(course.goal, how)))
     }
 
-    /// Follows the course until its goal is seen, with notes as the caller keeps them. Once something was asked, a BMC that cannot be
-    /// seen says nothing about it. The answer says how the goal was seen.
-    pub(super) async fn follow_course(
-        &self,
-        target: &Target,
-        key: &Key,
-        course: Course,
-        stage: &mut Stage,
-        note: fn(Course, Stage) -> Memo,
-        journal: &Journal,
-    ) -> Result<&'static str, Fault> {
-        let ended = self.walk_course(target, key, course, stage, note, journal).await;
-        ended.map_err(|fault| match stage {
-            Stage::Begun | Stage::Stopped => fault,
-            Stage::Shutting(_) | Stage::Cutting(_) | Stage::Starting(_) | Stage::Done => {
-                out_of_sight(fault)
-            }
-        })
-    }
-
-    async fn walk_course(
-        &self,
-        target: &Target,
-        key: &Key,
-        course: Course,
-        stage: &mut Stage,
-        note: fn(Course, Stage) -> Memo,
-        journal: &Journal,
-    ) -> Result<&'static str, Fault> {
-        let Course { goal, manner, .. } = course;
-        let begun = |stage: &Stage, fault| match stage {
-            Stage::Begun => nothing_yet(fault),
-            Stage::Shutting(_)
-            | Stage::Cutting(_)
-            | Stage::Starting(_)
-            | Stage::Done
-            | Stage::Stopped => fault,
-        };
-        let mut known = None;
-        loop {
-            let seen = self.read_power(target, Priority::Operator).await;
-            let seen = seen.map_err(|fault| begun(stage, fault))?;
-            if known.is_none() && power::needs_patience(goal, *stage, seen) {
-                let patience = self.patience(target, manner).await;
-                known = Some(patience.map_err(|fault| begun(stage, fault))?);
-            }
-            let patience = known.as_ref().unwrap_or(&self.settings.patience);
-            match power::next(goal, *stage, seen, now(), patience) {
-                Move::Look => tokio::time::sleep(LOOK_EVERY).await,
-                Move::Ask(ask, next) => {
-                    // On disk before the BMC hears of it.
-                    self.amend(key, note(course, *stage), note(course, next)).await?;
-                    journal.line(asking(ask, *stage, next)).await;
-                    *stage = next;
-                    if let Err(fault) = self.tell(target, ask).await {
-                        let no = format!("power: that was refused: {}", fault.said);
-                        known = Some(power::refused(fault, ask, patience)?);
-                        journal.line(no).await;
-                    }
-                }
-                Move::Done(how) => {
-                    self.amend(key, note(course, *stage), note(course, Stage::Done)).await?;
-                    *stage = Stage::Done;
-                    journal.line(format!("power: {how}")).await;
-                    return Ok(how);
-                }
-                Move::Fail(fault) => return Err(fault),
-            }
-        }
-    }
-
-    async fn tell(&self, target: &Target, ask: Ask) -> Result<(), Fault> {
-        let limit = self.settings.call;
-        self.bmcs.call(target, Priority::Operator, limit, async |bmc| bmc.ask(ask).await).await
-    }
-
-    /// What the step wants, at this BMC.
-    async fn patience(&self, target: &Target, manner: Manner) -> Result<Patience, Fault> {
-        let limit = self.settings.call;
-        let ask = async |bmc: &super::controller::Controller| bmc.can_shut_down().await;
-        let can_shut_down = self.bmcs.call(target, Priority::Operator, limit, ask).await?;
-        power::patience(&self.settings.patience, manner, can_shut_down)
-    }
-
-    pub(super) async fn read_power(
-        &self,
-        target: &Target,
-        priority: Priority,
-    ) -> Result<Power, Fault> {
-        let limit = self.settings.call;
-        self.bmcs.call(target, priority, limit, async |bmc| bmc.power().await).await
-    }
-
     pub(super) async fn set_netboot(
         &self,
         target: &Target,
@@ -427,25 +325,6 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
             Fault::new(Code::RecordUnreadable, format!("the note of {key}: {error}"))
         }),
     }
-}
-
-/// Before the first command the BMC was only read: whatever went wrong, nothing has happened.
-fn nothing_yet(fault: Fault) -> Fault {
-    match (fault.code.happened(), fault.code) {
-        (Happened::No, _) => fault,
-        (Happened::Maybe, Code::AnswerGarbled) => Fault::new(Code::BmcGarbled, fault.said),
-        (Happened::Maybe, _) => Fault::new(Code::BmcUnreachable, fault.said),
-    }
-}
-
-fn asking(ask: Ask, before: Stage, next: Stage) -> String {
-    let what = match ask {
-        Ask::Shutdown => "asking the operating system to shut down",
-        Ask::Cut => "cutting it off",
-        Ask::Start => "switching it on",
-    };
-    let again = if before == next { ", again" } else { "" };
-    format!("power: {what}{again}")
 }
 
 /// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers.
