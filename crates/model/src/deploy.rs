@@ -150,6 +150,36 @@ impl Denied {
 pub const HEARD_EVERY: Duration = Duration::from_secs(3);
 
 impl Deployment {
+    /// One that is wanted from now on, with a token that is good for so long. Nothing is said of it yet.
+    pub fn new(
+        key: Key,
+        machine_id: MachineId,
+        image: Image,
+        opened_at: Timestamp,
+        token: Duration,
+    ) -> Self {
+        Self {
+            key,
+            hostname: machine_id.as_str().to_string(),
+            machine_id,
+            macs: Vec::new(),
+            image,
+            user: String::new(),
+            authorized_keys: Vec::new(),
+            root_disk: String::new(),
+            opened_at,
+            token_until: opened_at + token,
+            stage: Stage::Wanted,
+            asked_at: None,
+            session: None,
+            heard_at: None,
+            done: 0,
+            total: 0,
+            said: String::new(),
+            host_keys: Vec::new(),
+        }
+    }
+
     /// Whether anything may still happen under it.
     pub const fn open(&self) -> bool {
         !matches!(self.stage, Stage::Finished | Stage::Closed)
@@ -301,26 +331,11 @@ mod tests {
     fn wanted() -> Deployment {
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
         let body = Body::Disk { format: DiskFormat::Raw, file };
-        Deployment {
-            key: Key::new(&RunId::trusted("op-1"), "repave-os", 1),
-            machine_id: MachineId::trusted("m-1"),
-            macs: vec![MAC.into()],
-            image: Image { name: "debian-12".into(), body, created_at: at(0) },
-            hostname: "m-1".into(),
-            user: "root".into(),
-            authorized_keys: Vec::new(),
-            root_disk: String::new(),
-            opened_at: at(0),
-            token_until: at(100),
-            stage: Stage::Wanted,
-            asked_at: None,
-            session: None,
-            heard_at: None,
-            done: 0,
-            total: 0,
-            said: String::new(),
-            host_keys: Vec::new(),
-        }
+        let image = Image { name: "debian-12".into(), body, created_at: at(0) };
+        let (key, machine) =
+            (Key::new(&RunId::trusted("op-1"), "repave-os", 1), MachineId::trusted("m-1"));
+        let one = Deployment::new(key, machine, image, at(0), Duration::from_secs(100));
+        Deployment { macs: vec![MAC.into()], ..one }
     }
 
     fn claim(session: &str, mac: &str) -> Claim {

@@ -245,12 +245,13 @@ impl Work for DoSteer {
 mod tests {
     use super::*;
     use crate::vault::Cipher;
-    use model::deploy::{ReportStep, Stage};
+    use model::deploy::ReportStep;
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, Body, DiskFormat, Image};
     use providers::keeper::{Keeper, Note};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicI64, Ordering};
+    use std::time::Duration;
     use store::{Options, Store};
 
     const MAC: &str = "52:54:00:00:00:01";
@@ -263,26 +264,10 @@ mod tests {
         let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
         let body = Body::Disk { format: DiskFormat::Raw, file };
         let now = Timestamp::from_millis(0);
-        Deployment {
-            key: key(attempt),
-            machine_id: MachineId::trusted(machine),
-            macs: vec![MAC.into()],
-            image: Image { name: "debian-12".into(), body, created_at: now },
-            hostname: machine.into(),
-            user: "root".into(),
-            authorized_keys: Vec::new(),
-            root_disk: String::new(),
-            opened_at: now,
-            token_until: Timestamp::from_millis(60_000),
-            stage: Stage::Wanted,
-            asked_at: None,
-            session: None,
-            heard_at: None,
-            done: 0,
-            total: 0,
-            said: String::new(),
-            host_keys: Vec::new(),
-        }
+        let image = Image { name: "debian-12".into(), body, created_at: now };
+        let machine = MachineId::trusted(machine);
+        let one = Deployment::new(key(attempt), machine, image, now, Duration::from_secs(60));
+        Deployment { macs: vec![MAC.into()], ..one }
     }
 
     struct Scene {

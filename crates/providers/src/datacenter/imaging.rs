@@ -265,27 +265,14 @@ impl Work<'_> {
                         add them with `farrier machine update`";
             return Err(Fault::new(Code::NotSupported, said));
         }
-        let (user, key) = self.at.hosts.owner(target).await?;
-        let opened_at = now();
+        let (user, public) = self.at.hosts.owner(target).await?;
+        let (key, machine_id) = (order.key.clone(), target.machine_id.clone());
         Ok(Deployment {
-            key: order.key.clone(),
-            machine_id: target.machine_id.clone(),
             macs,
-            image,
-            hostname: target.machine_id.as_str().to_string(),
             user,
-            authorized_keys: key.into_iter().collect(),
+            authorized_keys: public.into_iter().collect(),
             root_disk: target.spec.root_disk.clone(),
-            opened_at,
-            token_until: opened_at + imaging.token,
-            stage: Stage::Wanted,
-            asked_at: None,
-            session: None,
-            heard_at: None,
-            done: 0,
-            total: 0,
-            said: String::new(),
-            host_keys: Vec::new(),
+            ..Deployment::new(key, machine_id, image, now(), imaging.token)
         })
     }
 

@@ -78,34 +78,19 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::deploy::{Deployment, Stage};
+    use model::deploy::Deployment;
     use model::effect::Key;
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, DiskFormat, Image};
     use model::time::Timestamp;
+    use std::time::Duration;
 
     fn boot(body: Body) -> Boot {
         let now = Timestamp::default();
-        let deployment = Deployment {
-            key: Key::new(&RunId::trusted("op-1"), "repave-os", 1),
-            machine_id: MachineId::trusted("m-1"),
-            macs: Vec::new(),
-            image: Image { name: "mine".into(), body, created_at: now },
-            hostname: "node-1".into(),
-            user: "root".into(),
-            authorized_keys: Vec::new(),
-            root_disk: String::new(),
-            opened_at: now,
-            token_until: now,
-            stage: Stage::Wanted,
-            asked_at: None,
-            session: None,
-            heard_at: None,
-            done: 0,
-            total: 0,
-            said: String::new(),
-            host_keys: Vec::new(),
-        };
+        let key = Key::new(&RunId::trusted("op-1"), "repave-os", 1);
+        let image = Image { name: "mine".into(), body, created_at: now };
+        let one = Deployment::new(key, MachineId::trusted("m-1"), image, now, Duration::ZERO);
+        let deployment = Deployment { hostname: "node-1".into(), ..one };
         Boot { deployment, token: "t0k".into() }
     }
 

@@ -6,6 +6,7 @@ use model::effect::Key;
 use model::id::MachineId;
 use model::id::RunId;
 use model::image::{Artifact, Body, DiskFormat, Image};
+use std::time::Duration;
 use store::{CredentialRow, DeploymentRow, IdentityRow, LockoutRow, NoteRow, Shown, StoreError};
 
 on_both!(
@@ -152,26 +153,9 @@ fn image(name: &str) -> Image {
 }
 
 fn wanted(attempt: u32, machine: &str, macs: &[&str]) -> Deployment {
-    Deployment {
-        key: key(attempt),
-        machine_id: MachineId::trusted(machine),
-        macs: macs.iter().map(ToString::to_string).collect(),
-        image: image("debian-12"),
-        hostname: machine.into(),
-        user: "root".into(),
-        authorized_keys: Vec::new(),
-        root_disk: String::new(),
-        opened_at: at(1),
-        token_until: at(1_000),
-        stage: Stage::Wanted,
-        asked_at: None,
-        session: None,
-        heard_at: None,
-        done: 0,
-        total: 0,
-        said: String::new(),
-        host_keys: Vec::new(),
-    }
+    let (machine, life) = (MachineId::trusted(machine), Duration::from_secs(1_000));
+    let one = Deployment::new(key(attempt), machine, image("debian-12"), at(1), life);
+    Deployment { macs: macs.iter().map(ToString::to_string).collect(), ..one }
 }
 
 async fn an_image_has_its_name_for_itself(db: Db) {
