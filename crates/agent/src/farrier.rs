@@ -158,13 +158,13 @@ impl Source for Served<'_> {
         match response.status {
             206 => self.part(response, from),
             200 => skip(response.body, from).map_err(again),
-            401 | 403 => {
+            401 | 403 if self.bearer.is_some() => {
                 let body = response.body.read_all(MAX_ANSWER_BYTES, self.farrier.pace.answer);
                 let refusal = body.ok().and_then(|body| serde_json::from_slice(&body).ok());
                 Err(Missed::Refused(refusal.unwrap_or_default()))
             }
             408 | 429 => Err(Missed::Again(format!("{} answered {}", self.url, response.status))),
-            status @ 400..=499 => Err(Missed::Wrong(format!("{} answered {status}", self.url))),
+            status @ 300..=499 => Err(Missed::Wrong(format!("{} answered {status}", self.url))),
             status => Err(Missed::Again(format!("{} answered {status}", self.url))),
         }
     }

@@ -42,6 +42,8 @@ pub struct Deployment {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
+    /// Not yet: the machine is being switched off first, and what still runs on it must not be told anything.
+    Prepared,
     /// The machine is told what to boot.
     Wanted,
     Claimed,
@@ -98,12 +100,16 @@ pub enum ReportStep {
 /// What becomes of it, as its provider decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steer {
+    /// The machine is off: whoever boots next may be told.
+    Arm,
     /// The machine may go and boot what was installed.
     Release,
     /// The new system has answered.
     Finish,
     /// Nothing more may happen under it.
     Close,
+    /// The same, unless the machine was let go already: then it boots the new system.
+    Stop,
 }
 
 /// What the deploy environment is to do next.
@@ -169,7 +175,7 @@ impl Deployment {
             root_disk: String::new(),
             opened_at,
             token_until: opened_at + token,
-            stage: Stage::Wanted,
+            stage: Stage::Prepared,
             asked_at: None,
             session: None,
             heard_at: None,
@@ -195,6 +201,9 @@ impl Deployment {
         if self.session.as_ref() == Some(&claim.session) {
             return if self.open() { Ok(()) } else { Err(Denied::TokenUsed) };
         }
+        if self.stage == Stage::Prepared {
+            return Err(Denied::TokenUnknown);
+        }
         if self.session.is_some() || self.stage != Stage::Wanted {
             return Err(Denied::TokenUsed);
         }
@@ -214,7 +223,9 @@ impl Deployment {
     pub fn hear(&mut self, report: &Report, now: Timestamp) -> (Then, bool) {
         let then = match self.stage {
             Stage::Released => return (Then::Reboot, false),
-            Stage::Wanted | Stage::Finished | Stage::Closed => return (Then::Stop, false),
+            Stage::Prepared | Stage::Wanted | Stage::Finished | Stage::Closed => {
+                return (Then::Stop, false);
+            }
             Stage::Failed(_) => return (Then::GoOn, false),
             Stage::Claimed | Stage::Writing | Stage::Installing | Stage::Installed => Then::GoOn,
         };
@@ -246,11 +257,14 @@ impl Deployment {
     /// Takes the engine's word for how it goes on. False: nothing changed.
     pub fn steer(&mut self, to: Steer) -> bool {
         let next = match to {
+            Steer::Arm if self.stage == Stage::Prepared => Stage::Wanted,
             Steer::Release if self.stage == Stage::Installed => Stage::Released,
-            Steer::Release => return false,
             Steer::Finish if self.open() => Stage::Finished,
             Steer::Close if self.open() => Stage::Closed,
-            Steer::Finish | Steer::Close => return false,
+            Steer::Stop if self.open() && self.stage != Stage::Released => Stage::Closed,
+            Steer::Arm | Steer::Release | Steer::Finish | Steer::Close | Steer::Stop => {
+                return false;
+            }
         };
         self.stage = next;
         true
@@ -335,7 +349,7 @@ mod tests {
         let (key, machine) =
             (Key::new(&RunId::trusted("op-1"), "repave-os", 1), MachineId::trusted("m-1"));
         let one = Deployment::new(key, machine, image, at(0), Duration::from_secs(100));
-        Deployment { macs: vec![MAC.into()], ..one }
+        Deployment { macs: vec![MAC.into()], stage: Stage::Wanted, ..one }
     }
 
     fn claim(session: &str, mac: &str) -> Claim {
@@ -352,6 +366,8 @@ mod tests {
         let mut taken = wanted();
         taken.claim(&claim("a", MAC), at(1)).unwrap();
         let closed = Deployment { stage: Stage::Closed, ..wanted() };
+        let early = Deployment { stage: Stage::Prepared, ..wanted() };
+        assert!(!early.boots(at(1)), "what runs before it was switched off is told nothing");
         let ended = Deployment { stage: Stage::Finished, ..taken.clone() };
         let table = [
             ("first", wanted(), claim("a", MAC), 99, Ok(())),
@@ -365,6 +381,7 @@ mod tests {
             ),
             ("twice", taken.clone(), claim("b", MAC), 2, Err(Denied::TokenUsed)),
             ("the answer was lost", taken.clone(), claim("a", MAC), 200, Ok(())),
+            ("too early", early, claim("a", MAC), 1, Err(Denied::TokenUnknown)),
             ("not wanted any more", closed, claim("a", MAC), 1, Err(Denied::TokenUsed)),
             ("ended", ended, claim("a", MAC), 3, Err(Denied::TokenUsed)),
         ];
@@ -391,6 +408,7 @@ mod tests {
         assert_eq!(told(&mut one, R::Writing, 3, 20), (Stage::Installed, Then::GoOn, true));
         assert!(one.steer(Steer::Release) && !one.steer(Steer::Release));
         assert_eq!(told(&mut one, R::Installed, 200, 30), (Stage::Released, Then::Reboot, false));
+        assert!(!one.steer(Steer::Stop), "it boots the new system");
         assert!(one.steer(Steer::Close) && !one.steer(Steer::Finish));
         assert_eq!(told(&mut one, R::Writing, 200, 31), (Stage::Closed, Then::Stop, false));
     }

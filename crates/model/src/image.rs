@@ -145,6 +145,9 @@ impl Artifact {
 /// Whether a machine without TLS and without a name server can fetch something there.
 pub fn plain_place(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return false };
+    if rest.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return false;
+    }
     let place = rest.split('/').next().unwrap_or_default();
     place.parse::<SocketAddr>().is_ok() || place.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
@@ -211,6 +214,7 @@ mod tests {
             ("d", raw(artifact(Some("https://10.0.0.1/x"))), Some("image.file.url")),
             ("d", raw(artifact(Some("http://"))), Some("image.file.url")),
             ("d", raw(artifact(Some("http://images.example/x"))), Some("image.file.url")),
+            ("d", raw(artifact(Some("http://10.0.0.1/a b"))), Some("image.file.url")),
             ("d", raw(artifact(Some("http://[fd00::1]:80/x"))), None),
             ("d", kernel("console=ttyS0 a={url}/x token={token}"), None),
             ("d", kernel("a={tokn}"), Some("image.cmdline")),

@@ -3,7 +3,7 @@
 //! Every state a machine or a run can be in has an answer here; the matches are closed, so a state
 //! without one does not compile.
 
-use crate::condition::ConditionType;
+use crate::condition::{Condition, ConditionType};
 use crate::effect::Verb;
 use crate::fault::Code;
 use crate::machine::Machine;
@@ -52,13 +52,7 @@ pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> 
         {
             canceled(machine, run)
         }
-        EffectiveState::Maintenance => plain(
-            format!("{id} is in maintenance, as its operator intends; nothing is waiting"),
-            vec![
-                format!("farrier exit-maintenance {id}"),
-                format!("farrier reimage {id} --image ubuntu-2204"),
-            ],
-        ),
+        EffectiveState::Maintenance => in_maintenance(machine),
         EffectiveState::New => plain(
             format!("{id} is new: registered, and never provisioned"),
             vec![
@@ -94,13 +88,54 @@ fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
     }
 }
 
-fn idle(machine: &Machine) -> Explanation {
-    let id = &machine.id;
-    let lost = [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded]
+/// The first of these conditions that is not as it should be.
+fn bad_news(
+    machine: &Machine,
+    looked_at: [ConditionType; 3],
+) -> Option<(ConditionType, &Condition)> {
+    looked_at
         .into_iter()
         .filter_map(|condition| Some((condition, machine.conditions.get(condition)?)))
-        .find(|(condition, known)| condition.bad_news() == Some(known.status));
-    match lost {
+        .find(|(condition, known)| condition.bad_news() == Some(known.status))
+}
+
+/// What is worked on may well be switched off. That its BMC does not talk to us is worth a word all the same.
+fn in_maintenance(machine: &Machine) -> Explanation {
+    let id = &machine.id;
+    let intended = format!("{id} is in maintenance, as its operator intends");
+    let leave = format!("farrier exit-maintenance {id}");
+    let looked_at =
+        [ConditionType::BmcReachable, ConditionType::Degraded, ConditionType::Reachable];
+    let Some((condition, known)) = bad_news(machine, looked_at) else {
+        let image = format!("farrier reimage {id} --image ubuntu-2204");
+        return plain(format!("{intended}; nothing is waiting"), vec![leave, image]);
+    };
+    let fault = Code::parse(&known.reason);
+    let look = match fault {
+        Some(Code::LoginRefused) => format!("farrier bmc unlock {}", machine.spec.bmc_endpoint),
+        Some(code) => format!("farrier fault {}", code.as_str()),
+        None => format!("farrier machine inspect {id}"),
+    };
+    Explanation {
+        headline: format!(
+            "{intended}; {} is {}: {}",
+            condition.as_str(),
+            known.status,
+            known.reason
+        ),
+        since: Some(known.last_transition),
+        failed: known.reason.clone(),
+        fault,
+        next_commands: vec![look, format!("farrier history {id}"), leave],
+        ..Explanation::default()
+    }
+}
+
+fn idle(machine: &Machine) -> Explanation {
+    let id = &machine.id;
+    let looked_at =
+        [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
+    match bad_news(machine, looked_at) {
         None => plain(
             format!("{id} is ready for work: phase READY, nothing active, nothing wrong"),
             vec![format!("farrier get {id}")],

@@ -279,6 +279,7 @@ fn plans(person: &Terminal, dir: &Path) {
 
 /// Power, nodes, and the way to the vendor and back.
 fn power(person: &Terminal) {
+    assert!(person.line("machine power machine-1 status", 0).contains("on"));
     let told = person.line("machine power machine-1 on", 0);
     for word in ["Type: POWER", "It was on already", "✓ Power changed", "✓ SUCCEEDED"] {
         assert!(told.contains(word), "{word:?} is not in\n{told}");

@@ -13,7 +13,7 @@ use serde_json::Value;
 use store::{DeploymentRow, Result, Shown, Tx, Work};
 
 /// What a machine may boot, and with which token.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Boot {
     pub deployment: Deployment,
     pub token: String,
@@ -245,7 +245,7 @@ impl Work for DoSteer {
 mod tests {
     use super::*;
     use crate::vault::Cipher;
-    use model::deploy::ReportStep;
+    use model::deploy::{ReportStep, Stage};
     use model::id::{MachineId, RunId};
     use model::image::{Artifact, Body, DiskFormat, Image};
     use providers::keeper::{Keeper, Note};
@@ -267,7 +267,7 @@ mod tests {
         let image = Image { name: "debian-12".into(), body, created_at: now };
         let machine = MachineId::trusted(machine);
         let one = Deployment::new(key(attempt), machine, image, now, Duration::from_secs(60));
-        Deployment { macs: vec![MAC.into()], ..one }
+        Deployment { macs: vec![MAC.into()], stage: Stage::Wanted, ..one }
     }
 
     struct Scene {

@@ -115,3 +115,18 @@ fn a_machine_that_cannot_be_reached_says_so() {
     assert!(told.headline.contains("BMCReachable is false: Timeout"), "{}", told.headline);
     assert_eq!((told.since, told.failed.as_str()), (Some(at(3)), "Timeout"));
 }
+
+#[test]
+fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
+    let spec = MachineSpec { bmc_endpoint: "https://10.1.0.7".into(), ..MachineSpec::default() };
+    let mut machine = Machine::new(MachineId::trusted("m-1"), spec, Labels::new(), at(0));
+    machine.phase = Phase::Maintenance;
+    assert!(explain_machine(&machine, None, at(1)).headline.ends_with("nothing is waiting"));
+    let seen = Evidence::new(ConditionType::BmcReachable, false, Code::LoginRefused.as_str());
+    machine.learn(&[seen], at(2));
+    let told = explain_machine(&machine, None, at(3));
+    assert!(told.headline.contains("BMCReachable is false: login-refused"), "{told:#?}");
+    assert_eq!(told.fault, Some(Code::LoginRefused));
+    assert_eq!(told.next_commands[0], "farrier bmc unlock https://10.1.0.7");
+    check_commands(&told, "a refused login");
+}

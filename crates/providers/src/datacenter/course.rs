@@ -6,8 +6,10 @@ use super::orders::{Memo, now};
 use super::power::{self, Ask, Goal, LOOK_EVERY, Move, Patience, Power, Stage};
 use crate::governor::Priority;
 use crate::port::{Journal, Target};
-use model::effect::{Key, Manner};
+use model::effect::{Answer, Key, Manner};
 use model::fault::{Code, Fault, Happened};
+use model::time::{Timestamp, spoken};
+use std::time::Duration;
 
 /// Where power is to be led, and how.
 #[derive(Debug, Clone, Copy)]
@@ -16,7 +18,14 @@ pub(super) struct Course {
     pub manner: Manner,
     /// The host has to answer when it is done.
     pub back: bool,
+    /// When somebody looked last.
+    pub watched: Option<Timestamp>,
 }
+
+/// How often it is written down that somebody looks.
+const WATCH_EVERY: Duration = Duration::from_secs(10);
+/// So long nobody may have looked: within this, power does not go off and come on again by somebody else's hand.
+const MAX_UNWATCHED: Duration = Duration::from_secs(30);
 
 impl Datacenter {
     /// Follows the course until its goal is seen, with notes as the caller keeps them. Once something was asked, a BMC that cannot be
@@ -48,6 +57,7 @@ impl Datacenter {
         note: fn(Course, Stage) -> Memo,
         journal: &Journal,
     ) -> Result<&'static str, Fault> {
+        let mut course = course;
         let Course { goal, manner, .. } = course;
         let begun = |stage: &Stage, fault| match stage {
             Stage::Begun => nothing_yet(fault),
@@ -67,10 +77,22 @@ impl Datacenter {
             }
             let patience = known.as_ref().unwrap_or(&self.settings.patience);
             match power::next(goal, *stage, seen, now(), patience) {
-                Move::Look => tokio::time::sleep(LOOK_EVERY).await,
+                Move::Look => {
+                    if course.watched.is_none_or(|at| now().since(at) >= WATCH_EVERY) {
+                        let seen = Course { watched: Some(now()), ..course };
+                        let (before, after) = (note(course, *stage), note(seen, *stage));
+                        if before != after {
+                            self.amend(key, before, after).await?;
+                        }
+                        course = seen;
+                    }
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
                 Move::Ask(ask, next) => {
                     // On disk before the BMC hears of it.
-                    self.amend(key, note(course, *stage), note(course, next)).await?;
+                    let seen = Course { watched: Some(now()), ..course };
+                    self.amend(key, note(course, *stage), note(seen, next)).await?;
+                    course = seen;
                     journal.line(asking(ask, *stage, next)).await;
                     *stage = next;
                     if let Err(fault) = self.tell(target, ask).await {
@@ -88,6 +110,28 @@ impl Datacenter {
                 Move::Fail(fault) => return Err(fault),
             }
         }
+    }
+
+    /// What became of a course that somebody else has left. A machine that was asked to go off, and is on, may have been off in
+    /// between and have been switched on by a person: who has not watched must not switch it off again.
+    pub(super) async fn unwatched(
+        &self,
+        target: &Target,
+        stage: Stage,
+        watched: Option<Timestamp>,
+    ) -> Result<Answer, Fault> {
+        let (Stage::Shutting(since) | Stage::Cutting(since)) = stage else {
+            return Ok(Answer::UnderWay);
+        };
+        let away = now().since(watched.unwrap_or(since).max(since));
+        if away <= MAX_UNWATCHED || self.read_power(target, Priority::Operator).await? != Power::On
+        {
+            return Ok(Answer::UnderWay);
+        }
+        Ok(Answer::Unknown(format!(
+            "it was asked to go off, nobody looked for {}, and it is on: it may have been off in between",
+            spoken(away)
+        )))
     }
 
     async fn tell(&self, target: &Target, ask: Ask) -> Result<(), Fault> {

@@ -68,6 +68,11 @@ impl Hosts {
         Ok((user, key))
     }
 
+    /// Who was met at the machine's host before.
+    pub async fn known(&self, target: &Target) -> Result<Option<String>, Fault> {
+        self.admittance.known(&peer(&place_of(target)?)).await
+    }
+
     /// Knows the machine's host by this key from now on; with None, by the one it shows first.
     pub async fn introduce(&self, target: &Target, key: Option<&str>) -> Result<(), Fault> {
         let key = key.map(str::parse::<HostKey>).transpose();

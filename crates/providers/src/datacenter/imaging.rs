@@ -5,6 +5,7 @@
 //! the disk, the machine is let go, and the new system must answer over SSH, with the host key that was made for it and
 //! with the stamp of this very attempt. An installer of somebody's own that says nothing is waited for until its system answers.
 
+mod follow;
 mod teller;
 
 use super::Datacenter;
@@ -21,10 +22,8 @@ use model::deploy::{Deployment, Stage, Steer, image_lines};
 use model::effect::{Answer, Manner, NetbootMode, Order, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::image::{Body, Image};
-use model::time::spoken;
 use secrecy::ExposeSecret;
-use std::time::{Duration, Instant};
-use teller::Teller;
+use std::time::Duration;
 
 /// How often one looks how it goes.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -59,13 +58,10 @@ impl Datacenter {
         };
         let work = Work { at: self, imaging, target, order, image, journal };
         match order.verb {
-            Verb::Perform => {
-                let memo = Memo::Image { stage: PowerStage::Begun };
-                match self.begin(&order.key, memo).await? {
-                    None => work.carry_out(PowerStage::Begun).await,
-                    Some(before) => work.go_on(before).await,
-                }
-            }
+            Verb::Perform => match self.begin(&order.key, Leg::FIRST.memo()).await? {
+                None => work.carry_out(Leg::FIRST).await,
+                Some(before) => work.go_on(before).await,
+            },
             Verb::Follow => match self.recall(&order.key).await? {
                 None => Ok(Answer::NeverStarted),
                 Some(before) => work.go_on(before).await,
@@ -89,6 +85,21 @@ impl Datacenter {
     }
 }
 
+/// How far the machine's power is: on its way off, and then on its way on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Leg {
+    stage: PowerStage,
+    on: bool,
+}
+
+impl Leg {
+    const FIRST: Self = Self { stage: PowerStage::Begun, on: false };
+
+    fn memo(self) -> Memo {
+        Memo::Image { stage: self.stage, on: self.on }
+    }
+}
+
 /// One order to put an image on a machine.
 struct Work<'a> {
     at: &'a Datacenter,
@@ -102,10 +113,9 @@ struct Work<'a> {
 impl Work<'_> {
     async fn go_on(&self, before: Remembered) -> Result<Answer, Fault> {
         match before {
-            Remembered::Memo(Memo::Image { stage: PowerStage::Stopped }) | Remembered::Barred => {
-                Err(barred(&self.order.key))
-            }
-            Remembered::Memo(Memo::Image { stage }) => self.carry_out(stage).await,
+            Remembered::Memo(Memo::Image { stage: PowerStage::Stopped, .. })
+            | Remembered::Barred => Err(barred(&self.order.key)),
+            Remembered::Memo(Memo::Image { stage, on }) => self.carry_out(Leg { stage, on }).await,
             Remembered::Memo(
                 Memo::Power { .. }
                 | Memo::Netboot { .. }
@@ -121,7 +131,8 @@ impl Work<'_> {
         match self.at.recall(&self.order.key).await? {
             None
             | Some(
-                Remembered::Barred | Remembered::Memo(Memo::Image { stage: PowerStage::Stopped }),
+                Remembered::Barred
+                | Remembered::Memo(Memo::Image { stage: PowerStage::Stopped, .. }),
             ) => {
                 return Ok(Answer::NeverStarted);
             }
@@ -145,63 +156,84 @@ impl Work<'_> {
     }
 
     /// Closes the deployment, so that nothing more is written. What has been let go already boots the new system, and is
-    /// followed; a machine that is half off is brought back first.
+    /// followed. The boot is put back, and a machine that is half off is brought back.
     async fn stop(&self) -> Result<Answer, Fault> {
         let (at, key) = (self.at, &self.order.key);
         match at.keeper.begin(key, &Note::Barred).await? {
             None | Some(Note::Barred) => return Ok(Answer::Stopped),
             Some(Note::Begun(_)) => {}
         }
-        let stage = match at.recall(key).await? {
-            Some(Remembered::Memo(Memo::Image { stage })) => stage,
+        let mut leg = match at.recall(key).await? {
+            Some(Remembered::Memo(Memo::Image { stage, on })) => Leg { stage, on },
             Some(Remembered::Memo(_) | Remembered::Barred) | None => return Ok(Answer::Stopped),
         };
-        if stage == PowerStage::Begun {
-            let note = |stage| Memo::Image { stage };
-            at.amend(key, note(PowerStage::Begun), note(PowerStage::Stopped)).await?;
+        if leg == Leg::FIRST {
+            let stopped = Leg { stage: PowerStage::Stopped, on: false };
+            at.amend(key, leg.memo(), stopped.memo()).await?;
+            leg = stopped;
         }
-        match at.keeper.deployment(key).await? {
-            Some(one) if one.stage == Stage::Finished => return Ok(Answer::Done(installed(&one))),
-            Some(one) if one.stage == Stage::Released => return self.carry_out(stage).await,
-            Some(_) | None => {}
+        let Some(one) = at.keeper.steer(key, Steer::Stop).await? else {
+            return Ok(Answer::Stopped);
+        };
+        match one.stage {
+            Stage::Finished => return Ok(Answer::Done(installed(&one))),
+            Stage::Released => return self.carry_out(leg).await,
+            Stage::Prepared
+            | Stage::Wanted
+            | Stage::Claimed
+            | Stage::Writing
+            | Stage::Installing
+            | Stage::Installed
+            | Stage::Failed(_)
+            | Stage::Closed => {}
         }
-        if let Some(one) = at.keeper.steer(key, Steer::Close).await?
-            && one.session.is_some()
-        {
+        if one.session.is_some() {
             let how_far =
                 format!("image: stopped at {} %; the disk holds half of it", one.percent());
             self.journal.line(how_far).await;
         }
-        match stage {
-            PowerStage::Begun | PowerStage::Stopped | PowerStage::Done => {}
-            PowerStage::Shutting(_) | PowerStage::Cutting(_) | PowerStage::Starting(_) => {
-                self.cycle(&mut stage.clone()).await?;
-            }
+        self.put_boot_back(&one).await?;
+        if leg.stage != PowerStage::Stopped {
+            self.off_and_on(&mut leg).await?;
         }
         Ok(Answer::Stopped)
     }
 
+    /// Nobody is to boot what is not wanted any more, neither from the network nor from a disc.
+    async fn put_boot_back(&self, wanted: &Deployment) -> Result<(), Fault> {
+        if let Some(url) = self.disc(wanted).await? {
+            self.at.take_disc_out(self.target, &url).await?;
+        }
+        self.boot_from(NetbootMode::Disk).await
+    }
+
     /// Goes on from wherever it is. A failure that is one for certain closes the deployment: whatever the machine still does, it
     /// does not do in our name.
-    async fn carry_out(&self, stage: PowerStage) -> Result<Answer, Fault> {
-        let ended = self.see_through(stage).await;
+    async fn carry_out(&self, leg: Leg) -> Result<Answer, Fault> {
+        let ended = self.see_through(leg).await;
         if let Err(fault) = &ended
             && fault.code.happened() == Happened::No
         {
-            self.at.keeper.steer(&self.order.key, Steer::Close).await.map_err(out_of_sight)?;
+            let closed = self.at.keeper.steer(&self.order.key, Steer::Close).await;
+            if let Some(one) = closed.map_err(out_of_sight)?
+                && let Err(also) = self.put_boot_back(&one).await
+            {
+                self.journal.line(format!("boot: could not be put back: {}", also.said)).await;
+            }
         }
         ended
     }
 
-    async fn see_through(&self, mut stage: PowerStage) -> Result<Answer, Fault> {
-        let wanted = self.wanted(stage).await?;
+    async fn see_through(&self, mut leg: Leg) -> Result<Answer, Fault> {
+        let wanted = self.wanted(leg).await?;
         match wanted.stage {
             Stage::Finished => return Ok(Answer::Done(installed(&wanted))),
             Stage::Closed => {
                 let said = format!("the deployment of {} was closed", self.order.key);
                 return Err(Fault::new(Code::EffectFailed, said));
             }
-            Stage::Wanted
+            Stage::Prepared
+            | Stage::Wanted
             | Stage::Claimed
             | Stage::Writing
             | Stage::Installing
@@ -209,13 +241,41 @@ impl Work<'_> {
             | Stage::Released
             | Stage::Failed(_) => {}
         }
-        if stage == PowerStage::Begun {
+        if leg == Leg::FIRST {
             self.point_boot(&wanted).await?;
         }
-        if stage != PowerStage::Done {
-            self.cycle(&mut stage).await?;
-        }
+        self.off_and_on(&mut leg).await?;
         self.follow(&wanted).await.map_err(out_of_sight)
+    }
+
+    /// Off, and on again. Only in between is the deployment armed: what runs before it was switched off is told nothing.
+    async fn off_and_on(&self, leg: &mut Leg) -> Result<(), Fault> {
+        let key = &self.order.key;
+        if !leg.on {
+            let note = |_, stage| Memo::Image { stage, on: false };
+            self.lead(Goal::Off, &mut leg.stage, note).await?;
+            self.at.keeper.steer(key, Steer::Arm).await.map_err(out_of_sight)?;
+            let next = Leg { stage: PowerStage::Begun, on: true };
+            self.at.amend(key, leg.memo(), next.memo()).await?;
+            *leg = next;
+        }
+        if leg.stage == PowerStage::Done {
+            return Ok(());
+        }
+        let note = |_, stage| Memo::Image { stage, on: true };
+        self.lead(Goal::On, &mut leg.stage, note).await.map_err(out_of_sight)
+    }
+
+    async fn lead(
+        &self,
+        goal: Goal,
+        stage: &mut PowerStage,
+        note: fn(Course, PowerStage) -> Memo,
+    ) -> Result<(), Fault> {
+        let manner = Manner::CONFIGURED;
+        let course = Course { goal, manner, back: false, watched: None };
+        let key = &self.order.key;
+        self.at.follow_course(self.target, key, course, stage, note, self.journal).await.map(drop)
     }
 
     async fn follow(&self, wanted: &Deployment) -> Result<Answer, Fault> {
@@ -226,24 +286,14 @@ impl Work<'_> {
         self.until_back(wanted).await
     }
 
-    async fn cycle(&self, stage: &mut PowerStage) -> Result<(), Fault> {
-        let note = |_, stage| Memo::Image { stage };
-        let key = &self.order.key;
-        let (goal, manner, back) = (Goal::Cycle, Manner::CONFIGURED, false);
-        let course = Course { goal, manner, back };
-        let ended =
-            self.at.follow_course(self.target, key, course, stage, note, self.journal).await;
-        ended.map(drop)
-    }
-
     /// The deployment of this key, wanted now if it was not before.
-    async fn wanted(&self, stage: PowerStage) -> Result<Deployment, Fault> {
+    async fn wanted(&self, leg: Leg) -> Result<Deployment, Fault> {
         if let Some(known) = self.at.keeper.deployment(&self.order.key).await? {
             return Ok(known);
         }
         let key = &self.order.key;
         let wanted = self.new_deployment().await?;
-        let note = value(key, Memo::Image { stage })?;
+        let note = value(key, leg.memo())?;
         let opened = self.at.keeper.want(&wanted, &note).await?;
         let slept = || {
             let said = format!("another worker has gone on with {key}, or stopped it");
@@ -300,144 +350,6 @@ impl Work<'_> {
         }
         let token = self.at.keeper.token(&wanted.key).await?;
         Ok(Some(format!("{}/netboot/{}/disc.iso", self.imaging.url, token.expose_secret())))
-    }
-
-    /// Follows the deploy environment until the machine is let go to boot what was installed.
-    async fn until_installed(&self) -> Result<(), Fault> {
-        let began = Instant::now();
-        let mut teller = Teller::default();
-        loop {
-            let one = self.look().await?;
-            if let Some(line) = teller.line(&one) {
-                self.journal.line(line).await;
-            }
-            match one.stage {
-                Stage::Wanted if began.elapsed() > self.imaging.boot => {
-                    return Err(self.never_booted(&one));
-                }
-                Stage::Claimed | Stage::Writing | Stage::Installing
-                    if one
-                        .heard_at
-                        .is_some_and(|heard| now().since(heard) > self.imaging.silence) =>
-                {
-                    return Err(self.silent(&one));
-                }
-                Stage::Wanted | Stage::Claimed | Stage::Writing | Stage::Installing => {}
-                Stage::Installed => self.let_go(&one).await?,
-                Stage::Released | Stage::Finished => return Ok(()),
-                Stage::Failed(trouble) => return Err(trouble.fault(&one.said)),
-                Stage::Closed => {
-                    return Err(Fault::new(Code::EffectFailed, "the deployment was closed"));
-                }
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
-
-    /// Waits until what is to be booted has been fetched, which is the last that is heard of an installer that says nothing.
-    async fn until_fetched(&self, wanted: &Deployment) -> Result<(), Fault> {
-        let began = Instant::now();
-        loop {
-            let one = self.look().await?;
-            let elsewhere = wanted.image.body.artifacts().iter().all(|file| file.url.is_some());
-            if one.asked_at.is_some() || elsewhere {
-                self.journal.line("image: fetched; its installer says nothing more").await;
-                self.at.hosts.introduce(self.target, None).await?;
-                return Ok(());
-            }
-            if began.elapsed() > self.imaging.boot {
-                return Err(self.never_booted(&one));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
-
-    async fn look(&self) -> Result<Deployment, Fault> {
-        let found = self.at.keeper.deployment(&self.order.key).await?;
-        found.ok_or_else(|| Fault::new(Code::RecordUnreadable, "the deployment is gone"))
-    }
-
-    /// Back to the disk, whose host key is known from now on; then the machine may go.
-    async fn let_go(&self, one: &Deployment) -> Result<(), Fault> {
-        let limit = self.at.settings.call;
-        let back =
-            async |bmc: &super::controller::Controller| bmc.boot_from(NetbootMode::Disk).await;
-        let seen = self.at.bmcs.call(self.target, Priority::Operator, limit, back).await?;
-        self.journal.line(format!("boot: the BMC shows {seen}")).await;
-        let key = one.host_keys.first().map(String::as_str);
-        self.at.hosts.introduce(self.target, key).await?;
-        self.at.keeper.steer(&self.order.key, Steer::Release).await.map(drop)
-    }
-
-    /// Waits for the new system, and sees that it is the right one.
-    async fn until_back(&self, wanted: &Deployment) -> Result<Answer, Fault> {
-        let began = Instant::now();
-        self.journal.line("image: waiting for the new system to answer").await;
-        loop {
-            let fault = match self.answers(wanted).await {
-                Ok(()) => break,
-                Err(fault) => fault,
-            };
-            // What refuses us now refuses us in a minute, and counts.
-            let refused = matches!(fault.code, Code::LoginRefused | Code::CredentialMissing);
-            if refused || began.elapsed() > self.imaging.boot {
-                let waited = spoken(began.elapsed());
-                let said = format!(
-                    "{} was installed, and its system did not come back within {waited}: {}",
-                    wanted.image.name, fault.said
-                );
-                return Err(Fault::new(Code::SystemNotBack, said));
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        if let Some(url) = self.disc(wanted).await? {
-            self.at.take_disc_out(self.target, &url).await?;
-        }
-        let one = self.at.keeper.steer(&self.order.key, Steer::Finish).await?;
-        Ok(Answer::Done(installed(one.as_ref().unwrap_or(wanted))))
-    }
-
-    async fn answers(&self, wanted: &Deployment) -> Result<(), Fault> {
-        let said = self.stamp_there().await?;
-        if !wanted.image.body.phones_home() || said.trim_end() == wanted.stamp().trim_end() {
-            return Ok(());
-        }
-        let said = match said.trim() {
-            "" => "it answers and does not say which image it is".to_string(),
-            other => format!("it answers as another image: {}", other.replace('\n', ", ")),
-        };
-        Err(Fault::new(Code::ReadBackDiffers, said))
-    }
-
-    /// What the system that answers now says of its image; empty when it says nothing.
-    async fn stamp_there(&self) -> Result<String, Fault> {
-        let host = self.at.hosts.connect(self.target).await?;
-        let output = host.run(READ_STAMP, b"", ASK_LIMIT).await?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-
-    fn never_booted(&self, one: &Deployment) -> Fault {
-        let waited = spoken(self.imaging.boot);
-        let said = match one.asked_at {
-            None => format!(
-                "the machine was switched on and never asked {} what to boot within {waited}",
-                self.imaging.url
-            ),
-            Some(_) => {
-                format!("the machine was told what to boot and said nothing more within {waited}")
-            }
-        };
-        Fault::new(Code::NetbootSilent, said)
-    }
-
-    fn silent(&self, one: &Deployment) -> Fault {
-        let silent = spoken(self.imaging.silence);
-        let said = format!(
-            "the deploy environment has said nothing for {silent}; it was at {} % ({})",
-            one.percent(),
-            one.said
-        );
-        Fault::new(Code::DeploySilent, said)
     }
 }
 

@@ -2,7 +2,10 @@
 //! machinery, so that what such a machine lacks is refused before a run begins.
 
 use super::Datacenter;
+use super::power::Power;
+use crate::inspect::{Inspection, Inspector};
 use crate::port::{Journal, Provider, Target};
+use crate::redfish::LogEntry;
 use async_trait::async_trait;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order};
@@ -60,6 +63,25 @@ impl Provider for IpmiOnly {
 
     fn hindrance(&self, target: &Target) -> Option<String> {
         self.0.hindrance(&by_ipmi(target))
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspector> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Inspector for IpmiOnly {
+    async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
+        self.0.inspect(&by_ipmi(target)).await
+    }
+
+    async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
+        self.0.event_log(&by_ipmi(target), count).await
+    }
+
+    async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
+        self.0.power_now(&by_ipmi(target)).await
     }
 }
 

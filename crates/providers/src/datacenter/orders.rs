@@ -29,6 +29,9 @@ pub(super) enum Memo {
         /// The host answered before, and has to answer afterwards.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         back: bool,
+        /// When somebody looked last.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        watched: Option<Timestamp>,
     },
     Netboot {
         mode: NetbootMode,
@@ -44,6 +47,9 @@ pub(super) enum Memo {
     /// How far the power course is that boots the machine into it; the rest is in the deployment.
     Image {
         stage: Stage,
+        /// It was seen off, and is on its way on.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        on: bool,
     },
     Drain {
         stage: Draining,
@@ -138,10 +144,13 @@ impl Datacenter {
             (Verb::Inquire, Task::Power(_) | Task::Netboot(_)) => {
                 Ok(match self.recall(&order.key).await? {
                     None | Some(Remembered::Barred) => Answer::NeverStarted,
-                    Some(Remembered::Memo(Memo::Power { stage: Stage::Done, goal, back }))
-                        if !back || host_answers(target).await =>
-                    {
+                    Some(Remembered::Memo(Memo::Power {
+                        stage: Stage::Done, goal, back, ..
+                    })) if !back || host_answers(target).await => {
                         Answer::Done(reached(goal, "it was seen before"))
+                    }
+                    Some(Remembered::Memo(Memo::Power { stage, watched, .. })) => {
+                        self.unwatched(target, stage, watched).await?
                     }
                     Some(Remembered::Memo(_)) => Answer::UnderWay,
                 })
@@ -173,8 +182,8 @@ impl Datacenter {
                 let said = format!("{} was stopped before it began", order.key);
                 Err(Fault::new(Code::EffectFailed, said))
             }
-            Remembered::Memo(Memo::Power { goal, stage, back }) => {
-                let course = Course { goal, manner: manner_of(&order.effect), back };
+            Remembered::Memo(Memo::Power { goal, stage, back, watched }) => {
+                let course = Course { goal, manner: manner_of(&order.effect), back, watched };
                 self.reboot_or_so(target, order, course, stage, journal).await
             }
             Remembered::Memo(
@@ -256,8 +265,8 @@ impl Datacenter {
             Some(Note::Begun(_)) => {}
         }
         match self.recall(&order.key).await? {
-            Some(Remembered::Memo(Memo::Power { goal, mut stage, back })) => {
-                let course = Course { goal, manner: manner_of(&order.effect), back };
+            Some(Remembered::Memo(Memo::Power { goal, mut stage, back, watched })) => {
+                let course = Course { goal, manner: manner_of(&order.effect), back, watched };
                 match stage {
                     Stage::Begun => {
                         let (before, after) = (noted(course, stage), noted(course, Stage::Stopped));
@@ -303,7 +312,8 @@ impl Datacenter {
 
 /// The note of a course that is a whole order.
 fn noted(course: Course, stage: Stage) -> Memo {
-    Memo::Power { goal: course.goal, stage, back: course.back }
+    let Course { goal, back, watched, .. } = course;
+    Memo::Power { goal, stage, back, watched }
 }
 
 /// A note, read.
@@ -340,7 +350,7 @@ fn reached(goal: Goal, how: &str) -> Outcome {
 }
 
 const fn course(goal: Goal, manner: Manner) -> Task {
-    Task::Power(Course { goal, manner, back: false })
+    Task::Power(Course { goal, manner, back: false, watched: None })
 }
 
 /// How an effect wants power to be switched off.

@@ -294,3 +294,28 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
     }
     assert_eq!(resets(&peer), ["ForceOff", "On"]);
 }
+
+/// It was asked to go off, and nobody looked for an hour. It is on: perhaps it never went off, perhaps somebody switched it on again.
+#[tokio::test]
+async fn what_nobody_watched_is_left_to_a_person() {
+    let (keeper, peer) = (keeper(), on().serve().await);
+    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
+    let hour = 3_600_000_000;
+    for (watched, expected) in [(now() - hour, "nobody looked for 1h 0m"), (now(), "")] {
+        let note = json!({
+            "what": "power", "goal": "cycle", "stage": {"cutting": now() - hour}, "watched": watched});
+        let step = format!("reboot-{watched}");
+        keeper.begin(&key(&step), &Note::Begun(note)).await.unwrap();
+        let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
+        let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+        let order = Order { key: key(&step), verb: Verb::Inquire, effect: REBOOT, logged: 0 };
+        let (journal, _lines) = Journal::new();
+        match replica(&keeper).ask(&target, &order, &journal).await.unwrap() {
+            Answer::Unknown(said) => {
+                assert!(!expected.is_empty() && said.contains(expected), "{said}")
+            }
+            other => assert!(expected.is_empty() && other == Answer::UnderWay, "{other:?}"),
+        }
+    }
+    assert!(resets(&peer).is_empty());
+}

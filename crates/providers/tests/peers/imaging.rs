@@ -170,7 +170,7 @@ async fn a_machine_that_never_boots_is_said_to_be_silent() {
     assert_eq!(fault.code, Code::NetbootSilent, "{fault}");
     assert!(fault.said.contains("never asked http://10.0.0.1:8480"), "{fault}");
     assert_eq!(scene.resets(), ["ForceOff", "On"]);
-    assert_eq!(scene.boot(), "Pxe");
+    assert_eq!(scene.boot(), "None");
     assert_eq!(scene.stage().await, Some(Stage::Closed), "nobody is told to boot it any more");
 
     let scene = Scene::new().await;
@@ -306,4 +306,39 @@ async fn what_cannot_work_is_said_before_anything_is_touched() {
         assert!(fault.said.contains(words), "{fault}");
     }
     assert!(scene.resets().is_empty());
+}
+
+#[tokio::test]
+async fn while_nobody_listened_nobody_was_silent() {
+    let scene = Scene::new().await;
+    let dies = async {
+        scene.when(wanted, claim).await;
+        scene.when(|_| true, says(ReportStep::Writing, 10, "writing")).await;
+    };
+    tokio::select! {
+        ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
+        () = dies => {}
+    }
+    // Longer than the deploy environment may be silent; it could tell nobody.
+    tokio::time::sleep(Duration::from_millis(2_000)).await;
+    let goes_on = async {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        let broken = says(ReportStep::Failed(Trouble::ImageBroken), 0, "not a disk");
+        scene.when(|_| true, broken).await;
+    };
+    let (fault, ()) = tokio::join!(scene.ask(Verb::Follow), goes_on);
+    assert_eq!(fault.unwrap_err().code, Code::InstallFailed, "it was heard, and not given up");
+}
+
+#[tokio::test]
+async fn what_is_stopped_does_not_boot_from_the_network() {
+    let scene = Scene::new().await;
+    tokio::select! {
+        ended = scene.ask(Verb::Perform) => panic!("{ended:?}"),
+        () = scene.when(wanted, |_| {}) => {}
+    }
+    assert_eq!(scene.boot(), "Pxe");
+    assert_eq!(scene.ask(Verb::Stop).await, Ok(Answer::Stopped));
+    assert_eq!(scene.boot(), "None");
+    assert_eq!(scene.resets(), ["ForceOff", "On"], "it is on, and was not switched off again");
 }

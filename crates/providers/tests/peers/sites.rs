@@ -266,7 +266,8 @@ impl Site {
                         fs::write(&stamp, one.stamp()).unwrap();
                         return;
                     }
-                    Stage::Writing
+                    Stage::Prepared
+                    | Stage::Writing
                     | Stage::Installing
                     | Stage::Installed
                     | Stage::Failed(_)

@@ -106,8 +106,8 @@ impl Datacenter {
                 ..defaults.patience
             },
             call: Duration::from_millis(self.call_ms),
-            // A run that waits for a look to end must have time left for itself.
-            poll: defaults.poll.min(Duration::from_millis(self.call_ms / 3)),
+            // A run that waits for a look at power and one at the parts must have half its time left for itself.
+            poll: defaults.poll.min(Duration::from_millis(self.call_ms / 6)),
             governor: governor::Settings {
                 per_bmc: self.calls_per_bmc,
                 at_once: self.calls_at_once,

@@ -6,7 +6,7 @@ use model::refusal::Refusal;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::fs::{self, File};
 use tokio::io::AsyncWriteExt;
 
@@ -65,12 +65,8 @@ impl Artifacts {
         expected: &str,
         pieces: impl Stream<Item = Result<Vec<u8>, E>>,
     ) -> Result<Artifact, NotTaken<E>> {
-        let part = PartFile(self.dir.join(format!(
-            "{PART}{}-{}",
-            std::process::id(),
-            PARTS.fetch_add(1, Ordering::Relaxed)
-        )));
-        let (sha256, size) = write(&part.0, pieces).await?;
+        let (part, file) = self.part().await.map_err(no_space)?;
+        let (sha256, size) = write(file, pieces).await?;
         let wrong = |said: String| {
             NotTaken::Refused(Refusal::invalid("sha256", said, "upload it again, or correct it"))
         };
@@ -83,6 +79,20 @@ impl Artifacts {
         fs::rename(&part.0, self.dir.join(&sha256)).await.map_err(no_space)?;
         sync_dir(&self.dir).await.map_err(no_space)?;
         Ok(Artifact { sha256, size, url: None })
+    }
+
+    /// A new file of our own: replicas share the folder, and in containers all of them may have the same process id.
+    async fn part(&self) -> std::io::Result<(PartFile, File)> {
+        loop {
+            let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+            let count = PARTS.fetch_add(1, Ordering::Relaxed);
+            let path = self.dir.join(format!("{PART}{}-{since:x}-{count}", std::process::id()));
+            match File::create_new(&path).await {
+                Ok(file) => return Ok((PartFile(path), file)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Removes a file that no image has any more.
@@ -106,10 +116,9 @@ impl Drop for PartFile {
 }
 
 async fn write<E>(
-    path: &Path,
+    mut file: File,
     pieces: impl Stream<Item = Result<Vec<u8>, E>>,
 ) -> Result<(String, u64), NotTaken<E>> {
-    let mut file = File::create_new(path).await.map_err(no_space)?;
     let mut digest = Sha256::new();
     let mut size = 0;
     let mut pieces = std::pin::pin!(pieces);

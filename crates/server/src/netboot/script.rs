@@ -7,6 +7,9 @@ use model::image::Body;
 /// How often a machine asks again before it boots from its disk: Farrier may be starting again.
 const TRIES: [&str; 3] = ["a", "b", "c"];
 
+/// How often a machine tries to fetch what it was told to boot, 3 s apart.
+const MAX_FETCHES: u32 = 60;
+
 /// For every machine: ask on with the MAC address of the card it boots from; who is not wanted boots from its disk.
 pub fn first(url: &str) -> String {
     let mut script = String::from("#!ipxe\n");
@@ -57,7 +60,7 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
         Body::Iso { .. } => {}
     }
     let mut script = format!(
-        "#!ipxe\necho Farrier: {} boots {what} for {}\n:kernel\n\
+        "#!ipxe\necho Farrier: {} boots {what} for {}\nset tries:int32 0\n:kernel\n\
          kernel {url}/netboot/{token}/kernel {} || goto again_kernel\n",
         deployment.machine_id,
         deployment.key,
@@ -68,11 +71,19 @@ pub fn of(settings: &Netboot, boot: &Boot, mac: &str) -> String {
             ":initrd\ninitrd --name initrd {url}/netboot/{token}/initrd || goto again_initrd\n"
         );
     }
-    script += "boot\n:again_kernel\nsleep 3\ngoto kernel\n";
+    script += "boot\n";
+    script += &again("kernel");
     if initrd {
-        script += ":again_initrd\nsleep 3\ngoto initrd\n";
+        script += &again("initrd");
     }
     script
+}
+
+/// Fetches it once more: Farrier may be starting again. Not for ever: it may have been told not to give it out any more.
+fn again(what: &str) -> String {
+    format!(
+        ":again_{what}\ninc tries\niseq ${{tries}} {MAX_FETCHES} && exit ||\nsleep 3\ngoto {what}\n"
+    )
 }
 
 #[cfg(test)]

@@ -5,17 +5,17 @@ use model::image::Body;
 use model::machine::MAX_MACS;
 use model::refusal::Refusal;
 use model::text;
+use providers::ssh::HostKey;
 use serde::{Deserialize, Serialize};
 
 /// The most of what a machine says of itself that is kept.
 const MAX_SAID: usize = 1_000;
 const MAX_HOST_KEYS: usize = 8;
-const MAX_HOST_KEY: usize = 1_000;
 /// Where the image is fetched that Farrier has.
 const IMAGE_PATH: &str = "/deploy/image";
 
 /// Who asks to carry a deployment out.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 pub struct Claimed {
     pub token: String,
     pub session: String,
@@ -117,9 +117,17 @@ impl Reported {
             }
         };
         let said = self.said.chars().filter(|c| !c.is_control()).take(MAX_SAID).collect();
-        let sound = |key: &String| key.len() <= MAX_HOST_KEY;
-        let host_keys = self.host_keys.into_iter().filter(sound).take(MAX_HOST_KEYS).collect();
+        let keys = self.host_keys.into_iter().take(MAX_HOST_KEYS);
+        let host_keys = keys.map(host_key).collect::<Result<_, _>>()?;
         Ok(Report { step, done: self.done, total: self.total, said, host_keys })
+    }
+}
+
+/// A key as it stands in a `.pub` file. What nobody could ever show must not be waited for.
+fn host_key(line: String) -> Result<String, Refusal> {
+    match line.parse::<HostKey>() {
+        Ok(key) => Ok(key.to_string()),
+        Err(said) => Err(Refusal::invalid("host_keys", said, "send the line of the .pub file")),
     }
 }
 
@@ -162,9 +170,13 @@ mod tests {
         let report = serde_json::from_value::<Reported>(told).unwrap().report().unwrap();
         assert_eq!(report.said.len(), MAX_SAID);
         assert_eq!(report.step, ReportStep::Failed(Trouble::InstallFailed));
-        let told = serde_json::json!({ "stage": "dancing" });
-        let refusal = serde_json::from_value::<Reported>(told).unwrap().report().unwrap_err();
-        assert_eq!(refusal.field.as_deref(), Some("stage"));
+        for (told, field) in [
+            (serde_json::json!({ "stage": "dancing" }), "stage"),
+            (serde_json::json!({ "stage": "installed", "host_keys": ["garbage"] }), "host_keys"),
+        ] {
+            let refusal = serde_json::from_value::<Reported>(told).unwrap().report().unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some(field));
+        }
     }
 
     #[test]

@@ -155,7 +155,8 @@ fn image(name: &str) -> Image {
 fn wanted(attempt: u32, machine: &str, macs: &[&str]) -> Deployment {
     let (machine, life) = (MachineId::trusted(machine), Duration::from_secs(1_000));
     let one = Deployment::new(key(attempt), machine, image("debian-12"), at(1), life);
-    Deployment { macs: macs.iter().map(ToString::to_string).collect(), ..one }
+    let macs = macs.iter().map(ToString::to_string).collect();
+    Deployment { macs, stage: Stage::Wanted, ..one }
 }
 
 async fn an_image_has_its_name_for_itself(db: Db) {

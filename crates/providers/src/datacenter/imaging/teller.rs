@@ -35,7 +35,8 @@ impl Teller {
             Stage::Installed if news => "image: installed".into(),
             Stage::Released if news => "image: the machine boots from its disk".into(),
             Stage::Failed(_) if news => format!("image: failed: {}", one.said),
-            Stage::Wanted
+            Stage::Prepared
+            | Stage::Wanted
             | Stage::Claimed
             | Stage::Writing
             | Stage::Installing
