@@ -48,7 +48,7 @@ impl Tx {
 
     /// Whether an open one is about this image.
     pub async fn image_in_use(&mut self, name: &str) -> Result<bool> {
-        let sql = "SELECT 1 FROM deployments WHERE image = $1 AND is_open = 1 LIMIT 1";
+        let sql = "SELECT key FROM deployments WHERE image = $1 AND is_open = 1 LIMIT 1";
         Ok(self.query_one(sql, values![name]).await?.is_some())
     }
 
