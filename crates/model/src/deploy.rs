@@ -7,7 +7,7 @@
 use crate::effect::Key;
 use crate::fault::{Code, Fault};
 use crate::id::MachineId;
-use crate::image::Image;
+use crate::image::{Body, Image};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -196,6 +196,12 @@ impl Deployment {
         self.stage == Stage::Wanted && now < self.token_until
     }
 
+    /// Whether its files are given to who has the token. A BMC may copy a disc as soon as it is put in, while the machine is still on.
+    pub fn gives_files(&self, now: Timestamp) -> bool {
+        let early = matches!(self.image.body, Body::Iso { .. }) && self.stage == Stage::Prepared;
+        self.boots(now) || (early && now < self.token_until)
+    }
+
     /// Lets whoever has the token carry it out.
     pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<(), Denied> {
         if self.session.as_ref() == Some(&claim.session) {
@@ -334,7 +340,7 @@ impl Trouble {
 mod tests {
     use super::*;
     use crate::id::RunId;
-    use crate::image::{Artifact, Body, DiskFormat};
+    use crate::image::{Artifact, DiskFormat};
 
     const MAC: &str = "52:54:00:00:00:01";
 
@@ -368,6 +374,12 @@ mod tests {
         let closed = Deployment { stage: Stage::Closed, ..wanted() };
         let early = Deployment { stage: Stage::Prepared, ..wanted() };
         assert!(!early.boots(at(1)), "what runs before it was switched off is told nothing");
+        assert!(!early.gives_files(at(1)) && wanted().gives_files(at(1)));
+        let file = Artifact { sha256: "ab".repeat(32), size: 10, url: None };
+        let disc = Image { body: Body::Iso { file }, ..early.image.clone() };
+        let disc = Deployment { image: disc, ..early.clone() };
+        assert!(disc.gives_files(at(1)) && !disc.boots(at(1)), "a disc is put in before");
+        assert!(!disc.gives_files(at(100)));
         let ended = Deployment { stage: Stage::Finished, ..taken.clone() };
         let table = [
             ("first", wanted(), claim("a", MAC), 99, Ok(())),

@@ -32,11 +32,12 @@ impl Vault {
         Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
     }
 
-    /// The deployment whose token this is, while its machine is still to boot.
+    /// The deployment whose token this is, while its files are given out.
     pub async fn booting(&self, token: &str) -> Result<Option<Deployment>> {
         let now = (self.clock)();
         let token = Shown::Token(checksum(token));
-        let found = self.shown(token.clone()).await?.filter(|deployment| deployment.boots(now));
+        let gives = |deployment: &Deployment| deployment.gives_files(now);
+        let found = self.shown(token.clone()).await?.filter(gives);
         match found {
             // A disc is fetched by the BMC piece by piece; the first one is news.
             Some(new) if new.asked_at.is_none() => {
@@ -128,9 +129,11 @@ impl Work for Ask {
 
     async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
         let found = tx.deployment(&self.shown).await?;
-        let Some(mut row) = found.filter(|row| row.deployment.boots(self.now)) else {
-            return Ok(None);
+        let told = |row: &DeploymentRow| match self.shown {
+            Shown::Token(_) => row.deployment.gives_files(self.now),
+            Shown::Key(_) | Shown::Mac(_) | Shown::Session(_) => row.deployment.boots(self.now),
         };
+        let Some(mut row) = found.filter(told) else { return Ok(None) };
         row.deployment.asked_at = Some(self.now);
         tx.update_deployment(&row, self.now).await?;
         Ok(Some(row.deployment))

@@ -342,3 +342,34 @@ async fn what_is_stopped_does_not_boot_from_the_network() {
     assert_eq!(scene.boot(), "None");
     assert_eq!(scene.resets(), ["ForceOff", "On"], "it is on, and was not switched off again");
 }
+
+/// A disc is put in before the machine is switched off, and taken out when it is not wanted any more.
+#[tokio::test]
+async fn a_disc_is_shown_and_taken_out_again() {
+    const DRIVE: &str = "/redfish/v1/Systems/1/VirtualMedia/Cd";
+    let scene = Scene::new().await;
+    let file = Artifact { sha256: "cd".repeat(32), size: 1_000, url: None };
+    let body = Body::Iso { file };
+    scene.keeper.add_image(Image { name: "rescue".into(), body, created_at: now() });
+    let drives = "/redfish/v1/Systems/1/VirtualMedia";
+    scene.world.set(SYSTEM, "/VirtualMedia", json!({ "@odata.id": drives }));
+    scene.world.put_list(drives, &[DRIVE]);
+    let empty = json!({
+        "@odata.id": DRIVE, "Id": "Cd", "MediaTypes": ["CD", "DVD"], "Inserted": false, "Image": null});
+    scene.world.put(DRIVE, empty);
+    let sources = "/Boot/BootSourceOverrideTarget@Redfish.AllowableValues";
+    scene.world.set(SYSTEM, sources, json!(["None", "Pxe", "Hdd", "Cd"]));
+    let target = scene.target();
+    tokio::select! {
+        ended = scene.ask_of(&target, "rescue", Verb::Perform) => panic!("{ended:?}"),
+        () = scene.when(wanted, |_| {}) => {}
+    }
+    let drive = scene.world.get(DRIVE);
+    assert!(drive["Image"].as_str().unwrap().ends_with("/disc.iso"), "{drive}");
+    assert_eq!((&drive["Inserted"], scene.boot().as_str()), (&json!(true), "Cd"));
+    let (stopped, _) = scene.ask_of(&target, "rescue", Verb::Stop).await;
+    assert_eq!(stopped, Ok(Answer::Stopped));
+    assert_eq!(scene.world.get(DRIVE)["Inserted"], json!(false));
+    assert_eq!(scene.boot(), "None");
+    assert_eq!(scene.resets(), ["ForceOff", "On"]);
+}
