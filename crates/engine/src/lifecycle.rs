@@ -5,6 +5,7 @@
 
 use crate::Engine;
 use crate::claims::{cancel_run, start_run};
+use crate::topology;
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
@@ -91,7 +92,11 @@ impl<R: Sight> Work for Advance<R> {
                 Next::Until(at, _) => {
                     return tx.settle_record(&record, self.claim, Some(at), self.now);
                 }
-                Next::Remove(note) => return tx.remove_record(&record, &self.event(&note)),
+                Next::Remove(note) => {
+                    let event = self.event(&note);
+                    tx.remove_record(&record, &event)?;
+                    return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
+                }
                 Next::Become(change) => record = self.become_(tx, &record, *change).await?,
             }
         }

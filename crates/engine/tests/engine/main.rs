@@ -11,6 +11,7 @@ mod gate;
 mod lives;
 mod matrix;
 mod retention;
+mod shelves;
 mod small_print;
 mod workers;
 mod world;
