@@ -4,6 +4,7 @@
 //! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
 
 use model::condition::{ConditionType, Evidence};
+use model::device::power_left;
 use model::effect::{Effect, Facts};
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
@@ -291,6 +292,9 @@ impl Aftermath<'_> {
         let before = record.clone();
         if let Some(facts) = self.facts {
             record.learn(facts);
+        }
+        if let Some(power) = power_left(self.run) {
+            record.learn(&Facts { power: Some(power), ..Facts::default() });
         }
         if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
             record.head_mut().active_run = None;

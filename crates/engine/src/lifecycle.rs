@@ -5,6 +5,7 @@
 
 use crate::Engine;
 use crate::claims::{halt_run, start_run};
+use crate::topology;
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
@@ -116,7 +117,11 @@ impl<R: Sight> Work for Advance<R> {
                 Next::Until(at, _) => {
                     return tx.settle_record(&record, self.claim, Some(at), self.now);
                 }
-                Next::Remove(note) => return tx.remove_record(&record, &self.event(&note)),
+                Next::Remove(note) => {
+                    let event = self.event(&note);
+                    tx.remove_record(&record, &event)?;
+                    return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
+                }
                 // Who lets go of it wakes it.
                 Next::Become(change) if takes_from_another(&record, &change.record) => {
                     return tx.settle_record(&record, self.claim, None, self.now);
