@@ -10,6 +10,7 @@ mod claims;
 pub mod clock;
 mod conduct;
 pub mod hardware;
+mod health;
 mod images;
 mod inventory;
 mod journal;
@@ -28,6 +29,7 @@ pub mod watch;
 mod witness;
 mod worker;
 
+pub use health::HealthTally;
 pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};

@@ -22,6 +22,20 @@ const BATCH: i64 = 500;
 pub type Reported = (TargetId, Reports);
 
 impl Tx {
+    /// Whether there is such an object.
+    pub async fn exists(&mut self, object: &TargetId) -> Result<bool> {
+        let (table, kind) = match object.kind {
+            TargetKind::Machine => ("machines", None),
+            TargetKind::Switch => ("records", Some(SubjectKind::Switch)),
+            TargetKind::PowerShelf => ("records", Some(SubjectKind::PowerShelf)),
+            TargetKind::Rack => ("records", Some(SubjectKind::Rack)),
+        };
+        let key =
+            kind.map_or(object.id.clone(), |kind| SubjectId::new(kind, object.as_str()).key());
+        let sql = format!("SELECT 1 FROM {table} WHERE id = $1");
+        Ok(self.query_one(&sql, values![key]).await?.is_some())
+    }
+
     /// What all sources say of an object.
     pub async fn health(&mut self, object: &TargetId) -> Result<Reports> {
         let sql = "SELECT object_id, source, body FROM health WHERE object_id = $1";

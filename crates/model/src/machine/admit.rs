@@ -7,7 +7,7 @@ use super::{Machine, Phase};
 use crate::condition::ConditionType;
 use crate::effect::{Effect, PowerTo, RmaAction};
 use crate::health::Wish;
-use crate::plan::{RunStep, RunType};
+use crate::plan::{HEALTH_OVERRIDE, RunStep, RunType};
 use crate::refusal::Refusal;
 use crate::target::TargetId;
 
@@ -151,7 +151,11 @@ pub fn admit_by(
         in_phase(machine, &what, allowed_for(&step.effect))?;
     }
     let target = TargetId::from(&machine.id);
-    machine.health.permit(&target, what, wish(run_type, steps), force)
+    machine.health.permit(&target, what, wish(run_type, steps), force).map_err(|refusal| {
+        let anyway =
+            format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON");
+        refusal.next(format!("farrier health get {id}   # or, all the same: {anyway}"))
+    })
 }
 
 /// The one run that a flag lets through is the one that takes it back.
