@@ -8,6 +8,7 @@
 pub mod blast;
 pub mod condition;
 pub mod deploy;
+pub mod device;
 pub mod effect;
 pub mod fault;
 pub mod filter;
