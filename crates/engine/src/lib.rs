@@ -9,6 +9,7 @@ pub mod chance;
 mod claims;
 pub mod clock;
 mod conduct;
+pub mod firmware;
 pub mod hardware;
 mod images;
 mod inventory;

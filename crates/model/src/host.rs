@@ -15,6 +15,21 @@ pub enum HostState {
     FailedFirmwareUpgrade { retry_count: u32, cause: Trouble },
 }
 
+impl HostState {
+    /// The words of the states in which somebody waits for its firmware.
+    pub const UNDER_WAY: [&'static str; 3] =
+        ["CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
+
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::CheckingFirmwareV2 { .. } => "CheckingFirmwareV2",
+            Self::WaitingForRackFirmwareUpgrade => "WaitingForRackFirmwareUpgrade",
+            Self::FailedFirmwareUpgrade { .. } => "FailedFirmwareUpgrade",
+        }
+    }
+}
+
 /// Who owns a reprovisioning: a field, not a prefix.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "owner", rename_all = "snake_case")]
@@ -63,12 +78,7 @@ impl Lifecycle for Host {
     }
 
     fn word(&self) -> &'static str {
-        match self.state {
-            HostState::Ready => "Ready",
-            HostState::CheckingFirmwareV2 { .. } => "CheckingFirmwareV2",
-            HostState::WaitingForRackFirmwareUpgrade => "WaitingForRackFirmwareUpgrade",
-            HostState::FailedFirmwareUpgrade { .. } => "FailedFirmwareUpgrade",
-        }
+        self.state.word()
     }
 
     fn learn(&mut self, facts: &Facts) {

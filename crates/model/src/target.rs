@@ -77,6 +77,14 @@ impl TargetId {
         }
     }
 
+    /// What an id names, as a person reads it: everything but a machine says so at its beginning.
+    pub fn named(id: &str) -> Self {
+        let begins = [("rack-", TargetKind::Rack), ("sw-", TargetKind::Switch)];
+        let begins = begins.into_iter().chain([("ps-", TargetKind::PowerShelf)]);
+        let kind = begins.into_iter().find(|(prefix, _)| id.starts_with(prefix));
+        Self::new(kind.map_or(TargetKind::Machine, |(_, kind)| kind), id)
+    }
+
     pub fn machine(&self) -> Option<MachineId> {
         (self.kind == TargetKind::Machine).then(|| MachineId::trusted(&self.id))
     }

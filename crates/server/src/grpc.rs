@@ -4,6 +4,7 @@ mod admin;
 mod convert;
 mod credentials;
 mod explain;
+mod firmware;
 mod hardware;
 mod images;
 mod machines;
@@ -56,6 +57,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
+        .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -65,7 +67,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 10] = [
+const SERVICES: [&str; 11] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -74,6 +76,7 @@ const SERVICES: [&str; 10] = [
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
+    "farrier.v1.FirmwareService",
     "farrier.v1.HardwareService",
     "farrier.v1.SimulatorService",
 ];

@@ -20,6 +20,8 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Firmware,
+    FirmwareHistory,
 }
 
 impl List {
@@ -34,6 +36,8 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Firmware => "firmware",
+            Self::FirmwareHistory => "firmware-history",
         }
     }
 }
