@@ -9,9 +9,10 @@ use crate::time::brief;
 use proto::v1::{
     admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
-    image_service_client::ImageServiceClient, machine_service_client::MachineServiceClient,
-    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    health_service_client::HealthServiceClient, image_service_client::ImageServiceClient,
+    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
+    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -90,6 +91,7 @@ impl Client {
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
         hardware: HardwareServiceClient;
+        health: HealthServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
     }

@@ -127,13 +127,7 @@ pub(crate) fn busy(target: &TargetId, holder: &RunId) -> Refusal {
 }
 
 pub(crate) fn unknown(target: &TargetId) -> Refusal {
-    let list = match target.kind {
-        TargetKind::Machine => "farrier list",
-        TargetKind::Switch => "farrier switch list",
-        TargetKind::PowerShelf => "farrier power-shelf list",
-        TargetKind::Rack => "farrier rack list",
-    };
-    Refusal::not_found(target.kind.noun(), target, list)
+    Refusal::not_found(target.kind.noun(), target, target.kind.list())
 }
 
 /// Asks a run to stop, as an operator would. One that has ended already is left as it is.

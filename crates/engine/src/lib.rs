@@ -11,6 +11,7 @@ pub mod clock;
 mod conduct;
 pub mod firmware;
 pub mod hardware;
+mod health;
 mod images;
 mod inventory;
 mod journal;
@@ -29,6 +30,7 @@ pub mod watch;
 mod witness;
 mod worker;
 
+pub use health::HealthTally;
 pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};

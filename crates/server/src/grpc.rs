@@ -6,6 +6,7 @@ mod credentials;
 mod explain;
 mod firmware;
 mod hardware;
+mod health;
 mod images;
 mod machines;
 mod operations;
@@ -56,6 +57,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
         .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
+        .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
@@ -67,7 +69,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 11] = [
+const SERVICES: [&str; 12] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -78,6 +80,7 @@ const SERVICES: [&str; 11] = [
     "farrier.v1.ExplainService",
     "farrier.v1.FirmwareService",
     "farrier.v1.HardwareService",
+    "farrier.v1.HealthService",
     "farrier.v1.SimulatorService",
 ];
 

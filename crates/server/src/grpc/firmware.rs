@@ -6,7 +6,7 @@ use super::page::{List, Page};
 use super::status::{failed, refused};
 use engine::firmware::Change;
 use model::firmware::{Applied, Component, DEVICES, Firmware};
-use model::id::{FirmwareId, ObjectId};
+use model::id::FirmwareId;
 use model::refusal::Refusal;
 use model::run::act::Who;
 use model::target::{TargetId, TargetKind};
@@ -91,10 +91,7 @@ impl v1::firmware_service_server::FirmwareService for Doors {
         let asked = request.into_inner();
         let device = match asked.device_id.as_str() {
             "" => None,
-            id => {
-                let id = ObjectId::parse_field(id, "device_id").map_err(refused)?;
-                Some(TargetId::named(id.as_str()))
-            }
+            id => Some(TargetId::parse_field(id, "device_id").map_err(refused)?),
         };
         let page =
             Page::new(List::FirmwareHistory, &asked.device_id, asked.page_size, &asked.page_token)

@@ -22,6 +22,7 @@ pub(super) enum List {
     Images,
     Firmware,
     FirmwareHistory,
+    Health,
 }
 
 impl List {
@@ -38,6 +39,7 @@ impl List {
             Self::Images => "images",
             Self::Firmware => "firmware",
             Self::FirmwareHistory => "firmware-history",
+            Self::Health => "health",
         }
     }
 }
