@@ -3,8 +3,10 @@
 //! A machine, a switch and a power shelf each name the run that works on them or has claimed them. A run on a rack claims every device
 //! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
 
+use crate::hosts;
 use model::condition::Evidence;
 use model::effect::{Effect, Facts};
+use model::host::Host;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
 use model::machine::Machine;
@@ -70,7 +72,8 @@ pub(crate) async fn hold(
     targets.extend(run.spec.claims.iter().cloned());
     targets.sort();
     for target in targets {
-        let is_own = own.is_some_and(|own| own.id == target.id);
+        // A host has the id of its machine, and is not its machine.
+        let is_own = own.is_some_and(|own| own.kind != SubjectKind::Host && own.id == target.id);
         if !is_own {
             name_holder(tx, &target, &run.spec.id, event).await?;
         }
@@ -160,7 +163,8 @@ pub(crate) async fn cancel_run(
 /// What a run acts on, read and locked before the run's own row: the same order everywhere, so that nobody waits in a ring.
 pub(crate) enum Held {
     Nothing,
-    Machine(Box<Machine>),
+    /// With what is known of its firmware, where that changes too.
+    Machine(Box<Machine>, Option<Box<Host>>),
     Switch(Box<Switch>),
     PowerShelf(Box<PowerShelf>),
 }
@@ -187,7 +191,12 @@ impl Aftermath<'_> {
         let loaded = match target.kind {
             TargetKind::Machine => {
                 let id = MachineId::trusted(&target.id);
-                tx.machine_locked(&id).await?.map(|one| Held::Machine(Box::new(one)))
+                // A host comes before its machine, as in its own turn.
+                let host = match self.facts {
+                    Some(_) => tx.record_locked::<Host>(id.as_str()).await?.map(Box::new),
+                    None => None,
+                };
+                tx.machine_locked(&id).await?.map(|one| Held::Machine(Box::new(one), host))
             }
             TargetKind::Switch => {
                 tx.record_locked::<Switch>(&target.id).await?.map(|one| Held::Switch(Box::new(one)))
@@ -205,7 +214,11 @@ impl Aftermath<'_> {
     pub async fn write(&self, tx: &mut Tx, held: Held) -> Result<()> {
         match held {
             Held::Nothing => {}
-            Held::Machine(mut machine) => {
+            Held::Machine(mut machine, host) => {
+                if let Some(facts) = self.facts {
+                    hosts::learn(tx, &machine.id, host.map(|host| *host), facts, self.event)
+                        .await?;
+                }
                 let before = machine.clone();
                 apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
                 if machine != before {
@@ -248,7 +261,9 @@ impl Aftermath<'_> {
                     machine.active_run = next;
                     tx.update_machine(&mut machine, &event)?;
                 }
-                Ok(())
+                // It may wait for what will not come any more.
+                let host = SubjectId::new(SubjectKind::Host, target.as_str());
+                tx.wake(&ObjectId::trusted(host.key()), event.at)
             }
             TargetKind::Switch => release_record::<Switch>(tx, target, id, next, &event).await,
             TargetKind::PowerShelf => {

@@ -12,6 +12,7 @@ mod conduct;
 pub mod firmware;
 pub mod hardware;
 mod health;
+pub mod hosts;
 mod images;
 mod inventory;
 mod journal;

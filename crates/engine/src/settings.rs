@@ -28,6 +28,8 @@ pub struct Settings {
     /// What is believed of what probes see, and when the parts of a machine are looked at.
     pub rhythm: Rhythm,
     pub retention: Retention,
+    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    pub host_firmware_upgrade_retry_interval: Duration,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             probes_at_once: 512,
             rhythm: Rhythm::default(),
             retention: Retention::default(),
+            host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
         }
     }
 }

@@ -7,6 +7,7 @@ mod explain;
 mod firmware;
 mod hardware;
 mod health;
+mod hosts;
 mod images;
 mod machines;
 mod operations;
@@ -59,6 +60,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
         .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
+        .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
@@ -69,7 +71,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 12] = [
+const SERVICES: [&str; 13] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -79,6 +81,7 @@ const SERVICES: [&str; 12] = [
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
     "farrier.v1.FirmwareService",
+    "farrier.v1.HostService",
     "farrier.v1.HardwareService",
     "farrier.v1.HealthService",
     "farrier.v1.SimulatorService",

@@ -3,6 +3,7 @@
 mod act;
 mod adopt;
 mod aftermath;
+mod host;
 mod invariants;
 mod stored;
 mod support;
