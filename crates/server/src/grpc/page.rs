@@ -20,6 +20,8 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Firmware,
+    FirmwareHistory,
     Health,
 }
 
@@ -35,6 +37,8 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Firmware => "firmware",
+            Self::FirmwareHistory => "firmware-history",
             Self::Health => "health",
         }
     }
