@@ -11,7 +11,8 @@ use proto::v1::{
     explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
     image_service_client::ImageServiceClient, machine_service_client::MachineServiceClient,
     operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -86,6 +87,7 @@ impl Client {
         operations: OperationServiceClient;
         plans: PlanServiceClient;
         runs: RunServiceClient;
+        racks: RackServiceClient;
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;

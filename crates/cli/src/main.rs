@@ -21,6 +21,7 @@ mod operation;
 mod output;
 mod plan;
 mod power;
+mod rack;
 mod run;
 mod serve;
 mod sim;
@@ -102,6 +103,7 @@ async fn ask(
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
+        ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

@@ -5,7 +5,7 @@
 //! nothing. What an earlier attempt has brought to its end is not done again.
 
 use crate::Engine;
-use crate::claims::{cancel_run, start_run};
+use crate::claims::{cancel_run, group_of, start_run};
 use futures_util::stream::{self, StreamExt};
 use model::effect::{Answer, Group, Key, Order, Outcome, Part, Verb};
 use model::fault::{Code, Fault};
@@ -54,6 +54,12 @@ impl Engine {
         journal: &Journal,
     ) -> std::result::Result<Answer, Fault> {
         match order.verb {
+            Verb::Perform if !group.unless.is_empty() => {
+                match self.already(whole, order, group, journal).await? {
+                    Some(outcome) => Ok(Answer::Done(outcome)),
+                    None => self.see_through(whole, order, group, journal).await,
+                }
+            }
             Verb::Perform | Verb::Follow => self.see_through(whole, order, group, journal).await,
             Verb::Inquire => {
                 let parts = self.standings(whole, order, group).await?;
@@ -122,6 +128,35 @@ impl Engine {
             };
             // A lost signal costs a little time, never the work.
             let _ = tokio::time::timeout(POLL, heard).await;
+        }
+    }
+
+    /// Whether all that the group is for holds already, and nothing of it was begun.
+    async fn already(
+        &self,
+        whole: &Whole,
+        order: &Order,
+        group: &Group,
+        journal: &Journal,
+    ) -> std::result::Result<Option<Outcome>, Fault> {
+        let parts = self.standings(whole, order, group).await?;
+        if parts.iter().any(|(_, one)| *one != Standing::NotBegun) {
+            return Ok(None);
+        }
+        let wanted = Group { parts: group.unless.clone(), ..group.clone() };
+        match self.observe_parts(order, &wanted, journal).await? {
+            Answer::Done(outcome) => {
+                let said = format!("already so, and nothing was touched: {}", outcome.said);
+                journal.line(said.clone()).await;
+                Ok(Some(Outcome { said, ..outcome }))
+            }
+            Answer::Differs(seen) => {
+                journal.line(format!("to be done: {seen}")).await;
+                Ok(None)
+            }
+            Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped => {
+                Ok(None)
+            }
         }
     }
 
@@ -270,21 +305,65 @@ fn counted(count: usize) -> String {
 /// How the parts of a group stand: the newest run of each, whichever attempt began it. What failed under an earlier attempt is to
 /// begin anew under this one.
 async fn read_parts(tx: &mut Tx, key: &Key, group: &Group) -> Result<Standings> {
-    let targets: Vec<String> = group.parts.iter().map(|part| part.target.key()).collect();
     let mut known: BTreeMap<String, Standing> = BTreeMap::new();
-    for (index, key) in key.attempts().iter().enumerate() {
-        let earlier = index > 0;
-        for run in tx.runs_of_request(&targets, key.as_str()).await? {
-            let standing = standing(&run);
-            let stale = earlier && matches!(standing, Standing::Failed { .. });
-            if !stale {
-                known.entry(run.spec.target.key()).or_insert(standing);
-            }
+    for (target, run) in part_runs(tx, key, group).await? {
+        let standing = standing(&run);
+        let stale = run.spec.request_id != key.as_str();
+        if !(stale && matches!(standing, Standing::Failed { .. })) {
+            known.insert(target, standing);
         }
     }
     let of = |part: &Part| known.remove(&part.target.key()).unwrap_or(Standing::NotBegun);
     let standings = group.parts.iter().map(of).collect::<Vec<_>>();
     Ok(group.parts.iter().cloned().zip(standings).collect())
+}
+
+/// The newest run of each part by the key of its target, whichever attempt began it.
+pub(crate) async fn part_runs(
+    tx: &mut Tx,
+    key: &Key,
+    group: &Group,
+) -> Result<BTreeMap<String, Run>> {
+    let targets: Vec<String> = group.parts.iter().map(|part| part.target.key()).collect();
+    let mut known: BTreeMap<String, Run> = BTreeMap::new();
+    for key in key.attempts() {
+        for run in tx.runs_of_request(&targets, key.as_str()).await? {
+            known.entry(run.spec.target.key()).or_insert(run);
+        }
+    }
+    Ok(known)
+}
+
+/// The part that the failure of a run is about.
+pub(crate) async fn failed_part(tx: &mut Tx, whole: &Run) -> Result<Option<Run>> {
+    if whole.progress.failure.is_none() {
+        return Ok(None);
+    }
+    let state = whole.progress.steps.get(whole.progress.at);
+    let step = state.and_then(|state| Some((state, whole.plan_step(state)?)));
+    let Some((state, step)) = step else { return Ok(None) };
+    let Some(group) = group_of(&step.effect) else { return Ok(None) };
+    let mut known = part_runs(tx, &whole.key(state), group).await?;
+    let failed = |run: &Run| matches!(standing(run), Standing::Failed { .. });
+    let first = group.parts.iter().map(|part| part.target.key());
+    let first = first.into_iter().find(|target| known.get(target).is_some_and(failed));
+    Ok(first.and_then(|target| known.remove(&target)))
+}
+
+/// Whether parts of a run that was stopped are still at work. One that was not stopped has seen all of them through.
+pub(crate) async fn has_parts_at_work(tx: &mut Tx, whole: &Run) -> Result<bool> {
+    if whole.progress.halt.is_none() && whole.progress.failure.is_none() {
+        return Ok(false);
+    }
+    for target in &whole.spec.claims {
+        if let Some(id) = tx.active_run_on(target).await?
+            && let Some(part) = tx.run(&id).await?
+            && part.spec.part_of.as_ref() == Some(&whole.spec.id)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn standing(run: &Run) -> Standing {

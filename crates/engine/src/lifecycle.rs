@@ -3,11 +3,12 @@
 //! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the record, its history, its event, the
 //! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
 
-use crate::Engine;
 use crate::claims::{cancel_run, start_run};
+use crate::{Engine, Settings, racks};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::run::Note;
@@ -30,6 +31,11 @@ pub(crate) trait Sight: Lifecycle {
         fresh: RunId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Self::Seen>> + Send;
+
+    /// The same under what is set for this server.
+    fn under(seen: Self::Seen, _settings: &Settings) -> Self::Seen {
+        seen
+    }
 }
 
 impl Engine {
@@ -60,6 +66,7 @@ impl Engine {
             claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
             chance: self.chance(),
             now: self.now(),
+            settings: self.settings().clone(),
             kind: PhantomData,
         };
         self.store().write(advance).await
@@ -71,6 +78,7 @@ struct Advance<R> {
     claim: RecordClaim,
     chance: u64,
     now: Timestamp,
+    settings: Settings,
     kind: PhantomData<fn() -> R>,
 }
 
@@ -85,7 +93,7 @@ impl<R: Sight> Work for Advance<R> {
         };
         for turn in 0..MAX_MOVES {
             let fresh = RunId::new(self.now, self.chance.wrapping_add(turn << 32));
-            let seen = record.see(tx, fresh, self.now).await?;
+            let seen = R::under(record.see(tx, fresh, self.now).await?, &self.settings);
             match record.next(&seen, self.now) {
                 Next::Rest(_) => return tx.settle_record(&record, self.claim, None, self.now),
                 Next::Until(at, _) => {
@@ -105,14 +113,21 @@ impl<R: Sight> Advance<R> {
         let event = self.event(&note);
         if record.word() != before.word() {
             record.head_mut().since = self.now;
+            // A rack that waits for its devices hears of what became of them.
+            if let Some(rack) = &record.head().rack {
+                tx.wake(&rack.object(), self.now)?;
+            }
         }
         tx.update_record(&mut record, &event)?;
         let own = record.subject();
         for new in start {
-            start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            let run = start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            if run.spec.run_type == RunType::RackMaintenance {
+                racks::begun(tx, &run.spec.id, true, &event).await?;
+            }
         }
         for id in begin {
-            tx.wake(&id.object(), self.now)?;
+            racks::begun(tx, &id, false, &event).await?;
         }
         for (id, reason) in cancel {
             cancel_run(tx, &id, &reason, &event).await?;

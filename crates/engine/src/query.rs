@@ -4,7 +4,7 @@ use crate::Engine;
 use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item};
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, PlanId, RackId, RunId};
 use model::machine::Machine;
 use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
@@ -205,6 +205,9 @@ impl Engine {
 
     /// Why a machine or a run is as it is.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
+        if let Ok(rack) = RackId::parse(id) {
+            return self.explain_rack(&rack).await;
+        }
         let found = self.store().read(Why { id: id.into() }).await?;
         let (machine, run, held_by) =
             found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;

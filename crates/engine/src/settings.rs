@@ -3,6 +3,7 @@
 use crate::retention::Retention;
 use model::condition::watched::Rhythm;
 use model::plan::Defaults;
+use model::rack::maintenance::Limits;
 use model::run::Policy;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ pub struct Settings {
     /// What is believed of what probes see, and when the parts of a machine are looked at.
     pub rhythm: Rhythm,
     pub retention: Retention,
+    /// How long the legs of a rack's maintenance may take.
+    pub racks: Limits,
 }
 
 impl Default for Settings {
@@ -47,6 +50,7 @@ impl Default for Settings {
             probes_at_once: 512,
             rhythm: Rhythm::default(),
             retention: Retention::default(),
+            racks: Limits::default(),
         }
     }
 }

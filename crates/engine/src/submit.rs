@@ -3,9 +3,10 @@
 
 use crate::Engine;
 use crate::claims::hold;
+use crate::racks::{check_followers, reopen};
 use model::effect::Effect;
 use model::here;
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::admit;
 use model::plan::{
@@ -13,7 +14,7 @@ use model::plan::{
 };
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
-use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
@@ -65,6 +66,11 @@ impl Engine {
         who: Who,
     ) -> Result<Started> {
         let parent = self.run(&parent).await?;
+        if let Some(rack) = parent.spec.target.rack() {
+            let started = self.rack_again(rack, &parent, (how, request_id), who).await?;
+            let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
+            return Ok(Started { run, new: started.new });
+        }
         let machine_id = on_machine(&parent)?;
         let work = || StartRun {
             start: Start {
@@ -375,8 +381,13 @@ impl Work for Act {
         let mut run = held.run;
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
-                if !run.ended() {
-                    tx.wake(&self.id.object(), self.now)?;
+                // What waits for its rack to let it begin is not begun by a look at it.
+                match &run.spec.reports_to {
+                    Some(rack) if run.phase() == RunPhase::Pending => {
+                        tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
+                    }
+                    Some(_) | None if run.ended() => {}
+                    Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
                 Ok(run)
             }
@@ -398,6 +409,9 @@ impl Work for Act {
 impl Act {
     /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+        if let Some(rack) = run.spec.target.rack() {
+            return reopen(tx, &rack, run, event).await;
+        }
         let Some(id) = run.spec.target.machine() else {
             return hold(tx, run, None, event).await;
         };
@@ -418,6 +432,9 @@ impl Act {
 
     /// A run whose machine has since been worked on by another must not go on as if nothing happened.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
+        if run.spec.target.rack().is_some() {
+            return check_followers(tx, run).await;
+        }
         let latest = tx.latest_run(&run.spec.target).await?;
         match latest {
             Some(latest) if latest.spec.id != run.spec.id => {

@@ -10,6 +10,7 @@ mod clients;
 mod gate;
 mod lives;
 mod matrix;
+mod racks;
 mod retention;
 mod small_print;
 mod workers;

@@ -4,6 +4,7 @@ mod act;
 mod adopt;
 mod aftermath;
 mod invariants;
+mod racks;
 mod stored;
 mod support;
 mod walk;

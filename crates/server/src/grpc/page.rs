@@ -20,6 +20,7 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Racks,
 }
 
 impl List {
@@ -34,6 +35,7 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Racks => "racks",
         }
     }
 }
