@@ -86,6 +86,7 @@ codes! {
     FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
     UndoFailed = "undo-failed", NeedsIntervention, No;
     PartFailed = "part-failed", NeedsIntervention, No;
+    FirmwareUnknown = "firmware-unknown", Rejected, No;
     CapabilityMissing = "capability-missing", Rejected, No;
     NotSupported = "not-supported", Rejected, No;
     LoginRefused = "login-refused", NeedsIntervention, No;

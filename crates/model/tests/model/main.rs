@@ -6,6 +6,7 @@ mod aftermath;
 mod devices;
 mod host;
 mod invariants;
+mod racks;
 mod stored;
 mod support;
 mod walk;
