@@ -5,6 +5,7 @@ mod adopt;
 mod aftermath;
 mod devices;
 mod invariants;
+mod states;
 mod stored;
 mod support;
 mod walk;
