@@ -7,6 +7,7 @@ mod devices;
 mod host;
 mod invariants;
 mod racks;
+mod states;
 mod stored;
 mod support;
 mod walk;
