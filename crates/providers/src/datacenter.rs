@@ -15,8 +15,11 @@ mod bmcs;
 mod cluster;
 mod controller;
 mod course;
+mod devices;
 mod drain;
 mod exec;
+mod fabric;
+mod firmware;
 mod hosts;
 mod imaging;
 mod inspect;
@@ -31,6 +34,7 @@ mod roster;
 mod scout;
 mod trial;
 
+use crate::fetch::Fetcher;
 use crate::governor::{self, Standing};
 use crate::inspect::Inspector;
 use crate::keeper::Keeper;
@@ -42,6 +46,8 @@ use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
 use hosts::Hosts;
+pub use fabric::Patience as FabricPatience;
+pub use firmware::Patience as FirmwarePatience;
 pub use imaging::Imaging;
 pub use ipmi_only::IpmiOnly;
 use model::condition::Evidence;
@@ -89,6 +95,8 @@ pub struct Settings {
     pub netplan: Netplan,
     /// How images are put on machines; None: they are not.
     pub imaging: Option<Imaging>,
+    pub firmware: FirmwarePatience,
+    pub fabric: FabricPatience,
 }
 
 impl Default for Settings {
@@ -109,6 +117,8 @@ impl Default for Settings {
             ssh: ssh::Settings::default(),
             netplan: Netplan::default(),
             imaging: None,
+            firmware: FirmwarePatience::default(),
+            fabric: FabricPatience::default(),
         }
     }
 }
@@ -117,6 +127,7 @@ pub struct Datacenter {
     bmcs: Bmcs,
     hosts: Hosts,
     rosters: Rosters,
+    fetcher: Fetcher,
     keeper: Arc<dyn Keeper>,
     settings: Settings,
 }
@@ -129,7 +140,7 @@ impl Datacenter {
         let bmcs = Bmcs::new(admittance.clone(), settings.clone());
         let hosts = Hosts::new(admittance, settings.clone());
         let rosters = Rosters::new(settings.roster);
-        Self { bmcs, hosts, rosters, keeper, settings }
+        Self { bmcs, hosts, rosters, fetcher: Fetcher::default(), keeper, settings }
     }
 }
 

@@ -4,6 +4,7 @@ use super::Datacenter;
 use super::cluster::Joining;
 use super::course::Course;
 use super::drain::Draining;
+use super::firmware::Flash;
 use super::power::{Goal, LOOK_EVERY, Power, Stage};
 use super::probe::host_answers;
 use crate::governor::Priority;
@@ -55,6 +56,17 @@ pub(super) enum Memo {
         stage: Draining,
     },
     Uncordon,
+    Firmware {
+        stage: Flash,
+        /// The version that is replaced, once one is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
+    Fabric {
+        /// When the switch was told to switch it off, or somebody looked since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        told: Option<Timestamp>,
+    },
 }
 
 /// What an effect comes down to here.
@@ -191,7 +203,9 @@ impl Datacenter {
                 | Memo::Join { .. }
                 | Memo::Image { .. }
                 | Memo::Drain { .. }
-                | Memo::Uncordon,
+                | Memo::Uncordon
+                | Memo::Firmware { .. }
+                | Memo::Fabric { .. },
             ) => Err(two_effects()),
             Remembered::Memo(Memo::Netboot { mode }) => {
                 self.set_netboot(target, mode, journal).await

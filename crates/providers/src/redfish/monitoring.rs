@@ -3,7 +3,6 @@
 use super::Bmc;
 use super::client::{Link, MAX_MEMBERS, Skipped};
 use super::decode::Doc;
-use super::shelf::Shelf;
 use super::system::System;
 use model::fault::{Code, Fault};
 use serde_json::json;
@@ -27,6 +26,7 @@ pub enum Standing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Telemetry {
     Absent,
+    Off,
     On,
     /// It was off, and is on now.
     SwitchedOn,
@@ -81,14 +81,17 @@ impl Services {
         }
     }
 
-    /// Sees to it that the device gathers readings, where it can.
-    pub async fn telemetry(&self) -> Result<Telemetry, Fault> {
+    /// Whether the device gathers readings by itself; with `change` it is seen to it that it does, where it can.
+    pub async fn telemetry(&self, change: bool) -> Result<Telemetry, Fault> {
         let Some(path) = &self.telemetry else { return Ok(Telemetry::Absent) };
         let Some(service) = self.link.glance(path, &mut Skipped::new()).await? else {
             return Ok(Telemetry::Absent);
         };
         if service.root().flag("ServiceEnabled") != Some(false) {
             return Ok(Telemetry::On);
+        }
+        if !change {
+            return Ok(Telemetry::Off);
         }
         self.link.patch(&service, &json!({ "ServiceEnabled": true })).await?;
         match self.link.get(path).await?.root().flag("ServiceEnabled") {
@@ -117,12 +120,6 @@ fn judged(role: String, rights: &[String]) -> Standing {
 impl System {
     pub const fn services(&self) -> &Services {
         &self.services
-    }
-}
-
-impl Shelf {
-    pub const fn services(&self) -> &Services {
-        self.place().services()
     }
 }
 

@@ -8,12 +8,9 @@
 use super::Bmc;
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Part};
-use super::health::HealthReport;
 use super::power::{ACTION as SYSTEM_RESET, Power, Reset, resets_of};
 use super::quirks::Quirks;
 use super::system::System;
-use super::update::Updates;
-use super::{Components, Glance};
 use model::fault::{Code, Fault, Happened};
 use serde_json::json;
 
@@ -305,42 +302,8 @@ impl Shelf {
         Ok(parts)
     }
 
-    /// What it is recognised by.
-    pub async fn glance(&self) -> Result<Glance, Fault> {
-        let doc = self.place.read().await?;
-        let part = doc.root();
-        Ok(Glance {
-            id: self.place.id().to_owned(),
-            path: self.place.path().to_owned(),
-            vendor: part.text("Manufacturer"),
-            model: part.text("Model"),
-            serial: part.text("SerialNumber"),
-            power: Some(self.power().await?),
-            nics: Vec::new(),
-        })
-    }
-
-    pub async fn components(&self) -> Result<Components, Fault> {
-        self.place.components().await
-    }
-
-    pub async fn health(&self) -> Result<HealthReport, Fault> {
-        self.place.health().await
-    }
-
-    pub const fn updates(&self) -> &Updates {
-        self.place.updates()
-    }
-
-    pub fn hang_up(&self) {
-        self.place.hang_up();
-    }
-
-    pub fn path(&self) -> &str {
-        self.place.path()
-    }
-
-    pub(super) const fn place(&self) -> &System {
+    /// The resource that it is, for everything that is asked of it like of a System.
+    pub const fn place(&self) -> &System {
         &self.place
     }
 }

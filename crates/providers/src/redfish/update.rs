@@ -193,6 +193,13 @@ impl Updates {
         Ok(entries.iter().filter_map(|entry| TaskRef::parse(entry.path())).collect())
     }
 
+    /// Whether a task may be an update: what it was asked by says so, or nothing does.
+    pub async fn is_update(&self, task: &TaskRef) -> Result<bool, Fault> {
+        let doc = self.link.find(&task.to_string()).await?;
+        let asked = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));
+        Ok(asked.is_some_and(|uri| uri.is_none_or(|uri| uri.contains("/UpdateService"))))
+    }
+
     /// What the service has a list of, by its name; None where there is no service or no such list.
     pub(super) async fn list(
         &self,
