@@ -135,6 +135,15 @@ fn kind(step: &Step) -> (&'static str, String) {
         Some(Kind::Power(power)) => {
             ("power", in_manner(power.to, power.graceful_seconds, power.force))
         }
+        Some(Kind::Device(device)) => {
+            let mut details: Vec<String> =
+                device.details.iter().map(|(key, value)| format!("{key} {value}")).collect();
+            details.sort();
+            ("device", words(&[&device.work, &details.join(", ")]))
+        }
+        Some(Kind::Parts(parts)) => {
+            ("parts", format!("{} devices, {} at once", parts.target_ids.len(), parts.at_once))
+        }
         None => ("-", String::new()),
     }
 }

@@ -12,6 +12,7 @@ use model::id::MachineId;
 use model::machine::roster::{Recognition, Roster, name_for, register_command, spec_for};
 use model::machine::{Labels, Machine};
 use model::refusal::Refusal;
+use model::target::TargetId;
 use model::time::spoken;
 use providers::datacenter::power::Power;
 use providers::inspect::{Inspection, Inspector};
@@ -121,7 +122,7 @@ impl Engine {
         let name = &machine.spec.provider;
         let provider =
             self.providers().get(name).ok_or_else(|| unknown_provider(self, &machine))?;
-        Ok((Arc::clone(provider), Target { machine_id: machine.id, spec: machine.spec }))
+        Ok((Arc::clone(provider), Target { id: TargetId::from(&machine.id), spec: machine.spec }))
     }
 
     /// The provider that finds BMCs: the one that is named, or the first that can.
@@ -338,7 +339,7 @@ async fn within<T>(
     look: impl Future<Output = std::result::Result<T, Fault>>,
 ) -> std::result::Result<T, Missed> {
     let looked = timeout(LOOK_WITHIN, look).await;
-    Ok(looked.map_err(|_| late(target.machine_id.as_str()))??)
+    Ok(looked.map_err(|_| late(target.machine_id().as_str()))??)
 }
 
 /// Whoever can look at the machine, or the refusal that nobody can.
@@ -347,7 +348,7 @@ fn inspector<'a>(
     target: &Target,
 ) -> std::result::Result<&'a dyn Inspector, Missed> {
     let able = provider.capabilities().contains(&Capability::Inspect);
-    let Target { machine_id, spec } = target;
+    let Target { id: machine_id, spec } = target;
     provider.inspector().filter(|_| able).ok_or_else(|| {
         let name = &spec.provider;
         let said =

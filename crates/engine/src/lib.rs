@@ -6,17 +6,22 @@
 //! It speaks no vendor's protocol and writes no SQL.
 
 pub mod chance;
+mod claims;
 pub mod clock;
+mod conduct;
 pub mod hardware;
 mod images;
 mod inventory;
 mod journal;
+mod kinds;
+mod lifecycle;
 mod observe;
 mod place;
 mod query;
 mod retention;
 mod settings;
 pub mod submit;
+mod topology;
 mod turn;
 pub mod vault;
 pub mod watch;

@@ -16,6 +16,7 @@ use model::here;
 use model::id::MachineId;
 use model::machine::Machine;
 use model::retry::hash;
+use model::target::TargetId;
 use model::time::Timestamp;
 use providers::{Provider, Target};
 use std::collections::{HashMap, HashSet};
@@ -165,7 +166,7 @@ impl Engine {
         let Some(provider) = self.providers().get(&machine.spec.provider) else {
             return Ok(());
         };
-        let target = Target { machine_id: id.clone(), spec: machine.spec.clone() };
+        let target = Target { id: TargetId::from(id), spec: machine.spec.clone() };
         let answered = timeout(self.settings().probe_timeout, provider.probe(&target)).await;
         let seen = match answered {
             Ok(Ok(seen)) => seen,
@@ -192,7 +193,7 @@ impl Engine {
         machine: &Machine,
         seen: &[Evidence],
     ) {
-        let (id, now, rhythm) = (&target.machine_id, self.now(), self.settings().rhythm);
+        let (id, now, rhythm) = (&target.machine_id(), self.now(), self.settings().rhythm);
         let wants = |watched: &mut Watched| watched.wants_examining(machine, seen, now, &rhythm);
         if !self.observer().watched(id, now, wants) {
             return;

@@ -9,6 +9,7 @@ use model::machine::Machine;
 use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
 use model::run::Run;
+use model::target::TargetId;
 use model::why::{Explanation, explain_machine, explain_run, overdue};
 use providers::Target;
 use store::{Cursor, Event, LogLine, MachinePage, Result, RunPage, StoreError, Tx, Work};
@@ -74,10 +75,11 @@ impl Why {
             Some(id) => tx.run(id).await?,
             // What a person is wanted for is what failed, whatever came after it.
             None if machine.is(ConditionType::NeedsIntervention) => {
-                let latest = tx.latest_runs(&machine.id, MAX_FAILURES_BACK).await?;
+                let latest =
+                    tx.latest_runs(&TargetId::from(&machine.id), MAX_FAILURES_BACK).await?;
                 latest.into_iter().find(|run| run.progress.failure.is_some())
             }
-            None => tx.latest_run(&machine.id).await?,
+            None => tx.latest_run(&TargetId::from(&machine.id)).await?,
         };
         let holder = match &run {
             Some(run) => tx.holder(&run.spec.id).await?,
@@ -213,7 +215,7 @@ impl Engine {
             (None, None) => Explanation::default(),
         };
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());
-        let machine_id = machine_id.or(run.as_ref().map(|run| run.spec.machine_id.clone()));
+        let machine_id = machine_id.or(run.as_ref().and_then(|run| run.spec.target.machine()));
         let hindrance = self.hindrance(machine, machine_id.as_ref()).await?;
         Ok(Explained { told, machine_id, run_id: run.map(|run| run.spec.id), held_by, hindrance })
     }
@@ -231,7 +233,7 @@ impl Engine {
         };
         Ok(machine.and_then(|machine| {
             let provider = self.providers().get(&machine.spec.provider)?;
-            provider.hindrance(&Target { machine_id: machine.id, spec: machine.spec })
+            provider.hindrance(&Target { id: TargetId::from(&machine.id), spec: machine.spec })
         }))
     }
 }

@@ -2,6 +2,7 @@
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
 use crate::Engine;
+use crate::claims::hold;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, PlanId, RunId};
@@ -13,9 +14,10 @@ use model::plan::{
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Cause, Held, NewEvent, Result, StoreError, Tx, Work};
+use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
 
 /// How often a request is tried again when another one wrote first.
 const MAX_RACES: u32 = 20;
@@ -63,9 +65,10 @@ impl Engine {
         who: Who,
     ) -> Result<Started> {
         let parent = self.run(&parent).await?;
+        let machine_id = on_machine(&parent)?;
         let work = || StartRun {
             start: Start {
-                machine_id: parent.spec.machine_id.clone(),
+                machine_id: machine_id.clone(),
                 request_id: request_id.clone(),
                 run_type: parent.spec.run_type,
                 plan_id: Some(parent.spec.plan_id.clone()),
@@ -144,6 +147,19 @@ pub(crate) fn no_run(id: &RunId) -> Refusal {
     Refusal::not_found("operation", id, "farrier ops")
 }
 
+fn no_default(run_type: RunType) -> Refusal {
+    let said = format!("{} is started by a lifecycle, not by a plan", run_type.as_str());
+    Refusal::precondition("NO_PLAN", said).next("farrier plans")
+}
+
+/// The machine that a run acts on. What acts on anything else is begun anew in its own way.
+fn on_machine(run: &Run) -> Result<MachineId> {
+    run.spec.target.machine().ok_or_else(|| {
+        let said = format!("{} acts on {}, not on a machine", run.spec.id, run.spec.target);
+        Refusal::precondition("NOT_ON_A_MACHINE", said).next(run.spec.target.get()).into()
+    })
+}
+
 pub(crate) fn no_plan(id: &PlanId) -> Refusal {
     Refusal::not_found("plan", id, "farrier plans")
 }
@@ -190,7 +206,8 @@ impl Work for StartRun {
         let start = &self.start;
         let found = tx.machine_locked(&start.machine_id).await?;
         let mut machine = found.ok_or_else(|| no_machine(&start.machine_id))?;
-        if let Some(run) = tx.run_of_request(&start.machine_id, &start.request_id).await? {
+        let target = TargetId::from(&start.machine_id);
+        if let Some(run) = tx.run_of_request(&target, &start.request_id).await? {
             self.check_replay(&run)?;
             return Ok((Started { run, new: false }, None));
         }
@@ -202,7 +219,8 @@ impl Work for StartRun {
 
         let message = format!("{} accepted", start.run_type.as_str());
         let event = event(Cause::Request, &start.initiator, message, here!(), at);
-        tx.insert_run(&run, self.owner.as_deref(), &event)?;
+        let birth = self.owner.as_deref().map_or(Birth::Due, Birth::InHand);
+        tx.insert_run(&run, birth, &event)?;
         apply_to_machine(&mut machine, &run, &[], at);
         let message = format!("held by {}", run.spec.id);
         tx.update_machine(&mut machine, &NewEvent { message, ..event })?;
@@ -243,7 +261,7 @@ impl StartRun {
         let (parent, again) = self.origin.parent();
         let spec = RunSpec {
             id: self.id.clone(),
-            machine_id: start.machine_id.clone(),
+            target: TargetId::from(&start.machine_id),
             request_id: start.request_id.clone(),
             run_type: start.run_type,
             plan_id,
@@ -253,6 +271,9 @@ impl StartRun {
             parent,
             again,
             on_failure,
+            part_of: None,
+            reports_to: None,
+            claims: Vec::new(),
             engine: ENGINE_VERSION,
             created_at: at,
         };
@@ -263,7 +284,8 @@ impl StartRun {
     fn check_replay(&self, run: &Run) -> Result<()> {
         let start = &self.start;
         let spec = &run.spec;
-        let plan = start.plan_id.clone().unwrap_or_else(|| default_plan(start.run_type).id);
+        let usual = || default_plan(start.run_type).map(|plan| plan.id);
+        let plan = start.plan_id.clone().or_else(usual);
         let mut made_with = spec.params.clone();
         if !start.params.contains_key(IMAGE_REF) {
             // The server chose the image; it may choose another one today.
@@ -271,7 +293,7 @@ impl StartRun {
         }
         let same = spec.run_type == start.run_type
             && made_with == start.params
-            && spec.plan_id == plan
+            && plan.as_ref() == Some(&spec.plan_id)
             && (spec.parent.clone(), spec.again) == self.origin.parent();
         if same {
             return Ok(());
@@ -330,7 +352,7 @@ impl StartRun {
 
 async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
     let Some(id) = &start.plan_id else {
-        return Ok(default_plan(start.run_type));
+        return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
     };
     if let Some(plan) = model::plan::built_in().into_iter().find(|plan| plan.id == *id) {
         return Ok(plan);
@@ -354,7 +376,7 @@ impl Work for Act {
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
                 if !run.ended() {
-                    tx.wake(&self.id, self.now)?;
+                    tx.wake(&self.id.object(), self.now)?;
                 }
                 Ok(run)
             }
@@ -363,15 +385,10 @@ impl Work for Act {
                 self.write(tx, run, note).await
             }
             Acted::Reopened(progress, note) => {
-                let id = run.spec.machine_id.clone();
-                let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-                admit(&machine, run.spec.run_type, &run.spec.steps)?;
                 self.check_latest(tx, &run).await?;
                 run.progress = progress;
-                apply_to_machine(&mut machine, &run, &[], self.now);
-                let message = format!("held by {} again", run.spec.id);
-                let event = event(Cause::Request, &self.who.by, message, note.line, self.now);
-                tx.update_machine(&mut machine, &event)?;
+                let event = event(Cause::Request, &self.who.by, String::new(), note.line, self.now);
+                self.hold_again(tx, &run, &event).await?;
                 self.write(tx, run, note).await
             }
         }
@@ -379,6 +396,19 @@ impl Work for Act {
 }
 
 impl Act {
+    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free.
+    async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+        let Some(id) = run.spec.target.machine() else {
+            return hold(tx, run, None, event).await;
+        };
+        let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
+        admit(&machine, run.spec.run_type, &run.spec.steps)?;
+        machine.active_run = Some(run.spec.id.clone());
+        apply_to_machine(&mut machine, run, &[], self.now);
+        let message = format!("held by {} again", run.spec.id);
+        tx.update_machine(&mut machine, &NewEvent { message, ..event.clone() })
+    }
+
     async fn write(&self, tx: &mut Tx, mut run: Run, note: model::run::Note) -> Result<Run> {
         run.version = tx.tell(&run, self.now)?.version;
         let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
@@ -388,12 +418,12 @@ impl Act {
 
     /// A run whose machine has since been worked on by another must not go on as if nothing happened.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
-        let latest = tx.latest_run(&run.spec.machine_id).await?;
+        let latest = tx.latest_run(&run.spec.target).await?;
         match latest {
             Some(latest) if latest.spec.id != run.spec.id => {
                 let said = format!(
                     "{} has been followed by {} on {}: its steps may no longer fit",
-                    run.spec.id, latest.spec.id, run.spec.machine_id
+                    run.spec.id, latest.spec.id, run.spec.target
                 );
                 Err(Refusal::precondition("RUN_SUPERSEDED", said)
                     .next(format!("farrier run rerun {}", run.spec.id))

@@ -5,14 +5,20 @@
 //! still in hand; one that is refused because the claim is gone ends the turn, and nothing is written.
 
 use crate::Engine;
+use crate::claims::{Aftermath, group_of};
+use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
 use futures_util::FutureExt;
-use model::effect::{Answer, Order, Verb};
+use model::effect::{Answer, Group, Order, Verb};
 use model::fault::{Code, Fault};
-use model::machine::Machine;
-use model::run::{Decision, Given, Run, Then, apply_to_machine, decide};
+use model::id::{MachineId, ObjectId};
+use model::machine::MachineSpec;
+use model::power_shelf::PowerShelf;
+use model::run::{Decision, Given, Run, Then, decide};
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use providers::{Journal, Target};
+use providers::{Journal, Provider, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +67,7 @@ impl Turn {
             Ok(()) => {}
             Err(Ended::Poisoned) => {
                 tracing::error!(run = %id, "its state cannot be written; it rests and is tried again");
-                self.engine.put_back(id, self.held.epoch).await;
+                self.engine.put_back(id.object(), self.held.epoch).await;
             }
             Err(Ended::Lost) => tracing::info!(run = %id, "another worker has taken the run over"),
             Err(Ended::HandedBack) => {
@@ -161,7 +167,7 @@ impl Turn {
                 Hold::Release(due) => due,
                 Hold::Keep => Some(now),
             };
-            let id = run.spec.id.clone();
+            let id = run.spec.id.object();
             let work = Release { id, epoch, wakes, due, now };
             return self.engine.store().write(work).await.map(|()| run.version);
         }
@@ -222,20 +228,16 @@ impl Turn {
         limit: Duration,
     ) -> std::result::Result<Given, Ended> {
         let verb = order.verb;
-        let target = match self.target().await? {
-            Ok(target) => target,
+        let hands = match self.hands(&order).await? {
+            Ok(hands) => hands,
             Err(fault) => return Ok(Given::Answered(verb, Err(fault))),
-        };
-        let Some(provider) = self.engine.providers().get(&target.spec.provider).cloned() else {
-            let said = format!("this server has no provider {:?}", target.spec.provider);
-            return Ok(Given::Answered(verb, Err(Fault::new(Code::ProviderMissing, said))));
         };
         let (step, attempt) = self.step();
         self.prepare_log(&mut order, &step, attempt).await?;
 
         let (journal, mut lines) = Journal::new();
         let started = Instant::now();
-        let asked = AssertUnwindSafe(provider.ask(&target, &order, &journal)).catch_unwind();
+        let asked = AssertUnwindSafe(hands.ask(&order, &journal)).catch_unwind();
         let mut asked = std::pin::pin!(timeout(limit, asked));
         let mut flush = interval_at(started + FLUSH, FLUSH);
         let mut stop_at: Option<Instant> = None;
@@ -310,26 +312,42 @@ impl Turn {
         Ok(())
     }
 
-    /// The machine the run is about, read once a turn.
+    /// Who carries out an order: the provider of what the run acts on, or the engine itself where it sends devices to work.
+    async fn hands(
+        &mut self,
+        order: &Order,
+    ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
+        if let Some(group) = group_of(&order.effect) {
+            let whole = Whole { run: self.held.run.clone(), epoch: self.held.epoch };
+            return Ok(Ok(Hands::Engine(self.engine.clone(), Box::new(whole), group.clone())));
+        }
+        let target = match self.target().await? {
+            Ok(target) => target,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        Ok(match self.engine.providers().get(&target.spec.provider).cloned() {
+            Some(provider) => Ok(Hands::Provider(provider, target)),
+            None => Err(no_provider(&target.spec.provider)),
+        })
+    }
+
+    /// What the run acts on, read once a turn.
     async fn target(&mut self) -> std::result::Result<std::result::Result<Target, Fault>, Ended> {
         if let Some(target) = &self.target {
             return Ok(Ok(target.clone()));
         }
-        let id = self.held.run.spec.machine_id.clone();
+        let id = self.held.run.spec.target.clone();
         loop {
-            match self.engine.machine(&id).await {
-                Ok(Machine { id, spec, .. }) => {
-                    let target = Target { machine_id: id, spec };
+            match self.engine.target_of(&id).await {
+                Ok(target) => {
                     self.target = Some(target.clone());
                     return Ok(Ok(target));
                 }
-                Err(StoreError::Refused(refusal)) => {
-                    return Ok(Err(Fault::new(Code::MachineGone, refusal.said)));
-                }
-                Err(error) => {
-                    tracing::warn!(machine = %id, %error, "a read must wait");
+                Err(fault) if fault.code == Code::DatabaseUnreachable => {
+                    tracing::warn!(target = %id, %fault, "a read must wait");
                     self.pause(DATABASE_RETRY).await?;
                 }
+                Err(fault) => return Ok(Err(fault)),
             }
         }
     }
@@ -348,6 +366,67 @@ impl Turn {
             metrics::histogram!("farrier_reaction_seconds")
                 .record(started.since(after.spec.created_at).as_secs_f64());
         }
+    }
+}
+
+/// Who carries out an order.
+enum Hands {
+    Provider(Arc<dyn Provider>, Target),
+    Engine(Engine, Box<Whole>, Group),
+}
+
+impl Hands {
+    async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
+        match self {
+            Self::Provider(provider, target) => provider.ask(target, order, journal).await,
+            Self::Engine(engine, whole, group) => {
+                engine.conduct(whole, order, group, journal).await
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// What a provider is told of a target.
+    pub(crate) async fn target_of(&self, id: &TargetId) -> std::result::Result<Target, Fault> {
+        let found = match id.kind {
+            TargetKind::Machine => {
+                let machine = self.store().machine(&MachineId::trusted(&id.id)).await;
+                machine.map(|found| found.map(|machine| machine.spec))
+            }
+            TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
+                self.store().read(DeviceOf { id: id.clone() }).await
+            }
+        };
+        match found {
+            Ok(Some(spec)) => Ok(Target { id: id.clone(), spec }),
+            Ok(None) => {
+                let said = format!("{} {id} is not there any more", id.kind.noun());
+                Err(Fault::new(Code::MachineGone, said))
+            }
+            Err(error) => {
+                Err(Fault::new(Code::DatabaseUnreachable, format!("Farrier's own: {error}")))
+            }
+        }
+    }
+}
+
+/// How a device other than a machine is reached.
+struct DeviceOf {
+    id: TargetId,
+}
+
+impl Work for DeviceOf {
+    type Out = Option<MachineSpec>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<MachineSpec>> {
+        let id = self.id.id.as_str();
+        Ok(match self.id.kind {
+            TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
+            TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
+            // A rack is no device: its operations have parts only.
+            TargetKind::Machine | TargetKind::Rack => None,
+        })
     }
 }
 
@@ -380,7 +459,7 @@ impl Work for Commit {
     type Out = i64;
 
     async fn run(&self, tx: &mut Tx) -> Result<i64> {
-        let Decision { run, notes, evidence, .. } = &self.decision;
+        let Decision { run, notes, evidence, facts, .. } = &self.decision;
         let said: Vec<&str> = notes.iter().map(|note| note.said.as_str()).collect();
         let line: Vec<&str> = notes.iter().map(|note| note.line).collect();
         let event = NewEvent {
@@ -390,12 +469,9 @@ impl Work for Commit {
             decided_by: line.join(", "),
             at: self.now,
         };
-        // The machine's row comes first wherever both are locked, so that nobody waits in a ring.
-        let machine = if run.ended() || !evidence.is_empty() {
-            tx.machine_locked(&run.spec.machine_id).await?
-        } else {
-            None
-        };
+        // What it acts on comes first wherever both are locked, so that nobody waits in a ring.
+        let facts = facts.as_ref();
+        let held = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
         let settle = Settle {
             run: run.clone(),
             epoch: self.epoch,
@@ -406,20 +482,14 @@ impl Work for Commit {
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
         tx.tell_run(&run, &event)?;
-        if let Some(mut machine) = machine {
-            let before = machine.clone();
-            apply_to_machine(&mut machine, &run, evidence, self.now);
-            if machine != before {
-                tx.update_machine(&mut machine, &event)?;
-            }
-        }
+        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, held).await?;
         tx.append_log(&run.spec.id, &self.lines)?;
         Ok(version)
     }
 }
 
 struct Release {
-    id: model::id::RunId,
+    id: ObjectId,
     epoch: i64,
     wakes: i64,
     due: Option<Timestamp>,

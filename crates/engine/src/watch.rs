@@ -344,7 +344,10 @@ impl Watch {
         if !filter.needs_machine() {
             return Ok(filter.matches(Item::Run(run, None)));
         }
-        let machine: Option<Machine> = self.machine(&run.spec.machine_id).await?;
+        let machine: Option<Machine> = match run.spec.target.machine() {
+            Some(id) => self.machine(&id).await?,
+            None => None,
+        };
         Ok(filter.matches(Item::Run(run, machine.as_ref())))
     }
 

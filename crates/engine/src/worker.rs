@@ -11,7 +11,8 @@ use crate::settings::Settings;
 use crate::turn::Turn;
 use crate::watch::Hub;
 use crate::witness::Witness;
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, ObjectId, RunId};
+use model::lifecycle::SubjectKind;
 use model::plan::Defaults;
 use model::run::Policy;
 use model::time::Timestamp;
@@ -44,7 +45,7 @@ struct Inner {
     chance: Chance,
     replica: Replica,
     /// The runs in hand, and how to wake each.
-    in_hand: Mutex<BTreeMap<RunId, Arc<Notify>>>,
+    in_hand: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
     work: Notify,
     stopping: watch::Sender<bool>,
     /// When the last renewal that held was begun.
@@ -141,7 +142,7 @@ impl Engine {
         self.hands().len()
     }
 
-    fn hands(&self) -> std::sync::MutexGuard<'_, BTreeMap<RunId, Arc<Notify>>> {
+    fn hands(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectId, Arc<Notify>>> {
         self.0.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -170,7 +171,7 @@ impl Engine {
 
     /// Works on a claimed run in the background.
     pub(crate) fn take_up(&self, held: Held) {
-        let id = held.run.spec.id.clone();
+        let id = held.run.spec.id.object();
         let epoch = held.epoch;
         let woken = Arc::new(Notify::new());
         self.hands().insert(id.clone(), Arc::clone(&woken));
@@ -189,11 +190,31 @@ impl Engine {
         });
     }
 
+    /// Moves a claimed record on in the background.
+    fn take_up_record(&self, claimed: Claimed, kind: SubjectKind) {
+        let woken = Arc::new(Notify::new());
+        self.hands().insert(claimed.id.clone(), Arc::clone(&woken));
+        let engine = self.clone();
+        let id = claimed.id.clone();
+        let epoch = claimed.epoch;
+        let turn = tokio::spawn(async move { engine.advance(&claimed, kind).await });
+        let engine = self.clone();
+        tokio::spawn(async move {
+            let ended = turn.await;
+            engine.let_go(&id, &woken);
+            if ended.is_err_and(|error| error.is_panic()) {
+                tracing::error!(%id, "the turn of a record panicked; it rests and is tried again");
+                metrics::counter!("farrier_turn_panics_total").increment(1);
+                engine.put_back(id, epoch).await;
+            }
+        });
+    }
+
     /// Puts a run that may have been born in our hands without our knowing back into the queue.
     pub(crate) async fn disown(self, id: RunId) {
         for _ in 0..DISOWN_TRIES {
             let (epoch, due) = (BIRTH_EPOCH, self.now());
-            if self.store().write(PutBack { id: id.clone(), epoch, due }).await.is_ok() {
+            if self.store().write(PutBack { id: id.object(), epoch, due }).await.is_ok() {
                 return;
             }
             tokio::time::sleep(self.0.settings.renew).await;
@@ -201,7 +222,7 @@ impl Engine {
     }
 
     /// Forgets a turn that ended; a later one on the same run, under a new claim, stays.
-    fn let_go(&self, id: &RunId, woken: &Arc<Notify>) {
+    fn let_go(&self, id: &ObjectId, woken: &Arc<Notify>) {
         let mut hands = self.hands();
         if hands.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
             hands.remove(id);
@@ -210,7 +231,7 @@ impl Engine {
         }
     }
 
-    pub(crate) async fn put_back(&self, id: RunId, epoch: i64) {
+    pub(crate) async fn put_back(&self, id: ObjectId, epoch: i64) {
         let due = self.now() + POISON_REST;
         if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
             tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
@@ -242,7 +263,7 @@ impl Engine {
         }
     }
 
-    fn wake_in_hand(&self, id: &RunId) {
+    fn wake_in_hand(&self, id: &ObjectId) {
         if let Some(woken) = self.hands().get(id) {
             woken.notify_one();
         }
@@ -295,9 +316,10 @@ impl Engine {
     }
 
     async fn take_claimed(&self, claimed: Claimed, held: Result<Held>) {
-        match held {
-            Ok(held) => self.take_up(held),
-            Err(error) => {
+        match (claimed.kind, held) {
+            (Some(kind), _) => self.take_up_record(claimed, kind),
+            (None, Ok(held)) => self.take_up(held),
+            (None, Err(error)) => {
                 // One bad row must not take the worker or its neighbours with it.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
                 metrics::counter!("farrier_unreadable_records_total").increment(1);
@@ -308,7 +330,7 @@ impl Engine {
 
     /// Renews the lease, frees what the dead held, and finds what signals missed.
     async fn run_lease(self) {
-        let mut strays: BTreeSet<RunId> = BTreeSet::new();
+        let mut strays: BTreeSet<ObjectId> = BTreeSet::new();
         let mut witness = Witness::default();
         loop {
             tokio::select! {
@@ -368,12 +390,12 @@ impl Engine {
 
     /// A claim whose commit was reported lost may have held all the same. What the database says we
     /// hold and we do not is seen twice, then put back.
-    async fn put_back_strays(&self, seen_before: BTreeSet<RunId>) -> BTreeSet<RunId> {
+    async fn put_back_strays(&self, seen_before: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
         let owner = self.0.replica.incarnation.clone();
         let Ok(held) = self.store().read(HeldBy { owner }).await else {
             return seen_before;
         };
-        let strays: Vec<(RunId, i64)> = {
+        let strays: Vec<(ObjectId, i64)> = {
             let hands = self.hands();
             held.into_iter().filter(|(id, _)| !hands.contains_key(id)).collect()
         };
@@ -426,10 +448,10 @@ work!(Enlist { replica: Replica, now: Timestamp, expires: Timestamp } -> u64,
 work!(Renew { replica: Replica, expires: Timestamp } -> (), |work, tx| tx.renew(&work.replica, work.expires).await);
 work!(Bury { pulse: Pulse, now: Timestamp } -> bool, |work, tx| tx.bury(&work.pulse, work.now).await);
 work!(Resign { replica: Replica, now: Timestamp } -> u64, |work, tx| tx.resign(&work.replica, work.now).await);
-work!(PutBack { id: RunId, epoch: i64, due: Timestamp } -> (),
+work!(PutBack { id: ObjectId, epoch: i64, due: Timestamp } -> (),
     |work, tx| tx.put_back(&work.id, work.epoch, work.due));
-work!(Woken { owner: String } -> Vec<RunId>, |work, tx| tx.woken(&work.owner).await);
-work!(HeldBy { owner: String } -> Vec<(RunId, i64)>, |work, tx| tx.held_by(&work.owner).await);
+work!(Woken { owner: String } -> Vec<ObjectId>, |work, tx| tx.woken(&work.owner).await);
+work!(HeldBy { owner: String } -> Vec<(ObjectId, i64)>, |work, tx| tx.held_by(&work.owner).await);
 
 work!(Pulses {} -> Vec<Pulse>, |_work, tx| tx.pulses().await);
 work!(NextDue {} -> Option<Timestamp>, |_work, tx| tx.next_due().await);
@@ -449,9 +471,15 @@ impl Work for Claim {
         if claimed.is_empty() {
             return Ok(Vec::new());
         }
-        let ids: Vec<&str> = claimed.iter().map(|one| one.id.as_str()).collect();
-        let mut held: BTreeMap<RunId, Result<Held>> =
-            tx.held_among(&ids).await?.into_iter().collect();
+        let runs = claimed.iter().filter(|one| one.kind.is_none());
+        let ids: Vec<&str> = runs.map(|one| one.id.as_str()).collect();
+        let mut held: BTreeMap<ObjectId, Result<Held>> = match ids.is_empty() {
+            true => BTreeMap::new(),
+            false => {
+                let held = tx.held_among(&ids).await?;
+                held.into_iter().map(|(id, held)| (id.object(), held)).collect()
+            }
+        };
         let gone = || Err(StoreError::Corrupt("its record is missing".into()));
         let with_run = |one: Claimed| {
             let held = held.remove(&one.id).unwrap_or_else(gone);

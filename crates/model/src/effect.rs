@@ -5,11 +5,15 @@
 //! already holds, stop it, or probe the machine. A provider answers orders and nothing else, so a
 //! simulator, a recorder and a fault injector are one small type each.
 
+mod device;
 mod manner;
 mod node;
+mod parts;
 
+pub use device::{DeviceWork, FabricTo, Facts, MAX_FACT};
 pub use manner::{MAX_GRACEFUL_SECONDS, Manner};
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
+pub use parts::{Group, Part};
 
 use crate::condition::Evidence;
 use serde::{Deserialize, Serialize};
@@ -78,6 +82,14 @@ pub enum Effect {
         #[serde(default, skip_serializing_if = "Manner::is_configured")]
         manner: Manner,
     },
+    /// What devices are asked in the course of their own and their rack's lifecycle. No plan has it.
+    Device {
+        work: DeviceWork,
+    },
+    /// The same work on several devices: a run for each of them, a few at a time. Only runs on racks have it.
+    Parts {
+        group: Group,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -116,6 +128,15 @@ pub enum PowerTo {
     Off,
 }
 
+impl PowerTo {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "ON",
+            Self::Off => "OFF",
+        }
+    }
+}
+
 /// A thing that a provider can do at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Capability {
@@ -125,6 +146,10 @@ pub enum Capability {
     Imaging,
     RemoteExec,
     ClusterJoin,
+    /// Firmware of devices.
+    Firmware,
+    /// The fabric between the switches of a rack.
+    Fabric,
 }
 
 impl Effect {
@@ -143,13 +168,31 @@ impl Effect {
             Self::Drain { .. } => "drain",
             Self::Uncordon { .. } => "uncordon",
             Self::Power { .. } => "power",
+            Self::Device { work } => work.word(),
+            Self::Parts { .. } => "parts",
         }
     }
 
     /// Every word there is, for those who select effects by name.
-    pub const WORDS: [&'static str; 12] = [
-        "ssh", "reboot", "netboot", "repave", "join", "leave", "verify", "net", "rma", "drain",
-        "uncordon", "power",
+    pub const WORDS: [&'static str; 18] = [
+        "ssh",
+        "reboot",
+        "netboot",
+        "repave",
+        "join",
+        "leave",
+        "verify",
+        "net",
+        "rma",
+        "drain",
+        "uncordon",
+        "power",
+        "firmware",
+        "read",
+        "configure",
+        "check",
+        "fabric",
+        "parts",
     ];
 
     pub const fn needs(&self) -> Capability {
@@ -161,6 +204,9 @@ impl Effect {
             Self::Reboot { mode: RebootMode::InBand, .. } => Capability::RemoteExec,
             Self::Netboot { .. } => Capability::Netboot,
             Self::Repave { .. } => Capability::Imaging,
+            Self::Device { work } => work.needs(),
+            // The runs that it starts are asked for themselves.
+            Self::Parts { .. } => Capability::Inspect,
             // It only records what it sees, so whoever can look at a machine has done enough.
             Self::Verify { advisory: true, .. } => Capability::Inspect,
             Self::Join { .. }
@@ -183,6 +229,9 @@ impl Effect {
             Self::Rma { action, .. } => matches!(action, RmaAction::PowerOff),
             // Somebody may have switched it on again since.
             Self::Power { to, .. } => matches!(to, PowerTo::Off),
+            Self::Device { work } => work.destructive(),
+            // A part has a run of its own, and what that has done is never lost.
+            Self::Parts { .. } => false,
             Self::Netboot { .. }
             | Self::Join { .. }
             | Self::Leave { .. }
@@ -213,7 +262,9 @@ impl Effect {
             | Self::Net { .. }
             | Self::Rma { .. }
             | Self::Uncordon { .. }
-            | Self::Power { .. } => None,
+            | Self::Power { .. }
+            | Self::Device { .. }
+            | Self::Parts { .. } => None,
         }
     }
 }
@@ -230,6 +281,16 @@ impl Key {
 
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// This attempt and those before it, newest first.
+    pub fn attempts(&self) -> Vec<Self> {
+        let last =
+            self.0.rsplit_once('/').and_then(|(step, n)| Some((step, n.parse::<u32>().ok()?)));
+        match last {
+            Some((step, last)) => (1..=last).rev().map(|n| Self(format!("{step}/{n}"))).collect(),
+            None => vec![self.clone()],
+        }
     }
 
     /// The run it belongs to.
@@ -307,6 +368,8 @@ pub struct Outcome {
     pub said: String,
     /// What this proves about the machine.
     pub evidence: Vec<Evidence>,
+    /// What was read of a device, where it was.
+    pub facts: Option<Facts>,
 }
 
 #[cfg(test)]
@@ -335,6 +398,9 @@ mod tests {
             Effect::Uncordon { cluster_ref: cluster_ref(), own: false },
             Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED },
         ];
+        let works = DeviceWork::one_of_each().into_iter().map(|work| Effect::Device { work });
+        let group = Group { parts: Vec::new(), at_once: 1 };
+        let all: Vec<_> = all.into_iter().chain(works).chain([Effect::Parts { group }]).collect();
         let words: Vec<_> = all.iter().map(Effect::word).collect();
         assert_eq!(words, Effect::WORDS);
         for effect in all {

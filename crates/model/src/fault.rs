@@ -85,6 +85,7 @@ codes! {
     NotAdoptable = "not-adoptable", NeedsIntervention, No;
     FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
     UndoFailed = "undo-failed", NeedsIntervention, No;
+    PartFailed = "part-failed", NeedsIntervention, No;
     CapabilityMissing = "capability-missing", Rejected, No;
     NotSupported = "not-supported", Rejected, No;
     LoginRefused = "login-refused", NeedsIntervention, No;

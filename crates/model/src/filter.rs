@@ -160,7 +160,7 @@ impl Field {
 
     fn of_run(&self, run: &Run) -> Option<String> {
         match self {
-            Self::MachineId => Some(run.spec.machine_id.to_string()),
+            Self::MachineId => Some(run.spec.target.key()),
             Self::RunPhase => Some(run.phase().as_str().into()),
             Self::Type => Some(run.spec.run_type.as_str().into()),
             Self::RunId => Some(run.spec.id.to_string()),

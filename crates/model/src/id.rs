@@ -26,6 +26,8 @@ pub enum Naming {
     Farrier,
     /// Its owner, or Farrier where the owner does not.
     Owner,
+    /// Its owner, behind the prefix of the kind.
+    Prefixed,
     /// A name of any kind, where a request takes several.
     Any,
 }
@@ -48,11 +50,16 @@ kinds! {
     MachineKind, MachineId, "machine", "machine_id", "m", Owner;
     RunKind, RunId, "run", "run_id", "op", Farrier;
     PlanKind, PlanId, "plan", "plan_id", "plan", Owner;
-    ObjectKind, ObjectId, "machine or operation", "id", "", Any;
+    RackKind, RackId, "rack", "rack_id", "rack", Prefixed;
+    SwitchKind, SwitchId, "switch", "switch_id", "sw", Prefixed;
+    PowerShelfKind, PowerShelfId, "power shelf", "power_shelf_id", "ps", Prefixed;
+    FirmwareKind, FirmwareId, "firmware", "firmware_id", "fw", Owner;
+    ObjectKind, ObjectId, "object", "id", "", Any;
 }
 
-/// What no operator's own name may begin with: a person must see which ids are operations.
-const RESERVED: &str = "op-";
+/// What no name that its owner chooses freely may begin with: a person must see from an id what it names.
+const RESERVED: [(&str, &str); 4] =
+    [("op-", "operations"), ("rack-", "racks"), ("sw-", "switches"), ("ps-", "power shelves")];
 /// The longest id that is accepted.
 pub const MAX_ID_LEN: usize = 63;
 const TIME_LEN: usize = 10;
@@ -103,11 +110,19 @@ impl<K: Kind> Id<K> {
         &self.text
     }
 
+    /// The same, where it does not matter what it names.
+    pub fn object(&self) -> ObjectId {
+        Id::trusted(self.as_str())
+    }
+
     fn example() -> String {
         match K::NAMING {
             Naming::Owner | Naming::Any => format!(
                 "use 1 to {MAX_ID_LEN} letters, digits, '.', '_' or '-', beginning with a letter or digit"
             ),
+            Naming::Prefixed => {
+                format!("write {}-… with letters, digits, '.', '_' or '-' behind it", K::PREFIX)
+            }
             Naming::Farrier => {
                 format!("{}s are named {}-… ; list them with `farrier ops`", K::NOUN, K::PREFIX)
             }
@@ -126,16 +141,16 @@ fn problem<K: Kind>(text: &str) -> Option<String> {
     if !text.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return Some("does not begin with a letter or digit".into());
     }
+    let reserved = || RESERVED.into_iter().find(|(prefix, _)| text.starts_with(prefix));
     match K::NAMING {
-        Naming::Owner if text.starts_with(RESERVED) => {
-            Some(format!("begins with {RESERVED}, which is how operations are named"))
-        }
-        Naming::Farrier => {
+        Naming::Owner => reserved()
+            .map(|(prefix, named)| format!("begins with {prefix}, which is how {named} are named")),
+        Naming::Farrier | Naming::Prefixed => {
             let rest = text.strip_prefix(K::PREFIX).and_then(|rest| rest.strip_prefix('-'));
             let missing = rest.is_none_or(str::is_empty);
             missing.then(|| format!("{text:?} is not a {} id", K::NOUN))
         }
-        Naming::Owner | Naming::Any => None,
+        Naming::Any => None,
     }
 }
 

@@ -5,19 +5,27 @@
 //! Nothing here does I/O, reads a clock or awaits: the time is a parameter, and acting is for
 //! `engine`. That is what lets tables and exhaustive walks stand as tests.
 
+pub mod blast;
 pub mod condition;
 pub mod deploy;
 pub mod effect;
 pub mod fault;
 pub mod filter;
+pub mod firmware;
+pub mod host;
 pub mod id;
 pub mod image;
+pub mod lifecycle;
 pub mod machine;
 pub mod plan;
+pub mod power_shelf;
+pub mod rack;
 pub mod refusal;
 pub mod retry;
 pub mod run;
 pub mod sweep;
+pub mod switch;
+pub mod target;
 pub mod text;
 pub mod time;
 pub mod why;

@@ -9,7 +9,7 @@ pub mod roster;
 pub mod view;
 
 use crate::condition::{ConditionType, Conditions, Evidence};
-use crate::id::{MachineId, RunId};
+use crate::id::{MachineId, RackId, RunId};
 use crate::refusal::Refusal;
 use crate::text;
 use crate::time::Timestamp;
@@ -57,10 +57,15 @@ pub struct MachineSpec {
     /// The credentials for its BMC and its host, by name. Empty: the provider's default.
     pub bmc_credential: String,
     pub ssh_credential: String,
+    /// Where it stands: the rack, and the place in it, counted from the bottom.
+    pub rack: Option<RackId>,
+    pub slot: Option<u32>,
     /// Which disk an image is written to: `serial:…`, `wwn:…` or `path:…`. Empty: the only one there is.
     pub root_disk: String,
 }
 
+/// The highest place in a rack.
+pub const MAX_SLOT: u32 = 64;
 /// The most MAC addresses one machine may have.
 pub const MAX_MACS: usize = 64;
 

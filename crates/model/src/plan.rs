@@ -34,10 +34,18 @@ pub enum RunType {
     Power,
     /// Back from RMA.
     ExitRma,
+    /// On a rack: its devices brought through a maintenance.
+    RackMaintenance,
+    /// A device's own part of it, and what its lifecycle asks of it: firmware, the fabric, reading and configuring, checking.
+    Firmware,
+    Fabric,
+    Intake,
+    Check,
 }
 
 impl RunType {
-    pub const ALL: [RunType; 9] = [
+    /// Those that a plan may be made for, and that a request may start on a machine.
+    pub const PLANNED: [RunType; 9] = [
         Self::Reboot,
         Self::Reimage,
         Self::EnterMaintenance,
@@ -47,6 +55,23 @@ impl RunType {
         Self::Rma,
         Self::Power,
         Self::ExitRma,
+    ];
+
+    pub const ALL: [RunType; 14] = [
+        Self::Reboot,
+        Self::Reimage,
+        Self::EnterMaintenance,
+        Self::ExitMaintenance,
+        Self::Upgrade,
+        Self::NetReconfig,
+        Self::Rma,
+        Self::Power,
+        Self::ExitRma,
+        Self::RackMaintenance,
+        Self::Firmware,
+        Self::Fabric,
+        Self::Intake,
+        Self::Check,
     ];
 
     /// The customer's word, as in OperationType.
@@ -61,6 +86,11 @@ impl RunType {
             Self::Rma => "RMA",
             Self::Power => "POWER",
             Self::ExitRma => "EXIT_RMA",
+            Self::RackMaintenance => "RACK_MAINTENANCE",
+            Self::Firmware => "FIRMWARE",
+            Self::Fabric => "FABRIC",
+            Self::Intake => "INTAKE",
+            Self::Check => "CHECK",
         }
     }
 
@@ -81,8 +111,8 @@ impl RunType {
         if word.is_empty() {
             return Err(Refusal::missing(field));
         }
-        Self::parse(word).ok_or_else(|| {
-            let words: Vec<_> = Self::ALL.iter().map(|kind| kind.run_word()).collect();
+        Self::parse(word).filter(|kind| Self::PLANNED.contains(kind)).ok_or_else(|| {
+            let words: Vec<_> = Self::PLANNED.iter().map(|kind| kind.run_word()).collect();
             let shown: String = word.chars().take(text::MAX_SHORT).collect();
             Refusal::invalid(
                 field,
@@ -228,6 +258,11 @@ impl Step {
                 manner.check_absent(|word| format!("{field}.power.{word}"), "is only for OFF")
             }
             Effect::Netboot { .. } => Ok(()),
+            Effect::Device { .. } | Effect::Parts { .. } => Err(Refusal::invalid(
+                &format!("{field}.{}", self.effect.word()),
+                "is asked by the lifecycle of a device or a rack only",
+                "use `farrier rack maintenance start` or `farrier component firmware update`",
+            )),
         }
     }
 

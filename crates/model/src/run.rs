@@ -1,4 +1,4 @@
-//! Runs: one execution of a plan on one machine.
+//! Runs: one execution of a plan on one machine, or on one device or rack.
 //!
 //! A run is an unchanging [`RunSpec`] and a moving [`Progress`]. Two functions move it: [`next`] says
 //! what is to be done now, [`judge`] says what an answer from the world means. `act` holds the seven
@@ -21,8 +21,10 @@ pub use next::{Asking, Move, Next, next};
 
 use crate::effect::{Effect, Key, Verb};
 use crate::fault::{Class, Fault};
-use crate::id::{MachineId, PlanId, RunId};
+use crate::id::{PlanId, RunId};
+use crate::lifecycle::SubjectId;
 use crate::plan::{OnFailure, Params, RunStep, RunType, UNDO_PREFIX};
+use crate::target::TargetId;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +35,9 @@ pub const ENGINE_VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpec {
     pub id: RunId,
-    pub machine_id: MachineId,
+    /// Stored under the name it had when only machines had runs.
+    #[serde(rename = "machine_id")]
+    pub target: TargetId,
     pub request_id: String,
     pub run_type: RunType,
     pub plan_id: PlanId,
@@ -46,6 +50,15 @@ pub struct RunSpec {
     #[serde(default)]
     pub again: Option<act::Again>,
     pub on_failure: OnFailure,
+    /// The run on a rack that this is a part of. It works under that one's claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part_of: Option<RunId>,
+    /// The record whose lifecycle waits for it, and is woken when it moves on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reports_to: Option<SubjectId>,
+    /// What else it holds while it lasts: the devices of a rack that are in its scope.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub claims: Vec<TargetId>,
     pub engine: u32,
     pub created_at: Timestamp,
 }

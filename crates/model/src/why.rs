@@ -314,15 +314,13 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
 
 fn next_commands(run: &Run) -> Vec<String> {
     let id = &run.spec.id;
-    let machine = &run.spec.machine_id;
+    let target = &run.spec.target;
     match run.phase() {
         RunPhase::Pending | RunPhase::Running => {
             vec![format!("farrier logs -f {id}"), format!("farrier cancel {id}")]
         }
-        RunPhase::Succeeded => vec![format!("farrier get {machine}")],
-        RunPhase::Canceled => {
-            vec![format!("farrier run rerun {id}"), format!("farrier get {machine}")]
-        }
+        RunPhase::Succeeded => vec![target.get()],
+        RunPhase::Canceled => vec![format!("farrier run rerun {id}"), target.get()],
         RunPhase::Failed => failed_commands(run),
     }
 }
@@ -364,8 +362,10 @@ fn failed_commands(run: &Run) -> Vec<String> {
         Code::FrozenByOperator => vec![resume, rerun],
         Code::NotAdoptable => vec![retry, rerun],
         Code::UndoFailed => vec![logs, rerun],
+        // What its parts say names the device; those that are done stay done.
+        Code::PartFailed => vec![format!("farrier rack maintenance status {id}"), retry, logs],
         Code::CapabilityMissing | Code::ProviderMissing | Code::MachineGone => {
-            vec![format!("farrier get {}", run.spec.machine_id), rerun]
+            vec![run.spec.target.get(), rerun]
         }
         Code::ForeignEngine | Code::RecordUnreadable => vec![rerun, logs],
         Code::LoginRefused | Code::CredentialMissing => {
@@ -373,14 +373,14 @@ fn failed_commands(run: &Run) -> Vec<String> {
         }
         Code::IdentityChanged => vec!["farrier trust list".into(), retry],
         Code::IdentityUntrusted | Code::SystemAmbiguous => {
-            vec![format!("farrier get {}", run.spec.machine_id), retry]
+            vec![run.spec.target.get(), retry]
         }
         Code::FirmwareDiffers => vec![logs, adopt, retry],
         Code::NotSupported => vec!["farrier plans".into(), rerun],
         Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack => vec![logs, retry],
         Code::ImageUnknown => vec!["farrier image list".into(), rerun],
         Code::DiskUnfit => {
-            let machine = &run.spec.machine_id;
+            let machine = &run.spec.target;
             vec![logs, format!("farrier machine update {machine} --root-disk serial:…"), retry]
         }
     }

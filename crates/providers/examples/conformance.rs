@@ -115,7 +115,8 @@ impl Reading {
         let settings = datacenter::Settings { bmc_credential: "bmc".into(), ..Default::default() };
         let datacenter = Datacenter::new(keeper, settings);
         let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
-        let target = Target { machine_id: MachineId::trusted("recording"), spec };
+        let target =
+            Target { id: model::target::TargetId::from(&MachineId::trusted("recording")), spec };
         let seen = datacenter.inspect(&target).await;
         let told = seen.map(|seen| format!("{:?}, next boot {:?}", seen.power, seen.boot));
         self.tell("inspection", told);

@@ -9,15 +9,23 @@ use model::fault::Fault;
 use model::id::MachineId;
 use model::machine::MachineSpec;
 use model::refusal::Refusal;
+use model::target::TargetId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// The machine an order is about.
+/// The machine or device an order is about.
 #[derive(Debug, Clone)]
 pub struct Target {
-    pub machine_id: MachineId,
+    pub id: TargetId,
     pub spec: MachineSpec,
+}
+
+impl Target {
+    /// The name it goes by. Clusters and deployments know machines only; a simulator knows every device as one.
+    pub fn machine_id(&self) -> MachineId {
+        MachineId::trusted(self.id.as_str())
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

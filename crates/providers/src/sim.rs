@@ -8,6 +8,7 @@
 //! `hardware` is what a machine is and does, `node` what it is to its cluster, `job` how far it is, `script` what it says meanwhile,
 //! `fault` what goes wrong, `ledger` what is counted, `memory` and `dir` where all of it is kept.
 
+mod device;
 mod dir;
 mod fault;
 mod hardware;
@@ -138,7 +139,7 @@ impl Sim {
         order: &Order,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let machine = &target.machine_id;
+        let machine = &target.machine_id();
         let Order { key, effect, .. } = order;
         match order.verb {
             Verb::Perform => {
@@ -207,7 +208,7 @@ impl Sim {
             Verb::Perform | Verb::Follow => match &order.effect {
                 Effect::Ssh { .. } => Code::CommandFailed,
                 Effect::Drain { .. } => {
-                    let node = &target.machine_id;
+                    let node = &target.machine_id();
                     said = format!("node `{node}` is not empty; pods may not be evicted: {said}");
                     Code::EvictionBlocked
                 }
@@ -220,7 +221,9 @@ impl Sim {
                 | Effect::Net { .. }
                 | Effect::Rma { .. }
                 | Effect::Uncordon { .. }
-                | Effect::Power { .. } => Code::EffectFailed,
+                | Effect::Power { .. }
+                | Effect::Device { .. }
+                | Effect::Parts { .. } => Code::EffectFailed,
             },
             // Nothing was to be done, so nothing failed: nobody could be asked.
             Verb::Inquire | Verb::Observe | Verb::Stop => {
@@ -228,7 +231,7 @@ impl Sim {
             }
         };
         let fault = Fault::new(code, said);
-        let done = self.with_hardware(&target.machine_id, |hardware, now| {
+        let done = self.with_hardware(&target.machine_id(), |hardware, now| {
             hardware.fail(&order.key, &order.effect, &fault, now);
             hardware.jobs.get(&order.key).is_some_and(|job| matches!(job.result(), Some(Ok(_))))
         });
@@ -255,6 +258,8 @@ impl Provider for Sim {
             Capability::Imaging,
             Capability::RemoteExec,
             Capability::ClusterJoin,
+            Capability::Firmware,
+            Capability::Fabric,
         ]
     }
 
@@ -264,7 +269,7 @@ impl Provider for Sim {
         order: &Order,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let machine = &target.machine_id;
+        let machine = &target.machine_id();
         let rule = self.take_order(machine, order).map_err(|fault| match order.verb {
             Verb::Follow => out_of_sight(fault),
             Verb::Perform | Verb::Inquire | Verb::Observe | Verb::Stop => fault,
@@ -292,7 +297,7 @@ impl Provider for Sim {
     }
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
-        let machine = &target.machine_id;
+        let machine = &target.machine_id();
         self.struck(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.probe())
     }

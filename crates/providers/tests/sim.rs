@@ -18,7 +18,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 fn target(id: &str) -> Target {
-    Target { machine_id: MachineId::trusted(id), spec: MachineSpec::default() }
+    Target {
+        id: model::target::TargetId::from(&MachineId::trusted(id)),
+        spec: MachineSpec::default(),
+    }
 }
 
 fn order(verb: Verb, step: &str, effect: Effect) -> Order {

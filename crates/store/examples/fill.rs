@@ -132,7 +132,7 @@ fn machine(name: &str, at: Timestamp) -> Machine {
 
 /// The reimage that all runs are copies of, before and after.
 fn template() -> Outcome<(Run, Progress)> {
-    let plan = default_plan(RunType::Reimage);
+    let plan = default_plan(RunType::Reimage).unwrap();
     let params = Params::from([("image_ref".to_string(), "ubuntu-2204".to_string())]);
     let steps = plan.resolve(&machine(MACHINE, CREATED), &params, &Defaults::default())?;
     let run = Run::new(RunSpec {

@@ -281,12 +281,13 @@ impl Dialect {
 }
 
 /// The schema, step by step. A step never changes once it has been released.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
     include_str!("../migrations/0003_labels.sql"),
     include_str!("../migrations/0004_hardware.sql"),
     include_str!("../migrations/0005_images.sql"),
+    include_str!("../migrations/0006_racks.sql"),
 ];
 
 /// The steps that a database at `version` still needs.

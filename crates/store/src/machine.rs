@@ -8,7 +8,7 @@ use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx, Work};
 use model::condition::Conditions;
 use model::filter::Filter;
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, RackId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use serde::{Deserialize, Serialize};
 
@@ -70,7 +70,8 @@ impl Tx {
     pub fn insert_machine(&mut self, machine: &Machine, event: &NewEvent) -> Result<()> {
         let body = body(machine)?;
         let sql = "INSERT INTO machines (id, version, phase, holds, active_run, provider, labels, \
-                   body, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+                   body, created_at, updated_at, rack_id) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
         let values = values![
             machine.id.as_str(),
             machine.version,
@@ -82,6 +83,7 @@ impl Tx {
             body,
             machine.created_at,
             machine.updated_at,
+            machine.spec.rack.as_ref().map(RackId::as_str),
         ];
         self.put(Statement::new(sql, values), Expect::One)?;
         self.put(self.machine_event(machine, event), Expect::One)?;
@@ -97,7 +99,7 @@ impl Tx {
         machine.updated_at = event.at.max(machine.updated_at);
         let event = &NewEvent { at: machine.updated_at, ..event.clone() };
         let sql = "UPDATE machines SET version = $3, phase = $4, holds = $5, active_run = $6, \
-                   provider = $7, labels = $8, body = $9, updated_at = $10 \
+                   provider = $7, labels = $8, body = $9, updated_at = $10, rack_id = $11 \
                    WHERE id = $1 AND version = $2";
         let values = values![
             machine.id.as_str(),
@@ -110,6 +112,7 @@ impl Tx {
             serde_json::to_string(&machine.labels)?,
             body(machine)?,
             machine.updated_at,
+            machine.spec.rack.as_ref().map(RackId::as_str),
         ];
         self.put(Statement::new(sql, values), Expect::One)?;
         self.put(self.machine_event(machine, event), Expect::One)?;
@@ -146,6 +149,12 @@ impl Tx {
         let machines = kept.map(machine).collect::<Result<Vec<_>>>()?;
         let next = machines.last().filter(|_| more).map(|last| last.id.to_string());
         Ok(MachinePage { machines, next })
+    }
+
+    /// The machines of a rack, by id.
+    pub async fn machines_in_rack(&mut self, rack: &RackId) -> Result<Vec<Machine>> {
+        let sql = format!("SELECT {COLUMNS} FROM machines WHERE rack_id = $1 ORDER BY id");
+        self.query(&sql, values![rack.as_str()]).await?.iter().map(machine).collect()
     }
 
     pub async fn count_machines(&mut self) -> Result<i64> {

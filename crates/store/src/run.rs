@@ -4,11 +4,13 @@ use crate::driver::{Expect, Statement};
 use crate::event::{Cursor, NewEvent};
 use crate::filter::{Select, sql_of};
 use crate::signal::Signal;
+use crate::subject::Birth;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
-use model::id::{MachineId, RunId};
+use model::id::RunId;
 use model::run::Run;
+use model::target::TargetId;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPage {
@@ -51,32 +53,53 @@ impl Tx {
         rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), held(row)))).collect()
     }
 
-    /// The run that a machine's request made.
+    /// The run that a request made on a target.
     pub async fn run_of_request(
         &mut self,
-        machine: &MachineId,
+        target: &TargetId,
         request_id: &str,
     ) -> Result<Option<Run>> {
         let sql = format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 AND r.request_id = $2"
         );
-        let row = self.query_one(&sql, values![machine.as_str(), request_id]).await?;
+        let row = self.query_one(&sql, values![target.key(), request_id]).await?;
         row.as_ref().map(run).transpose()
     }
 
-    /// The latest run of a machine.
-    pub async fn latest_run(&mut self, machine: &MachineId) -> Result<Option<Run>> {
-        Ok(self.latest_runs(machine, 1).await?.into_iter().next())
+    /// The latest run on a target.
+    pub async fn latest_run(&mut self, target: &TargetId) -> Result<Option<Run>> {
+        Ok(self.latest_runs(target, 1).await?.into_iter().next())
     }
 
-    /// The latest runs of a machine, newest first.
-    pub async fn latest_runs(&mut self, machine: &MachineId, limit: i64) -> Result<Vec<Run>> {
+    /// The latest runs on a target, newest first.
+    pub async fn latest_runs(&mut self, target: &TargetId, limit: i64) -> Result<Vec<Run>> {
         let sql = format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id = $1 \
              ORDER BY r.created_at DESC, r.id DESC LIMIT $2"
         );
-        let rows = self.query(&sql, values![machine.as_str(), limit]).await?;
+        let rows = self.query(&sql, values![target.key(), limit]).await?;
         rows.iter().map(run).collect()
+    }
+
+    /// Those that were started on these targets under one request id: the parts of a group.
+    pub async fn runs_of_request(
+        &mut self,
+        targets: &[String],
+        request_id: &str,
+    ) -> Result<Vec<Run>> {
+        let sql = self.dialect().fill(&format!(
+            "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id {{among $1}} \
+             AND r.request_id = $2"
+        ));
+        let rows = self.query(&sql, values![serde_json::to_string(targets)?, request_id]).await?;
+        rows.iter().map(run).collect()
+    }
+
+    /// The run that works on a target now, as the queue knows it.
+    pub async fn active_run_on(&mut self, target: &TargetId) -> Result<Option<RunId>> {
+        let sql = "SELECT id FROM subjects WHERE holds_machine = $1";
+        let row = self.query_one(sql, values![target.key()]).await?;
+        row.map(|row| Ok(RunId::trusted(row.text(0)?))).transpose()
     }
 
     /// Runs that have not ended, at most `limit`.
@@ -87,9 +110,8 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
-    /// Writes a new run, its place in the queue and its first event. With an owner it is born in the
-    /// hands of that replica. A conflict means that another request won the race.
-    pub fn insert_run(&mut self, run: &Run, owner: Option<&str>, event: &NewEvent) -> Result<()> {
+    /// Writes a new run, its place in the queue and its first event. A conflict means that another request won the race.
+    pub fn insert_run(&mut self, run: &Run, birth: Birth<'_>, event: &NewEvent) -> Result<()> {
         let spec = &run.spec;
         let row = Statement {
             sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at) \
@@ -97,7 +119,7 @@ impl Tx {
                 .into(),
             values: vec![
                 Value::from(spec.id.as_str()),
-                Value::from(spec.machine_id.as_str()),
+                Value::from(spec.target.key()),
                 Value::from(spec.request_id.as_str()),
                 Value::from(spec.run_type.as_str()),
                 Value::from(spec.plan_id.as_str()),
@@ -106,10 +128,10 @@ impl Tx {
             ],
         };
         self.put(row, Expect::One)?;
-        self.put(Self::subject_row(run, owner)?, Expect::One)?;
+        self.put(Self::subject_row(run, birth)?, Expect::One)?;
         self.put(self.run_event(run, event)?, Expect::One)?;
         self.signal(Signal::Event);
-        if owner.is_none() {
+        if birth == Birth::Due {
             self.signal(Signal::Work);
         }
         Ok(())

@@ -3,15 +3,15 @@
 //! A lost signal costs latency, never truth: whoever waits also looks by itself from time to time.
 //! On PostgreSQL the signals of one process reach the others through LISTEN/NOTIFY.
 
-use model::id::RunId;
+use model::id::{ObjectId, RunId};
 use tokio::sync::broadcast;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Signal {
     /// Something is due.
     Work,
-    /// This run was written by somebody who does not hold it.
-    Wake(RunId),
+    /// This object was written by somebody who does not hold it.
+    Wake(ObjectId),
     /// There are new events.
     Event,
     /// There is more log of this run.
@@ -62,7 +62,7 @@ impl Signal {
         match text.split_once(' ') {
             None if text == "work" => Some(Self::Work),
             None if text == "event" => Some(Self::Event),
-            Some(("wake", id)) => Some(Self::Wake(RunId::trusted(id))),
+            Some(("wake", id)) => Some(Self::Wake(ObjectId::trusted(id))),
             Some(("log", id)) => Some(Self::Log(RunId::trusted(id))),
             Some(_) | None => None,
         }

@@ -7,17 +7,32 @@
 use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
-use crate::{Result, Tx};
-use model::id::RunId;
+use crate::{Result, StoreError, Tx};
+use model::id::{ObjectId, RunId};
+use model::lifecycle::SubjectKind;
 use model::run::{Progress, Run};
+use model::target::TargetKind;
 use model::time::Timestamp;
 
 /// An object taken from the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claimed {
-    pub id: RunId,
+    pub id: ObjectId,
+    /// None: it is a run.
+    pub kind: Option<SubjectKind>,
     pub epoch: i64,
     pub wakes: i64,
+}
+
+/// How a new run comes into the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth<'a> {
+    /// Due at once, for whoever claims it.
+    Due,
+    /// In the hands of this replica already.
+    InHand(&'a str),
+    /// Not due until somebody wakes it.
+    Waiting,
 }
 
 /// What happens to the claim when the state is written.
@@ -55,19 +70,28 @@ fn ended_at(run: &Run, now: Timestamp) -> Value {
     Value::from(run.ended().then_some(now))
 }
 
-/// The machine that an active run holds.
+/// What an active run holds. Several may be at work in a rack: what they hold of it are their claims.
 fn holds(run: &Run) -> Value {
-    Value::from((!run.ended()).then(|| run.spec.machine_id.as_str()))
+    let held = || match run.spec.target.kind {
+        TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.key(),
+        TargetKind::Rack => run.spec.id.to_string(),
+    };
+    Value::from((!run.ended()).then(held))
 }
 
 impl Tx {
-    /// The queue row of a new run: due now, or already in the hands of `owner`.
-    pub(crate) fn subject_row(run: &Run, owner: Option<&str>) -> Result<Statement> {
+    /// The queue row of a new run.
+    pub(crate) fn subject_row(run: &Run, birth: Birth<'_>) -> Result<Statement> {
+        let (owner, due) = match birth {
+            Birth::Due => (None, Some(run.spec.created_at)),
+            Birth::InHand(owner) => (Some(owner), Some(run.spec.created_at)),
+            Birth::Waiting => (None, None),
+        };
         let epoch = i64::from(owner.is_some());
         Ok(Statement {
             sql: "INSERT INTO subjects (id, kind, holds_machine, version, epoch, owner, due_at, \
                   wakes_asked, wakes_handled, phase, workflow, state, updated_at, ended_at) \
-                  VALUES ($1, 'run', $2, $3, $4, $5, $6, 1, 0, $7, $8, $9, $6, $10)"
+                  VALUES ($1, 'run', $2, $3, $4, $5, $6, 1, 0, $7, $8, $9, $11, $10)"
                 .into(),
             values: vec![
                 Value::from(run.spec.id.as_str()),
@@ -75,11 +99,12 @@ impl Tx {
                 Value::from(run.version),
                 Value::from(epoch),
                 Value::from(owner),
-                Value::from(run.spec.created_at),
+                Value::from(due),
                 Value::from(run.phase().as_str()),
                 Value::from(run.progress.workflow.as_str()),
                 state_of(&run.progress)?,
                 ended_at(run, run.spec.created_at),
+                Value::from(run.spec.created_at),
             ],
         })
     }
@@ -95,7 +120,7 @@ impl Tx {
             "UPDATE subjects SET owner = $1, epoch = epoch + 1 WHERE id IN (\
              SELECT id FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL AND due_at <= $2 \
              ORDER BY due_at LIMIT $3 {skip_locked}) \
-             RETURNING id, epoch, wakes_asked",
+             RETURNING id, epoch, wakes_asked, kind",
         );
         let rows = self.query(&sql, values![owner, now, limit]).await?;
         rows.iter().map(claimed).collect()
@@ -167,13 +192,13 @@ impl Tx {
             ended_at(run, now),
         ];
         self.put(Statement::new(sql, values), Expect::One)?;
-        self.signal(Signal::Wake(run.spec.id.clone()));
+        self.signal(Signal::Wake(run.spec.id.object()));
         self.signal(Signal::Work);
         Ok(Settled { version })
     }
 
-    /// Asks for a look at a run, changing nothing about it.
-    pub fn wake(&mut self, id: &RunId, now: Timestamp) -> Result<()> {
+    /// Asks for a look at an object, changing nothing about it.
+    pub fn wake(&mut self, id: &ObjectId, now: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET wakes_asked = wakes_asked + 1, due_at = $2 WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str(), now]), Expect::Any)?;
         self.signal(Signal::Wake(id.clone()));
@@ -182,16 +207,16 @@ impl Tx {
     }
 
     /// The wake-ups asked for so far of everything that `owner` holds and has not handled.
-    pub async fn woken(&mut self, owner: &str) -> Result<Vec<RunId>> {
+    pub async fn woken(&mut self, owner: &str) -> Result<Vec<ObjectId>> {
         let sql = "SELECT id FROM subjects WHERE owner = $1 AND wakes_asked > wakes_handled";
         let rows = self.query(sql, values![owner]).await?;
-        rows.iter().map(|row| Ok(RunId::trusted(row.text(0)?))).collect()
+        rows.iter().map(|row| Ok(ObjectId::trusted(row.text(0)?))).collect()
     }
 
-    /// Lets go of a run about which there was nothing to decide.
+    /// Lets go of an object about which there was nothing to decide.
     pub fn release(
         &mut self,
-        id: &RunId,
+        id: &ObjectId,
         epoch: i64,
         wakes: i64,
         due: Option<Timestamp>,
@@ -206,14 +231,14 @@ impl Tx {
     }
 
     /// What a replica holds, by its own account of it in the database.
-    pub async fn held_by(&mut self, owner: &str) -> Result<Vec<(RunId, i64)>> {
+    pub async fn held_by(&mut self, owner: &str) -> Result<Vec<(ObjectId, i64)>> {
         let rows =
             self.query("SELECT id, epoch FROM subjects WHERE owner = $1", values![owner]).await?;
-        rows.iter().map(|row| Ok((RunId::trusted(row.text(0)?), row.int(1)?))).collect()
+        rows.iter().map(|row| Ok((ObjectId::trusted(row.text(0)?), row.int(1)?))).collect()
     }
 
     /// Lets go of one object without deciding anything, to be looked at again at `due`.
-    pub fn put_back(&mut self, id: &RunId, epoch: i64, due: Timestamp) -> Result<()> {
+    pub fn put_back(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
         self.put(Statement::new(sql, values![id.as_str(), epoch, due]), Expect::Any)?;
         self.signal(Signal::Work);
@@ -238,5 +263,13 @@ impl Tx {
 }
 
 fn claimed(row: &Row) -> Result<Claimed> {
-    Ok(Claimed { id: RunId::trusted(row.text(0)?), epoch: row.int(1)?, wakes: row.int(2)? })
+    let kind = match row.text(3)? {
+        "run" => None,
+        word => {
+            let unknown = || StoreError::Corrupt(format!("kind {word:?}"));
+            Some(SubjectKind::parse(word).ok_or_else(unknown)?)
+        }
+    };
+    let id = ObjectId::trusted(row.text(0)?);
+    Ok(Claimed { id, kind, epoch: row.int(1)?, wakes: row.int(2)? })
 }

@@ -32,7 +32,7 @@ pub const MACHINE: &str = "m-1";
 
 /// Every life there is.
 pub fn all() -> Vec<Life> {
-    let defaults = RunType::ALL.map(|run_type| (run_type, default_plan(run_type)));
+    let defaults = RunType::PLANNED.map(|run_type| (run_type, default_plan(run_type).unwrap()));
     let plans = defaults.into_iter().chain(variants()).map(|(run_type, plan)| {
         let name = plan.id.to_string();
         life(&name, (run_type, plan), Vec::new(), Vec::new())
@@ -44,7 +44,7 @@ pub fn all() -> Vec<Life> {
 fn reimages() -> Vec<Life> {
     let repave = |action, times| fault("repave", Verb::Perform, action, times);
     let reimage = |name: &str, faults, then| {
-        life(name, (RunType::Reimage, default_plan(RunType::Reimage)), faults, then)
+        life(name, (RunType::Reimage, default_plan(RunType::Reimage).unwrap()), faults, then)
     };
     let broken = || vec![repave(sim::Action::Fail, 0)];
     let fails_once = || vec![repave(sim::Action::Fail, 1)];
@@ -77,7 +77,7 @@ fn drains() -> Vec<Life> {
     let way = variant(Maintenance::EnterDraining.plan_id().as_str());
     let enter = |name: &str, faults, then| life(name, way.clone(), faults, then);
     let broken = vec![fault("rma", Verb::Perform, sim::Action::Fail, 0)];
-    let rma = (RunType::Rma, default_plan(RunType::Rma));
+    let rma = (RunType::Rma, default_plan(RunType::Rma).unwrap());
     vec![
         enter("a budget blocks once", vec![drain(sim::Action::Fail, 1)], vec![]),
         enter("drain's answer is lost", vec![drain(sim::Action::Drop, 1)], vec![]),

@@ -118,7 +118,7 @@ impl World {
     pub async fn let_the_hardware_act(&self, machine: &str) {
         let Machine { id, spec, .. } = self.machine(machine).await;
         // What it sees is nobody's business, and it may be down.
-        let _ = self.sim.probe(&Target { machine_id: id, spec }).await;
+        let _ = self.sim.probe(&Target { id: model::target::TargetId::from(&id), spec }).await;
     }
 
     pub fn now(&self) -> Timestamp {

@@ -14,8 +14,14 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
     use Phase::{FactoryReady, Maintenance, Ready};
     match run_type {
         // What a POWER run does decides; switching on is harmless.
-        RunType::EnterMaintenance | RunType::Power | RunType::ExitRma => {
-            &[FactoryReady, Ready, Maintenance]
+        RunType::EnterMaintenance
+        | RunType::Power
+        | RunType::ExitRma
+        | RunType::Intake
+        | RunType::Check => &[FactoryReady, Ready, Maintenance],
+        // Who is in service is not touched, unless the rack's own gate has let it through.
+        RunType::RackMaintenance | RunType::Firmware | RunType::Fabric => {
+            &[FactoryReady, Maintenance]
         }
         RunType::Reboot => &[Ready, Maintenance],
         RunType::ExitMaintenance
@@ -39,7 +45,10 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
         Effect::Reboot { .. } | Effect::Power { to: PowerTo::Off, .. } => {
             allowed(RunType::Reboot)
         }
-        Effect::Ssh { destructive: false, .. }
+        // The run that asks for it has the gate.
+        Effect::Device { .. }
+        | Effect::Parts { .. }
+        | Effect::Ssh { destructive: false, .. }
         | Effect::Verify { .. }
         // A record only reads.
         | Effect::Rma { action: RmaAction::Record, .. }
@@ -67,7 +76,9 @@ const fn on_the_way_back(effect: &Effect) -> bool {
         | Effect::Leave { .. }
         | Effect::Net { .. }
         | Effect::Drain { .. }
-        | Effect::Uncordon { .. } => false,
+        | Effect::Uncordon { .. }
+        | Effect::Device { .. }
+        | Effect::Parts { .. } => false,
     }
 }
 
@@ -163,7 +174,7 @@ mod tests {
             (RunType::Power, [true, true, true]),
         ];
         // Coming back from RMA has a gate of its own.
-        assert_eq!(table.len() + 1, RunType::ALL.len());
+        assert_eq!(table.len() + 1, RunType::PLANNED.len());
         for (run_type, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
                 let verdict = admit(&machine(phase), run_type, &[]);

@@ -82,12 +82,12 @@ impl Maintenance {
     }
 }
 
-/// The default plan of a type.
-pub fn default_plan(run_type: RunType) -> Plan {
-    Plan { default_for: Some(run_type), ..chosen(run_type) }
+/// The default plan of a type. What lifecycles start has steps of its own, and none.
+pub fn default_plan(run_type: RunType) -> Option<Plan> {
+    chosen(run_type).map(|plan| Plan { default_for: Some(run_type), ..plan })
 }
 
-fn chosen(run_type: RunType) -> Plan {
+fn chosen(run_type: RunType) -> Option<Plan> {
     let (id, name, steps) = match run_type {
         RunType::Reboot => ("plan-reboot-v1", "Reboot", vec![reboot()]),
         RunType::Reimage => ("plan-repave-v1", "Repave and join the cluster", reimage()),
@@ -126,9 +126,14 @@ fn chosen(run_type: RunType) -> Plan {
             ],
         ),
         // Without a word about what is wanted, the harmless one.
-        RunType::Power => return PowerChange::On.plan(),
+        RunType::Power => return Some(PowerChange::On.plan()),
+        RunType::RackMaintenance
+        | RunType::Firmware
+        | RunType::Fabric
+        | RunType::Intake
+        | RunType::Check => return None,
     };
-    plan(id, name, steps)
+    Some(plan(id, name, steps))
 }
 
 fn plan(id: &str, name: &str, steps: Vec<Step>) -> Plan {
@@ -145,17 +150,18 @@ fn plan(id: &str, name: &str, steps: Vec<Step>) -> Plan {
 /// Built-in plans that are nobody's default, each with the type of run it is made for.
 pub fn variants() -> Vec<(RunType, Plan)> {
     let maintenance = Maintenance::ALL.map(|way| (way.run_type(), way.plan()));
+    let usual = default_plan(RunType::Power).map(|plan| plan.id);
     let power = PowerChange::ALL
         .into_iter()
         .map(PowerChange::plan)
-        .filter(|plan| plan.id != default_plan(RunType::Power).id)
+        .filter(move |plan| Some(&plan.id) != usual.as_ref())
         .map(|plan| (RunType::Power, plan));
     maintenance.into_iter().chain(power).collect()
 }
 
 /// All of them.
 pub fn built_in() -> Vec<Plan> {
-    let defaults = RunType::ALL.into_iter().map(default_plan);
+    let defaults = RunType::PLANNED.into_iter().filter_map(default_plan);
     defaults.chain(variants().into_iter().map(|(_, plan)| plan)).collect()
 }
 
@@ -236,10 +242,12 @@ mod tests {
     #[test]
     fn every_type_has_a_sound_default() {
         for run_type in RunType::ALL {
-            assert_eq!(default_plan(run_type).default_for, Some(run_type));
+            let default_for = default_plan(run_type).map(|plan| plan.default_for);
+            let planned = RunType::PLANNED.contains(&run_type).then_some(Some(run_type));
+            assert_eq!(default_for, planned);
         }
         let plans = built_in();
-        assert_eq!(plans.len(), RunType::ALL.len() + variants().len());
+        assert_eq!(plans.len(), RunType::PLANNED.len() + variants().len());
         for (index, plan) in plans.iter().enumerate() {
             assert!(plan.built_in);
             assert!(PlanId::parse(plan.id.as_str()).is_ok());

@@ -38,7 +38,7 @@ impl Default for Defaults {
 }
 
 /// A step with nothing left open.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunStep {
     pub name: String,
     pub timeout_seconds: u32,
@@ -166,7 +166,9 @@ fn switching_off(effect: &mut Effect) -> Option<&mut Manner> {
         | Effect::Verify { .. }
         | Effect::Net { .. }
         | Effect::Drain { .. }
-        | Effect::Uncordon { .. } => None,
+        | Effect::Uncordon { .. }
+        | Effect::Device { .. }
+        | Effect::Parts { .. } => None,
     }
 }
 
@@ -185,7 +187,9 @@ fn moot(effect: &Effect) -> bool {
         | Effect::Verify { .. }
         | Effect::Net { .. }
         | Effect::Rma { .. }
-        | Effect::Power { .. } => false,
+        | Effect::Power { .. }
+        | Effect::Device { .. }
+        | Effect::Parts { .. } => false,
     }
 }
 
@@ -270,7 +274,9 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         | Effect::Reboot { .. }
         | Effect::Netboot { .. }
         | Effect::Rma { .. }
-        | Effect::Power { .. } => step.effect.clone(),
+        | Effect::Power { .. }
+        | Effect::Device { .. }
+        | Effect::Parts { .. } => step.effect.clone(),
     })
 }
 
@@ -294,7 +300,7 @@ mod tests {
     #[test]
     fn a_machine_without_a_cluster_skips_what_needs_one() {
         let defaults = Defaults::default();
-        let plan = default_plan(RunType::Reimage);
+        let plan = default_plan(RunType::Reimage).unwrap();
         let params = with_defaults(RunType::Reimage, Params::new(), &defaults);
         let with = plan.resolve(&machine("cluster-a"), &params, &defaults).unwrap();
         let without = plan.resolve(&machine(""), &params, &defaults).unwrap();
@@ -312,7 +318,7 @@ mod tests {
     #[test]
     fn no_built_in_plan_resolves_to_nothing() {
         let defaults = Defaults::default();
-        let own = RunType::ALL.map(|run_type| (run_type, default_plan(run_type)));
+        let own = RunType::PLANNED.map(|run_type| (run_type, default_plan(run_type).unwrap()));
         for (run_type, plan) in own.into_iter().chain(variants()) {
             let params = Params::from([(NETWORK.into(), "network: {}".into())]);
             let params = with_defaults(run_type, checked_params(params).unwrap(), &defaults);
@@ -325,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_drain_ends_before_its_step_and_needs_a_cluster() {
-        let rma = default_plan(RunType::Rma);
+        let rma = default_plan(RunType::Rma).unwrap();
         let defaults = Defaults::default();
         let with = rma.resolve(&machine("cluster-a"), &Params::new(), &defaults).unwrap();
         let without = rma.resolve(&machine(""), &Params::new(), &defaults).unwrap();
@@ -382,7 +388,8 @@ mod tests {
         let refusal = own.resolve(&machine(""), &params(&both), &defaults).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("params[graceful_seconds]"));
         // What switches on has nothing to be patient about.
-        let on = default_plan(RunType::Power).resolve(&machine(""), &params(&both), &defaults);
+        let on =
+            default_plan(RunType::Power).unwrap().resolve(&machine(""), &params(&both), &defaults);
         let expected = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };
         assert_eq!(on.unwrap()[0].effect, expected);
     }
@@ -403,7 +410,7 @@ mod tests {
         }
         assert!(checked_params(one(FORCE, "maybe")).unwrap_err().said.contains("true or false"));
         assert!(checked_params(one(FORCE, "")).unwrap().is_empty());
-        let net = default_plan(RunType::NetReconfig);
+        let net = default_plan(RunType::NetReconfig).unwrap();
         let refusal = net.resolve(&machine(""), &Params::new(), &defaults).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("params[network]"));
     }

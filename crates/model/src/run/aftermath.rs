@@ -19,7 +19,10 @@ pub fn apply_to_machine(machine: &mut Machine, run: &Run, evidence: &[Evidence],
             machine.phase = phase;
         }
     } else {
-        machine.active_run = Some(run.spec.id.clone());
+        // A part works under the claim of the whole.
+        if run.spec.part_of.is_none() {
+            machine.active_run = Some(run.spec.id.clone());
+        }
         if machine.is(ConditionType::OperationCanceled) {
             let reason = format!("Started:{}", run.spec.id);
             machine.learn(&[Evidence::new(ConditionType::OperationCanceled, false, reason)], now);

@@ -5,7 +5,7 @@
 use super::next::Asking;
 use super::{Next, Note, Policy, Run, interrupt, judge, next};
 use crate::condition::Evidence;
-use crate::effect::{Answer, Order, Verb};
+use crate::effect::{Answer, Facts, Order, Verb};
 use crate::fault::Fault;
 use crate::time::Timestamp;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub struct Decision {
     pub run: Run,
     pub notes: Vec<Note>,
     pub evidence: Vec<Evidence>,
+    /// What the step that has just ended read of its device.
+    pub facts: Option<Facts>,
     pub then: Then,
 }
 
@@ -48,6 +50,7 @@ pub fn decide(
     let mut run = stored.clone();
     let mut notes = Vec::new();
     let mut evidence = Vec::new();
+    let mut facts = None;
     if let Some(given) = given {
         let verdict = match given {
             Given::Answered(verb, result) => judge(&run, *verb, result.clone(), policy, now),
@@ -56,6 +59,7 @@ pub fn decide(
         run.progress = verdict.progress;
         notes.push(verdict.note);
         evidence = verdict.evidence;
+        facts = verdict.facts;
     }
     for _ in 0..MAX_MOVES {
         match next(&run, epoch, now) {
@@ -67,11 +71,13 @@ pub fn decide(
                 let Asking { order, progress, timeout, note } = *asking;
                 run.progress = progress;
                 notes.push(note);
-                return Decision { run, notes, evidence, then: Then::Ask(order, timeout) };
+                return Decision { run, notes, evidence, facts, then: Then::Ask(order, timeout) };
             }
-            Next::Until(at) => return Decision { run, notes, evidence, then: Then::Until(at) },
-            Next::Rest => return Decision { run, notes, evidence, then: Then::Rest },
+            Next::Until(at) => {
+                return Decision { run, notes, evidence, facts, then: Then::Until(at) };
+            }
+            Next::Rest => return Decision { run, notes, evidence, facts, then: Then::Rest },
         }
     }
-    Decision { run, notes, evidence, then: Then::Rest }
+    Decision { run, notes, evidence, facts, then: Then::Rest }
 }

@@ -7,7 +7,7 @@
 use super::next::{close_step, fail, halted, moving};
 use super::{Note, Progress, Run, StepPhase, StepState};
 use crate::condition::Evidence;
-use crate::effect::{Answer, Outcome, Verb};
+use crate::effect::{Answer, Facts, Outcome, Verb};
 use crate::fault::{Class, Code, Fault, Happened};
 use crate::here;
 use crate::plan::RunStep;
@@ -33,6 +33,8 @@ pub struct Verdict {
     pub progress: Progress,
     pub note: Note,
     pub evidence: Vec<Evidence>,
+    /// What was read of a device.
+    pub facts: Option<Facts>,
 }
 
 /// One answer in its context.
@@ -53,7 +55,7 @@ pub fn judge(
 ) -> Verdict {
     let Some(step) = run.progress.current() else {
         let note = Note::new("an answer came for no step", here!());
-        return Verdict { progress: run.progress.clone(), note, evidence: Vec::new() };
+        return Verdict { progress: run.progress.clone(), note, evidence: Vec::new(), facts: None };
     };
     let case = Case { run, step, name: run.step_name(step), policy, now };
     let mut verdict = match verb {
@@ -83,7 +85,7 @@ pub fn interrupt(run: &Run) -> Verdict {
         }
     }
     let note = Note::new(format!("stopping step {}", run.current_step()), here!());
-    Verdict { progress, note, evidence: Vec::new() }
+    Verdict { progress, note, evidence: Vec::new(), facts: None }
 }
 
 impl Case<'_> {
@@ -216,7 +218,7 @@ impl Case<'_> {
             step.message = fault.said.clone();
             step.doubt = Some(fault);
         }
-        Verdict { progress, note, evidence: Vec::new() }
+        Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
     fn pursue(&self, verb: Verb, said: &str, line: &'static str) -> Verdict {
@@ -227,7 +229,7 @@ impl Case<'_> {
             step.not_before = None;
         }
         let note = Note::new(format!("step {}: {said}", self.name), line);
-        Verdict { progress, note, evidence: Vec::new() }
+        Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
     /// A question went unanswered. Asked again later, and in the end a person is asked.
@@ -243,7 +245,7 @@ impl Case<'_> {
             step.message = fault.said;
             step.not_before = Some(self.now + self.policy.backoff.delay(looks, &self.seed()));
         }
-        Verdict { progress, note, evidence: Vec::new() }
+        Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
     fn gave_up_looking(&self, fault: Fault) -> Verdict {
@@ -301,7 +303,7 @@ impl Case<'_> {
                 Some(self.now + self.policy.backoff.delay(step.attempt, &self.seed()));
             step.message = fault.said;
         }
-        Verdict { progress, note, evidence: Vec::new() }
+        Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
     fn step_failed(&self, fault: Fault) -> Verdict {
@@ -313,7 +315,7 @@ impl Case<'_> {
         let note = Note::new(format!("step {} failed: {}", self.name, fault.said), here!());
         progress.scan = None;
         fail(self.run, &mut progress, fault, self.now);
-        Verdict { progress, note, evidence: Vec::new() }
+        Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
     /// A canceled run goes on undoing the rest; the failure is kept for the person who must look.
@@ -327,7 +329,7 @@ impl Case<'_> {
             attempts: self.step.attempt,
         });
         progress.at += 1;
-        Verdict { progress, note: Note::new(said, here!()), evidence: Vec::new() }
+        Verdict { progress, note: Note::new(said, here!()), evidence: Vec::new(), facts: None }
     }
 
     fn succeed(&self, outcome: Outcome, how: &str) -> Verdict {
@@ -343,7 +345,7 @@ impl Case<'_> {
             progress.workflow = moving(&progress);
         }
         let note = Note::new(format!("step {} succeeded: {said}", self.name), here!());
-        Verdict { progress, note, evidence: outcome.evidence }
+        Verdict { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
     /// A rerun found the last step whose goal holds: it and all before it need not be done again.
@@ -361,7 +363,7 @@ impl Case<'_> {
         }
         progress.at = last + 1;
         let note = Note::new(format!("adopted everything up to step {}", self.name), here!());
-        Verdict { progress, note, evidence: outcome.evidence }
+        Verdict { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
     /// This step's goal does not hold; perhaps that of the one before it does.
@@ -382,12 +384,12 @@ impl Case<'_> {
             step.pursuit = Verb::Observe;
         }
         let note = Note::new(format!("step {} is not adopted: {seen}", self.name), here!());
-        Verdict { progress, note, evidence: Vec::new() }
+        Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
     fn halted(&self) -> Verdict {
         let step = halted(self.run, self.now);
-        Verdict { progress: step.progress, note: step.note, evidence: Vec::new() }
+        Verdict { progress: step.progress, note: step.note, evidence: Vec::new(), facts: None }
     }
 
     fn progress(&self) -> Progress {

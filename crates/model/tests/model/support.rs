@@ -54,7 +54,10 @@ pub fn power_off(max_retries: u32) -> RunStep {
 pub fn spec(steps: Vec<RunStep>) -> RunSpec {
     RunSpec {
         id: RunId::trusted("op-1"),
-        machine_id: MachineId::trusted("m-1"),
+        target: model::target::TargetId::trusted("m-1"),
+        part_of: None,
+        reports_to: None,
+        claims: Vec::new(),
         request_id: "req-1".into(),
         run_type: RunType::Reimage,
         plan_id: PlanId::trusted("plan-x"),
@@ -78,7 +81,7 @@ pub fn who() -> Who {
 }
 
 pub fn done() -> Result<Answer, Fault> {
-    Ok(Answer::Done(Outcome { said: "it holds".into(), evidence: Vec::new() }))
+    Ok(Answer::Done(Outcome { said: "it holds".into(), ..Outcome::default() }))
 }
 
 pub fn fault(code: Code) -> Result<Answer, Fault> {

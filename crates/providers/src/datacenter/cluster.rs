@@ -68,7 +68,7 @@ impl Datacenter {
         if cluster.is_empty() {
             return Ok(Answer::Done(nowhere("the machine belongs to no cluster")));
         }
-        let seen = self.cluster(cluster).await?.node(target.machine_id.as_str()).await?;
+        let seen = self.cluster(cluster).await?.node(target.id.as_str()).await?;
         let outcome = told(cluster, seen.as_ref());
         let holds = match (expect, &seen) {
             (Expect::Ready, Some(node)) => node.ready && node.schedulable,
@@ -109,7 +109,7 @@ impl Datacenter {
             }
             (Verb::Inquire, Some(Remembered::Memo(_))) => self.inquire_join(target, order).await,
             (Verb::Observe, _) => {
-                let node = api.node(target.machine_id.as_str()).await?;
+                let node = api.node(target.id.as_str()).await?;
                 let seen = told(joining.cluster, node.as_ref());
                 Ok(match node {
                     Some(node) => match joining.missing(&node) {
@@ -173,7 +173,7 @@ impl Datacenter {
             }
         }
         let material = api.join_material(&token, TOKEN_LIFE).await?;
-        let name = target.machine_id.as_str();
+        let name = target.id.as_str();
         journal.line(format!("join: kubeadm joins the cluster as {name}")).await;
         let arguments = material.arguments();
         let arguments = arguments.expose_secret();
@@ -208,7 +208,7 @@ impl Datacenter {
         }
         // The node shows itself a moment after kubeadm has ended; how long is the step's to say.
         loop {
-            let node = api.node(target.machine_id.as_str()).await.map_err(out_of_sight)?;
+            let node = api.node(target.id.as_str()).await.map_err(out_of_sight)?;
             if let Some(node) = node {
                 let node = joining.dress(api, node, journal).await.map_err(out_of_sight)?;
                 return Ok(Answer::Done(told(joining.cluster, Some(&node))));
@@ -225,7 +225,7 @@ impl Datacenter {
         journal: &Journal,
     ) -> Result<Answer, Fault> {
         let api = self.cluster(cluster).await?;
-        let name = target.machine_id.as_str();
+        let name = target.id.as_str();
         match order.verb {
             Verb::Observe => Ok(match api.node(name).await? {
                 None => Answer::Done(told(cluster, None)),
@@ -337,7 +337,7 @@ pub(super) fn told(cluster: &str, node: Option<&Node>) -> Outcome {
         Evidence::new(ConditionType::InCustomerCluster, node.ready, joined),
         Evidence::new(ConditionType::Drained, !node.schedulable, drained),
     ];
-    Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence }
+    Outcome { said: format!("its node in {cluster} is {health}{cordoned}"), evidence, facts: None }
 }
 
 /// Where there is no node, nothing is left to drain.
@@ -346,5 +346,5 @@ pub(super) fn nowhere(said: &str) -> Outcome {
         Evidence::new(ConditionType::InCustomerCluster, false, "NotJoined"),
         Evidence::new(ConditionType::Drained, true, "NotInCluster"),
     ];
-    Outcome { said: said.into(), evidence }
+    Outcome { said: said.into(), evidence, facts: None }
 }

@@ -84,7 +84,7 @@ impl Datacenter {
                 let wanted = deadline_seconds.map_or(DEADLINE, |s| Duration::from_secs(s.into()));
                 let drain = Drain {
                     api: &self.cluster(cluster).await?,
-                    node: target.machine_id.as_str(),
+                    node: target.id.as_str(),
                     cluster,
                     key: &order.key,
                     until: Instant::now() + wanted,
@@ -124,7 +124,7 @@ impl Datacenter {
 
     /// What is there now of what was done before.
     async fn drained(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
-        let node = self.cluster(cluster).await?.node(target.machine_id.as_str()).await?;
+        let node = self.cluster(cluster).await?.node(target.id.as_str()).await?;
         Ok(Answer::Done(match node {
             Some(node) => emptied(cluster, &node),
             None => told(cluster, None),
@@ -133,7 +133,7 @@ impl Datacenter {
 
     async fn observe_drain(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
         let api = self.cluster(cluster).await?;
-        let name = target.machine_id.as_str();
+        let name = target.id.as_str();
         let Some(node) = api.node(name).await? else {
             return Ok(Answer::Done(told(cluster, None)));
         };
@@ -187,7 +187,7 @@ impl Datacenter {
         if cluster.is_empty() {
             return Ok(nothing_to_do(order.verb));
         }
-        let name = target.machine_id.as_str();
+        let name = target.id.as_str();
         let whose = own.then(|| order.key.run());
         match order.verb {
             Verb::Perform => {

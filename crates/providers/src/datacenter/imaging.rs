@@ -318,7 +318,7 @@ impl Work<'_> {
             return Err(Fault::new(Code::NotSupported, said));
         }
         let (user, public) = self.at.hosts.owner(target).await?;
-        let (key, machine_id) = (order.key.clone(), target.machine_id.clone());
+        let (key, machine_id) = (order.key.clone(), target.machine_id().clone());
         Ok(Deployment {
             macs,
             user,
@@ -364,5 +364,5 @@ fn installed(one: &Deployment) -> Outcome {
 
 fn runs(image: &str) -> Outcome {
     let evidence = vec![Evidence::new(ConditionType::Reachable, true, "Imaged")];
-    Outcome { said: format!("it runs {image} and says so itself"), evidence }
+    Outcome { said: format!("it runs {image} and says so itself"), evidence, facts: None }
 }

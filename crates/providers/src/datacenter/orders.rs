@@ -121,6 +121,7 @@ impl Datacenter {
             Effect::Netboot { mode } => Task::Netboot(*mode),
             Effect::Rma { action: RmaAction::Mark, .. } => Task::Mark,
             Effect::Repave { image } => return self.repave(target, order, image, journal).await,
+            Effect::Device { .. } | Effect::Parts { .. } => return Err(not_asked(&order.effect)),
         };
         self.carry_out_task(target, order, task, journal).await
     }
@@ -175,7 +176,7 @@ impl Datacenter {
             (Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe, Task::Mark) => {
                 let evidence = vec![Evidence::new(ConditionType::Rma, true, "RmaRun")];
                 let said = "marked for return to the vendor".into();
-                Ok(Answer::Done(Outcome { said, evidence }))
+                Ok(Answer::Done(Outcome { said, evidence, facts: None }))
             }
             (Verb::Stop, Task::Mark) => Ok(Answer::Stopped),
         }
@@ -358,6 +359,7 @@ fn reached(goal: Goal, how: &str) -> Outcome {
         Goal::Off => Outcome {
             said: format!("power is off: {how}"),
             evidence: vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")],
+            facts: None,
         },
         Goal::Cycle => done(format!("rebooted: {how}")),
     }
@@ -381,8 +383,14 @@ const fn manner_of(effect: &Effect) -> Manner {
         | Effect::Verify { .. }
         | Effect::Net { .. }
         | Effect::Drain { .. }
-        | Effect::Uncordon { .. } => Manner::CONFIGURED,
+        | Effect::Uncordon { .. }
+        | Effect::Device { .. }
+        | Effect::Parts { .. } => Manner::CONFIGURED,
     }
+}
+
+fn not_asked(effect: &Effect) -> Fault {
+    Fault::new(Code::NotSupported, format!("no device is asked {} here", effect.word()))
 }
 
 pub(super) fn two_effects() -> Fault {
@@ -398,7 +406,7 @@ pub(super) const fn word(power: Power) -> &'static str {
 }
 
 pub(super) fn done(said: String) -> Outcome {
-    Outcome { said, evidence: Vec::new() }
+    Outcome { said, ..Outcome::default() }
 }
 
 pub(super) fn now() -> Timestamp {

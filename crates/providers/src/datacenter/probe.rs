@@ -64,7 +64,7 @@ impl Datacenter {
         let limit = self.settings.poll / 2;
         let list = self.list_nodes(cluster, limit);
         match self.rosters.nodes(cluster, limit, list).await {
-            Ok(nodes) => sight(cluster, nodes.get(target.machine_id.as_str())),
+            Ok(nodes) => sight(cluster, nodes.get(target.id.as_str())),
             Err(_) => Vec::new(),
         }
     }

@@ -3,6 +3,7 @@
 //! Everything here is a function of the state and the time; where the state is kept is the business
 //! of `memory`. Jobs that are due act before anybody sees the hardware ([`Hardware::settle`]).
 
+use super::device::Device;
 use super::job::{Ending, Job};
 use super::ledger::Entry;
 use super::node::Node;
@@ -42,6 +43,8 @@ pub struct Hardware {
     pub cordoned: bool,
     #[serde(default)]
     pub node: Node,
+    #[serde(default)]
+    pub device: Device,
     pub network: String,
     /// True once it was marked for return to the vendor.
     pub marked: bool,
@@ -62,6 +65,7 @@ impl Hardware {
             cluster: None,
             cordoned: false,
             node: Node::default(),
+            device: Device::default(),
             network: String::new(),
             marked: false,
             acts: 0,
@@ -109,7 +113,7 @@ impl Hardware {
             self.act(&key, &job.effect, at);
             self.acts += 1;
             job.applied = true;
-            job.ending = Some(Ending::of(self.read_back(&key, &job)));
+            job.ending = Some(Ending::of(self.read_back(machine, &key, &job)));
             ledger.push(Entry::applied(machine, &key, &job.effect, self.acts));
             self.jobs.insert(key, job);
         }
@@ -166,7 +170,9 @@ impl Hardware {
             | Effect::Net { .. }
             | Effect::Rma { .. }
             | Effect::Uncordon { .. }
-            | Effect::Power { .. } => {}
+            | Effect::Power { .. }
+            | Effect::Device { .. }
+            | Effect::Parts { .. } => {}
         }
     }
 
@@ -175,9 +181,11 @@ impl Hardware {
         let Some(job) = self.jobs.get(key) else { return Answer::NeverStarted };
         match &job.ending {
             None => Answer::UnderWay,
-            Some(Ending::Done { said, evidence }) => {
-                Answer::Done(Outcome { said: said.clone(), evidence: evidence.clone() })
-            }
+            Some(Ending::Done { said, evidence, facts }) => Answer::Done(Outcome {
+                said: said.clone(),
+                evidence: evidence.clone(),
+                facts: facts.clone(),
+            }),
             // It can be followed to its end, and that end says why.
             Some(Ending::Failed { .. } | Ending::Refused { .. }) => Answer::UnderWay,
             Some(Ending::Stopped { at }) => {
@@ -227,7 +235,11 @@ impl Hardware {
             | Effect::Rma { .. }
             | Effect::Drain { .. }
             | Effect::Uncordon { .. }
-            | Effect::Power { .. } => None,
+            | Effect::Power { .. }
+            | Effect::Device { .. } => None,
+            Effect::Parts { .. } => {
+                Some(Fault::new(Code::NotSupported, "a machine has no parts to send to work"))
+            }
         }
     }
 
@@ -269,7 +281,8 @@ impl Hardware {
                 Power::On => {}
                 Power::Off => self.boot(at),
             },
-            Effect::Verify { .. } => {}
+            Effect::Verify { .. } | Effect::Parts { .. } => {}
+            Effect::Device { work } => self.act_as_device(work),
             Effect::Net { document } => self.network = document.clone(),
             Effect::Rma { action, .. } => match action {
                 RmaAction::PowerOff => self.power = Power::Off,
@@ -298,7 +311,7 @@ impl Hardware {
     }
 
     /// Looks whether what was done is what was wanted.
-    fn read_back(&self, key: &Key, job: &Job) -> Result<Outcome, Fault> {
+    fn read_back(&self, machine: &MachineId, key: &Key, job: &Job) -> Result<Outcome, Fault> {
         let differs = |code| move |seen: String| Fault::new(code, seen);
         match &job.effect {
             Effect::Ssh { .. } => Ok(outcome("Exit status 0", None)),
@@ -325,6 +338,7 @@ impl Hardware {
                 let seen = self.look(key, &job.effect).map_err(differs(Code::ReadBackDiffers))?;
                 Ok(Outcome { said: format!("It was {} already", word(*to)), ..seen })
             }
+            Effect::Device { work } => self.read_back_device(machine, work, job.already),
             Effect::Verify { expect: Expect::Drained, .. }
             | Effect::Netboot { .. }
             | Effect::Repave { .. }
@@ -334,7 +348,8 @@ impl Hardware {
             | Effect::Rma { .. }
             | Effect::Drain { .. }
             | Effect::Uncordon { .. }
-            | Effect::Power { .. } => {
+            | Effect::Power { .. }
+            | Effect::Parts { .. } => {
                 self.look(key, &job.effect).map_err(differs(Code::ReadBackDiffers))
             }
         }
@@ -372,6 +387,8 @@ impl Hardware {
             Effect::Drain { cluster_ref, .. } => self.look_emptied(cluster_ref),
             Effect::Uncordon { cluster_ref, own } => self.look_uncordoned(key, cluster_ref, *own),
             Effect::Power { to, .. } => self.look_power(*to),
+            Effect::Device { work } => self.look_device(work),
+            Effect::Parts { .. } => Err("a machine has no parts".into()),
         }
     }
 
@@ -415,7 +432,7 @@ impl Hardware {
 }
 
 pub fn outcome(said: impl Into<String>, seen: Option<Evidence>) -> Outcome {
-    Outcome { said: said.into(), evidence: seen.into_iter().collect() }
+    Outcome { said: said.into(), evidence: seen.into_iter().collect(), facts: None }
 }
 
 const fn word(to: PowerTo) -> &'static str {

@@ -33,21 +33,21 @@ const POST: Duration = Duration::from_secs(20);
 #[async_trait]
 impl Inspector for Sim {
     async fn inspect(&self, target: &Target) -> Result<Inspection, Fault> {
-        self.struck(&target.machine_id).await?;
-        self.with_hardware(&target.machine_id, |hardware, _| inspection(target, hardware))
+        self.struck(&target.machine_id()).await?;
+        self.with_hardware(&target.machine_id(), |hardware, _| inspection(target, hardware))
     }
 
     async fn event_log(&self, target: &Target, count: usize) -> Result<Vec<LogEntry>, Fault> {
-        self.struck(&target.machine_id).await?;
+        self.struck(&target.machine_id()).await?;
         let mut entries =
-            self.with_hardware(&target.machine_id, |hardware, _| entries(hardware))?;
+            self.with_hardware(&target.machine_id(), |hardware, _| entries(hardware))?;
         entries.truncate(count);
         Ok(entries)
     }
 
     async fn power_now(&self, target: &Target) -> Result<Power, Fault> {
-        self.struck(&target.machine_id).await?;
-        self.with_hardware(&target.machine_id, |hardware, _| power(hardware))
+        self.struck(&target.machine_id()).await?;
+        self.with_hardware(&target.machine_id(), |hardware, _| power(hardware))
     }
 }
 
@@ -80,7 +80,7 @@ fn inspection(target: &Target, hardware: &Hardware) -> Inspection {
 }
 
 fn inventory(target: &Target) -> Inventory {
-    let machine = &target.machine_id;
+    let machine = &target.machine_id();
     let (vendor, model) = drawn(machine, 1, MODELS);
     let (cpu, cores) = drawn(machine, 2, CPUS);
     let modules: u64 = drawn(machine, 3, [4, 8, 16]);
@@ -151,7 +151,7 @@ fn disk(machine: &MachineId, number: u32) -> Disk {
 
 /// The cards it is registered with, or one that is made up.
 fn nics(target: &Target) -> Vec<Nic> {
-    let [_, _, _, a, b, c, d, e] = hash(target.machine_id.as_str(), 8).to_be_bytes();
+    let [_, _, _, a, b, c, d, e] = hash(target.machine_id().as_str(), 8).to_be_bytes();
     let invented = vec![format!("02:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")];
     let macs = match target.spec.mac_addresses.as_slice() {
         [] => invented.as_slice(),

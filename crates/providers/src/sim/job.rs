@@ -4,7 +4,7 @@
 //! hardware goes on while nobody looks, and a controller that comes back finds it further along.
 
 use model::condition::Evidence;
-use model::effect::{Effect, Outcome, PowerTo, RmaAction};
+use model::effect::{DeviceWork, Effect, Facts, Outcome, PowerTo, RmaAction};
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,12 @@ const fn human_ms(effect: &Effect) -> u64 {
         Effect::Uncordon { .. } => 1_000,
         Effect::Power { to: PowerTo::On, .. } => 4_000,
         Effect::Power { to: PowerTo::Off, .. } => 3_000,
+        Effect::Device { work } => match work {
+            DeviceWork::Firmware { .. } => 12_000,
+            DeviceWork::Fabric { .. } => 3_000,
+            DeviceWork::Read | DeviceWork::Configure | DeviceWork::Check { .. } => 1_000,
+        },
+        Effect::Parts { .. } => 0,
     }
 }
 
@@ -113,7 +119,12 @@ pub struct Job {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Ending {
     /// It acted, and the goal held when it was read back.
-    Done { said: String, evidence: Vec<Evidence> },
+    Done {
+        said: String,
+        evidence: Vec<Evidence>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        facts: Option<Facts>,
+    },
     /// It ran, and the goal did not hold afterwards.
     Failed { fault: Fault },
     /// The hardware would not begin.
@@ -127,7 +138,7 @@ pub enum Ending {
 impl Ending {
     pub fn of(result: Result<Outcome, Fault>) -> Self {
         match result {
-            Ok(Outcome { said, evidence }) => Self::Done { said, evidence },
+            Ok(Outcome { said, evidence, facts }) => Self::Done { said, evidence, facts },
             Err(fault) => Self::Failed { fault },
         }
     }
@@ -168,8 +179,8 @@ impl Job {
             Err(Fault::new(Code::EffectFailed, format!("stopped on request {when}")))
         };
         self.ending.as_ref().map(|ending| match ending {
-            Ending::Done { said, evidence } => {
-                Ok(Outcome { said: said.clone(), evidence: evidence.clone() })
+            Ending::Done { said, evidence, facts } => {
+                Ok(Outcome { said: said.clone(), evidence: evidence.clone(), facts: facts.clone() })
             }
             Ending::Failed { fault } | Ending::Refused { fault } => Err(fault.clone()),
             Ending::Stopped { at } => {

@@ -6,7 +6,7 @@
 use super::hardware::boot_source;
 use super::job::{Ending, Job};
 use crate::port::Stream;
-use model::effect::{Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction};
+use model::effect::{DeviceWork, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction};
 use model::fault::Fault;
 use model::id::MachineId;
 use model::retry::hash;
@@ -130,6 +130,27 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
         ],
         Effect::Uncordon { .. } => vec![out(0, &format!("Uncordoning {machine}"))],
         Effect::Power { to, manner } => vec![out(0, switching(*to, *manner))],
+        Effect::Device { work } => at_device(machine, work),
+        Effect::Parts { .. } => Vec::new(),
+    }
+}
+
+fn at_device(machine: &MachineId, work: &DeviceWork) -> Vec<(u64, Said)> {
+    let out = |percent: u64, text: String| (percent, Said::out(&text));
+    match work {
+        DeviceWork::Firmware { component, version, .. } => {
+            let first = [out(0, format!("Installing {component} {version}"))];
+            let progress = (1..=4).map(|fifth| fifth * 20);
+            let progress = progress.map(|done| out(done, format!("Progress: {done}%")));
+            let last = [out(90, "Restarting the BMC".into())];
+            first.into_iter().chain(progress).chain(last).collect()
+        }
+        DeviceWork::Read => vec![out(0, format!("Reading {machine}"))],
+        DeviceWork::Configure => vec![out(0, format!("Trying the credentials of {machine}"))],
+        DeviceWork::Check { .. } => vec![out(0, format!("Checking {machine}"))],
+        DeviceWork::Fabric { to } => {
+            vec![out(0, format!("Bringing the fabric to {}", to.as_str()))]
+        }
     }
 }
 
@@ -185,7 +206,7 @@ mod tests {
             before = now;
         }
         assert!(before.ends_with("Progress: 90%\n"), "{before}");
-        let done = Outcome { said: "written".into(), evidence: vec![] };
+        let done = Outcome { said: "written".into(), ..Outcome::default() };
         job.ending = Some(Ending::of(Ok(done)));
         assert_eq!(text(&job, 2_000), before + "Progress: 100%\nwritten\n");
     }

@@ -60,7 +60,7 @@ async fn ask(
     effect: &Effect,
 ) -> Result<Answer, Fault> {
     let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
-    let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+    let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
     let order = Order { key: key(effect.word()), verb, effect: effect.clone(), logged: 0 };
     let (journal, mut lines) = Journal::new();
     let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
@@ -275,7 +275,7 @@ async fn a_host_that_answered_before_a_reboot_has_to_answer_after_it() {
     let one = replica(&keeper);
     let spec =
         MachineSpec { bmc_endpoint: peer.url(), ssh_endpoint: host, ..MachineSpec::default() };
-    let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+    let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
     let order = |verb| Order { key: key("reboot"), verb, effect: REBOOT, logged: 0 };
     let (journal, _lines) = Journal::new();
     let perform = order(Verb::Perform);
@@ -307,7 +307,7 @@ async fn what_nobody_watched_is_left_to_a_person() {
         let step = format!("reboot-{watched}");
         keeper.begin(&key(&step), &Note::Begun(note)).await.unwrap();
         let spec = MachineSpec { bmc_endpoint: peer.url(), ..MachineSpec::default() };
-        let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+        let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
         let order = Order { key: key(&step), verb: Verb::Inquire, effect: REBOOT, logged: 0 };
         let (journal, _lines) = Journal::new();
         match replica(&keeper).ask(&target, &order, &journal).await.unwrap() {

@@ -76,7 +76,7 @@ impl Scene {
             mac_addresses: vec![MAC.into()],
             ..MachineSpec::default()
         };
-        Target { machine_id: MachineId::trusted("m-1"), spec }
+        Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec }
     }
 
     async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {

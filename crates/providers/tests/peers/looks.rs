@@ -35,7 +35,7 @@ pub fn datacenter(keeper: &Arc<Forgetful>) -> Datacenter {
 
 fn target(id: &str, bmc_endpoint: String) -> Target {
     let spec = MachineSpec { bmc_endpoint, ..MachineSpec::default() };
-    Target { machine_id: MachineId::trusted(id), spec }
+    Target { id: model::target::TargetId::from(&MachineId::trusted(id)), spec }
 }
 
 /// A BMC with a manager, a log, and a fan that is not well.

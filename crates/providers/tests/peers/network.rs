@@ -60,7 +60,7 @@ impl Site {
     async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
         let spec =
             MachineSpec { ssh_endpoint: self.sshd.endpoint().to_string(), ..Default::default() };
-        let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+        let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
         let key = self.key.clone();
         let effect = Effect::Net { document: DOCUMENT.into() };
         let (journal, mut lines) = Journal::new();

@@ -68,7 +68,7 @@ async fn ask_at(
     verb: Verb,
     (step, effect): (&str, &Effect),
 ) -> (Result<Answer, Fault>, String) {
-    let target = Target { machine_id: MachineId::trusted("m-1"), spec };
+    let target = Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
     let key = Key::new(&RunId::trusted("op-1"), step, 1);
     let order = Order { key, verb, effect: effect.clone(), logged: 0 };
     let (journal, mut lines) = Journal::new();

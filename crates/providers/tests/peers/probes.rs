@@ -44,7 +44,7 @@ fn provider(keeper: &Arc<Forgetful>) -> Datacenter {
 }
 
 fn target(id: &str, spec: MachineSpec) -> Target {
-    Target { machine_id: MachineId::trusted(id), spec }
+    Target { id: model::target::TargetId::from(&MachineId::trusted(id)), spec }
 }
 
 fn behind(peer: &Peer) -> MachineSpec {

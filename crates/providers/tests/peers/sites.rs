@@ -165,7 +165,8 @@ impl Site {
             mac_addresses: self.machine.iter().map(|_| MAC.to_string()).collect(),
             ..MachineSpec::default()
         };
-        let target = Target { machine_id: MachineId::trusted(MACHINE), spec };
+        let target =
+            Target { id: model::target::TargetId::from(&MachineId::trusted(MACHINE)), spec };
         let (journal, mut lines) = Journal::new();
         let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
         let answer = self.replica().ask(&target, &order, &journal).await;

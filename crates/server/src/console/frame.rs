@@ -6,6 +6,7 @@ use super::text::in_query;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
 use maud::{DOCTYPE, Markup, html};
+use model::target::{TargetId, TargetKind};
 use store::Cursor;
 
 /// Where in the console a page belongs.
@@ -129,6 +130,17 @@ pub(super) fn facts(facts: &[(&str, Option<Markup>)]) -> Markup {
 
 pub(super) fn machine_link(id: impl std::fmt::Display) -> Markup {
     html! { a.id href={ "/machines/" (id) } { (id) } }
+}
+
+/// A link to what a run acts on.
+pub(super) fn target_link(target: &TargetId) -> Markup {
+    let page = match target.kind {
+        TargetKind::Machine => "machines",
+        TargetKind::Switch => "switches",
+        TargetKind::PowerShelf => "power-shelves",
+        TargetKind::Rack => "racks",
+    };
+    html! { a.id href={ "/" (page) "/" (target) } { (target) } }
 }
 
 pub(super) fn run_link(id: impl std::fmt::Display) -> Markup {

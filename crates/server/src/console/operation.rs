@@ -2,7 +2,7 @@
 
 use super::badge::{run_phase, step_phase};
 use super::clock::{absolute, lasted, stamp};
-use super::frame::{Frame, Live, Section, command, facts, fault_link, machine_link, run_link};
+use super::frame::{Frame, Live, Section, command, facts, fault_link, run_link, target_link};
 use super::log::Tail;
 use super::text::clean;
 use super::why::why;
@@ -35,7 +35,7 @@ pub(super) async fn show(
     let kind = run.spec.run_type.as_str();
     let body = html! {
         h1 #title data-region {
-            (kind) " of " (machine_link(&run.spec.machine_id)) " " (look.badge()) " " span.dim { (id) }
+            (kind) " of " (target_link(&run.spec.target)) " " (look.badge()) " " span.dim { (id) }
         }
         (why(&explained, id.as_str(), look.tone, now))
         div #state data-region {
@@ -45,7 +45,7 @@ pub(super) async fn show(
         (tail.draw(&id, run.ended()))
         (history.draw(&format!("/operations/{id}"), now))
     };
-    let title = format!("{} {kind} {}", look.word, run.spec.machine_id);
+    let title = format!("{} {kind} {}", look.word, run.spec.target);
     let live = Some(live(&run, drawn_at, &tail));
     Ok(Frame { title: &title, section: Section::Operations, live, body }.answer(StatusCode::OK))
 }
@@ -123,7 +123,7 @@ fn about(run: &Run, now: Timestamp) -> Markup {
             h2 #about-title { "About" }
             (facts(&[
                 ("workflow state", Some(html! { (progress.workflow.as_str()) })),
-                ("machine", Some(machine_link(&spec.machine_id))),
+                ("machine", Some(target_link(&spec.target))),
                 ("plan", Some(html! { (spec.plan_id) })),
                 ("parameters", params),
                 ("asked for by", Some(html! { (clean(&spec.initiator)) })),

@@ -2,7 +2,7 @@
 
 use super::badge::run_phase;
 use super::clock::{lasted, stamp};
-use super::frame::{Frame, Live, Section, machine_link, run_link};
+use super::frame::{Frame, Live, Section, run_link, target_link};
 use super::list::{List, PAGE_SIZE};
 use super::text::clean;
 use super::wrong::Page;
@@ -92,7 +92,7 @@ fn row(run: &Run, now: Timestamp) -> Markup {
                 @if overdue(run, now) { " " strong.overdue { "! overdue" } }
             }
             td { (run.spec.run_type.as_str()) }
-            td { (machine_link(&run.spec.machine_id)) }
+            td { (target_link(&run.spec.target)) }
             td { (run.current_step()) }
             td.when { (stamp(run.spec.created_at, now)) }
             td.when { (lasted(progress.started_at, progress.finished_at, now)) }

@@ -9,9 +9,9 @@ pub(super) use plan::{plan, run_step};
 use engine::Described;
 use engine::watch::Seen;
 use model::fault::Class;
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, RackId, RunId};
 use model::machine::view::{EffectiveState, LifecycleState};
-use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::machine::{Labels, MAX_SLOT, Machine, MachineSpec, Phase};
 use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::act::Who;
@@ -56,6 +56,9 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
     };
     let labels: Labels = machine.labels.into_iter().collect();
     text::labels("machine.labels", &labels)?;
+    let placed =
+        machine.spec.as_ref().map(|spec| place_from("machine.spec", &spec.rack_id, spec.slot));
+    let placed = placed.transpose()?;
     let spec = machine.spec.map(|spec| MachineSpec {
         ssh_endpoint: spec.ssh_endpoint,
         bmc_endpoint: spec.bmc_endpoint,
@@ -67,9 +70,43 @@ pub(super) fn machine_from(machine: Option<v1::Machine>) -> Result<Described, Re
         bmc_credential: spec.bmc_credential,
         ssh_credential: spec.ssh_credential,
         root_disk: spec.root_disk,
+        rack: placed.as_ref().and_then(|(rack, _)| rack.clone()),
+        slot: placed.as_ref().and_then(|(_, slot)| *slot),
     });
     let spec = spec.map(MachineSpec::checked).transpose()?;
     Ok(Described { id, spec, labels })
+}
+
+/// Where a device stands, as a client wrote it.
+pub(super) fn place_from(
+    field: &str,
+    rack_id: &str,
+    slot: Option<i32>,
+) -> Result<(Option<RackId>, Option<u32>), Refusal> {
+    let rack = match rack_id {
+        "" => None,
+        id => Some(RackId::parse_field(id, &format!("{field}.rack_id"))?),
+    };
+    let slot_field = format!("{field}.slot");
+    let slot = match (slot, &rack) {
+        (None, _) => None,
+        (Some(_), None) => {
+            let problem = "is given without a rack";
+            return Err(Refusal::invalid(
+                &slot_field,
+                problem,
+                format!("give {field}.rack_id too"),
+            ));
+        }
+        (Some(slot), Some(_)) => {
+            let range = 1..=MAX_SLOT;
+            let checked = u32::try_from(slot).ok().filter(|slot| range.contains(slot));
+            Some(checked.ok_or_else(|| {
+                Refusal::invalid(&slot_field, format!("is {slot}"), format!("use 1 to {MAX_SLOT}"))
+            })?)
+        }
+    };
+    Ok((rack, slot))
 }
 
 pub(super) fn machine(machine: Machine) -> v1::Machine {
@@ -128,6 +165,8 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
             bmc_credential: machine.spec.bmc_credential,
             ssh_credential: machine.spec.ssh_credential,
             root_disk: machine.spec.root_disk,
+            rack_id: machine.spec.rack.map(|rack| rack.to_string()).unwrap_or_default(),
+            slot: machine.spec.slot.map(|slot| slot as i32),
         }),
         status: Some(status),
     }
@@ -146,6 +185,11 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         RunType::Rma => T::Rma,
         RunType::Power => T::Power,
         RunType::ExitRma => T::ExitRma,
+        RunType::RackMaintenance => T::RackMaintenance,
+        RunType::Firmware => T::Firmware,
+        RunType::Fabric => T::Fabric,
+        RunType::Intake => T::Intake,
+        RunType::Check => T::Check,
     };
     let phase = match run.phase() {
         RunPhase::Pending => P::Pending,
@@ -156,7 +200,7 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
     };
     v1::Operation {
         operation_id: run.spec.id.to_string(),
-        machine_id: run.spec.machine_id.to_string(),
+        machine_id: run.spec.target.machine().map(|id| id.to_string()).unwrap_or_default(),
         request_id: run.spec.request_id.clone(),
         r#type: kind.into(),
         phase: phase.into(),
@@ -168,6 +212,9 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         current_step: run.current_step(),
         initiator: run.spec.initiator.clone(),
         version: run.version,
+        target_kind: run.spec.target.kind.as_str().into(),
+        target_id: run.spec.target.to_string(),
+        part_of: run.spec.part_of.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 
@@ -193,7 +240,7 @@ pub(super) fn run(run: &Run) -> v1::Run {
     };
     v1::Run {
         run_id: run.spec.id.to_string(),
-        machine_id: run.spec.machine_id.to_string(),
+        machine_id: run.spec.target.machine().map(|id| id.to_string()).unwrap_or_default(),
         request_id: run.spec.request_id.clone(),
         r#type: run.spec.run_type.run_word().into(),
         plan_id: run.spec.plan_id.to_string(),
@@ -211,6 +258,9 @@ pub(super) fn run(run: &Run) -> v1::Run {
         version: run.version,
         plan_steps: run.spec.steps.iter().map(run_step).collect(),
         engine_version: run.spec.engine as i32,
+        target_kind: run.spec.target.kind.as_str().into(),
+        target_id: run.spec.target.to_string(),
+        part_of: run.spec.part_of.as_ref().map(ToString::to_string).unwrap_or_default(),
     }
 }
 

@@ -336,7 +336,7 @@ mod tests {
 
     fn plan(id: &str, bytes: usize) -> AddPlan {
         let (id, display_name) = (PlanId::trusted(id), "x".repeat(bytes));
-        AddPlan(Plan { id, display_name, ..default_plan(RunType::Reboot) })
+        AddPlan(Plan { id, display_name, ..default_plan(RunType::Reboot).unwrap() })
     }
 
     struct CountPlans;

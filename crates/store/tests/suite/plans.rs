@@ -12,7 +12,7 @@ async fn plans_are_kept_and_listed(db: Db) {
         id: PlanId::trusted(id),
         built_in: false,
         default_for: None,
-        ..default_plan(RunType::Reimage)
+        ..default_plan(RunType::Reimage).unwrap()
     };
     for id in ["plan-c", "plan-a", "plan-b"] {
         let plan = plan(id);

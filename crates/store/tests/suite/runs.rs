@@ -19,7 +19,7 @@ on_both!(
 async fn a_run_comes_back_by_every_name(db: Db) {
     let run = db.add_run("op-1").await;
     assert_eq!(db.run(&run.spec.id).await, run);
-    let (machine, request) = (run.spec.machine_id.clone(), run.spec.request_id.clone());
+    let (machine, request) = (run.spec.target.clone(), run.spec.request_id.clone());
     let by_request = tx!([machine, request], |tx| tx.run_of_request(&machine, &request).await);
     assert_eq!(db.read(by_request).await, Ok(Some(run.clone())));
     let latest = tx!([machine], |tx| tx.latest_run(&machine).await);
@@ -48,14 +48,14 @@ async fn a_request_makes_one_run(db: Db) {
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
     // The same words on another machine are another request.
     db.add_machine("m-2").await;
-    second.spec.machine_id = MachineId::trusted("m-2");
+    second.spec.target = MachineId::trusted("m-2");
     db.insert_run(&second, None).await.unwrap();
     assert_eq!(db.events(4).await.len(), 4);
 }
 
 async fn a_machine_has_one_active_run(db: Db) {
     let first = db.add_run("op-1").await;
-    let machine = first.spec.machine_id.as_str();
+    let machine = first.spec.target.as_str();
     let second = run("op-2", machine);
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
     // Once the first has ended, the machine is free.
@@ -67,7 +67,7 @@ async fn a_machine_has_one_active_run(db: Db) {
     let reopen = tx!([reopened], |tx| tx.tell(&reopened, at(60)));
     assert_eq!(db.write(reopen).await, Err(StoreError::Conflict));
     assert_eq!(db.run(&first.spec.id).await, first);
-    let host = first.spec.machine_id.clone();
+    let host = first.spec.target.clone();
     let latest = db.read(tx!([host], |tx| tx.latest_run(&host).await)).await.unwrap();
     assert_eq!(latest.as_ref(), Some(&second));
     let both = db.read(tx!([host], |tx| tx.latest_runs(&host, 5).await)).await.unwrap();

@@ -26,7 +26,7 @@ async fn held(db: &Db) -> (Run, Claimed) {
 async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
     let settle = settle.clone();
     let commit = tx!([settle], |tx| {
-        let id = &settle.run.spec.machine_id;
+        let id = &settle.run.spec.target;
         let mut machine = tx.machine_locked(id).await?.expect("it is there");
         machine.phase = Phase::Maintenance;
         if machine_first {
@@ -58,7 +58,7 @@ async fn is_refused(db: &Db, settle: &Settle, events: usize) {
     }
     let id = settle.run.spec.id.clone();
     assert_eq!(db.run(&id).await, before);
-    let machine = db.machine(&settle.run.spec.machine_id).await;
+    let machine = db.machine(&settle.run.spec.target).await;
     assert_eq!((machine.phase, machine.version), (Phase::FactoryReady, 1));
     assert_eq!(db.read(tx!([id], |tx| tx.log_end(&id).await)).await, Ok(0));
     // Whatever comes next in the order of events is what is written next.
@@ -93,7 +93,7 @@ async fn an_ended_run_lets_its_machine_go(db: Db) {
     run.progress.workflow = Workflow::Completed;
     db.settle(&settle_of(&run, &claimed, Hold::Release(None))).await.unwrap();
     assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
-    let next = crate::harness::run("op-2", run.spec.machine_id.as_str());
+    let next = crate::harness::run("op-2", run.spec.target.as_str());
     db.insert_run(&next, None).await.unwrap();
 }
 

@@ -1,7 +1,8 @@
 //! Plans and their steps, in and out.
 
 use model::effect::{
-    Effect, Expect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Taint, TaintEffect,
+    DeviceWork, Effect, Expect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Taint,
+    TaintEffect,
 };
 use model::id::PlanId;
 use model::plan::{OnFailure, Plan, RunStep, Step};
@@ -92,9 +93,34 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
             let (graceful_seconds, force) = said(manner);
             K::Power(v1::SetPower { to: to.into(), graceful_seconds, force })
         }
+        Effect::Device { work } => K::Device(v1::DeviceStep {
+            work: work.word().into(),
+            details: details(&work).into_iter().map(|(key, value)| (key.into(), value)).collect(),
+        }),
+        Effect::Parts { group } => K::Parts(v1::PartsStep {
+            target_ids: group.parts.iter().map(|part| part.target.to_string()).collect(),
+            at_once: group.at_once as i32,
+        }),
         // Only ever an undo; plans cannot name it.
         Effect::Leave { .. } => return None,
     })
+}
+
+fn details(work: &DeviceWork) -> Vec<(&'static str, String)> {
+    match work.clone() {
+        DeviceWork::Firmware { component, version, url, sha256 } => {
+            vec![("component", component), ("version", version), ("url", url), ("sha256", sha256)]
+        }
+        DeviceWork::Read | DeviceWork::Configure => Vec::new(),
+        DeviceWork::Check { firmware, power } => {
+            let firmware =
+                firmware.iter().map(|(component, version)| format!("{component}={version}"));
+            let power = power.map(|power| ("power", power.as_str().to_string()));
+            let firmware = ("firmware", firmware.collect::<Vec<_>>().join(", "));
+            [firmware].into_iter().chain(power).collect()
+        }
+        DeviceWork::Fabric { to } => vec![("to", to.as_str().into())],
+    }
 }
 
 fn said(manner: Manner) -> (Option<i32>, Option<bool>) {
@@ -206,6 +232,11 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             cluster_ref: drain.cluster_ref,
         },
         K::Uncordon(uncordon) => Effect::Uncordon { cluster_ref: uncordon.cluster_ref, own: false },
+        K::Device(_) | K::Parts(_) => {
+            let problem = "is started by the lifecycle of a device or a rack only";
+            let instead = "use the kinds of step that `farrier plans` shows";
+            return Err(Refusal::invalid(field, problem, instead));
+        }
         K::Power(power) => Effect::Power {
             to: required(
                 &format!("{field}.power.to"),

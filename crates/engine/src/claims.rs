@@ -1,0 +1,325 @@
+//! Starting runs on any target, and what they hold while they last.
+//!
+//! A machine, a switch and a power shelf each name the run that works on them or has claimed them. A run on a rack claims every device
+//! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
+
+use model::condition::Evidence;
+use model::effect::{Effect, Facts};
+use model::id::{MachineId, ObjectId, PlanId, RunId};
+use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
+use model::machine::Machine;
+use model::plan::{OnFailure, RunType};
+use model::power_shelf::PowerShelf;
+use model::refusal::Refusal;
+use model::run::act::{Acted, Action, Who, act};
+use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use store::{Birth, NewEvent, Result, Tx};
+
+/// Writes a run that was decided on, and claims what it holds. `own` is the record whose turn this is: it has named the run itself.
+pub(crate) async fn start_run(
+    tx: &mut Tx,
+    new: NewRun,
+    birth: Birth<'_>,
+    own: Option<&SubjectId>,
+    event: &NewEvent,
+) -> Result<Run> {
+    let run = new_run(new, event.at);
+    hold(tx, &run, own, event).await?;
+    tx.insert_run(&run, birth, event)?;
+    Ok(run)
+}
+
+fn new_run(new: NewRun, at: Timestamp) -> Run {
+    let progress = Progress::fresh(&new.steps);
+    let plan_id = format!("lifecycle-{}", new.run_type.as_str().to_lowercase().replace('_', "-"));
+    let spec = RunSpec {
+        id: new.id,
+        target: new.target,
+        request_id: new.request_id,
+        run_type: new.run_type,
+        plan_id: PlanId::trusted(plan_id),
+        steps: new.steps,
+        params: new.params,
+        initiator: new.initiator,
+        parent: None,
+        again: None,
+        on_failure: OnFailure::KeepPhase,
+        part_of: new.part_of,
+        reports_to: new.reports_to,
+        claims: new.claims,
+        engine: ENGINE_VERSION,
+        created_at: at,
+    };
+    Run { spec, progress, version: 1 }
+}
+
+/// Claims what a run holds, all or nothing. A part works under the claim of the whole.
+pub(crate) async fn hold(
+    tx: &mut Tx,
+    run: &Run,
+    own: Option<&SubjectId>,
+    event: &NewEvent,
+) -> Result<()> {
+    if run.spec.part_of.is_some() {
+        return Ok(());
+    }
+    let mut targets = vec![run.spec.target.clone()];
+    targets.extend(run.spec.claims.iter().cloned());
+    targets.sort();
+    for target in targets {
+        let is_own = own.is_some_and(|own| own.id == target.id);
+        if !is_own {
+            name_holder(tx, &target, &run.spec.id, event).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEvent) -> Result<()> {
+    let event = NewEvent { message: format!("held by {by}"), ..event.clone() };
+    match target.kind {
+        TargetKind::Machine => {
+            let id = MachineId::trusted(&target.id);
+            let found = tx.machine_locked(&id).await?;
+            let mut machine = found.ok_or_else(|| unknown(target))?;
+            free_for(target, machine.active_run.as_ref(), by)?;
+            machine.active_run = Some(by.clone());
+            tx.update_machine(&mut machine, &event)
+        }
+        TargetKind::Switch => name_on_record::<Switch>(tx, target, by, &event).await,
+        TargetKind::PowerShelf => name_on_record::<PowerShelf>(tx, target, by, &event).await,
+        // Several may work in one rack; what they hold of it are their claims.
+        TargetKind::Rack => Ok(()),
+    }
+}
+
+async fn name_on_record<R: Lifecycle>(
+    tx: &mut Tx,
+    target: &TargetId,
+    by: &RunId,
+    event: &NewEvent,
+) -> Result<()> {
+    let found = tx.record_locked::<R>(&target.id).await?;
+    let mut record = found.ok_or_else(|| unknown(target))?;
+    free_for(target, record.head().active_run.as_ref(), by)?;
+    record.head_mut().active_run = Some(by.clone());
+    tx.tell_record(&mut record, event)
+}
+
+fn free_for(target: &TargetId, holder: Option<&RunId>, by: &RunId) -> Result<()> {
+    match holder {
+        Some(holder) if holder != by => Err(busy(target, holder).into()),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Whoever holds a device is named.
+pub(crate) fn busy(target: &TargetId, holder: &RunId) -> Refusal {
+    let reason = match target.kind {
+        TargetKind::Machine => "MACHINE_BUSY",
+        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => "DEVICE_BUSY",
+    };
+    let said = format!("{target} is held by operation {holder}, until it ends or is canceled");
+    Refusal::precondition(reason, said).next(format!("farrier why {holder}"))
+}
+
+pub(crate) fn unknown(target: &TargetId) -> Refusal {
+    let list = match target.kind {
+        TargetKind::Machine => "farrier list",
+        TargetKind::Switch => "farrier switch list",
+        TargetKind::PowerShelf => "farrier power-shelf list",
+        TargetKind::Rack => "farrier rack list",
+    };
+    Refusal::not_found(target.kind.noun(), target, list)
+}
+
+/// Asks a run to stop, as an operator would. One that has ended already is left as it is.
+pub(crate) async fn cancel_run(
+    tx: &mut Tx,
+    id: &RunId,
+    reason: &str,
+    event: &NewEvent,
+) -> Result<()> {
+    let Some(held) = tx.held(id).await? else { return Ok(()) };
+    let mut run = held.run;
+    if run.ended() {
+        return Ok(());
+    }
+    let who = Who { by: event.actor.clone(), reason: reason.into() };
+    match act(&run, Action::Cancel, &who, event.at)? {
+        Acted::Already => tx.wake(&id.object(), event.at),
+        Acted::Told(progress, note)
+        | Acted::Changed(progress, note)
+        | Acted::Reopened(progress, note) => {
+            run.progress = progress;
+            run.version = tx.tell(&run, event.at)?.version;
+            let event =
+                NewEvent { message: note.said, decided_by: note.line.into(), ..event.clone() };
+            tx.tell_run(&run, &event)
+        }
+    }
+}
+
+/// What a run acts on, read and locked before the run's own row: the same order everywhere, so that nobody waits in a ring.
+pub(crate) enum Held {
+    Nothing,
+    Machine(Box<Machine>),
+    Switch(Box<Switch>),
+    PowerShelf(Box<PowerShelf>),
+}
+
+/// What a commit of a run means for what it acts on.
+pub(crate) struct Aftermath<'a> {
+    pub run: &'a Run,
+    pub evidence: &'a [Evidence],
+    pub facts: Option<&'a Facts>,
+    pub event: &'a NewEvent,
+}
+
+impl Aftermath<'_> {
+    fn matters(&self) -> bool {
+        self.run.ended() || !self.evidence.is_empty() || self.facts.is_some()
+    }
+
+    /// Reads and locks what the commit will change.
+    pub async fn load(&self, tx: &mut Tx) -> Result<Held> {
+        if !self.matters() {
+            return Ok(Held::Nothing);
+        }
+        let target = &self.run.spec.target;
+        let loaded = match target.kind {
+            TargetKind::Machine => {
+                let id = MachineId::trusted(&target.id);
+                tx.machine_locked(&id).await?.map(|one| Held::Machine(Box::new(one)))
+            }
+            TargetKind::Switch => {
+                tx.record_locked::<Switch>(&target.id).await?.map(|one| Held::Switch(Box::new(one)))
+            }
+            TargetKind::PowerShelf => tx
+                .record_locked::<PowerShelf>(&target.id)
+                .await?
+                .map(|one| Held::PowerShelf(Box::new(one))),
+            TargetKind::Rack => None,
+        };
+        Ok(loaded.unwrap_or(Held::Nothing))
+    }
+
+    /// Writes what it means, and wakes who waits for the run.
+    pub async fn write(&self, tx: &mut Tx, held: Held) -> Result<()> {
+        match held {
+            Held::Nothing => {}
+            Held::Machine(mut machine) => {
+                let before = machine.clone();
+                apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
+                if machine != before {
+                    tx.update_machine(&mut machine, self.event)?;
+                }
+            }
+            Held::Switch(switch) => self.learn(tx, *switch)?,
+            Held::PowerShelf(shelf) => self.learn(tx, *shelf)?,
+        }
+        if self.run.ended() {
+            for target in &self.run.spec.claims {
+                self.release(tx, target).await?;
+            }
+        }
+        self.report(tx)
+    }
+
+    fn learn<R: Lifecycle>(&self, tx: &mut Tx, mut record: R) -> Result<()> {
+        let before = record.clone();
+        if let Some(facts) = self.facts {
+            record.learn(facts);
+        }
+        if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
+            record.head_mut().active_run = None;
+        }
+        if record == before { Ok(()) } else { tx.tell_record(&mut record, self.event) }
+    }
+
+    /// Lets go of a device that this run had claimed. A part that is still at work there holds it by itself from now on.
+    async fn release(&self, tx: &mut Tx, target: &TargetId) -> Result<()> {
+        let id = &self.run.spec.id;
+        let next = tx.active_run_on(target).await?.filter(|other| other != id);
+        let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };
+        match target.kind {
+            TargetKind::Machine => {
+                let machine = MachineId::trusted(&target.id);
+                if let Some(mut machine) = tx.machine_locked(&machine).await?
+                    && machine.active_run.as_ref() == Some(id)
+                {
+                    machine.active_run = next;
+                    tx.update_machine(&mut machine, &event)?;
+                }
+                Ok(())
+            }
+            TargetKind::Switch => release_record::<Switch>(tx, target, id, next, &event).await,
+            TargetKind::PowerShelf => {
+                release_record::<PowerShelf>(tx, target, id, next, &event).await
+            }
+            TargetKind::Rack => Ok(()),
+        }
+    }
+
+    /// Wakes the whole that this is a part of, and the lifecycle that waits for it. A run on a rack is followed step by step.
+    fn report(&self, tx: &mut Tx) -> Result<()> {
+        let spec = &self.run.spec;
+        let at = self.event.at;
+        if self.run.ended()
+            && let Some(whole) = &spec.part_of
+        {
+            tx.wake(&whole.object(), at)?;
+        }
+        // A machine's firmware has a lifecycle of its own, whoever has it upgraded.
+        if self.run.ended() && spec.run_type == RunType::Firmware && spec.target.machine().is_some()
+        {
+            let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
+            tx.wake(&ObjectId::trusted(host.key()), at)?;
+        }
+        match &spec.reports_to {
+            Some(subject) if self.run.ended() || spec.target.kind == TargetKind::Rack => {
+                tx.wake(&ObjectId::trusted(subject.key()), at)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+async fn release_record<R: Lifecycle>(
+    tx: &mut Tx,
+    target: &TargetId,
+    by: &RunId,
+    next: Option<RunId>,
+    event: &NewEvent,
+) -> Result<()> {
+    if let Some(mut record) = tx.record_locked::<R>(&target.id).await?
+        && record.head().active_run.as_ref() == Some(by)
+    {
+        record.head_mut().active_run = next;
+        tx.tell_record(&mut record, event)?;
+    }
+    Ok(())
+}
+
+/// The group that a step sends to work, where it does.
+pub(crate) fn group_of(effect: &Effect) -> Option<&model::effect::Group> {
+    match effect {
+        Effect::Parts { group } => Some(group),
+        Effect::Ssh { .. }
+        | Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Repave { .. }
+        | Effect::Join { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Net { .. }
+        | Effect::Rma { .. }
+        | Effect::Drain { .. }
+        | Effect::Uncordon { .. }
+        | Effect::Power { .. }
+        | Effect::Device { .. } => None,
+    }
+}

@@ -1,0 +1,132 @@
+//! The turn of a lifecycle: one claimed record, moved on until it rests, in one transaction.
+//!
+//! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the record, its history, its event, the
+//! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
+
+use crate::Engine;
+use crate::claims::{cancel_run, start_run};
+use model::host::Host;
+use model::id::{ObjectId, RunId};
+use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::power_shelf::PowerShelf;
+use model::rack::Rack;
+use model::run::Note;
+use model::switch::Switch;
+use model::time::Timestamp;
+use std::marker::PhantomData;
+use store::{Birth, Cause, Claimed, NewEvent, RecordClaim, Result, StoreError, Tx, Work};
+
+/// More moves than this in one turn would be a loop in the rules.
+const MAX_MOVES: u64 = 64;
+/// How often a turn is tried again when somebody else wrote first.
+const MAX_RACES: u32 = 20;
+
+/// How a turn sees what it must know beside the record.
+pub(crate) trait Sight: Lifecycle {
+    /// `fresh` is an id for a run that the turn may start.
+    fn see(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Self::Seen>> + Send;
+}
+
+impl Engine {
+    /// Moves a claimed record on. What cannot be moved rests, and is tried again.
+    pub(crate) async fn advance(&self, claimed: &Claimed, kind: SubjectKind) {
+        for _ in 0..MAX_RACES {
+            let moved = match kind {
+                SubjectKind::Rack => self.advance_one::<Rack>(claimed).await,
+                SubjectKind::Switch => self.advance_one::<Switch>(claimed).await,
+                SubjectKind::PowerShelf => self.advance_one::<PowerShelf>(claimed).await,
+                SubjectKind::Host => self.advance_one::<Host>(claimed).await,
+            };
+            match moved {
+                Ok(()) => return,
+                Err(StoreError::Conflict) => {}
+                Err(error) => {
+                    tracing::error!(id = %claimed.id, %error, "a record cannot be moved on; it rests");
+                    break;
+                }
+            }
+        }
+        self.put_back(claimed.id.clone(), claimed.epoch).await;
+    }
+
+    async fn advance_one<R: Sight>(&self, claimed: &Claimed) -> Result<()> {
+        let advance = Advance::<R> {
+            key: claimed.id.clone(),
+            claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
+            chance: self.chance(),
+            now: self.now(),
+            kind: PhantomData,
+        };
+        self.store().write(advance).await
+    }
+}
+
+struct Advance<R> {
+    key: ObjectId,
+    claim: RecordClaim,
+    chance: u64,
+    now: Timestamp,
+    kind: PhantomData<fn() -> R>,
+}
+
+impl<R: Sight> Work for Advance<R> {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let id = SubjectId::of_key(R::KIND, self.key.as_str()).id;
+        let Some(mut record) = tx.record_locked::<R>(&id).await? else {
+            // Removed since it was claimed, its place in the queue with it.
+            return Ok(());
+        };
+        for turn in 0..MAX_MOVES {
+            let fresh = RunId::new(self.now, self.chance.wrapping_add(turn << 32));
+            let seen = record.see(tx, fresh, self.now).await?;
+            match record.next(&seen, self.now) {
+                Next::Rest(_) => return tx.settle_record(&record, self.claim, None, self.now),
+                Next::Until(at, _) => {
+                    return tx.settle_record(&record, self.claim, Some(at), self.now);
+                }
+                Next::Remove(note) => return tx.remove_record(&record, &self.event(&note)),
+                Next::Become(change) => record = self.become_(tx, &record, *change).await?,
+            }
+        }
+        Err(StoreError::Corrupt(format!("{} moves in a circle", self.key)))
+    }
+}
+
+impl<R: Sight> Advance<R> {
+    async fn become_(&self, tx: &mut Tx, before: &R, change: Change<R>) -> Result<R> {
+        let Change { mut record, note, start, begin, cancel } = change;
+        let event = self.event(&note);
+        if record.word() != before.word() {
+            record.head_mut().since = self.now;
+        }
+        tx.update_record(&mut record, &event)?;
+        let own = record.subject();
+        for new in start {
+            start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+        }
+        for id in begin {
+            tx.wake(&id.object(), self.now)?;
+        }
+        for (id, reason) in cancel {
+            cancel_run(tx, &id, &reason, &event).await?;
+        }
+        Ok(record)
+    }
+
+    fn event(&self, note: &Note) -> NewEvent {
+        NewEvent {
+            cause: Cause::Engine,
+            actor: "engine".into(),
+            message: note.said.clone(),
+            decided_by: note.line.into(),
+            at: self.now,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What a run acts on: a machine, a switch, a power shelf, or a whole rack.
+
+use crate::id::{MachineId, PowerShelfId, RackId, SwitchId};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum TargetKind {
+    #[default]
+    Machine,
+    Switch,
+    PowerShelf,
+    Rack,
+}
+
+impl TargetKind {
+    pub const ALL: [Self; 4] = [Self::Machine, Self::Switch, Self::PowerShelf, Self::Rack];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Switch => "switch",
+            Self::PowerShelf => "power_shelf",
+            Self::Rack => "rack",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// What a person calls it.
+    pub const fn noun(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Switch => "switch",
+            Self::PowerShelf => "power shelf",
+            Self::Rack => "rack",
+        }
+    }
+}
+
+/// Written down as one word: the id of a machine as it is, the others behind their kind. No id has a colon in it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", from = "String")]
+pub struct TargetId {
+    pub kind: TargetKind,
+    pub id: String,
+}
+
+impl TargetId {
+    pub fn new(kind: TargetKind, id: impl Into<String>) -> Self {
+        Self { kind, id: id.into() }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.id
+    }
+
+    /// The word it is written down as.
+    pub fn key(&self) -> String {
+        match self.kind {
+            TargetKind::Machine => self.id.clone(),
+            kind => format!("{}:{}", kind.as_str(), self.id),
+        }
+    }
+
+    /// From the word it was written down as.
+    pub fn trusted(key: &str) -> Self {
+        let kind = key.split_once(':').and_then(|(kind, id)| Some((TargetKind::parse(kind)?, id)));
+        match kind {
+            Some((kind, id)) => Self::new(kind, id),
+            None => Self::new(TargetKind::Machine, key),
+        }
+    }
+
+    pub fn machine(&self) -> Option<MachineId> {
+        (self.kind == TargetKind::Machine).then(|| MachineId::trusted(&self.id))
+    }
+
+    pub fn rack(&self) -> Option<RackId> {
+        (self.kind == TargetKind::Rack).then(|| RackId::trusted(&self.id))
+    }
+
+    /// The command that shows it.
+    pub fn get(&self) -> String {
+        match self.kind {
+            TargetKind::Machine => format!("farrier get {}", self.id),
+            TargetKind::Switch => format!("farrier switch get {}", self.id),
+            TargetKind::PowerShelf => format!("farrier power-shelf get {}", self.id),
+            TargetKind::Rack => format!("farrier rack get {}", self.id),
+        }
+    }
+}
+
+macro_rules! from_id {
+    ($($id:ident => $kind:ident),*) => {$(
+        impl From<&$id> for TargetId {
+            fn from(id: &$id) -> Self {
+                Self::new(TargetKind::$kind, id.as_str())
+            }
+        }
+    )*};
+}
+
+from_id!(MachineId => Machine, SwitchId => Switch, PowerShelfId => PowerShelf, RackId => Rack);
+
+impl From<TargetId> for String {
+    fn from(target: TargetId) -> Self {
+        target.key()
+    }
+}
+
+impl From<String> for TargetId {
+    fn from(key: String) -> Self {
+        Self::trusted(&key)
+    }
+}
+
+impl fmt::Display for TargetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)
+    }
+}
+
+impl fmt::Debug for TargetId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_one_word() {
+        for kind in TargetKind::ALL {
+            let target = TargetId::new(kind, "x-1.y_2");
+            assert_eq!(TargetId::trusted(&target.key()), target);
+            let stored = serde_json::to_string(&target).unwrap();
+            assert_eq!(serde_json::from_str::<TargetId>(&stored).unwrap(), target);
+        }
+        assert_eq!(TargetId::from(&MachineId::trusted("m-1")).key(), "m-1");
+    }
+}

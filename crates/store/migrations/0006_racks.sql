@@ -1,0 +1,69 @@
+-- Runs act on more than machines now: the column keeps its name, and holds the key of any target. So it can no longer refer to
+-- the table of machines.
+CREATE TABLE runs_on_anything (
+    id          {id}   NOT NULL PRIMARY KEY,
+    machine_id  {id}   NOT NULL,
+    request_id  TEXT   NOT NULL,
+    type        TEXT   NOT NULL,
+    plan_id     TEXT   NOT NULL,
+    spec        TEXT   NOT NULL,
+    created_at  BIGINT NOT NULL
+);
+INSERT INTO runs_on_anything (id, machine_id, request_id, type, plan_id, spec, created_at)
+    SELECT id, machine_id, request_id, type, plan_id, spec, created_at FROM runs;
+DROP TABLE runs;
+ALTER TABLE runs_on_anything RENAME TO runs;
+CREATE UNIQUE INDEX runs_request ON runs (machine_id, request_id);
+CREATE INDEX runs_machine ON runs (machine_id, created_at, id);
+
+ALTER TABLE machines ADD COLUMN rack_id {id};
+CREATE INDEX machines_rack ON machines (rack_id, id) WHERE rack_id IS NOT NULL;
+
+-- Racks, switches, power shelves, hosts: every record with a lifecycle beside runs. Its place in the queue is in subjects, under
+-- the same id.
+CREATE TABLE records (
+    id          {id}   NOT NULL PRIMARY KEY,
+    kind        {id}   NOT NULL,
+    rack_id     {id},
+    state       TEXT   NOT NULL,
+    version     BIGINT NOT NULL,
+    body        TEXT   NOT NULL,
+    created_at  BIGINT NOT NULL,
+    updated_at  BIGINT NOT NULL
+);
+CREATE INDEX records_kind ON records (kind, id);
+CREATE INDEX records_rack ON records (rack_id, kind, id) WHERE rack_id IS NOT NULL;
+
+-- Firmware by id, and which of them is the default for a type of rack.
+CREATE TABLE firmware (
+    id            {id}   NOT NULL PRIMARY KEY,
+    hardware_type {id}   NOT NULL,
+    is_default    BIGINT NOT NULL,
+    available     BIGINT NOT NULL,
+    body          TEXT   NOT NULL,
+    created_at    BIGINT NOT NULL
+);
+CREATE UNIQUE INDEX firmware_default ON firmware (hardware_type) WHERE is_default = 1;
+
+-- What was put on which device, by which step of which run. Written with the step's own end.
+CREATE TABLE firmware_applied (
+    run_id      {id}   NOT NULL,
+    step        TEXT   NOT NULL,
+    device      {id}   NOT NULL,
+    component   TEXT   NOT NULL,
+    previous    TEXT   NOT NULL,
+    version     TEXT   NOT NULL,
+    changed     BIGINT NOT NULL,
+    at          BIGINT NOT NULL,
+    PRIMARY KEY (run_id, step)
+);
+CREATE INDEX firmware_applied_device ON firmware_applied (device, at);
+
+-- What is said of an object's health, by whoever says it.
+CREATE TABLE health (
+    object_id   {id}   NOT NULL,
+    source      {id}   NOT NULL,
+    body        TEXT   NOT NULL,
+    updated_at  BIGINT NOT NULL,
+    PRIMARY KEY (object_id, source)
+);

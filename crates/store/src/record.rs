@@ -1,0 +1,243 @@
+//! Racks, switches, power shelves, hosts: records with a lifecycle, as rows. One table for all of them, and one place in the queue each.
+//!
+//! A record is moved by the turn that holds it ([`Tx::settle_record`]) or by a request ([`Tx::tell_record`]); both name the version
+//! it was read at, and both tell of it in the same transaction.
+
+use crate::driver::{Expect, Statement};
+use crate::event::NewEvent;
+use crate::signal::Signal;
+use crate::value::{Row, values};
+use crate::{Result, Tx};
+use model::id::{ObjectId, RackId};
+use model::lifecycle::{Lifecycle, SubjectId};
+use model::time::Timestamp;
+
+/// The claim under which a turn works on a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordClaim {
+    pub epoch: i64,
+    /// The wake-ups that the turn has taken into account.
+    pub wakes: i64,
+}
+
+/// Which records a list shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordFilter {
+    pub rack: Option<RackId>,
+    /// States by their words; empty: all.
+    pub states: Vec<String>,
+    /// Labels that must be there with these values; an empty value takes any.
+    pub labels: Vec<(String, String)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordPage<R> {
+    pub records: Vec<R>,
+    /// The id after which the next page begins, when there is one.
+    pub next: Option<String>,
+}
+
+/// How many rows one question reads.
+const BATCH: i64 = 500;
+
+impl Tx {
+    pub async fn record<R: Lifecycle>(&mut self, id: &str) -> Result<Option<R>> {
+        self.find_record(id, "").await
+    }
+
+    /// The same, held against other writers until the transaction ends.
+    pub async fn record_locked<R: Lifecycle>(&mut self, id: &str) -> Result<Option<R>> {
+        self.find_record(id, "{lock}").await
+    }
+
+    async fn find_record<R: Lifecycle>(&mut self, id: &str, lock: &str) -> Result<Option<R>> {
+        let sql = format!("SELECT body, version FROM records WHERE id = $1 AND kind = $2 {lock}");
+        let sql = self.dialect().fill(&sql);
+        let key = SubjectId::new(R::KIND, id).key();
+        let row = self.query_one(&sql, values![key, R::KIND.as_str()]).await?;
+        row.as_ref().map(record).transpose()
+    }
+
+    /// Writes a new record, its place in the queue, due now, and its first event. A conflict means that the id is taken.
+    pub async fn insert_record<R: Lifecycle>(
+        &mut self,
+        record: &mut R,
+        event: &NewEvent,
+    ) -> Result<()> {
+        let key = record.subject().key();
+        // One that was there before and is gone has a history to go on with.
+        record.head_mut().version = self.last_version(&key).await? + 1;
+        let head = record.head();
+        let sql = "INSERT INTO records (id, kind, rack_id, state, version, body, created_at, updated_at) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7, $7)";
+        let values = values![
+            key.as_str(),
+            R::KIND.as_str(),
+            head.rack.as_ref().map(RackId::as_str),
+            record.word(),
+            head.version,
+            serde_json::to_string(record)?,
+            head.created_at,
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        let sql = "INSERT INTO subjects (id, kind, holds_machine, version, epoch, owner, due_at, \
+                   wakes_asked, wakes_handled, phase, workflow, state, updated_at, ended_at) \
+                   VALUES ($1, $2, NULL, $3, 0, NULL, $4, 1, 0, $5, $5, '', $4, NULL)";
+        let values =
+            values![key.as_str(), R::KIND.as_str(), head.version, head.created_at, record.word()];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        self.record_event(record, event)?;
+        self.signal(Signal::Work);
+        Ok(())
+    }
+
+    /// Writes a changed record and tells of it. `head.version` is the version it was read at.
+    pub fn update_record<R: Lifecycle>(&mut self, record: &mut R, event: &NewEvent) -> Result<()> {
+        let read_at = record.head().version;
+        let head = record.head_mut();
+        head.version += 1;
+        head.updated_at = event.at.max(head.updated_at);
+        let key = record.subject().key();
+        let head = record.head();
+        let sql = "UPDATE records SET rack_id = $3, state = $4, version = $5, body = $6, updated_at = $7 \
+                   WHERE id = $1 AND version = $2";
+        let values = values![
+            key,
+            read_at,
+            head.rack.as_ref().map(RackId::as_str),
+            record.word(),
+            head.version,
+            serde_json::to_string(record)?,
+            head.updated_at,
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        self.record_event(record, event)
+    }
+
+    /// The same, and has its lifecycle look at it.
+    pub fn tell_record<R: Lifecycle>(&mut self, record: &mut R, event: &NewEvent) -> Result<()> {
+        self.update_record(record, event)?;
+        self.wake(&ObjectId::trusted(record.subject().key()), event.at)
+    }
+
+    /// Ends a turn: the record's place in the queue, due then. Refused whole when another has the claim.
+    pub fn settle_record<R: Lifecycle>(
+        &mut self,
+        record: &R,
+        claim: RecordClaim,
+        due: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $4, updated_at = $5, \
+                   wakes_handled = $6, owner = NULL, due_at = CASE WHEN wakes_asked > $6 \
+                   THEN CAST($5 AS BIGINT) ELSE CAST($7 AS BIGINT) END \
+                   WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL";
+        let values = values![
+            record.subject().key(),
+            claim.epoch,
+            record.head().version,
+            record.word(),
+            now,
+            claim.wakes,
+            due,
+        ];
+        self.put(Statement::new(sql, values), Expect::One)?;
+        self.signal(Signal::Work);
+        Ok(())
+    }
+
+    /// Removes a record and its place in the queue. Its history stays.
+    pub fn remove_record<R: Lifecycle>(&mut self, record: &R, event: &NewEvent) -> Result<()> {
+        let key = record.subject().key();
+        let (kind, version) = (R::KIND.as_str(), record.head().version);
+        let sql = "DELETE FROM records WHERE id = $1 AND version = $2";
+        self.put(Statement::new(sql, values![key.as_str(), version]), Expect::One)?;
+        let sql = "DELETE FROM subjects WHERE id = $1";
+        self.put(Statement::new(sql, values![key.as_str()]), Expect::One)?;
+        let sql = "DELETE FROM health WHERE object_id = $1";
+        self.put(Statement::new(sql, values![key.as_str()]), Expect::Any)?;
+        self.put(self.plain_event(kind, &key, version + 1, "removed", event), Expect::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+
+    /// Every record of a kind that stands in a rack, by id.
+    pub async fn records_in_rack<R: Lifecycle>(&mut self, rack: &RackId) -> Result<Vec<R>> {
+        let sql = "SELECT body, version FROM records WHERE rack_id = $1 AND kind = $2 ORDER BY id";
+        let rows = self.query(sql, values![rack.as_str(), R::KIND.as_str()]).await?;
+        rows.iter().map(record).collect()
+    }
+
+    /// Records by id, after one, at most `limit`.
+    pub async fn records<R: Lifecycle>(
+        &mut self,
+        filter: &RecordFilter,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<RecordPage<R>> {
+        let mut after = after.unwrap_or_default().to_string();
+        let mut records: Vec<R> = Vec::new();
+        let sql = match &filter.rack {
+            Some(_) => {
+                "SELECT body, version, id FROM records WHERE rack_id = $1 AND kind = $2 AND id > $3 \
+                 ORDER BY id LIMIT $4"
+            }
+            None => {
+                "SELECT body, version, id FROM records WHERE kind = $2 AND id > $3 \
+                 AND CAST($1 AS TEXT) IS NULL ORDER BY id LIMIT $4"
+            }
+        };
+        loop {
+            let rack = filter.rack.as_ref().map(RackId::as_str);
+            let values = values![rack, R::KIND.as_str(), after.as_str(), BATCH];
+            let rows = self.query(sql, values).await?;
+            for row in &rows {
+                after = row.text(2)?.to_string();
+                let one: R = record(row)?;
+                if !matches(filter, &one) {
+                    continue;
+                }
+                if records.len() == limit {
+                    let next = records.last().map(|last| last.subject().key());
+                    return Ok(RecordPage { records, next });
+                }
+                records.push(one);
+            }
+            if (rows.len() as i64) < BATCH {
+                return Ok(RecordPage { records, next: None });
+            }
+        }
+    }
+
+    /// How many records of each kind are in each state, for the metrics.
+    pub async fn record_counts(&mut self) -> Result<Vec<(String, String, i64)>> {
+        let sql = "SELECT kind, state, COUNT(*) FROM records GROUP BY kind, state";
+        let rows = self.query(sql, &[]).await?;
+        let count =
+            |row: &Row| Ok((row.text(0)?.to_string(), row.text(1)?.to_string(), row.int(2)?));
+        rows.iter().map(count).collect()
+    }
+
+    fn record_event<R: Lifecycle>(&mut self, record: &R, event: &NewEvent) -> Result<()> {
+        let (key, version) = (record.subject().key(), record.head().version);
+        let event = self.plain_event(R::KIND.as_str(), &key, version, record.word(), event);
+        self.put(event, Expect::One)?;
+        self.signal(Signal::Event);
+        Ok(())
+    }
+}
+
+fn matches<R: Lifecycle>(filter: &RecordFilter, record: &R) -> bool {
+    let labels = &record.head().labels;
+    let labelled = |(key, value): &(String, String)| {
+        labels.get(key).is_some_and(|has| value.is_empty() || has == value)
+    };
+    let in_state = filter.states.is_empty() || filter.states.iter().any(|one| one == record.word());
+    in_state && filter.labels.iter().all(labelled)
+}
+
+fn record<R: Lifecycle>(row: &Row) -> Result<R> {
+    let mut record: R = row.json(0)?;
+    record.head_mut().version = row.int(1)?;
+    Ok(record)
+}
