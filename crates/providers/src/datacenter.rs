@@ -6,7 +6,7 @@
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
 //! one says to a BMC, `power` the decisions about power and `course` following them, `orders` what is asked and its notes, `exec` commands on the host, `net` its
-//! network, `imaging` its disk, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
+//! network, `imaging` its disk, `devices` what switches and power shelves are asked, `firmware` what is installed on anything, `fabric` what a switch runs, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
 //! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
 //! same for less.
 
@@ -45,13 +45,13 @@ use crate::{ipmi, ssh};
 use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
-use hosts::Hosts;
 pub use fabric::Patience as FabricPatience;
 pub use firmware::Patience as FirmwarePatience;
+use hosts::Hosts;
 pub use imaging::Imaging;
 pub use ipmi_only::IpmiOnly;
 use model::condition::Evidence;
-use model::effect::{Answer, Capability, Order};
+use model::effect::{Answer, Capability, Facts, Order};
 use model::fault::Fault;
 use model::time::spoken;
 pub use net::Netplan;
@@ -151,12 +151,14 @@ impl Provider for Datacenter {
     }
 
     fn capabilities(&self) -> &'static [Capability] {
-        const ALL: [Capability; 6] = [
+        const ALL: [Capability; 8] = [
             Capability::Inspect,
             Capability::PowerControl,
             Capability::Netboot,
             Capability::RemoteExec,
             Capability::ClusterJoin,
+            Capability::Firmware,
+            Capability::Fabric,
             Capability::Imaging,
         ];
         match self.settings.imaging {
@@ -181,6 +183,10 @@ impl Provider for Datacenter {
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         Ok(self.look(target).await)
+    }
+
+    async fn glance(&self, target: &Target) -> Result<Facts, Fault> {
+        self.look_at_power(target).await
     }
 
     async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
@@ -209,7 +215,7 @@ impl Provider for Datacenter {
         if let Some(said) = self.rosters.hindrance(&target.spec.target_cluster_ref) {
             told.push(format!("its cluster cannot be asked: {said}"));
         }
-        let standing = self.bmcs.standing(&target.spec).unwrap_or_default();
+        let standing = self.bmcs.standing(target).unwrap_or_default();
         let Standing { waiting, failures, rests, said } = standing;
         if failures > 0 {
             told.push(format!("its BMC failed {} in a row: {said}", counted(failures, "time")));

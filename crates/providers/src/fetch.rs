@@ -128,10 +128,7 @@ fn led(from: &Uri, to: &str) -> Option<Uri> {
 }
 
 /// Everything that is sent, in a file without a name, with its size and its checksum.
-async fn receive(
-    url: &str,
-    mut body: Incoming,
-) -> Result<(std::fs::File, u64, String), Fault> {
+async fn receive(url: &str, mut body: Incoming) -> Result<(std::fs::File, u64, String), Fault> {
     let kept = |error: std::io::Error| unfetched(url, format!("no room for it: {error}"));
     let opened = tokio::task::spawn_blocking(tempfile::tempfile).await;
     let opened = opened.map_err(|error| unfetched(url, error))?.map_err(kept)?;

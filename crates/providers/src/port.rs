@@ -4,7 +4,7 @@ use crate::inspect::Inspector;
 use crate::scout::Scout;
 use async_trait::async_trait;
 use model::condition::Evidence;
-use model::effect::{Answer, Capability, Order};
+use model::effect::{Answer, Capability, Facts, Order};
 use model::fault::Fault;
 use model::id::MachineId;
 use model::machine::MachineSpec;
@@ -84,6 +84,12 @@ pub trait Provider: Send + Sync {
 
     /// Looks how the machine is, changing nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
+
+    /// What a switch or a power shelf shows to whoever polls it: its power, and nothing that takes more than a question or two. One
+    /// that cannot be reached is a fault.
+    async fn glance(&self, _target: &Target) -> Result<Facts, Fault> {
+        Ok(Facts::default())
+    }
 
     /// Whether images must be in the catalogue before it can install them.
     fn catalogued(&self) -> bool {

@@ -33,9 +33,7 @@ impl Datacenter {
                 let wish = Wish { component, version, url, sha256 };
                 self.flash(target, order, wish, journal).await
             }
-            DeviceWork::Fabric { to } => {
-                self.fabric(target, order, goal_of(*to), journal).await
-            }
+            DeviceWork::Fabric { to } => self.fabric(target, order, goal_of(*to), journal).await,
             DeviceWork::Read => match idle(order.verb) {
                 Some(answer) => Ok(answer),
                 None => self.read_facts(target, journal).await,
@@ -56,7 +54,11 @@ impl Datacenter {
     async fn survey_device(&self, target: &Target) -> Result<Sight, Fault> {
         let look = async |bmc: &Controller| {
             let power = bmc.power().await?;
-            Ok(Sight { power, identity: bmc.identity().await?, components: bmc.components().await? })
+            Ok(Sight {
+                power,
+                identity: bmc.identity().await?,
+                components: bmc.components().await?,
+            })
         };
         let limit = self.settings.call * READ_TIMES;
         self.bmcs.call(target, Priority::Operator, limit, look).await
@@ -71,7 +73,8 @@ impl Datacenter {
         for (component, version) in &facts.firmware {
             journal.line(format!("read: firmware {component} {version}")).await;
         }
-        let named = |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+        let named =
+            |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
         let said = format!(
             "manufacturer {}, model {}, serial {}, {} components, power is {}",
             named(&facts.manufacturer),
@@ -223,7 +226,10 @@ fn wrongs(
         match sight.components.find(component) {
             Ok(found) if found.version == *wanted => {}
             Ok(found) => {
-                wrong.push(format!("{component} is at {}, and should be at {wanted}", found.version));
+                wrong.push(format!(
+                    "{component} is at {}, and should be at {wanted}",
+                    found.version
+                ));
             }
             Err(fault) => wrong.push(fault.said),
         }

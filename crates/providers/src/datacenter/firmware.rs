@@ -341,12 +341,15 @@ impl Work<'_> {
     async fn fetched(&self) -> Result<Option<Arc<Fetched>>, Fault> {
         let Wish { url, sha256, .. } = self.wish;
         if !is_http(url) {
-            let said = format!("firmware: {url} is not fetched by us, so its checksum is not compared");
+            let said =
+                format!("firmware: {url} is not fetched by us, so its checksum is not compared");
             self.journal.line(said).await;
             return Ok(None);
         }
         let file = self.at.fetcher.fetch(url, sha256).await?;
-        self.journal.line(format!("firmware: fetched {} bytes, the checksum is right", file.size)).await;
+        self.journal
+            .line(format!("firmware: fetched {} bytes, the checksum is right", file.size))
+            .await;
         Ok(Some(file))
     }
 
@@ -454,9 +457,8 @@ impl Work<'_> {
 
     async fn version(&self) -> Result<String, Fault> {
         let component = self.wish.component;
-        let look = async |bmc: &Controller| {
-            Ok(bmc.components().await?.find(component)?.version.clone())
-        };
+        let look =
+            async |bmc: &Controller| Ok(bmc.components().await?.find(component)?.version.clone());
         self.call(look).await
     }
 

@@ -59,7 +59,8 @@ impl Nvos {
 impl FabricManager for Nvos {
     async fn look(&self) -> Result<Seen, Fault> {
         let cluster = self.show(SHOW_CLUSTER).await?.ok_or_else(|| {
-            let said = "the switch has no cluster commands: its release is too old, or of another kind";
+            let said =
+                "the switch has no cluster commands: its release is too old, or of another kind";
             Fault::new(Code::NotSupported, said)
         })?;
         let controller = self.show(SHOW_CONTROLLER).await?;
@@ -229,9 +230,14 @@ mod tests {
             stdout: b"Action executing ...\n".to_vec(),
             stderr: stderr.as_bytes().to_vec(),
         };
-        let fault = failed("nv show x", &output(1, "Error: Action failed\n  cluster is not enabled\n"));
+        let fault =
+            failed("nv show x", &output(1, "Error: Action failed\n  cluster is not enabled\n"));
         assert_eq!(fault.code, Code::FabricFailed);
-        assert!(fault.said.ends_with("Error: Action failed cluster is not enabled Action executing ..."));
+        assert!(
+            fault
+                .said
+                .ends_with("Error: Action failed cluster is not enabled Action executing ...")
+        );
         assert_eq!(failed("nv", &output(127, "not found")).code, Code::NotSupported);
     }
 }

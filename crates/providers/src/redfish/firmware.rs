@@ -213,7 +213,10 @@ mod tests {
     #[test]
     fn what_was_there_before_is_not_there() {
         let quirks = Quirks::of(&["Dell Inc.".to_owned()], "PowerEdge");
-        let all = vec![one("Previous-159", "BIOS", "159", "1.2"), one("Installed-159", "BIOS", "159", "1.8")];
+        let all = vec![
+            one("Previous-159", "BIOS", "159", "1.2"),
+            one("Installed-159", "BIOS", "159", "1.8"),
+        ];
         let list = installed(all, &quirks);
         let all = Components { list, ..Components::default() };
         assert_eq!(all.find("BIOS").unwrap().version, "1.8");

@@ -97,7 +97,8 @@ impl Services {
         match self.link.get(path).await?.root().flag("ServiceEnabled") {
             Some(true) => Ok(Telemetry::SwitchedOn),
             Some(false) | None => {
-                let said = format!("{} was told to enable {path}, and did not", self.link.endpoint());
+                let said =
+                    format!("{} was told to enable {path}, and did not", self.link.endpoint());
                 Err(Fault::new(Code::ReadBackDiffers, said))
             }
         }

@@ -25,10 +25,17 @@ const CANNOT: [Reset; 0] = [];
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Way {
     /// At one resource, with the name of its action.
-    Whole { path: String, action: &'static str },
+    Whole {
+        path: String,
+        action: &'static str,
+    },
     /// At each member of a list.
-    Outlets { list: String },
-    Supplies { list: String },
+    Outlets {
+        list: String,
+    },
+    Supplies {
+        list: String,
+    },
 }
 
 /// One power shelf behind a controller.
@@ -148,7 +155,8 @@ async fn way_of(place: &System, doc: &Doc) -> Result<Way, Fault> {
     }
     if let Some(list) = doc.root().link("Outlets") {
         let outlets = place.link.members(&list, MAX_MEMBERS, &mut skipped).await?;
-        let can = |doc: &Doc| doc.root().get("Actions").get(OUTLET_CONTROL).link("target").is_some();
+        let can =
+            |doc: &Doc| doc.root().get("Actions").get(OUTLET_CONTROL).link("target").is_some();
         let can = !outlets.is_empty() && outlets.iter().all(can);
         ways.push((Way::Outlets { list }, can));
     }

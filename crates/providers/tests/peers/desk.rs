@@ -78,12 +78,7 @@ impl Desk {
         (answer, reader.await.unwrap())
     }
 
-    pub async fn ask(
-        &self,
-        target: &Target,
-        verb: Verb,
-        effect: &Effect,
-    ) -> Result<Answer, Fault> {
+    pub async fn ask(&self, target: &Target, verb: Verb, effect: &Effect) -> Result<Answer, Fault> {
         self.ask_and_read(target, verb, effect).await.0
     }
 }

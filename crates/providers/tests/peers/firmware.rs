@@ -61,14 +61,14 @@ async fn a_file_is_checked_sent_followed_and_the_version_read_back() {
     assert_eq!(scene.ask(Verb::Inquire).await, Ok(Answer::NeverStarted));
     let Ok(Answer::Differs(seen)) = scene.ask(Verb::Observe).await else { panic!() };
     assert_eq!(seen, format!("BMC_0 is at {OLD}"));
-    let (answer, log) =
-        scene.desk.ask_and_read(&scene.target, Verb::Perform, &scene.effect).await;
+    let (answer, log) = scene.desk.ask_and_read(&scene.target, Verb::Perform, &scene.effect).await;
     let Ok(Answer::Done(outcome)) = answer else { panic!("{answer:?}") };
     assert_eq!(outcome.said, format!("BMC_0 is at {NEW}"));
     let facts = outcome.facts.unwrap();
     assert_eq!(facts.replaced.as_deref(), Some(OLD));
     assert_eq!(facts.firmware.get("BMC_0").map(String::as_str), Some(NEW));
-    for words in ["the checksum is right", "MultipartHttpPush", "Running, 10 %", "Completed, 100 %"] {
+    for words in ["the checksum is right", "MultipartHttpPush", "Running, 10 %", "Completed, 100 %"]
+    {
         assert!(log.contains(words), "{words:?} is not in {log}");
     }
     let (parameters, file) = parts(&scene.device.files()[0]);
@@ -95,10 +95,14 @@ async fn each_way_is_taken_that_a_device_offers() {
             Takes::Form => {}
             Takes::Plain => {
                 assert_eq!(scene.device.files(), [FILE]);
-                assert_eq!(scene.device.world.get(SERVICE)["HttpPushUriTargets"], json!([COMPONENT]));
+                assert_eq!(
+                    scene.device.world.get(SERVICE)["HttpPushUriTargets"],
+                    json!([COMPONENT])
+                );
             }
             Takes::Fetch => {
-                let body: serde_json::Value = serde_json::from_str(&scene.device.files()[0]).unwrap();
+                let body: serde_json::Value =
+                    serde_json::from_str(&scene.device.files()[0]).unwrap();
                 let url = format!("{}/bmc-2.0.bin", scene.files.url());
                 assert_eq!(body, json!({ "ImageURI": url, "Targets": [COMPONENT] }));
                 assert_eq!(scene.files.calls().len(), 1, "its checksum was compared before");
@@ -124,7 +128,11 @@ async fn a_device_is_not_touched_before_the_file_is_right() {
     let scene = Scene::new(Takes::Form, Fate::Well).await;
     let (base, right) = (scene.files.url(), sha256(FILE));
     for (effect, code, words) in [
-        (firmware(&format!("{base}/bmc-2.0.bin"), sha256("x")), Code::ChecksumWrong, "has the SHA-256"),
+        (
+            firmware(&format!("{base}/bmc-2.0.bin"), sha256("x")),
+            Code::ChecksumWrong,
+            "has the SHA-256",
+        ),
         (firmware(&format!("{base}/none.bin"), right.clone()), Code::FirmwareUnfetched, "404"),
         (firmware("http://127.0.0.1:1/x", right.clone()), Code::FirmwareUnfetched, "127.0.0.1:1"),
         (firmware("tftp://10.0.0.1/x", right.clone()), Code::NotSupported, "http or https"),

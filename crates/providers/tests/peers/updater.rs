@@ -162,7 +162,11 @@ impl Updater {
                 version("1.9");
             }
             Fate::Fails => {
-                self.world.set(task, "/Messages", json!([{"Message": "The signature is not valid."}]));
+                self.world.set(
+                    task,
+                    "/Messages",
+                    json!([{"Message": "The signature is not valid."}]),
+                );
                 ended("Exception");
             }
             Fate::Forgotten => {

@@ -19,9 +19,14 @@ pub enum Flash {
         before: Option<Vec<String>>,
     },
     /// The device works on it under this name.
-    Task { task: String },
+    Task {
+        task: String,
+    },
     /// Only the version tells now: the task has ended well, or there is none, or it is gone.
-    Taken { since: Timestamp, ended: bool },
+    Taken {
+        since: Timestamp,
+        ended: bool,
+    },
     Done,
     /// Given up before anything was asked.
     Stopped,
@@ -33,7 +38,10 @@ pub enum Sight {
     Task(TaskSeen),
     TaskGone,
     /// The version that is shown, and the tasks that came since it was asked.
-    Version { version: String, new: Vec<String> },
+    Version {
+        version: String,
+        new: Vec<String>,
+    },
 }
 
 /// What follows.
@@ -197,12 +205,7 @@ mod tests {
                 7,
                 Turn::Become(Flash::Taken { since: at(7), ended: true }),
             ),
-            (
-                &works,
-                Sight::TaskGone,
-                7,
-                Turn::Become(Flash::Taken { since: at(7), ended: false }),
-            ),
+            (&works, Sight::TaskGone, 7, Turn::Become(Flash::Taken { since: at(7), ended: false })),
             (&taken(true), shows("1", &[]), 99, Turn::Look),
             (&taken(true), shows("2", &[]), 0, Turn::Done),
             (&taken(false), shows("2", &[]), 0, Turn::Done),
