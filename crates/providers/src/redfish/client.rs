@@ -5,7 +5,7 @@
 //! when it still is what it was. Each method ends with a decoded resource or a fault.
 
 use super::certificate::Certificate;
-use super::decode::{Doc, Part, exact_path, local_path};
+use super::decode::{Doc, Entry, Part, entry, exact_path, local_path};
 use super::endpoint::{Endpoint, ROOT};
 use super::login::{Manner, Opened, Pass, Session, first_manner};
 use super::parcel::Parcel;
@@ -426,33 +426,6 @@ impl Drop for Link {
             session.end_later(self.wire.clone());
         }
     }
-}
-
-/// A member of a collection.
-#[derive(Debug)]
-pub(super) enum Entry {
-    Link(String),
-    Whole(Doc),
-}
-
-impl Entry {
-    /// Where it is.
-    pub fn path(&self) -> &str {
-        match self {
-            Self::Link(path) => path,
-            Self::Whole(doc) => &doc.path,
-        }
-    }
-}
-
-fn entry(part: Part<'_>) -> Option<Entry> {
-    let link = part.as_link();
-    if part.is_expanded() {
-        let path = link.unwrap_or_default();
-        let etag = part.text("@odata.etag");
-        return Some(Entry::Whole(Doc { path, etag, value: part.0.clone() }));
-    }
-    link.map(Entry::Link)
 }
 
 /// A change that was not made, with the status that said so.
