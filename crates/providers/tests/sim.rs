@@ -609,7 +609,7 @@ async fn probes() {
         // A rule for every effect is none for probes.
         sim.add_fault(FaultRule { times: 0, ..rule(Action::Fail) }).unwrap();
         let seen = sim.probe(&target("m-1")).await.unwrap();
-        let seen = Outcome { said: String::new(), evidence: seen };
+        let seen = Outcome { evidence: seen, ..Outcome::default() };
         let expected = [
             (Reachable, true, "PingOK"),
             (BmcReachable, true, "RedfishOK"),

@@ -137,7 +137,10 @@ fn template() -> Outcome<(Run, Progress)> {
     let steps = plan.resolve(&machine(MACHINE, CREATED), &params, &Defaults::default())?;
     let run = Run::new(RunSpec {
         id: RunId::trusted(RUN),
-        machine_id: MachineId::trusted(MACHINE),
+        target: model::target::TargetId::trusted(MACHINE),
+        part_of: None,
+        reports_to: None,
+        claims: Vec::new(),
         request_id: REQUEST.into(),
         run_type: RunType::Reimage,
         plan_id: plan.id,

@@ -161,6 +161,12 @@ fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
         | RunType::Reimage
         | RunType::NetReconfig
         | RunType::Power => vec![enter],
+        // Lifecycles start these.
+        RunType::RackMaintenance
+        | RunType::Firmware
+        | RunType::Fabric
+        | RunType::Intake
+        | RunType::Check => vec![],
     }
 }
 
@@ -182,7 +188,12 @@ pub fn params(run_type: RunType) -> Params {
         | RunType::Upgrade
         | RunType::Rma
         | RunType::Power
-        | RunType::ExitRma => Params::new(),
+        | RunType::ExitRma
+        | RunType::RackMaintenance
+        | RunType::Firmware
+        | RunType::Fabric
+        | RunType::Intake
+        | RunType::Check => Params::new(),
     }
 }
 

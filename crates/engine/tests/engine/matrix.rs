@@ -11,7 +11,7 @@ use crate::lives::{self, Life, MACHINE};
 use crate::world::{About, BACKOFF, Process, World, simulate};
 use model::condition::ConditionType;
 use model::effect::Verb;
-use model::id::RunId;
+use model::id::{ObjectId, RunId};
 use model::machine::Phase;
 use model::run::Workflow;
 use model::run::act::Action;
@@ -338,7 +338,7 @@ impl Scene<'_> {
         for Claimed { id, epoch, .. } in stolen {
             // A person may tell it something meanwhile; the engine may not.
             let state = |about: &About| {
-                let kept = about.runs.iter().find(|kept| kept.run.spec.id == id)?;
+                let kept = about.runs.iter().find(|kept| kept.run.spec.id.object() == id)?;
                 let by_engine = kept.history.iter().filter(|event| event.cause == "engine");
                 Some((by_engine.count(), kept.held.epoch, kept.held.owner.clone()))
             };
@@ -407,7 +407,7 @@ impl Work for Steal {
 }
 
 struct GiveBack {
-    id: RunId,
+    id: ObjectId,
     epoch: i64,
     due: Timestamp,
 }

@@ -94,7 +94,7 @@ impl Provider for Panicking {
         order: &Order,
         journal: &Journal,
     ) -> Result<Answer, Fault> {
-        let bad = target.machine_id.as_str() == "bad" && order.effect.word() == "repave";
+        let bad = target.id.as_str() == "bad" && order.effect.word() == "repave";
         assert!(!bad || order.verb != Verb::Perform, "the driver has a bug");
         self.0.ask(target, order, journal).await
     }

@@ -184,7 +184,7 @@ impl Work for Look {
         let machine = tx.machine(&self.id).await?.expect("the machine was registered");
         let history = tx.history(self.id.as_str(), 0, 10_000).await?;
         let mut runs = Vec::new();
-        let mut latest = tx.latest_runs(&self.id, 1_000).await?;
+        let mut latest = tx.latest_runs(&model::target::TargetId::from(&self.id), 1_000).await?;
         latest.reverse();
         for run in latest {
             let id: RunId = run.spec.id.clone();

@@ -2,7 +2,7 @@
 
 use model::effect::{Answer, Effect, Manner, NetbootMode, NodeLabels, Outcome, PowerTo, Verb};
 use model::fault::{Code, Fault};
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{PlanId, RunId};
 use model::plan::{OnFailure, Params, RunStep, RunType};
 use model::run::act::{Acted, Action, Who, act};
 use model::run::{Decision, ENGINE_VERSION, Given, Policy, Progress, Run, RunSpec, Then, decide};

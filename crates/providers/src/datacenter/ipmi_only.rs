@@ -117,7 +117,8 @@ mod tests {
         ] {
             let spec = MachineSpec { bmc_endpoint: endpoint.into(), ..MachineSpec::default() };
             assert_eq!(ipmi.check(&spec).is_ok(), expected.is_some(), "{endpoint}");
-            let target = Target { id: TargetId::from(&MachineId::trusted("m-1")), spec };
+            let target =
+                Target { id: model::target::TargetId::from(&MachineId::trusted("m-1")), spec };
             if let Some(expected) = expected {
                 assert_eq!(by_ipmi(&target).spec.bmc_endpoint, expected);
             }

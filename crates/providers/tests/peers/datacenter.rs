@@ -237,8 +237,9 @@ async fn without_a_credential_or_an_endpoint_nothing_is_tried() {
     let fault = ask(&replica(&nobody), &peer, Verb::Perform, &REBOOT).await.unwrap_err();
     assert_eq!(fault.code, Code::CredentialMissing, "{fault}");
     assert_eq!(peer.calls().len(), 0);
-    let id = model::target::TargetId::from(&MachineId::trusted("m-1"));
-    let target = Target { id, spec: MachineSpec::default() };
+    let machine_id = MachineId::trusted("m-1");
+    let target =
+        Target { id: model::target::TargetId::from(&machine_id), spec: MachineSpec::default() };
     let order = Order { key: key("x"), verb: Verb::Perform, effect: REBOOT, logged: 0 };
     let fault = replica(&keeper()).ask(&target, &order, &Journal::new().0).await.unwrap_err();
     assert!(fault.said.contains("no bmc_endpoint"), "{fault}");

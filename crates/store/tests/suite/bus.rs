@@ -34,7 +34,7 @@ async fn a_commit_is_heard(db: Db) {
     let signals = heard(&mut bus);
     assert!(signals.contains(&Signal::Event) && signals.contains(&Signal::Work), "{signals:?}");
     let run = db.tell(&run, Workflow::Running).await;
-    assert!(heard(&mut bus).contains(&Signal::Wake(id.clone())));
+    assert!(heard(&mut bus).contains(&Signal::Wake(id.object())));
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
     assert!(heard(&mut bus).contains(&Signal::Log(id.clone())));
     // The end of a run ends its log.
@@ -52,14 +52,14 @@ async fn what_was_refused_is_not_heard(db: Db) {
     let more = machine("m-2");
     let refused = tx!([more, id], |tx| {
         tx.insert_machine(&more, &event())?;
-        tx.wake(&id, at(1))?;
+        tx.wake(&id.object(), at(1))?;
         Err::<(), _>(Refusal::precondition("NOT_NOW", "not now").into())
     });
     db.write(refused).await.unwrap_err();
     db.write(tx!([id], |tx| tx.append_log(&id, &[line()]))).await.unwrap();
     let signals = heard(&mut bus);
     assert!(signals.contains(&Signal::Log(id.clone())), "{signals:?}");
-    assert!(!signals.contains(&Signal::Wake(id)), "{signals:?}");
+    assert!(!signals.contains(&Signal::Wake(id.object())), "{signals:?}");
 }
 
 mod replicas {
@@ -73,7 +73,7 @@ mod replicas {
         let other = db.another().await;
         let wanted = [
             Signal::Log(run.spec.id.clone()),
-            Signal::Wake(run.spec.id.clone()),
+            Signal::Wake(run.spec.id.object()),
             Signal::Event,
             Signal::Work,
         ];

@@ -38,13 +38,13 @@ async fn release(db: &Db, claimed: &Claimed, due: Option<model::time::Timestamp>
 }
 
 async fn wake(db: &Db, id: &RunId) {
-    db.write(tx!([id], |tx| tx.wake(&id, at(15)))).await.unwrap();
+    db.write(tx!([id], |tx| tx.wake(&id.object(), at(15)))).await.unwrap();
 }
 
 async fn a_claim_moves_the_epoch(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let first = only(db.claim("a", at(10), 10).await);
-    assert_eq!(first, Claimed { id: id.clone(), epoch: 1, wakes: 1 });
+    assert_eq!(first, Claimed { id: id.object(), kind: None, epoch: 1, wakes: 1 });
     assert_eq!(db.claim("b", at(10), 10).await, [], "it is taken");
     let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
     assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
@@ -126,7 +126,7 @@ async fn a_wake_during_work_makes_it_due_again(db: Db) {
     wake(&db, &id).await;
     assert_eq!(db.claim("b", at(100), 1).await, [], "being woken takes it from nobody");
     let woken = db.read(tx!([], |tx| tx.woken("a").await)).await.unwrap();
-    assert_eq!(woken, std::slice::from_ref(&id));
+    assert_eq!(woken, [id.object()]);
     release(&db, &claimed, None).await;
     assert_eq!(next_due(&db).await, Some(at(20)), "due at once, although it was to rest");
 
@@ -172,7 +172,7 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
     let new = only(db.claim("b", at(10), 1).await);
     release(&db, &old, None).await;
     let id = run.spec.id;
-    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)));
+    let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
     let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
     assert_eq!((held.epoch, held.owner.as_deref()), (new.epoch, Some("b")));
@@ -181,7 +181,7 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
 async fn what_is_put_back_is_due_when_said(db: Db) {
     let id = db.add_run("op-1").await.spec.id;
     let claimed = only(db.claim("a", at(10), 1).await);
-    let back = tx!([id], |tx| tx.put_back(&id, claimed.epoch, at(70)));
+    let back = tx!([id], |tx| tx.put_back(&id.object(), claimed.epoch, at(70)));
     db.write(back).await.unwrap();
     assert_eq!(next_due(&db).await, Some(at(70)));
     let again = only(db.claim("b", at(70), 1).await);

@@ -147,7 +147,7 @@ async fn runs_are_selected_as_the_model_says(db: Db) {
     for _ in 0..FILTERS {
         let (text, filter) = random_filter(&mut dice, Subject::Run);
         let holds = |run: &&Run| {
-            let machine = by_id.get(&run.spec.target).copied();
+            let machine = run.spec.target.machine().and_then(|id| by_id.get(&id).copied());
             filter.matches(Item::Run(run, machine))
         };
         let matching: Vec<_> = runs.iter().filter(holds).cloned().collect();

@@ -199,7 +199,12 @@ impl Db {
 
     pub async fn insert_run(&self, run: &Run, owner: Option<&'static str>) -> Result<()> {
         let run = run.clone();
-        self.write(tx!([run, owner], |tx| tx.insert_run(&run, owner, &event()))).await
+        self.write(tx!([run, owner], |tx| tx.insert_run(
+            &run,
+            owner.map_or(store::Birth::Due, store::Birth::InHand),
+            &event()
+        )))
+        .await
     }
 
     pub async fn run(&self, id: &RunId) -> Run {
@@ -286,7 +291,10 @@ pub fn run(id: &str, machine: &str) -> Run {
     };
     Run::new(RunSpec {
         id: RunId::trusted(id),
-        machine_id: MachineId::trusted(machine),
+        target: model::target::TargetId::trusted(machine),
+        part_of: None,
+        reports_to: None,
+        claims: Vec::new(),
         request_id: format!("req-{id}"),
         run_type: RunType::Upgrade,
         plan_id: PlanId::trusted("plan-x"),

@@ -124,7 +124,7 @@ async fn a_worker_that_lost_its_claim_writes_no_log(db: Db) {
     assert_eq!(write(0, 0).await, Err(StoreError::Conflict), "nobody holds it");
     db.claim("a", at(10), 1).await;
     assert_eq!(write(1, 0).await, Ok(()));
-    db.write(tx!([id], |tx| tx.put_back(&id, 1, at(10)))).await.unwrap();
+    db.write(tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)))).await.unwrap();
     assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "it was let go");
     db.claim("b", at(10), 1).await;
     assert_eq!(write(1, 5).await, Err(StoreError::Conflict), "another one holds it");

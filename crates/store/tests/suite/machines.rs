@@ -31,6 +31,8 @@ fn full(id: &str) -> Machine {
         bmc_credential: "bmc".into(),
         ssh_credential: "hosts".into(),
         root_disk: "serial:S1".into(),
+        rack: Some(model::id::RackId::trusted("rack-1")),
+        slot: Some(7),
     };
     machine.phase = Phase::Maintenance;
     machine.active_run = Some(RunId::trusted("op-1"));

@@ -20,7 +20,7 @@ async fn what_was_written_is_there_after_reopening(db: Db) {
     let again = db.events(3).await;
     assert!(events.iter().zip(&again).all(|(one, other)| one.cursor == other.cursor));
     let held = db.read(tx!([], |tx| tx.held_by("a").await)).await.unwrap();
-    assert_eq!(held, [(run.spec.id, claimed[0].epoch)]);
+    assert_eq!(held, [(run.spec.id.object(), claimed[0].epoch)]);
 }
 
 /// From the first schema, in which nothing says when a run ended.

@@ -1,7 +1,7 @@
 //! Runs: one for each request, one active on each machine, whoever asks.
 
 use crate::harness::{Db, at, ended, run};
-use model::id::{MachineId, RunId};
+use model::id::RunId;
 use model::run::{Run, Workflow};
 use std::sync::Arc;
 use store::StoreError;
@@ -48,7 +48,7 @@ async fn a_request_makes_one_run(db: Db) {
     assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict));
     // The same words on another machine are another request.
     db.add_machine("m-2").await;
-    second.spec.target = MachineId::trusted("m-2");
+    second.spec.target = model::target::TargetId::trusted("m-2");
     db.insert_run(&second, None).await.unwrap();
     assert_eq!(db.events(4).await.len(), 4);
 }
@@ -104,7 +104,7 @@ async fn a_run_may_be_born_in_hand(db: Db) {
     db.insert_run(&born, Some("replica-a")).await.unwrap();
     assert_eq!(db.claim("replica-b", at(100), 10).await, []);
     let held = db.read(tx!([], |tx| tx.held_by("replica-a").await)).await.unwrap();
-    assert_eq!(held, [(born.spec.id.clone(), 1)]);
+    assert_eq!(held, [(born.spec.id.object(), 1)]);
     let id = born.spec.id.clone();
     let holder = db.read(tx!([id], |tx| tx.holder(&id).await)).await.unwrap();
     assert_eq!(holder.as_deref(), Some("replica-a"));

@@ -26,7 +26,7 @@ async fn held(db: &Db) -> (Run, Claimed) {
 async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
     let settle = settle.clone();
     let commit = tx!([settle], |tx| {
-        let id = &settle.run.spec.target;
+        let id = &settle.run.spec.target.machine().expect("a machine");
         let mut machine = tx.machine_locked(id).await?.expect("it is there");
         machine.phase = Phase::Maintenance;
         if machine_first {
@@ -58,7 +58,7 @@ async fn is_refused(db: &Db, settle: &Settle, events: usize) {
     }
     let id = settle.run.spec.id.clone();
     assert_eq!(db.run(&id).await, before);
-    let machine = db.machine(&settle.run.spec.target).await;
+    let machine = db.machine(&settle.run.spec.target.machine().unwrap()).await;
     assert_eq!((machine.phase, machine.version), (Phase::FactoryReady, 1));
     assert_eq!(db.read(tx!([id], |tx| tx.log_end(&id).await)).await, Ok(0));
     // Whatever comes next in the order of events is what is written next.
@@ -113,7 +113,7 @@ async fn a_moved_version_refuses_the_whole_transaction(db: Db) {
 async fn a_moved_epoch_refuses_the_whole_transaction(db: Db) {
     let (run, claimed) = held(&db).await;
     let id = run.spec.id.clone();
-    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)));
+    let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
     assert_eq!(db.claim("b", at(10), 1).await[0].epoch, 2);
     is_refused(&db, &settle_of(&run, &claimed, Hold::Keep), 2).await;
@@ -122,7 +122,7 @@ async fn a_moved_epoch_refuses_the_whole_transaction(db: Db) {
 async fn a_freed_owner_refuses_the_whole_transaction(db: Db) {
     let (run, claimed) = held(&db).await;
     let id = run.spec.id.clone();
-    let back = tx!([id], |tx| tx.put_back(&id, 1, at(10)));
+    let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
     is_refused(&db, &settle_of(&run, &claimed, Hold::Release(None)), 2).await;
     assert_eq!(db.claim("b", at(10), 1).await.len(), 1, "it is still due");

@@ -9,12 +9,14 @@ use crate::event::{Cause, Cursor, NewEvent};
 use crate::log::NewLog;
 use crate::replica::Replica;
 use crate::retention::{EventPlace, RunPlace};
+use crate::subject::Birth;
 use crate::subject::{Hold, Settle};
 use model::filter::{Filter, Subject};
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{OnFailure, Params, RunType};
 use model::run::{ENGINE_VERSION, Run, RunSpec, Workflow};
+use model::target::TargetId;
 use model::time::Timestamp;
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use std::collections::BTreeSet;
@@ -41,7 +43,10 @@ fn at(seconds: i64) -> Timestamp {
 fn run_on(machine: &Machine) -> Run {
     Run::new(RunSpec {
         id: RunId::trusted("op-1"),
-        machine_id: machine.id.clone(),
+        target: TargetId::from(&machine.id),
+        part_of: None,
+        reports_to: None,
+        claims: Vec::new(),
         request_id: "once".into(),
         run_type: RunType::Reboot,
         plan_id: PlanId::trusted("p"),
@@ -72,8 +77,8 @@ async fn work(tx: &mut Tx) -> Result<()> {
     tx.machine_locked(&machine.id).await?;
     let mut run = run_on(&machine);
     let id = run.spec.id.clone();
-    tx.run_of_request(&machine.id, "once").await?;
-    tx.insert_run(&run, None, &event)?;
+    tx.run_of_request(&TargetId::from(&machine.id), "once").await?;
+    tx.insert_run(&run, Birth::Due, &event)?;
     tx.held_among(&[id.as_str()]).await?;
     tx.machines_among(&[machine.id.as_str()]).await?;
     tx.update_machine(&mut machine, &event)?;
@@ -103,9 +108,9 @@ async fn work(tx: &mut Tx) -> Result<()> {
     let run = Run { version: 2, ..settle.run };
     tx.tell(&run, at(3))?;
     tx.tell_run(&run, &event)?;
-    tx.wake(&id, at(3))?;
-    tx.release(&id, 1, 1, None, at(3))?;
-    tx.put_back(&id, 1, at(3))?;
+    tx.wake(&id.object(), at(3))?;
+    tx.release(&id.object(), 1, 1, None, at(3))?;
+    tx.put_back(&id.object(), 1, at(3))?;
     tx.resign(&replica, at(3)).await.map(drop)
 }
 
@@ -114,7 +119,7 @@ async fn look(tx: &mut Tx) -> Result<()> {
     let (machine, id) = (MachineId::trusted("m"), RunId::trusted("op-1"));
     tx.machine(&machine).await?;
     tx.run(&id).await?;
-    tx.latest_runs(&machine, 5).await?;
+    tx.latest_runs(&TargetId::from(&machine), 5).await?;
     tx.active_runs(5).await?;
     tx.phase_counts().await?;
     tx.history("m", 0, 5).await?;
