@@ -2,14 +2,16 @@
 
 use crate::desk::{Desk, behind, key, said, target, work};
 use crate::http::Peer;
+use crate::sushy::Emulator;
 use crate::updater::{
     COMPONENT, FETCH, FILE, FORM, Fate, NEW, OLD, PLAIN, SERVICE, Takes, Updater, file_server,
     parts, sha256,
 };
-use model::effect::{Answer, DeviceWork, Effect, Verb};
+use model::effect::{Answer, DeviceWork, Effect, Outcome, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::machine::MachineSpec;
 use model::target::TargetKind;
+use providers::datacenter::Trusting;
 use providers::keeper::{Keeper, Note};
 use providers::{Journal, Provider, Target};
 use serde_json::json;
@@ -310,4 +312,40 @@ async fn half_deaf(listener: TcpListener, device: Updater) {
             let _ = tokio::io::copy_bidirectional(&mut stream, &mut beyond).await;
         });
     }
+}
+
+/// An emulator that nobody here wrote: it raises the version of its BIOS by one each time it is asked to update it.
+#[tokio::test]
+async fn sushy_installs_firmware() {
+    let Some(emulator) = Emulator::with_firmware().await else { return };
+    let (files, url) = file_server().await;
+    let mut desk = Desk::new();
+    desk.settings.trust = Trusting::Ca(emulator.trust());
+    desk.settings.redfish = providers::redfish::Settings::default();
+    desk.settings.call = Duration::from_secs(30);
+    let spec = MachineSpec { bmc_endpoint: emulator.url(), ..MachineSpec::default() };
+    let target = target(TargetKind::Machine, spec);
+    let bios = |version: &str| {
+        let (component, url, sha256) = ("BIOS".into(), url.clone(), sha256(FILE));
+        work(DeviceWork::Firmware { component, version: version.into(), url, sha256 })
+    };
+    let answer = desk.ask(&target, Verb::Perform, &work(DeviceWork::Read)).await;
+    let Ok(Answer::Done(Outcome { facts: Some(facts), .. })) = answer else { panic!("{answer:?}") };
+    assert_eq!(facts.firmware.get("BIOS").map(String::as_str), Some("1.0.0"));
+    let answer = desk.ask(&target, Verb::Perform, &bios("1.1.0")).await;
+    let Ok(Answer::Done(outcome)) = answer else { panic!("{answer:?}") };
+    assert_eq!(outcome.said, "BIOS is at 1.1.0");
+    assert_eq!(outcome.facts.unwrap().replaced.as_deref(), Some("1.0.0"));
+    assert_eq!(files.calls().len(), 1);
+    // Under another key the same is left alone, and another version is not what comes of it.
+    desk.keeper = Desk::new().keeper;
+    let told = said(desk.ask(&target, Verb::Perform, &bios("1.1.0")).await);
+    assert_eq!(told, "BIOS is already at 1.1.0, and was left alone");
+    desk.keeper = Desk::new().keeper;
+    let fault = desk.ask(&target, Verb::Perform, &bios("7.0.0")).await.unwrap_err();
+    assert_eq!(fault.code, Code::TaskLost, "{fault}");
+    let Ok(Answer::Unknown(seen)) = desk.ask(&target, Verb::Inquire, &bios("7.0.0")).await else {
+        panic!()
+    };
+    assert!(seen.contains("it shows 1.2.0"), "{seen}");
 }
