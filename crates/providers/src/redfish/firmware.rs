@@ -65,7 +65,7 @@ impl System {
         skipped: &mut Skipped,
     ) -> Result<Vec<Firmware>, Fault> {
         let list = self.updates.list("FirmwareInventory", skipped).await?;
-        Ok(list.iter().filter_map(firmware).collect())
+        Ok(list.iter().filter_map(|doc| firmware(doc, &self.quirks)).collect())
     }
 
     /// Every component by which an update may be asked for: what is installed, with `BIOS` and `BMC` where the list has none.
@@ -147,15 +147,17 @@ fn ids<'a>(some: impl Iterator<Item = &'a Firmware>) -> String {
     some.take(MAX_NAMED).map(|one| one.id.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn firmware(doc: &Doc) -> Option<Firmware> {
+fn firmware(doc: &Doc, quirks: &Quirks) -> Option<Firmware> {
     let part = doc.root();
+    let own = part.as_link().unwrap_or_else(|| doc.path.clone());
+    let related = part.list("RelatedItem").find_map(Part::as_link);
     Some(Firmware {
         id: name(doc),
         name: part.text("Name"),
         version: part.text("Version")?,
         updateable: part.flag("Updateable"),
         software_id: part.text("SoftwareId"),
-        path: part.as_link().unwrap_or_else(|| doc.path.clone()),
+        path: related.filter(|_| quirks.target_is_related()).unwrap_or(own),
     })
 }
 
@@ -177,9 +179,16 @@ mod tests {
     #[test]
     fn what_shows_no_version_is_not_installed() {
         let doc = |value| Doc { path: "/redfish/v1/F/BMC".into(), etag: None, value };
-        assert_eq!(firmware(&doc(json!({"Version": null}))), None);
-        let read = firmware(&doc(json!({"Version": "7", "SoftwareId": "0x1B"}))).unwrap();
-        assert_eq!((read.id.as_str(), read.path.as_str()), ("BMC", "/redfish/v1/F/BMC"));
+        let usual = Quirks::default();
+        assert_eq!(firmware(&doc(json!({"Version": null})), &usual), None);
+        let on = json!({"Version": "7", "RelatedItem": [{"@odata.id": "/redfish/v1/Managers/1"}]});
+        for (maker, path) in
+            [("Acme", "/redfish/v1/F/BMC"), ("Supermicro", "/redfish/v1/Managers/1")]
+        {
+            let quirks = Quirks::of(&[maker.to_owned()], "");
+            let read = firmware(&doc(on.clone()), &quirks).unwrap();
+            assert_eq!((read.id.as_str(), read.path.as_str()), ("BMC", path));
+        }
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) enum Quirk {
     CdIs(&'static str),
     /// Firmware whose id begins so is not installed: it was before, or could be.
     NotInstalled(&'static str),
+    /// An update names what the firmware is on as its target, and not the entry in the list of firmware.
+    TargetIsRelated,
     /// A MAC address of all zeros, or of this beginning, stands for none.
     NoMac(&'static str),
 }
@@ -31,7 +33,7 @@ struct Row {
     reason: &'static str,
 }
 
-const TABLE: [Row; 9] = [
+const TABLE: [Row; 10] = [
     Row {
         vendor: "nvidia",
         model: "",
@@ -56,6 +58,12 @@ const TABLE: [Row; 9] = [
         model: "",
         quirk: Quirk::CdIs("UsbCd"),
         reason: "virtual media is a USB drive there; Cd means a drive in the machine, and both are listed",
+    },
+    Row {
+        vendor: "supermicro",
+        model: "",
+        quirk: Quirk::TargetIsRelated,
+        reason: "its update service is told Systems/1/Bios or Managers/1, which its list of firmware names as related items",
     },
     Row {
         vendor: "dell",
@@ -116,6 +124,10 @@ impl Quirks {
         !self.0.iter().any(begins)
     }
 
+    pub fn target_is_related(&self) -> bool {
+        self.0.contains(&Quirk::TargetIsRelated)
+    }
+
     pub fn send_boot_mode(&self) -> bool {
         self.0.contains(&Quirk::SendBootMode)
     }
@@ -127,6 +139,7 @@ impl Quirks {
             | Quirk::SendBootMode
             | Quirk::SayWhenToApply(_)
             | Quirk::NotInstalled(_)
+            | Quirk::TargetIsRelated
             | Quirk::NoMac(_) => None,
         })
     }
@@ -138,6 +151,7 @@ impl Quirks {
             | Quirk::SendBootMode
             | Quirk::CdIs(_)
             | Quirk::NotInstalled(_)
+            | Quirk::TargetIsRelated
             | Quirk::NoMac(_) => None,
         })
     }
