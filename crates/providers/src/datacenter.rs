@@ -185,7 +185,7 @@ impl Provider for Datacenter {
         Ok(self.look(target).await)
     }
 
-    async fn glance(&self, target: &Target) -> Result<Facts, Fault> {
+    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
         self.look_at_power(target).await
     }
 

@@ -5,7 +5,7 @@ use crate::scout::Scout;
 use async_trait::async_trait;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Facts, Order};
-use model::fault::Fault;
+use model::fault::{Code, Fault};
 use model::id::MachineId;
 use model::machine::MachineSpec;
 use model::refusal::Refusal;
@@ -85,10 +85,10 @@ pub trait Provider: Send + Sync {
     /// Looks how the machine is, changing nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
 
-    /// What a switch or a power shelf shows to whoever polls it: its power, and nothing that takes more than a question or two. One
-    /// that cannot be reached is a fault.
-    async fn glance(&self, _target: &Target) -> Result<Facts, Fault> {
-        Ok(Facts::default())
+    /// Reads what a switch or a power shelf says of itself now, changing nothing. Cheap enough to be asked from time to time.
+    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
+        let said = format!("{} cannot look at {}", self.name(), target.id);
+        Err(Fault::new(Code::NotSupported, said))
     }
 
     /// Whether images must be in the catalogue before it can install them.

@@ -144,7 +144,7 @@ fn one(peer: &Peer) -> Target {
 async fn a_shelf_is_switched_off_and_on_wherever_its_power_is() {
     for (at, count) in [(At::Chassis, 1), (At::Supplies, 2), (At::Outlets, 2)] {
         let peer = serve(&shelf(at)).await;
-        let facts = Desk::new().replica().glance(&one(&peer)).await.unwrap();
+        let facts = Desk::new().replica().survey(&one(&peer)).await.unwrap();
         assert_eq!(facts.power, Some(PowerTo::On), "{at:?}");
         // Nothing to do.
         let desk = Desk::new();
@@ -165,7 +165,7 @@ async fn a_shelf_is_switched_off_and_on_wherever_its_power_is() {
             assert_eq!(outcome.said, words, "{at:?}");
             assert_eq!(outcome.facts.unwrap().power, Some(power));
             assert!(outcome.evidence.is_empty(), "a shelf has no host");
-            let seen = desk.replica().glance(&one(&peer)).await.unwrap();
+            let seen = desk.replica().survey(&one(&peer)).await.unwrap();
             assert_eq!(seen.power, Some(power), "{at:?}");
         }
         assert_eq!(posts(&peer).len(), 2 * count, "{at:?}: {:?}", posts(&peer));
@@ -285,7 +285,7 @@ async fn a_check_names_everything_that_is_wrong_and_a_login_that_may_only_look()
     let fault = desk.ask(&one(&peer), Verb::Perform, &configure).await.unwrap_err();
     assert_eq!(fault.code, Code::CredentialMissing, "{fault}");
     // That is no refused login, and nobody is locked out by it.
-    assert!(desk.replica().glance(&one(&peer)).await.is_ok());
+    assert!(desk.replica().survey(&one(&peer)).await.is_ok());
 }
 
 #[tokio::test]
@@ -298,9 +298,9 @@ async fn a_look_at_a_shelf_is_one_question_once_it_is_known() {
     assert_eq!(told, [(ConditionType::BmcReachable, true)]);
     let first = peer.calls().len();
     for look in 1..=3 {
-        assert_eq!(replica.glance(&target).await.unwrap().power, Some(PowerTo::On));
+        assert_eq!(replica.survey(&target).await.unwrap().power, Some(PowerTo::On));
         assert_eq!(peer.calls().len(), first + look);
     }
     let gone = behind(TargetKind::PowerShelf, &Peer::start(|_| Said::HangUp).await);
-    assert_eq!(replica.glance(&gone).await.unwrap_err().code, Code::BmcUnreachable);
+    assert_eq!(replica.survey(&gone).await.unwrap_err().code, Code::BmcUnreachable);
 }
