@@ -366,6 +366,9 @@ fn failed_commands(run: &Run) -> Vec<String> {
         | Code::NetbootSilent
         | Code::DeploySilent
         | Code::ChecksumWrong
+        | Code::FirmwareUnfetched
+        | Code::FirmwareFailed
+        | Code::FabricFailed
         | Code::StepTimeout => vec![logs, retry, rerun],
         Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
@@ -388,6 +391,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         Code::IdentityUntrusted | Code::SystemAmbiguous => {
             vec![run.spec.target.get(), retry]
         }
+        Code::FirmwareDiffers => vec![logs, adopt, retry],
         Code::NotSupported => vec!["farrier plans".into(), rerun],
         Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack => vec![logs, retry],
         Code::ImageUnknown => vec!["farrier image list".into(), rerun],
