@@ -3,17 +3,20 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 13] = [
     "farrier/v1/admin.proto",
     "farrier/v1/credentials.proto",
+    "farrier/v1/devices.proto",
     "farrier/v1/explain.proto",
     "farrier/v1/hardware.proto",
     "farrier/v1/images.proto",
     "farrier/v1/machines.proto",
     "farrier/v1/operations.proto",
     "farrier/v1/plans.proto",
+    "farrier/v1/power_shelves.proto",
     "farrier/v1/runs.proto",
     "farrier/v1/simulator.proto",
+    "farrier/v1/switches.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

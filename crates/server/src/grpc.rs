@@ -3,6 +3,7 @@
 mod admin;
 mod convert;
 mod credentials;
+mod devices;
 mod explain;
 mod hardware;
 mod images;
@@ -10,10 +11,12 @@ mod machines;
 mod operations;
 mod page;
 mod plans;
+mod power_shelves;
 mod runs;
 mod simulator;
 mod status;
 mod stream;
+mod switches;
 
 pub(crate) use convert::plan_from;
 
@@ -56,6 +59,8 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
+        .add_service(v1::switch_service_server::SwitchServiceServer::new(doors.clone()))
+        .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -65,7 +70,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 10] = [
+const SERVICES: [&str; 12] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -76,6 +81,8 @@ const SERVICES: [&str; 10] = [
     "farrier.v1.ExplainService",
     "farrier.v1.HardwareService",
     "farrier.v1.SimulatorService",
+    "farrier.v1.SwitchService",
+    "farrier.v1.PowerShelfService",
 ];
 
 /// Serving means that the database answers.

@@ -20,6 +20,8 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Switches,
+    PowerShelves,
 }
 
 impl List {
@@ -34,6 +36,8 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Switches => "switches",
+            Self::PowerShelves => "power-shelves",
         }
     }
 }
