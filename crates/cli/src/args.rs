@@ -11,10 +11,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod device;
 mod group;
 mod hardware;
 mod image;
 mod power;
+pub use device::*;
 pub use group::*;
 pub use hardware::*;
 pub use image::*;
@@ -172,6 +174,12 @@ pub enum ClientCommand {
     /// Netboot: how machines find Farrier when they boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
+    /// Switches: the scale-up fabric of a rack
+    #[command(subcommand)]
+    Switch(SwitchCommand),
+    /// Power shelves: what feeds a rack; switch them on and off
+    #[command(subcommand)]
+    PowerShelf(PowerShelfCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),

@@ -11,7 +11,8 @@ use proto::v1::{
     explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
     image_service_client::ImageServiceClient, machine_service_client::MachineServiceClient,
     operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    power_shelf_service_client::PowerShelfServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -92,6 +93,8 @@ impl Client {
         hardware: HardwareServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
+        switches: SwitchServiceClient;
+        power_shelves: PowerShelfServiceClient;
     }
 
     /// A client for this server. Nothing is sent yet.

@@ -8,6 +8,7 @@ mod args;
 mod bmc;
 mod client;
 mod credential;
+mod device;
 mod discover;
 mod exit;
 mod follow;
@@ -21,9 +22,11 @@ mod operation;
 mod output;
 mod plan;
 mod power;
+mod power_shelf;
 mod run;
 mod serve;
 mod sim;
+mod switch;
 mod table;
 mod text;
 mod time;
@@ -102,6 +105,8 @@ async fn ask(
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
+        ClientCommand::Switch(command) => switch::run(client, screen, command).await,
+        ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }
