@@ -14,11 +14,13 @@ use std::time::Duration;
 mod device;
 mod group;
 mod hardware;
+mod health;
 mod image;
 mod power;
 pub use device::*;
 pub use group::*;
 pub use hardware::*;
+pub use health::*;
 pub use image::*;
 pub use power::*;
 
@@ -168,6 +170,9 @@ pub enum ClientCommand {
     Bmc(BmcCommand),
     /// Find machines by their BMCs, at the addresses that are given
     Discover(DiscoverArgs),
+    /// Health: what others report of machines, racks, switches and power shelves
+    #[command(subcommand)]
+    Health(HealthCommand),
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),

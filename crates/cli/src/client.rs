@@ -9,10 +9,11 @@ use crate::time::brief;
 use proto::v1::{
     admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
-    image_service_client::ImageServiceClient, machine_service_client::MachineServiceClient,
-    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    power_shelf_service_client::PowerShelfServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient, switch_service_client::SwitchServiceClient,
+    health_service_client::HealthServiceClient, image_service_client::ImageServiceClient,
+    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
+    plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -91,6 +92,7 @@ impl Client {
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
         hardware: HardwareServiceClient;
+        health: HealthServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
         switches: SwitchServiceClient;

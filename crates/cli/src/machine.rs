@@ -7,6 +7,7 @@ use crate::args::{
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::hardware;
+use crate::health;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
 use crate::power;
@@ -362,6 +363,9 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         }
         text.push('\n');
         text.push_str(&table.render(crate::table::Paint { colour: false }));
+    }
+    if let Some(health) = &status.health {
+        text.push_str(&health::section(health, clock));
     }
     text
 }

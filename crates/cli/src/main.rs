@@ -13,6 +13,7 @@ mod discover;
 mod exit;
 mod follow;
 mod hardware;
+mod health;
 mod history;
 mod image;
 mod import;
@@ -103,6 +104,7 @@ async fn ask(
         ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
         ClientCommand::Bmc(command) => bmc::run(client, screen, command).await,
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
+        ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,

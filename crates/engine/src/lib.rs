@@ -11,6 +11,7 @@ pub mod clock;
 mod conduct;
 mod devices;
 pub mod hardware;
+mod health;
 mod images;
 mod inventory;
 mod journal;
@@ -32,6 +33,7 @@ mod witness;
 mod worker;
 
 pub use devices::{DescribedDevice, OverdueDevices, PlacedSpec};
+pub use health::HealthTally;
 pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};

@@ -9,7 +9,7 @@ use crate::claims::{Aftermath, group_of};
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
 use futures_util::FutureExt;
-use model::effect::{Answer, Group, Order, Verb};
+use model::effect::{Answer, Order, Verb};
 use model::fault::{Code, Fault};
 use model::id::{MachineId, ObjectId};
 use model::machine::MachineSpec;
@@ -257,6 +257,7 @@ impl Turn {
                     if self.held.run.progress.halting() && interruptible(verb) {
                         return Ok(Given::Interrupted);
                     }
+                    hands.stir();
                 }
                 () = self.engine.stopped(), if stop_at.is_none() => {
                     stop_at = Some(Instant::now() + self.engine.grace());
@@ -318,8 +319,9 @@ impl Turn {
         order: &Order,
     ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
         if let Some(group) = group_of(&order.effect) {
-            let whole = Whole { run: self.held.run.clone(), epoch: self.held.epoch };
-            return Ok(Ok(Hands::Engine(self.engine.clone(), Box::new(whole), group.clone())));
+            let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
+            let whole = Whole { run, epoch, group, stirred: Notify::new() };
+            return Ok(Ok(Hands::Engine(self.engine.clone(), Arc::new(whole))));
         }
         let target = match self.target().await? {
             Ok(target) => target,
@@ -372,16 +374,22 @@ impl Turn {
 /// Who carries out an order.
 enum Hands {
     Provider(Arc<dyn Provider>, Target),
-    Engine(Engine, Box<Whole>, Group),
+    Engine(Engine, Arc<Whole>),
 }
 
 impl Hands {
     async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,
-            Self::Engine(engine, whole, group) => {
-                engine.conduct(whole, order, group, journal).await
-            }
+            Self::Engine(engine, whole) => engine.conduct(whole, order, journal).await,
+        }
+    }
+
+    /// The run was woken while its order is being carried out.
+    fn stir(&self) {
+        match self {
+            Self::Provider(..) => {}
+            Self::Engine(_, whole) => whole.stirred.notify_one(),
         }
     }
 }
@@ -471,7 +479,7 @@ impl Work for Commit {
         };
         // What it acts on comes first wherever both are locked, so that nobody waits in a ring.
         let facts = facts.as_ref();
-        let held = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
+        let locked = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
         let settle = Settle {
             run: run.clone(),
             epoch: self.epoch,
@@ -482,7 +490,7 @@ impl Work for Commit {
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
         tx.tell_run(&run, &event)?;
-        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, held).await?;
+        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, locked)?;
         tx.append_log(&run.spec.id, &self.lines)?;
         Ok(version)
     }

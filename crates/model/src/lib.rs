@@ -13,6 +13,7 @@ pub mod effect;
 pub mod fault;
 pub mod filter;
 pub mod firmware;
+pub mod health;
 pub mod host;
 pub mod id;
 pub mod image;

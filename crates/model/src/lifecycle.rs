@@ -6,6 +6,7 @@
 //! is one transaction, whoever dies when.
 
 use crate::effect::{Effect, Facts};
+use crate::health::Standing;
 use crate::id::{RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
 use crate::plan::{RunStep, RunType};
@@ -106,6 +107,9 @@ pub struct Head {
     /// Who works on it now, or has claimed it.
     #[serde(default)]
     pub active_run: Option<RunId>,
+    /// What its health reports come to.
+    #[serde(default, skip_serializing_if = "Standing::is_clear")]
+    pub health: Standing,
     /// Marked for deletion.
     #[serde(default)]
     pub deleted: bool,
@@ -125,6 +129,7 @@ impl Head {
             rack: None,
             slot: None,
             active_run: None,
+            health: Standing::default(),
             deleted: false,
             since: now,
             version: 1,

@@ -6,6 +6,7 @@ mod credentials;
 mod devices;
 mod explain;
 mod hardware;
+mod health;
 mod images;
 mod machines;
 mod operations;
@@ -58,6 +59,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
         .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
+        .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
         .add_service(v1::switch_service_server::SwitchServiceServer::new(doors.clone()))
         .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(doors.clone()))
@@ -70,7 +72,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 12] = [
+const SERVICES: [&str; 13] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -80,6 +82,7 @@ const SERVICES: [&str; 12] = [
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
     "farrier.v1.HardwareService",
+    "farrier.v1.HealthService",
     "farrier.v1.SimulatorService",
     "farrier.v1.SwitchService",
     "farrier.v1.PowerShelfService",

@@ -25,6 +25,7 @@ mod outage;
 mod replicas;
 mod restart;
 mod scripted;
+mod shelves;
 mod stage;
 mod steps;
 mod watching;

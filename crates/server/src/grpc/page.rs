@@ -22,6 +22,7 @@ pub(super) enum List {
     Images,
     Switches,
     PowerShelves,
+    Health,
 }
 
 impl List {
@@ -38,6 +39,7 @@ impl List {
             Self::Images => "images",
             Self::Switches => "switches",
             Self::PowerShelves => "power-shelves",
+            Self::Health => "health",
         }
     }
 }
