@@ -12,15 +12,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod device;
+mod firmware;
 mod group;
 mod hardware;
 mod health;
+mod host;
 mod image;
 mod power;
 pub use device::*;
+pub use firmware::*;
 pub use group::*;
 pub use hardware::*;
 pub use health::*;
+pub use host::*;
 pub use image::*;
 pub use power::*;
 
@@ -176,6 +180,9 @@ pub enum ClientCommand {
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Firmware: what racks run, and what was applied where
+    #[command(subcommand)]
+    Firmware(FirmwareCommand),
     /// Netboot: how machines find Farrier when they boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),

@@ -11,10 +11,12 @@ mod credential;
 mod device;
 mod discover;
 mod exit;
+mod firmware;
 mod follow;
 mod hardware;
 mod health;
 mod history;
+mod host;
 mod image;
 mod import;
 mod logs;
@@ -106,6 +108,7 @@ async fn ask(
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
+        ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,
         ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,

@@ -215,7 +215,9 @@ impl Engine {
             found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
         let now = self.now();
         let told = match (&machine, &run) {
-            (Some(machine), run) => explain_machine(machine, run.as_ref(), now),
+            (Some(machine), run) => {
+                self.told_of_firmware(machine, explain_machine(machine, run.as_ref(), now)).await?
+            }
             (None, Some(run)) => explain_run(run, now),
             (None, None) => Explanation::default(),
         };

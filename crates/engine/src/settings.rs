@@ -31,6 +31,8 @@ pub struct Settings {
     pub retention: Retention,
     /// How many objects one request may name.
     pub max_find_by_ids: usize,
+    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    pub host_firmware_upgrade_retry_interval: Duration,
 }
 
 impl Default for Settings {
@@ -51,6 +53,7 @@ impl Default for Settings {
             rhythm: Rhythm::default(),
             retention: Retention::default(),
             max_find_by_ids: DEFAULT_MAX_IDS,
+            host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
         }
     }
 }

@@ -389,6 +389,7 @@ impl Config {
             rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
             max_find_by_ids: self.engine.max_find_by_ids,
+            ..Settings::default()
         }
     }
 

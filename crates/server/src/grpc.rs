@@ -5,8 +5,10 @@ mod convert;
 mod credentials;
 mod devices;
 mod explain;
+mod firmware;
 mod hardware;
 mod health;
+mod hosts;
 mod images;
 mod machines;
 mod operations;
@@ -63,6 +65,8 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
         .add_service(v1::switch_service_server::SwitchServiceServer::new(doors.clone()))
         .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(doors.clone()))
+        .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
+        .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -72,7 +76,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 13] = [
+const SERVICES: [&str; 15] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -81,6 +85,8 @@ const SERVICES: [&str; 13] = [
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
+    "farrier.v1.FirmwareService",
+    "farrier.v1.HostService",
     "farrier.v1.HardwareService",
     "farrier.v1.HealthService",
     "farrier.v1.SimulatorService",

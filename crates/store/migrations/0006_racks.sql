@@ -60,7 +60,8 @@ CREATE TABLE firmware_applied (
     at          BIGINT NOT NULL,
     PRIMARY KEY (run_id, step)
 );
-CREATE INDEX firmware_applied_device ON firmware_applied (device, at);
+CREATE INDEX firmware_applied_device ON firmware_applied (device, at, run_id, step);
+CREATE INDEX firmware_applied_at ON firmware_applied (at, run_id, step);
 
 -- What is said of an object's health, by whoever says it, and how many of the alerts the metrics count as what.
 CREATE TABLE health (

@@ -4,6 +4,7 @@ mod act;
 mod adopt;
 mod aftermath;
 mod devices;
+mod host;
 mod invariants;
 mod stored;
 mod support;

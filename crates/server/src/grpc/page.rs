@@ -22,6 +22,8 @@ pub(super) enum List {
     Images,
     Switches,
     PowerShelves,
+    Firmware,
+    FirmwareHistory,
     Health,
 }
 
@@ -39,6 +41,8 @@ impl List {
             Self::Images => "images",
             Self::Switches => "switches",
             Self::PowerShelves => "power-shelves",
+            Self::Firmware => "firmware",
+            Self::FirmwareHistory => "firmware-history",
             Self::Health => "health",
         }
     }
