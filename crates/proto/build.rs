@@ -3,7 +3,7 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     "farrier/v1/admin.proto",
     "farrier/v1/credentials.proto",
     "farrier/v1/devices.proto",
@@ -17,6 +17,7 @@ const FILES: [&str; 16] = [
     "farrier/v1/operations.proto",
     "farrier/v1/plans.proto",
     "farrier/v1/power_shelves.proto",
+    "farrier/v1/racks.proto",
     "farrier/v1/runs.proto",
     "farrier/v1/simulator.proto",
     "farrier/v1/switches.proto",

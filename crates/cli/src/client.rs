@@ -13,8 +13,8 @@ use proto::v1::{
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
     plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
-    switch_service_client::SwitchServiceClient,
+    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -89,6 +89,7 @@ impl Client {
         operations: OperationServiceClient;
         plans: PlanServiceClient;
         runs: RunServiceClient;
+        racks: RackServiceClient;
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;

@@ -26,6 +26,7 @@ mod output;
 mod plan;
 mod power;
 mod power_shelf;
+mod rack;
 mod run;
 mod serve;
 mod sim;
@@ -112,6 +113,7 @@ async fn ask(
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,
         ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
+        ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

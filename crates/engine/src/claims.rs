@@ -41,7 +41,8 @@ pub(crate) async fn start_run(
     Ok(run)
 }
 
-fn new_run(new: NewRun, at: Timestamp) -> Run {
+/// A run as it was decided on, with nothing done.
+pub(crate) fn new_run(new: NewRun, at: Timestamp) -> Run {
     let progress = Progress::fresh(&new.steps);
     let plan_id = format!("lifecycle-{}", new.run_type.as_str().to_lowercase().replace('_', "-"));
     let spec = RunSpec {
@@ -118,6 +119,9 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
             let found = tx.machine_locked(&id).await?;
             let mut machine = found.ok_or_else(|| unknown(target))?;
             free_for(target, machine.active_run.as_ref(), by)?;
+            if machine.active_run.as_ref() == Some(by) {
+                return Ok(());
+            }
             machine.active_run = Some(by.clone());
             if machine.is(ConditionType::OperationCanceled) {
                 let reason = format!("Started:{by}");
@@ -142,6 +146,9 @@ async fn name_on_record<R: Lifecycle>(
     let found = tx.record_locked::<R>(&target.id).await?;
     let mut record = found.ok_or_else(|| unknown(target))?;
     free_for(target, record.head().active_run.as_ref(), by)?;
+    if record.head().active_run.as_ref() == Some(by) {
+        return Ok(());
+    }
     record.head_mut().active_run = Some(by.clone());
     tx.tell_record(&mut record, event)
 }
@@ -343,8 +350,12 @@ impl Aftermath<'_> {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
             tx.wake(&ObjectId::trusted(host.key()), at)?;
         }
+        // The whole tells of its parts; one that outlives the whole, because it was stopped, tells of itself.
+        let heard = spec.part_of.is_none() || self.run.progress.halt.is_some();
         match &spec.reports_to {
-            Some(subject) if self.run.ended() || spec.target.kind == TargetKind::Rack => {
+            Some(subject)
+                if (self.run.ended() && heard) || spec.target.kind == TargetKind::Rack =>
+            {
                 tx.wake(&ObjectId::trusted(subject.key()), at)
             }
             Some(_) | None => Ok(()),

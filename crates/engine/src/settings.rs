@@ -4,6 +4,7 @@ use crate::retention::Retention;
 use model::condition::watched::Rhythm;
 use model::plan::Defaults;
 use model::power_shelf::maintenance::DEFAULT_MAX_IDS;
+use model::rack::maintenance::Limits;
 use model::run::Policy;
 use std::time::Duration;
 
@@ -33,6 +34,8 @@ pub struct Settings {
     pub max_find_by_ids: usize,
     /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
     pub host_firmware_upgrade_retry_interval: Duration,
+    /// How long the legs of a rack's maintenance may take.
+    pub racks: Limits,
 }
 
 impl Default for Settings {
@@ -54,6 +57,7 @@ impl Default for Settings {
             retention: Retention::default(),
             max_find_by_ids: DEFAULT_MAX_IDS,
             host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
+            racks: Limits::default(),
         }
     }
 }

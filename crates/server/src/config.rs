@@ -4,6 +4,7 @@
 
 mod datacenter;
 mod netboot;
+mod racks;
 
 pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
@@ -15,6 +16,7 @@ use model::run::Policy;
 pub use netboot::Netboot;
 use providers::sim::FaultRule;
 pub use providers::sim::Speed;
+pub use racks::Racks;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,7 @@ pub struct Config {
     pub retention: Keep,
     pub datacenter: Datacenter,
     pub netboot: Netboot,
+    pub racks: Racks,
     pub sim: Sim,
 }
 
@@ -166,6 +169,7 @@ impl Default for Config {
             retention: Keep::default(),
             datacenter: Datacenter::default(),
             netboot: Netboot::default(),
+            racks: Racks::default(),
             sim: Sim::default(),
         }
     }
@@ -346,6 +350,7 @@ impl Config {
         }
         self.datacenter.check()?;
         self.netboot.check()?;
+        self.racks.check()?;
         self.retention.check()
     }
 
@@ -389,6 +394,7 @@ impl Config {
             rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
             max_find_by_ids: self.engine.max_find_by_ids,
+            racks: self.racks.limits(),
             ..Settings::default()
         }
     }

@@ -25,6 +25,7 @@ pub(super) enum List {
     Firmware,
     FirmwareHistory,
     Health,
+    Racks,
 }
 
 impl List {
@@ -44,6 +45,7 @@ impl List {
             Self::Firmware => "firmware",
             Self::FirmwareHistory => "firmware-history",
             Self::Health => "health",
+            Self::Racks => "racks",
         }
     }
 }
