@@ -124,6 +124,27 @@ fn images(person: &Terminal, dir: &Path) {
     assert!(said.contains("netboot.listen"), "{said}");
 }
 
+fn devices(person: &Terminal) {
+    for (noun, id) in [("switch", "sw-1"), ("power-shelf", "ps-1")] {
+        person.line(&format!("{noun} register {id} --provider sim --serial S1"), 0);
+        person.line(&format!("{noun} update {id} --label row=a"), 0);
+        let started = Instant::now();
+        while person.json(&format!("{noun} get {id}"))["status"]["state"] != "Ready" {
+            assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never ready");
+        }
+        person.formats(&format!("{noun} get {id}"), "S1");
+        person.formats(&format!("{noun} list --label row=a"), id);
+        let said = person.line(&format!("{noun} retry {id}"), 2);
+        assert!(said.contains("only what is in Error"), "{said}");
+    }
+    for verb in ["power-on", "power-off"] {
+        let line = format!("power-shelf maintenance {verb} --id ps-1 --dry-run");
+        assert!(person.line(&line, 0).contains(verb));
+    }
+    person.line("switch delete sw-1", 0);
+    person.line("power-shelf delete ps-1", 0);
+}
+
 fn firmware(person: &Terminal, dir: &Path) {
     let sum = "ab".repeat(32);
     let component = |version: &str| {
@@ -213,6 +234,7 @@ async fn every_command_works_against_a_real_server() {
         credentials(&person, dir.path());
         hardware(&person);
         images(&person, dir.path());
+        devices(&person);
         firmware(&person, dir.path());
         crate::racks::typed(&person);
         exit_codes(&person);

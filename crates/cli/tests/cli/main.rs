@@ -26,6 +26,7 @@ mod racks;
 mod replicas;
 mod restart;
 mod scripted;
+mod shelves;
 mod stage;
 mod steps;
 mod watching;
