@@ -7,7 +7,7 @@ mod status;
 pub use maintain::{MaintenanceStart, MaintenanceStarted, Preview};
 pub use status::{LegStatus, MaintenanceStatus, PartStatus};
 
-pub(crate) use maintain::{begun, check_followers, reopen};
+pub(crate) use maintain::{begun, reopen};
 
 use crate::Engine;
 use crate::claims::unknown;

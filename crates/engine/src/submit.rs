@@ -2,20 +2,21 @@
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
 use crate::Engine;
-use crate::claims::hold;
-use crate::racks::{check_followers, reopen};
+use crate::claims::{hold, is_held_by_whole};
+use crate::racks::reopen;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::machine::Machine;
-use model::machine::admit::admit;
+use model::machine::admit::admit_by;
 use model::plan::{
-    Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
+    Defaults, HEALTH_OVERRIDE, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan,
+    with_defaults,
 };
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
 use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Providers;
 use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
@@ -219,7 +220,7 @@ impl Work for StartRun {
         }
         let at = self.after(&machine);
         let run = self.new_run(tx, &machine, at).await?;
-        admit(&machine, start.run_type, &run.spec.steps)?;
+        admit_by(&machine, start.run_type, &run.spec.steps, overriding(&run))?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
@@ -356,6 +357,11 @@ impl StartRun {
     }
 }
 
+/// Why a run goes ahead whatever is reported of its machine's health.
+fn overriding(run: &Run) -> Option<&str> {
+    run.spec.params.get(HEALTH_OVERRIDE).map(String::as_str)
+}
+
 async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
     let Some(id) = &start.plan_id else {
         return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
@@ -400,6 +406,9 @@ impl Work for Act {
                 run.progress = progress;
                 let event = event(Cause::Request, &self.who.by, String::new(), note.line, self.now);
                 self.hold_again(tx, &run, &event).await?;
+                if let Some(record) = &run.spec.reports_to {
+                    tx.wake(&ObjectId::trusted(record.key()), self.now)?;
+                }
                 self.write(tx, run, note).await
             }
         }
@@ -407,8 +416,12 @@ impl Work for Act {
 }
 
 impl Act {
-    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free.
+    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free. A part goes on under the
+    /// claim of the whole, and on its own once that is gone.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+        if is_held_by_whole(tx, run).await? {
+            return Ok(());
+        }
         if let Some(rack) = run.spec.target.rack() {
             return reopen(tx, &rack, run, event).await;
         }
@@ -416,7 +429,7 @@ impl Act {
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-        admit(&machine, run.spec.run_type, &run.spec.steps)?;
+        admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
         machine.active_run = Some(run.spec.id.clone());
         apply_to_machine(&mut machine, run, &[], self.now);
         let message = format!("held by {} again", run.spec.id);
@@ -430,23 +443,43 @@ impl Act {
         Ok(run)
     }
 
-    /// A run whose machine has since been worked on by another must not go on as if nothing happened.
+    /// A run whose machine has since been worked on by another must not go on as if nothing happened. What counts for a run on a
+    /// rack are the devices that it claims: others may be at work beside it.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
-        if run.spec.target.rack().is_some() {
-            return check_followers(tx, run).await;
-        }
-        let latest = tx.latest_run(&run.spec.target).await?;
-        match latest {
-            Some(latest) if latest.spec.id != run.spec.id => {
-                let said = format!(
-                    "{} has been followed by {} on {}: its steps may no longer fit",
-                    run.spec.id, latest.spec.id, run.spec.target
-                );
-                Err(Refusal::precondition("RUN_SUPERSEDED", said)
-                    .next(format!("farrier run rerun {}", run.spec.id))
-                    .into())
+        let targets = match run.spec.target.kind {
+            TargetKind::Rack => run.spec.claims.as_slice(),
+            TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
+                std::slice::from_ref(&run.spec.target)
             }
-            Some(_) | None => Ok(()),
+        };
+        for target in targets {
+            match tx.latest_run(target).await? {
+                Some(latest) if follows(&latest, run) => {
+                    return Err(superseded(run, &latest).into());
+                }
+                Some(_) | None => {}
+            }
         }
+        Ok(())
     }
+}
+
+/// Whether another run was done on a device after this one, and not on its behalf.
+fn follows(latest: &Run, run: &Run) -> bool {
+    let own = latest.spec.id == run.spec.id || latest.spec.part_of.as_ref() == Some(&run.spec.id);
+    let before =
+        run.spec.target.kind == TargetKind::Rack && latest.spec.created_at < run.spec.created_at;
+    !own && !before
+}
+
+fn superseded(run: &Run, latest: &Run) -> Refusal {
+    let said = format!(
+        "{} has been followed by {} on {}: its steps may no longer fit",
+        run.spec.id, latest.spec.id, latest.spec.target
+    );
+    let next = match run.spec.target.kind {
+        TargetKind::Machine | TargetKind::Rack => format!("farrier run rerun {}", run.spec.id),
+        TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.get(),
+    };
+    Refusal::precondition("RUN_SUPERSEDED", said).next(next)
 }

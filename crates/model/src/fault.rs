@@ -102,6 +102,10 @@ codes! {
     DiskUnfit = "disk-unfit", NeedsIntervention, No;
     InstallFailed = "install-failed", NeedsIntervention, No;
     SystemNotBack = "system-not-back", NeedsIntervention, No;
+    FirmwareUnfetched = "firmware-unfetched", Retryable, No;
+    FirmwareFailed = "firmware-failed", Retryable, No;
+    FirmwareDiffers = "firmware-differs", NeedsIntervention, No;
+    FabricFailed = "fabric-failed", Retryable, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;

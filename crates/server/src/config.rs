@@ -390,6 +390,7 @@ impl Config {
             rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
             racks: self.racks.limits(),
+            ..Settings::default()
         }
     }
 

@@ -96,7 +96,9 @@ impl Tx {
         let read_at = record.head().version;
         let head = record.head_mut();
         head.version += 1;
+        // Whoever looked at the clock first may write last; a history goes forward all the same.
         head.updated_at = event.at.max(head.updated_at);
+        let event = &NewEvent { at: head.updated_at, ..event.clone() };
         let key = record.subject().key();
         let head = record.head();
         let sql = "UPDATE records SET rack_id = $3, state = $4, version = $5, body = $6, updated_at = $7 \
@@ -154,8 +156,7 @@ impl Tx {
         self.put(Statement::new(sql, values![key.as_str(), version]), Expect::One)?;
         let sql = "DELETE FROM subjects WHERE id = $1";
         self.put(Statement::new(sql, values![key.as_str()]), Expect::One)?;
-        let sql = "DELETE FROM health WHERE object_id = $1";
-        self.put(Statement::new(sql, values![key.as_str()]), Expect::Any)?;
+        self.forget_health(&record.subject())?;
         self.put(self.plain_event(kind, &key, version + 1, "removed", event), Expect::One)?;
         self.signal(Signal::Event);
         Ok(())

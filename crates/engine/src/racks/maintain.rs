@@ -24,9 +24,6 @@ use model::text;
 use model::time::Timestamp;
 use store::{Birth, Cause, NewEvent, NewLog, Result, Tx, Work};
 
-/// How far back a rack is searched for what has followed one of its operations.
-const MAX_FOLLOWERS: i64 = 100;
-
 /// A request for an operation on a rack.
 #[derive(Debug, Clone)]
 pub struct MaintenanceStart {
@@ -346,24 +343,4 @@ pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent
     let message = format!("{} goes on", run.spec.id);
     tx.tell_record(&mut rack, &NewEvent { message, ..event.clone() })?;
     hold(tx, run, Some(&rack.subject()), event).await
-}
-
-/// An operation goes on only if nobody has worked on its devices in the rack's name since.
-pub(crate) async fn check_followers(tx: &mut Tx, run: &Run) -> Result<()> {
-    let later = tx.latest_runs(&run.spec.target, MAX_FOLLOWERS).await?;
-    let later = later.into_iter().take_while(|other| other.spec.id != run.spec.id);
-    let mut overlapping =
-        later.filter(|other| other.spec.claims.iter().any(|one| run.spec.claims.contains(one)));
-    match overlapping.next() {
-        None => Ok(()),
-        Some(other) => {
-            let said = format!(
-                "{} has been followed by {} on some of its devices: its steps may no longer fit",
-                run.spec.id, other.spec.id
-            );
-            Err(Refusal::precondition("RUN_SUPERSEDED", said)
-                .next(format!("farrier run rerun {}", run.spec.id))
-                .into())
-        }
-    }
 }

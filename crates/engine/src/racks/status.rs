@@ -99,7 +99,7 @@ async fn status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
         if let Some(group) = group_of(&step.effect) {
             let mut known = part_runs(tx, &run.key(state), group).await?;
             for part in &group.parts {
-                let run = known.remove(&part.target.key());
+                let run = known.remove(&part.target);
                 parts.push(PartStatus { target: part.target.clone(), run });
             }
         }

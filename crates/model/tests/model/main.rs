@@ -3,8 +3,11 @@
 mod act;
 mod adopt;
 mod aftermath;
+mod devices;
+mod host;
 mod invariants;
 mod racks;
+mod states;
 mod stored;
 mod support;
 mod walk;

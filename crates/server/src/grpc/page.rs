@@ -20,6 +20,9 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Firmware,
+    FirmwareHistory,
+    Health,
     Racks,
 }
 
@@ -35,6 +38,9 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Firmware => "firmware",
+            Self::FirmwareHistory => "firmware-history",
+            Self::Health => "health",
             Self::Racks => "racks",
         }
     }
