@@ -191,6 +191,34 @@ fn firmware(person: &Terminal, dir: &Path) {
     assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
 }
 
+fn health(person: &Terminal) {
+    let alert = "id=fan-3,message=fan 3 stands still, again,class=prevent-state-changes";
+    let report = ["health", "report", "machine-2", "--source", "dcim", "--alert", alert];
+    let told = person.run(&report, 0);
+    assert!(told.contains("dcim reports fan-3: fan 3 stands still, again"), "{told}");
+    person.formats("health get machine-2", "fan-3");
+    person.formats("health list", "machine-2");
+    person.formats("get machine-2", "fan-3");
+    person.formats("why machine-2", "fan-3");
+    assert!(person.line("health list --class nothing-has-it", 0).lines().count() == 1);
+    let refused = person.line("reboot machine-2", 2);
+    assert!(refused.contains("farrier health get machine-2"), "{refused}");
+    let forced =
+        ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
+    person.run(&forced, 0);
+    let told = person.run(
+        &["health", "replace", "machine-2", "--source", "dcim", "--alert", "id=nic,message=slow"],
+        0,
+    );
+    assert!(told.contains("nic") && !told.contains("fan-3"), "{told}");
+    person.line("reboot machine-2", 0);
+    let refused = person.line("health remove machine-2 --source dcim --alert fan-3", 2);
+    assert!(refused.contains("no alert fan-3 of dcim"), "{refused}");
+    person.line("health remove machine-2 --source dcim", 0);
+    assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
+    assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
+}
+
 /// Every command without commands of its own.
 fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     let output =
@@ -237,6 +265,9 @@ async fn every_command_works_against_a_real_server() {
         devices(&person);
         firmware(&person, dir.path());
         crate::racks::typed(&person);
+}
+
+        health(&person);
         exit_codes(&person);
         person.typed.into_inner()
     });
