@@ -21,13 +21,13 @@ async fn around(tx: &mut Tx, waits_for: Option<&RunId>, fresh: RunId) -> Result<
 
 impl Sight for PowerShelf {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.run.as_ref(), fresh).await
+        around(tx, self.waits_for(), fresh).await
     }
 }
 
 impl Sight for Switch {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.run.as_ref(), fresh).await
+        around(tx, self.waits_for(), fresh).await
     }
 }
 

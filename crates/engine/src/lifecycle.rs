@@ -3,7 +3,8 @@
 //! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the record, its history, its event, the
 //! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
 
-use crate::claims::{cancel_run, start_run};
+use crate::claims::{halt_run, start_run};
+use crate::topology;
 use crate::{Engine, Settings};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
@@ -11,6 +12,7 @@ use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::run::Note;
+use model::run::act::Action;
 use model::switch::Switch;
 use model::time::Timestamp;
 use std::marker::PhantomData;
@@ -59,14 +61,24 @@ impl Engine {
             };
             match moved {
                 Ok(()) => return,
-                Err(StoreError::Conflict) => {}
+                // Somebody else wrote first, or has the record by now.
+                Err(StoreError::Conflict) if self.still_holds(claimed).await => {}
+                Err(StoreError::Conflict) => return,
                 Err(error) => {
+                    metrics::counter!("farrier_unmoved_records_total", "kind" => kind.as_str())
+                        .increment(1);
                     tracing::error!(id = %claimed.id, %error, "a record cannot be moved on; it rests");
                     break;
                 }
             }
         }
         self.put_back(claimed.id.clone(), claimed.epoch).await;
+    }
+
+    /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next try finds out.
+    async fn still_holds(&self, claimed: &Claimed) -> bool {
+        let Claimed { id, epoch, .. } = claimed.clone();
+        self.store().read(IsHeld { id, epoch }).await.unwrap_or(true)
     }
 
     async fn advance_one<R: Sight>(&self, claimed: &Claimed) -> Result<()> {
@@ -79,6 +91,20 @@ impl Engine {
             kind: PhantomData,
         };
         self.store().write(advance).await
+    }
+}
+
+struct IsHeld {
+    id: ObjectId,
+    epoch: i64,
+}
+
+impl Work for IsHeld {
+    type Out = bool;
+    const SINGLE: bool = true;
+
+    async fn run(&self, tx: &mut Tx) -> Result<bool> {
+        tx.is_held(&self.id, self.epoch).await
     }
 }
 
@@ -108,12 +134,26 @@ impl<R: Sight> Work for Advance<R> {
                 Next::Until(at, _) => {
                     return tx.settle_record(&record, self.claim, Some(at), self.now);
                 }
-                Next::Remove(note) => return tx.remove_record(&record, &self.event(&note)),
+                Next::Remove(note) => {
+                    let event = self.event(&note);
+                    tx.remove_record(&record, &event)?;
+                    return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
+                }
+                // Who lets go of it wakes it.
+                Next::Become(change) if takes_from_another(&record, &change.record) => {
+                    return tx.settle_record(&record, self.claim, None, self.now);
+                }
                 Next::Become(change) => record = self.become_(tx, &record, *change).await?,
             }
         }
         Err(StoreError::Corrupt(format!("{} moves in a circle", self.key)))
     }
+}
+
+/// A lifecycle takes its device from nobody: who holds it lets go of it at its own end.
+fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
+    let holder = &before.head().active_run;
+    holder.is_some() && *holder != after.head().active_run
 }
 
 impl<R: Sight> Advance<R> {
@@ -133,7 +173,7 @@ impl<R: Sight> Advance<R> {
             tx.wake(&id.object(), self.now)?;
         }
         for (id, reason) in cancel {
-            cancel_run(tx, &id, &reason, &event).await?;
+            halt_run(tx, &id, Action::Cancel, &reason, &event).await?;
         }
         Ok(record)
     }

@@ -3,6 +3,7 @@
 use crate::retention::Retention;
 use model::condition::watched::Rhythm;
 use model::plan::Defaults;
+use model::power_shelf::maintenance::DEFAULT_MAX_IDS;
 use model::run::Policy;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub struct Settings {
     pub retention: Retention,
     /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
     pub host_firmware_upgrade_retry_interval: Duration,
+    /// How many objects one request may name.
+    pub max_find_by_ids: usize,
 }
 
 impl Default for Settings {
@@ -50,6 +53,7 @@ impl Default for Settings {
             rhythm: Rhythm::default(),
             retention: Retention::default(),
             host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
+            max_find_by_ids: DEFAULT_MAX_IDS,
         }
     }
 }

@@ -2,10 +2,10 @@
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
 use crate::Engine;
-use crate::claims::hold;
+use crate::claims::{hold, is_held_by_whole};
 use model::effect::Effect;
 use model::here;
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::admit_by;
 use model::plan::{
@@ -15,7 +15,7 @@ use model::plan::{
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Providers;
 use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
@@ -381,7 +381,8 @@ impl Work for Act {
         let mut run = held.run;
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
-                if !run.ended() {
+                // One that nobody has ever taken up is due already, or waits for leave that is not given here.
+                if !run.ended() && held.epoch > 0 {
                     tx.wake(&self.id.object(), self.now)?;
                 }
                 Ok(run)
@@ -395,6 +396,9 @@ impl Work for Act {
                 run.progress = progress;
                 let event = event(Cause::Request, &self.who.by, String::new(), note.line, self.now);
                 self.hold_again(tx, &run, &event).await?;
+                if let Some(record) = &run.spec.reports_to {
+                    tx.wake(&ObjectId::trusted(record.key()), self.now)?;
+                }
                 self.write(tx, run, note).await
             }
         }
@@ -402,8 +406,12 @@ impl Work for Act {
 }
 
 impl Act {
-    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free.
+    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free. A part goes on under the
+    /// claim of the whole, and on its own once that is gone.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+        if is_held_by_whole(tx, run).await? {
+            return Ok(());
+        }
         let Some(id) = run.spec.target.machine() else {
             return hold(tx, run, None, event).await;
         };
@@ -422,20 +430,43 @@ impl Act {
         Ok(run)
     }
 
-    /// A run whose machine has since been worked on by another must not go on as if nothing happened.
+    /// A run whose machine has since been worked on by another must not go on as if nothing happened. What counts for a run on a
+    /// rack are the devices that it claims: others may be at work beside it.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
-        let latest = tx.latest_run(&run.spec.target).await?;
-        match latest {
-            Some(latest) if latest.spec.id != run.spec.id => {
-                let said = format!(
-                    "{} has been followed by {} on {}: its steps may no longer fit",
-                    run.spec.id, latest.spec.id, run.spec.target
-                );
-                Err(Refusal::precondition("RUN_SUPERSEDED", said)
-                    .next(format!("farrier run rerun {}", run.spec.id))
-                    .into())
+        let targets = match run.spec.target.kind {
+            TargetKind::Rack => run.spec.claims.as_slice(),
+            TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
+                std::slice::from_ref(&run.spec.target)
             }
-            Some(_) | None => Ok(()),
+        };
+        for target in targets {
+            match tx.latest_run(target).await? {
+                Some(latest) if follows(&latest, run) => {
+                    return Err(superseded(run, &latest).into());
+                }
+                Some(_) | None => {}
+            }
         }
+        Ok(())
     }
+}
+
+/// Whether another run was done on a device after this one, and not on its behalf.
+fn follows(latest: &Run, run: &Run) -> bool {
+    let own = latest.spec.id == run.spec.id || latest.spec.part_of.as_ref() == Some(&run.spec.id);
+    let before =
+        run.spec.target.kind == TargetKind::Rack && latest.spec.created_at < run.spec.created_at;
+    !own && !before
+}
+
+fn superseded(run: &Run, latest: &Run) -> Refusal {
+    let said = format!(
+        "{} has been followed by {} on {}: its steps may no longer fit",
+        run.spec.id, latest.spec.id, latest.spec.target
+    );
+    let next = match run.spec.target.kind {
+        TargetKind::Machine => format!("farrier run rerun {}", run.spec.id),
+        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => run.spec.target.get(),
+    };
+    Refusal::precondition("RUN_SUPERSEDED", said).next(next)
 }

@@ -12,7 +12,7 @@ use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
 use commit::{Commit, Load, Release};
 use futures_util::FutureExt;
-use model::effect::{Answer, Group, Order, Verb};
+use model::effect::{Answer, Order, Verb};
 use model::fault::{Code, Fault};
 use model::firmware::applied;
 use model::id::MachineId;
@@ -272,6 +272,7 @@ impl Turn {
                     if self.held.run.progress.halting() && interruptible(verb) {
                         return Ok(Given::Interrupted);
                     }
+                    hands.stir();
                 }
                 () = self.engine.stopped(), if stop_at.is_none() => {
                     stop_at = Some(Instant::now() + self.engine.grace());
@@ -333,8 +334,9 @@ impl Turn {
         order: &Order,
     ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
         if let Some(group) = group_of(&order.effect) {
-            let whole = Whole { run: self.held.run.clone(), epoch: self.held.epoch };
-            return Ok(Ok(Hands::Engine(self.engine.clone(), Box::new(whole), group.clone())));
+            let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
+            let whole = Whole { run, epoch, group, stirred: Notify::new() };
+            return Ok(Ok(Hands::Engine(self.engine.clone(), Arc::new(whole))));
         }
         let target = match self.target().await? {
             Ok(target) => target,
@@ -387,16 +389,22 @@ impl Turn {
 /// Who carries out an order.
 enum Hands {
     Provider(Arc<dyn Provider>, Target),
-    Engine(Engine, Box<Whole>, Group),
+    Engine(Engine, Arc<Whole>),
 }
 
 impl Hands {
     async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,
-            Self::Engine(engine, whole, group) => {
-                engine.conduct(whole, order, group, journal).await
-            }
+            Self::Engine(engine, whole) => engine.conduct(whole, order, journal).await,
+        }
+    }
+
+    /// The run was woken while its order is being carried out.
+    fn stir(&self) {
+        match self {
+            Self::Provider(..) => {}
+            Self::Engine(_, whole) => whole.stirred.notify_one(),
         }
     }
 }

@@ -9,6 +9,7 @@ pub mod blast;
 pub mod component;
 pub mod condition;
 pub mod deploy;
+pub mod device;
 pub mod effect;
 pub mod fault;
 pub mod filter;

@@ -18,6 +18,7 @@ use crate::time::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 /// The kinds of record with a lifecycle, beside runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -256,6 +257,11 @@ pub trait Lifecycle:
     /// The state, in one word, for lists, events and metrics.
     fn word(&self) -> &'static str;
     fn next(&self, seen: &Self::Seen, now: Timestamp) -> Next<Self>;
+
+    /// How long it is normally in its state; none where it may stay as long as it likes.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
 
     /// Takes in what a run has read of it.
     fn learn(&mut self, _facts: &Facts) {}

@@ -3,6 +3,10 @@
 //! Every state a machine or a run can be in has an answer here; the matches are closed, so a state
 //! without one does not compile.
 
+mod device;
+
+pub use device::{device_overdue, explain_device};
+
 use crate::condition::{Condition, ConditionType};
 use crate::effect::Verb;
 use crate::fault::Code;

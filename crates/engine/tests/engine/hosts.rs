@@ -106,7 +106,9 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
         let applied = applied.expect("a history");
         let told: Vec<_> = applied
             .iter()
-            .map(|one| (one.component.as_str(), one.previous.as_str(), one.version.as_str(), one.changed))
+            .map(|one| {
+                (one.component.as_str(), one.previous.as_str(), one.version.as_str(), one.changed)
+            })
             .collect();
         // Newest first; what was there already is told as such.
         assert_eq!(told, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);

@@ -223,7 +223,8 @@ impl Life {
 fn every_kind_of_step_has_a_life() {
     let lives = all();
     let steps = || lives.iter().flat_map(|life| &life.plan.steps);
-    let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).collect();
+    let on_racks = crate::rack_lives::words();
+    let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).chain(on_racks).collect();
     let undone: BTreeSet<&str> =
         steps().filter_map(|step| step.effect.undo()).map(|undo| undo.word()).collect();
     let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();

@@ -22,16 +22,16 @@ use store::{Claimed, Result, Tx, Work};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long anything may take, in simulated time.
-const PATIENCE: Duration = Duration::from_secs(3_600);
+pub const PATIENCE: Duration = Duration::from_secs(3_600);
 /// Long enough for a lease to run out and for somebody to notice.
-const GIVEN_UP: Duration = Duration::from_secs(10);
+pub const GIVEN_UP: Duration = Duration::from_secs(10);
 /// What a dead replica held is in other hands after this long.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(10);
+pub const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(10);
 /// A cancel is handled at once, not when a backoff happens to end.
 const CANCELED_WITHIN: Duration = BACKOFF.checked_div(4).unwrap();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Blow {
+pub enum Blow {
     /// It dies, and is started again under its name.
     Restart,
     /// It dies, and a replica that was there all along takes over.
@@ -53,7 +53,7 @@ enum Blow {
 }
 
 impl Blow {
-    const fn scope(self) -> Scope {
+    pub const fn scope(self) -> Scope {
         match self {
             Self::Restart
             | Self::TakeOver
@@ -65,7 +65,7 @@ impl Blow {
         }
     }
 
-    const fn needs_another(self) -> bool {
+    pub const fn needs_another(self) -> bool {
         match self {
             Self::TakeOver
             | Self::FreezeUntilTaken
@@ -78,7 +78,7 @@ impl Blow {
     }
 
     /// It wakes when everything is over.
-    const fn ends_with_a_thaw(self) -> bool {
+    pub const fn ends_with_a_thaw(self) -> bool {
         match self {
             Self::FreezeUntilDone | Self::CancelAndFreeze => true,
             Self::Restart
@@ -92,7 +92,7 @@ impl Blow {
     }
 
     /// Who wakes after another has taken over may give the order that he was about to give.
-    const fn asking(self) -> Asking {
+    pub const fn asking(self) -> Asking {
         match self {
             Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => Asking::Again,
             Self::Restart
@@ -104,7 +104,7 @@ impl Blow {
         }
     }
 
-    const fn cancels(self) -> bool {
+    pub const fn cancels(self) -> bool {
         match self {
             Self::Cancel | Self::CancelAndRestart | Self::CancelAndFreeze => true,
             Self::Restart
@@ -117,7 +117,7 @@ impl Blow {
     }
 
     /// A line can only be cut where there is one.
-    const fn falls_at(self, point: &Point) -> bool {
+    pub const fn falls_at(self, point: &Point) -> bool {
         match (self, point) {
             (Self::CutLine, Point::Effect(..)) => false,
             (Self::CutLine, Point::Commit(..))
@@ -391,8 +391,8 @@ impl Scene<'_> {
 }
 
 /// Gives everybody up for dead, and takes what they held.
-struct Steal {
-    now: Timestamp,
+pub struct Steal {
+    pub now: Timestamp,
 }
 
 impl Work for Steal {
@@ -406,10 +406,10 @@ impl Work for Steal {
     }
 }
 
-struct GiveBack {
-    id: ObjectId,
-    epoch: i64,
-    due: Timestamp,
+pub struct GiveBack {
+    pub id: ObjectId,
+    pub epoch: i64,
+    pub due: Timestamp,
 }
 
 impl Work for GiveBack {
@@ -442,7 +442,7 @@ fn expect(story: &Story, undisturbed: &Outcome, blow: Blow) -> Vec<String> {
 }
 
 /// The case, or the life, that was asked for alone.
-fn only() -> Option<String> {
+pub fn only() -> Option<String> {
     std::env::var("FARRIER_MATRIX").ok()
 }
 

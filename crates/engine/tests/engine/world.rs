@@ -71,6 +71,11 @@ impl World {
     }
 
     pub async fn boot(&self, name: &str) -> Process {
+        self.boot_with(Settings { replica: name.into(), ..Settings::default() }).await
+    }
+
+    /// The same with settings of its own, as far as they do not wait for a real clock.
+    pub async fn boot_with(&self, settings: Settings) -> Process {
         let gate = Gate::new();
         let skew_ms = Arc::new(AtomicI64::new(0));
         let (clock, skew) = (self.clock.clone(), Arc::clone(&skew_ms));
@@ -80,12 +85,8 @@ impl World {
         });
         let gated = Gated { world: self.clone(), gate: Arc::clone(&gate) };
         let backoff = Backoff { first: BACKOFF, most: BACKOFF * 4 };
-        let settings = Settings {
-            replica: name.into(),
-            probe_interval: NO_PROBES,
-            policy: Policy { backoff },
-            ..Settings::default()
-        };
+        let settings =
+            Settings { probe_interval: NO_PROBES, policy: Policy { backoff }, ..settings };
         let engine = Engine::start_up(
             self.store.tapped(Arc::clone(&gate) as Arc<dyn store::Tap>),
             Providers::default().with(Arc::new(gated)),

@@ -3,6 +3,7 @@
 mod act;
 mod adopt;
 mod aftermath;
+mod devices;
 mod host;
 mod invariants;
 mod stored;
