@@ -3,7 +3,7 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 13] = [
+const FILES: [&str; 14] = [
     "farrier/v1/admin.proto",
     "farrier/v1/credentials.proto",
     "farrier/v1/explain.proto",
@@ -15,6 +15,7 @@ const FILES: [&str; 13] = [
     "farrier/v1/machines.proto",
     "farrier/v1/operations.proto",
     "farrier/v1/plans.proto",
+    "farrier/v1/racks.proto",
     "farrier/v1/runs.proto",
     "farrier/v1/simulator.proto",
 ];

@@ -11,6 +11,7 @@ mod peers;
 mod postgres;
 mod python;
 mod shell;
+mod states;
 mod test;
 mod tidy;
 mod tree;
@@ -28,6 +29,7 @@ Commands:
                      What is missing (PostgreSQL, a Python environment, sshd) is installed or started first.
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
   tidy               Only check the architecture and the habits of the tree.
+  states             Write docs/states anew, from the lifecycles themselves.
   mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
   chaos [--seed N] [--minutes M]
                      Live stories of chance, one after the other. A failure says how to live it again. Without
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         ["test"] => test::run(&[]),
         ["test", "--", filter @ ..] => test::run(filter),
         ["tidy"] => tidy::run(),
+        ["states"] => states::run(),
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::Wish::parse(options) {
             Ok(wish) => chaos::run(&wish),

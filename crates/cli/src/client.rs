@@ -12,8 +12,8 @@ use proto::v1::{
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
-    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient,
+    plan_service_client::PlanServiceClient, rack_service_client::RackServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -88,6 +88,7 @@ impl Client {
         operations: OperationServiceClient;
         plans: PlanServiceClient;
         runs: RunServiceClient;
+        racks: RackServiceClient;
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;

@@ -24,6 +24,7 @@ mod operation;
 mod output;
 mod plan;
 mod power;
+mod rack;
 mod run;
 mod serve;
 mod sim;
@@ -107,6 +108,7 @@ async fn ask(
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
+        ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

@@ -41,7 +41,8 @@ pub(crate) async fn start_run(
     Ok(run)
 }
 
-fn new_run(new: NewRun, at: Timestamp) -> Run {
+/// A run as it was decided on, with nothing done.
+pub(crate) fn new_run(new: NewRun, at: Timestamp) -> Run {
     let progress = Progress::fresh(&new.steps);
     let plan_id = format!("lifecycle-{}", new.run_type.as_str().to_lowercase().replace('_', "-"));
     let spec = RunSpec {
@@ -118,6 +119,9 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
             let found = tx.machine_locked(&id).await?;
             let mut machine = found.ok_or_else(|| unknown(target))?;
             free_for(target, machine.active_run.as_ref(), by)?;
+            if machine.active_run.as_ref() == Some(by) {
+                return Ok(());
+            }
             machine.active_run = Some(by.clone());
             if machine.is(ConditionType::OperationCanceled) {
                 let reason = format!("Started:{by}");
@@ -142,6 +146,9 @@ async fn name_on_record<R: Lifecycle>(
     let found = tx.record_locked::<R>(&target.id).await?;
     let mut record = found.ok_or_else(|| unknown(target))?;
     free_for(target, record.head().active_run.as_ref(), by)?;
+    if record.head().active_run.as_ref() == Some(by) {
+        return Ok(());
+    }
     record.head_mut().active_run = Some(by.clone());
     tx.tell_record(&mut record, event)
 }
@@ -225,8 +232,8 @@ async fn lock(tx: &mut Tx, target: &TargetId) -> Result<Held> {
 /// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that from then on.
 pub(crate) struct Locked {
     target: Held,
-    /// The host of the machine that it acts on, where what was read of it is to be kept there.
-    host: Option<Host>,
+    /// What is known of a machine's firmware, where that changes too.
+    host: Option<Box<Host>>,
     claims: Vec<(Held, Option<RunId>)>,
 }
 
@@ -248,8 +255,8 @@ impl Aftermath<'_> {
         let spec = &self.run.spec;
         // A host comes before its machine, as in its own turn.
         let host = match (self.facts, spec.target.machine()) {
-            (Some(_), Some(machine)) => tx.record_locked::<Host>(machine.as_str()).await?,
-            (Some(_) | None, _) => None,
+            (Some(_), Some(id)) => tx.record_locked::<Host>(id.as_str()).await?.map(Box::new),
+            (Some(_), None) | (None, _) => None,
         };
         let target = match self.matters() {
             true => lock(tx, &spec.target).await?,
@@ -277,7 +284,8 @@ impl Aftermath<'_> {
             Held::Nothing => {}
             Held::Machine(mut machine) => {
                 if let Some(facts) = self.facts {
-                    hosts::learn(tx, &machine.id, locked.host, facts, self.event).await?;
+                    let host = locked.host.map(|host| *host);
+                    hosts::learn(tx, &machine.id, host, facts, self.event).await?;
                 }
                 let before = machine.clone();
                 apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
@@ -317,18 +325,14 @@ impl Aftermath<'_> {
             Held::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
                 machine.active_run = next;
                 tx.update_machine(&mut machine, &event)?;
-                // Its host may wait for what will not come any more.
-                self.wake_host(tx, machine.id.as_str())
+                // It may wait for what will not come any more.
+                let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());
+                tx.wake(&ObjectId::trusted(host.key()), event.at)
             }
             Held::Machine(_) => Ok(()),
             Held::Switch(switch) => release_record(tx, *switch, id, next, &event),
             Held::PowerShelf(shelf) => release_record(tx, *shelf, id, next, &event),
         }
-    }
-
-    fn wake_host(&self, tx: &mut Tx, machine: &str) -> Result<()> {
-        let host = SubjectId::new(SubjectKind::Host, machine);
-        tx.wake(&ObjectId::trusted(host.key()), self.event.at)
     }
 
     /// Wakes the whole that this is a part of, and the lifecycle that waits for it. A run on a rack is followed step by step.
@@ -343,10 +347,15 @@ impl Aftermath<'_> {
         // A machine's firmware has a lifecycle of its own, whoever has it upgraded.
         if self.run.ended() && spec.run_type == RunType::Firmware && spec.target.machine().is_some()
         {
-            self.wake_host(tx, spec.target.as_str())?;
+            let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
+            tx.wake(&ObjectId::trusted(host.key()), at)?;
         }
+        // The whole tells of its parts; one that outlives the whole, because it was stopped, tells of itself.
+        let heard = spec.part_of.is_none() || self.run.progress.halt.is_some();
         match &spec.reports_to {
-            Some(subject) if self.run.ended() || spec.target.kind == TargetKind::Rack => {
+            Some(subject)
+                if (self.run.ended() && heard) || spec.target.kind == TargetKind::Rack =>
+            {
                 tx.wake(&ObjectId::trusted(subject.key()), at)
             }
             Some(_) | None => Ok(()),

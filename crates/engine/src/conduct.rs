@@ -6,6 +6,8 @@
 
 mod standing;
 
+pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
+
 use crate::Engine;
 use crate::claims::{busy, halt_run, start_run};
 use futures_util::stream::{self, StreamExt};
@@ -54,6 +56,12 @@ impl Engine {
         journal: &Journal,
     ) -> std::result::Result<Answer, Fault> {
         match order.verb {
+            Verb::Perform if !whole.group.unless.is_empty() => {
+                match self.already(whole, order, journal).await? {
+                    Some(outcome) => Ok(Answer::Done(outcome)),
+                    None => self.see_through(whole, order, journal).await,
+                }
+            }
             Verb::Perform | Verb::Follow => self.see_through(whole, order, journal).await,
             Verb::Inquire => {
                 let parts = self.standings(whole, &order.key).await.map_err(unread)?;
@@ -107,6 +115,35 @@ impl Engine {
             }
             // A lost signal costs a little time, never the work.
             let _ = tokio::time::timeout(POLL, whole.stirred.notified()).await;
+        }
+    }
+
+    /// Whether all that the group is for holds already, and nothing of it was begun.
+    async fn already(
+        &self,
+        whole: &Arc<Whole>,
+        order: &Order,
+        journal: &Journal,
+    ) -> std::result::Result<Option<Outcome>, Fault> {
+        let parts = self.standings(whole, &order.key).await.map_err(unread)?;
+        if parts.iter().any(|(_, one)| *one != Standing::NotBegun) {
+            return Ok(None);
+        }
+        let group = &whole.group;
+        let wanted = Group { parts: group.unless.clone(), ..group.clone() };
+        match self.observe_parts(order, &wanted, journal).await? {
+            Answer::Done(outcome) => {
+                let said = format!("already so, and nothing was touched: {}", outcome.said);
+                journal.line(said.clone()).await;
+                Ok(Some(Outcome { said, ..outcome }))
+            }
+            Answer::Differs(seen) => {
+                journal.line(format!("to be done: {seen}")).await;
+                Ok(None)
+            }
+            Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped => {
+                Ok(None)
+            }
         }
     }
 

@@ -1,12 +1,13 @@
 //! What the turn of each kind sees beside its record.
 
 use crate::lifecycle::Sight;
-use crate::{Settings, hosts};
+use crate::{Settings, hosts, racks};
 use model::host::{self, Host};
 use model::id::RunId;
 use model::lifecycle::Around;
 use model::power_shelf::PowerShelf;
-use model::rack::Rack;
+use model::rack::maintenance::Limits;
+use model::rack::{self, Rack};
 use model::switch::Switch;
 use model::time::Timestamp;
 use store::{NewEvent, Result, Tx};
@@ -32,8 +33,12 @@ impl Sight for Switch {
 }
 
 impl Sight for Rack {
-    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, None, fresh).await
+    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<rack::Seen> {
+        racks::look(tx, self, fresh, Limits::default()).await
+    }
+
+    fn under(seen: rack::Seen, settings: &Settings) -> rack::Seen {
+        rack::Seen { limits: settings.racks, ..seen }
     }
 }
 

@@ -22,6 +22,7 @@ mod lifecycle;
 mod observe;
 mod place;
 mod query;
+pub mod racks;
 mod retention;
 mod settings;
 mod shelves;

@@ -4,11 +4,11 @@
 //! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
 
 use crate::claims::{halt_run, start_run};
-use crate::topology;
-use crate::{Engine, Settings};
+use crate::{Engine, Settings, racks, topology};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::run::Note;
@@ -162,15 +162,22 @@ impl<R: Sight> Advance<R> {
         let event = self.event(&note);
         if record.word() != before.word() {
             record.head_mut().since = self.now;
+            // A rack that waits for its devices hears of what became of them.
+            if let Some(rack) = &record.head().rack {
+                tx.wake(&rack.object(), self.now)?;
+            }
         }
         tx.update_record(&mut record, &event)?;
         record.follow_up(before, tx, &event).await?;
         let own = record.subject();
         for new in start {
-            start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            let run = start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            if run.spec.run_type == RunType::RackMaintenance {
+                racks::begun(tx, &run.spec.id, true, &event).await?;
+            }
         }
         for id in begin {
-            tx.wake(&id.object(), self.now)?;
+            racks::begun(tx, &id, false, &event).await?;
         }
         for (id, reason) in cancel {
             halt_run(tx, &id, Action::Cancel, &reason, &event).await?;

@@ -5,7 +5,7 @@ use crate::devices::ExplainedDevice;
 use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item};
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, PlanId, RackId, RunId};
 use model::machine::Machine;
 use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
@@ -206,6 +206,9 @@ impl Engine {
 
     /// Why a machine or a run is as it is.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
+        if let Ok(rack) = RackId::parse(id) {
+            return self.explain_rack(&rack).await;
+        }
         if let Some(ExplainedDevice { told, run, held_by }) = self.explain_device(id).await? {
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { told, machine_id: None, run_id, held_by, hindrance: None });

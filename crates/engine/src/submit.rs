@@ -3,6 +3,7 @@
 
 use crate::Engine;
 use crate::claims::{hold, is_held_by_whole};
+use crate::racks::reopen;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
@@ -14,7 +15,7 @@ use model::plan::{
 };
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
-use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Providers;
@@ -66,6 +67,11 @@ impl Engine {
         who: Who,
     ) -> Result<Started> {
         let parent = self.run(&parent).await?;
+        if let Some(rack) = parent.spec.target.rack() {
+            let started = self.rack_again(rack, &parent, (how, request_id), who).await?;
+            let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
+            return Ok(Started { run, new: started.new });
+        }
         let machine_id = on_machine(&parent)?;
         let work = || StartRun {
             start: Start {
@@ -381,9 +387,13 @@ impl Work for Act {
         let mut run = held.run;
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
-                // One that nobody has ever taken up is due already, or waits for leave that is not given here.
-                if !run.ended() && held.epoch > 0 {
-                    tx.wake(&self.id.object(), self.now)?;
+                // What waits for its rack to let it begin is not begun by a look at it.
+                match &run.spec.reports_to {
+                    Some(rack) if run.phase() == RunPhase::Pending => {
+                        tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
+                    }
+                    Some(_) | None if run.ended() => {}
+                    Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
                 Ok(run)
             }
@@ -411,6 +421,9 @@ impl Act {
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
         if is_held_by_whole(tx, run).await? {
             return Ok(());
+        }
+        if let Some(rack) = run.spec.target.rack() {
+            return reopen(tx, &rack, run, event).await;
         }
         let Some(id) = run.spec.target.machine() else {
             return hold(tx, run, None, event).await;
@@ -465,8 +478,8 @@ fn superseded(run: &Run, latest: &Run) -> Refusal {
         run.spec.id, latest.spec.id, latest.spec.target
     );
     let next = match run.spec.target.kind {
-        TargetKind::Machine => format!("farrier run rerun {}", run.spec.id),
-        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => run.spec.target.get(),
+        TargetKind::Machine | TargetKind::Rack => format!("farrier run rerun {}", run.spec.id),
+        TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.get(),
     };
     Refusal::precondition("RUN_SUPERSEDED", said).next(next)
 }

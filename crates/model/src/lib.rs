@@ -11,6 +11,7 @@ pub mod condition;
 pub mod deploy;
 pub mod device;
 pub mod effect;
+pub mod explore;
 pub mod fault;
 pub mod filter;
 pub mod firmware;

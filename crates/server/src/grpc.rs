@@ -13,6 +13,7 @@ mod machines;
 mod operations;
 mod page;
 mod plans;
+mod racks;
 mod runs;
 mod simulator;
 mod status;
@@ -62,6 +63,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
         .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
+        .add_service(v1::rack_service_server::RackServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -71,11 +73,12 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 13] = [
+const SERVICES: [&str; 14] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
     "farrier.v1.RunService",
+    "farrier.v1.RackService",
     "farrier.v1.AdminService",
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",

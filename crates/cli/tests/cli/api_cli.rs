@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Instant;
 
 /// One person at a terminal, who remembers which commands they have typed.
-struct Terminal {
+pub struct Terminal {
     url: String,
     typed: RefCell<BTreeSet<String>>,
 }
@@ -25,7 +25,7 @@ impl Terminal {
 
     /// Types a command, expects its exit code, and gives what it printed.
     #[track_caller]
-    fn run(&self, args: &[&str], expected: i32) -> String {
+    pub fn run(&self, args: &[&str], expected: i32) -> String {
         self.note(args);
         let (code, stdout, stderr) = finish(farrier(&self.url, args));
         assert_eq!(code, expected, "{args:?}\n{stdout}\n{stderr}");
@@ -40,19 +40,19 @@ impl Terminal {
 
     /// The same, split at spaces.
     #[track_caller]
-    fn line(&self, line: &str, expected: i32) -> String {
+    pub fn line(&self, line: &str, expected: i32) -> String {
         self.run(&line.split(' ').collect::<Vec<_>>(), expected)
     }
 
     #[track_caller]
-    fn json(&self, line: &str) -> serde_json::Value {
+    pub fn json(&self, line: &str) -> serde_json::Value {
         let text = self.line(&format!("{line} -o json"), 0);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
     }
 
     /// Starts an operation without waiting, and gives its id.
     #[track_caller]
-    fn submit(&self, line: &str) -> String {
+    pub fn submit(&self, line: &str) -> String {
         let operation = self.json(&format!("{line} --no-wait"));
         let id = operation.get("operation_id").or(operation.get("run_id"));
         id.and_then(|id| id.as_str()).unwrap_or_else(|| panic!("{operation}")).to_string()
@@ -60,7 +60,7 @@ impl Terminal {
 
     /// Waits until the operation is at a step.
     #[track_caller]
-    fn at_step(&self, id: &str, step: &str) {
+    pub fn at_step(&self, id: &str, step: &str) {
         let started = Instant::now();
         while self.json(&format!("run get {id}"))["current_step"] != step {
             assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never at {step}");
@@ -68,7 +68,7 @@ impl Terminal {
     }
 
     /// Reads a stream that never ends until it has said this.
-    fn stream(&self, args: &[&str], word: &str) {
+    pub fn stream(&self, args: &[&str], word: &str) {
         use std::io::{BufRead, BufReader};
         self.note(args);
         let mut child = farrier(&self.url, args);
@@ -81,7 +81,7 @@ impl Terminal {
 
     /// Shows the same thing in every format.
     #[track_caller]
-    fn formats(&self, line: &str, word: &str) {
+    pub fn formats(&self, line: &str, word: &str) {
         for format in ["table", "wide"] {
             let text = self.line(&format!("{line} -o {format}"), 0);
             assert!(text.contains(word), "{line}: {word:?} is not in\n{text}");
@@ -214,6 +214,7 @@ async fn every_command_works_against_a_real_server() {
         hardware(&person);
         images(&person, dir.path());
         firmware(&person, dir.path());
+        crate::racks::typed(&person);
         exit_codes(&person);
         person.typed.into_inner()
     });

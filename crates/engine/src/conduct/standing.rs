@@ -1,5 +1,6 @@
 //! How the parts of a group stand, what that comes to, and how it is said.
 
+use crate::claims::group_of;
 use model::effect::{Group, Key, Outcome, Part};
 use model::fault::{Code, Fault};
 use model::id::RunId;
@@ -115,21 +116,64 @@ pub(super) fn counted(count: usize) -> String {
 /// How the parts of a group stand: the newest run of each, whichever attempt began it. What failed under an earlier attempt is to
 /// begin anew under this one.
 pub(super) async fn read_parts(tx: &mut Tx, key: &Key, group: &Group) -> Result<Standings> {
-    let targets: Vec<TargetId> = group.parts.iter().map(|part| part.target.clone()).collect();
     let mut known: BTreeMap<TargetId, Standing> = BTreeMap::new();
-    for (index, key) in key.attempts().iter().enumerate() {
-        let earlier = index > 0;
-        for run in tx.runs_of_request(&targets, key.as_str()).await? {
-            let standing = standing(&run);
-            let stale = earlier && matches!(standing, Standing::Failed { .. });
-            if !stale {
-                known.entry(run.spec.target).or_insert(standing);
-            }
+    for (target, run) in part_runs(tx, key, group).await? {
+        let standing = standing(&run);
+        let stale = run.spec.request_id != key.as_str();
+        if !(stale && matches!(standing, Standing::Failed { .. })) {
+            known.insert(target, standing);
         }
     }
     let of = |part: &Part| known.remove(&part.target).unwrap_or(Standing::NotBegun);
     let standings = group.parts.iter().map(of).collect::<Vec<_>>();
     Ok(group.parts.iter().cloned().zip(standings).collect())
+}
+
+/// The newest run of each part by its target, whichever attempt began it.
+pub(crate) async fn part_runs(
+    tx: &mut Tx,
+    key: &Key,
+    group: &Group,
+) -> Result<BTreeMap<TargetId, Run>> {
+    let targets: Vec<TargetId> = group.parts.iter().map(|part| part.target.clone()).collect();
+    let mut known: BTreeMap<TargetId, Run> = BTreeMap::new();
+    for key in key.attempts() {
+        for run in tx.runs_of_request(&targets, key.as_str()).await? {
+            known.entry(run.spec.target.clone()).or_insert(run);
+        }
+    }
+    Ok(known)
+}
+
+/// The part that the failure of a run is about.
+pub(crate) async fn failed_part(tx: &mut Tx, whole: &Run) -> Result<Option<Run>> {
+    if whole.progress.failure.is_none() {
+        return Ok(None);
+    }
+    let state = whole.progress.steps.get(whole.progress.at);
+    let step = state.and_then(|state| Some((state, whole.plan_step(state)?)));
+    let Some((state, step)) = step else { return Ok(None) };
+    let Some(group) = group_of(&step.effect) else { return Ok(None) };
+    let mut known = part_runs(tx, &whole.key(state), group).await?;
+    let failed = |run: &Run| matches!(standing(run), Standing::Failed { .. });
+    let mut targets = group.parts.iter().map(|part| &part.target);
+    let first = targets.find(|target| known.get(*target).is_some_and(failed));
+    Ok(first.and_then(|target| known.remove(target)))
+}
+
+/// Whether parts of a run that was stopped are still at work. One that was not stopped has seen all of them through.
+pub(crate) async fn has_parts_at_work(tx: &mut Tx, whole: &Run) -> Result<bool> {
+    if whole.progress.halt.is_none() && whole.progress.failure.is_none() {
+        return Ok(false);
+    }
+    for id in tx.active_runs_on(&whole.spec.claims).await?.into_values() {
+        if let Some(part) = tx.run(&id).await?
+            && part.spec.part_of.as_ref() == Some(&whole.spec.id)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn standing(run: &Run) -> Standing {

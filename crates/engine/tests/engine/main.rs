@@ -16,6 +16,7 @@ mod parts;
 mod rack_lives;
 mod rack_matrix;
 mod rack_world;
+mod racks;
 mod retention;
 mod shelves;
 mod small_print;

@@ -8,7 +8,7 @@ use crate::audit::{Asking, Outcome};
 use crate::clients::{Door, Watcher, follow_script, nudge, operator};
 use crate::gate::{Point, Scope, When};
 use crate::lives::{self, Life, MACHINE};
-use crate::world::{About, BACKOFF, Process, World, simulate};
+use crate::world::{About, BACKOFF, Process, World, on_all_cores, simulate};
 use model::condition::ConditionType;
 use model::effect::Verb;
 use model::id::{ObjectId, RunId};
@@ -446,40 +446,78 @@ pub fn only() -> Option<String> {
     std::env::var("FARRIER_MATRIX").ok()
 }
 
+/// A life that is struck at one of its points.
+struct Case<'a> {
+    life: &'a Life,
+    undisturbed: &'a Story,
+    index: usize,
+}
+
+impl Case<'_> {
+    fn name(&self, blow: Blow) -> String {
+        format!("{}/{blow:?}/{}", self.life.name, self.index)
+    }
+
+    fn is_asked_for(&self, blow: Blow) -> bool {
+        only().is_none_or(|only| format!("{}/", self.name(blow)).starts_with(&format!("{only}/")))
+    }
+
+    /// What went wrong, in one piece.
+    fn strike(&self, blow: Blow) -> Option<String> {
+        let story = simulate(live(self.life, blow, Some(self.index)));
+        let mut found = expect(&story, &self.undisturbed.outcome, blow);
+        let point = &self.undisturbed.points[self.index];
+        if story.struck.as_ref() != Some(point) {
+            found.push(format!("it came to another point: {:?}", story.struck));
+        }
+        let said = || format!("{}, at {point:?}:\n    {}", self.name(blow), found.join("\n    "));
+        (!found.is_empty()).then(said)
+    }
+}
+
 /// Lives every life once for each of its points.
 fn strike_everywhere(blow: Blow) {
-    let mut wrong = Vec::new();
-    let mut cases = 0;
-    for life in lives::all() {
-        let undisturbed = simulate(live(&life, blow, None));
-        assert!(undisturbed.wrong.is_empty(), "{} undisturbed: {:?}", life.name, undisturbed.wrong);
-        let mut struck: HashMap<Point, usize> = HashMap::new();
-        let worth_it = worth_striking(&undisturbed.points);
-        for (index, point) in undisturbed.points.iter().enumerate() {
-            let case = format!("{}/{blow:?}/{index}", life.name);
-            if !worth_it.contains(&index)
-                || !blow.falls_at(point)
-                || !only().is_none_or(|only| format!("{case}/").starts_with(&format!("{only}/")))
-            {
-                continue;
+    let lives = lives::all();
+    let undisturbed = on_all_cores(&lives, |life| is_wanted(life).then(|| undisturbed(life, blow)));
+    let lived = lives.iter().zip(&undisturbed);
+    let lived = lived.filter_map(|(life, story)| Some((life, story.as_ref()?)));
+    let cases: Vec<Case> =
+        lived.clone().flat_map(|(life, story)| cases(life, story, blow)).collect();
+    let wrong: Vec<String> =
+        on_all_cores(&cases, |case| case.strike(blow)).into_iter().flatten().collect();
+    if only().is_none() {
+        for (life, story) in lived {
+            let mut struck: HashMap<Point, usize> = HashMap::new();
+            for case in cases.iter().filter(|case| case.life.name == life.name) {
+                *struck.entry(story.points[case.index].clone()).or_default() += 1;
             }
-            let story = simulate(live(&life, blow, Some(index)));
-            cases += 1;
-            if let Some(point) = story.struck.clone() {
-                *struck.entry(point).or_default() += 1;
-            }
-            let found = expect(&story, &undisturbed.outcome, blow);
-            if !found.is_empty() {
-                wrong.push(format!("{case}, at {point:?}:\n    {}", found.join("\n    ")));
-            }
-            assert_eq!(story.struck.as_ref(), Some(point), "{case} came to another point");
-        }
-        if only().is_none() {
-            assert_coverage(&life, blow, &struck);
+            assert_coverage(life, blow, &struck);
         }
     }
+    let cases = cases.len();
     println!("{blow:?}: {cases} cases");
     assert!(wrong.is_empty(), "{} of {cases} cases went wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Whether any of its cases was asked for.
+fn is_wanted(life: &Life) -> bool {
+    only().is_none_or(|only| format!("{only}/").starts_with(&format!("{}/", life.name)))
+}
+
+fn undisturbed(life: &Life, blow: Blow) -> Story {
+    let story = simulate(live(life, blow, None));
+    assert!(story.wrong.is_empty(), "{} undisturbed: {:?}", life.name, story.wrong);
+    story
+}
+
+fn cases<'a>(life: &'a Life, undisturbed: &'a Story, blow: Blow) -> Vec<Case<'a>> {
+    let worth_it = worth_striking(&undisturbed.points);
+    let all = (0..undisturbed.points.len()).map(|index| Case { life, undisturbed, index });
+    all.filter(|case| {
+        let point = &undisturbed.points[case.index];
+        worth_it.contains(&case.index) && blow.falls_at(point) && case.is_asked_for(blow)
+    })
+    .collect()
 }
 
 /// Somebody who looks whether there is work, over and over, is struck twice between two commits: when

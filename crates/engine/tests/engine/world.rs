@@ -12,8 +12,11 @@ use model::run::{Policy, Run};
 use model::time::Timestamp;
 use providers::sim::{Sim, Speed, tokio_clock};
 use providers::{Provider, Providers, Target};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use store::{Event, Held, Options, Result, Store, Tx, Work};
 
@@ -54,6 +57,26 @@ impl Process {
 pub fn simulate<T>(story: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_time().start_paused(true).build().expect("a runtime").block_on(story)
+}
+
+/// What becomes of each, in their order. Whichever core is free takes the next one.
+pub fn on_all_cores<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let taken = AtomicUsize::new(0);
+    let take = || {
+        let index = taken.fetch_add(1, Ordering::Relaxed);
+        Some((index, items.get(index)?))
+    };
+    let work = || -> Vec<(usize, R)> {
+        std::iter::from_fn(take).map(|(index, item)| (index, each(item))).collect()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(ScopedJoinHandle::join);
+        joined.flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 impl World {

@@ -6,6 +6,8 @@ mod aftermath;
 mod devices;
 mod host;
 mod invariants;
+mod racks;
+mod states;
 mod stored;
 mod support;
 mod walk;

@@ -15,7 +15,7 @@ use model::run::{
     Decision, Given, HaltKind, Policy, Progress, Run, StepPhase, StepState, Then, Workflow, decide,
 };
 use model::time::Timestamp;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 /// How often a look may fail in a row; the walk skips the middle of that.
@@ -50,6 +50,23 @@ pub enum Input {
     /// It is due, or was woken, with no order in hand.
     Due,
     Acted(Action),
+}
+
+impl Input {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Answered(Ok(_)) => "the device answers",
+            Self::Answered(Err(_)) => "the order fails",
+            Self::Interrupted => "its work is interrupted",
+            Self::TakenOver => "its worker dies and another takes over",
+            Self::Due => "a worker takes it",
+            Self::Acted(Action::Cancel) => "cancel",
+            Self::Acted(Action::RetryStep) => "retry-step",
+            Self::Acted(Action::Resume) => "resume",
+            Self::Acted(Action::Adopt) => "adopt",
+            Self::Acted(Action::MarkManual) => "mark-manual",
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -158,6 +175,9 @@ impl Bleak {
     }
 }
 
+/// From one workflow state to another, by what, and whether it was asked to cancel or, if not, to freeze.
+pub type WorkflowMove = (&'static str, &'static str, &'static str, Option<bool>);
+
 /// All states of the runs of one plan.
 struct Walk {
     nodes: Vec<Node>,
@@ -167,6 +187,8 @@ struct Walk {
     /// Where each goes in a bleak world.
     bleak: Vec<[Option<usize>; 2]>,
     known: HashMap<Shape, usize>,
+    /// Which workflow state led to which, by what.
+    moves: BTreeSet<WorkflowMove>,
     queue: VecDeque<usize>,
 }
 
@@ -178,6 +200,7 @@ impl Walk {
             edges: Vec::new(),
             bleak: Vec::new(),
             known: HashMap::new(),
+            moves: BTreeSet::new(),
             queue: VecDeque::new(),
         }
     }
@@ -209,6 +232,10 @@ impl Walk {
                 let label = || format!("{input:?} after {wait:?}");
                 let said = || format!("{}\n  {}", self.story(index), label());
                 let Some(next) = self.nodes[index].after(&input, wait, &said) else { continue };
+                let from = &self.nodes[index].run.progress;
+                let halt = from.halt.as_ref().map(|halt| halt.kind == HaltKind::Cancel);
+                let to = next.run.progress.workflow.as_str();
+                self.moves.insert((from.workflow.as_str(), to, input.word(), halt));
                 let target = self.add(next, || Some((index, label())));
                 self.edges[index].push(target);
             }
@@ -428,6 +455,13 @@ pub fn states(steps: Vec<RunStep>) -> Vec<(Run, Timestamp)> {
     let mut walk = walk(steps);
     walk.explore_again();
     walk.nodes.into_iter().map(|node| (node.run, node.now)).collect()
+}
+
+/// Which workflow state leads to which, by what; and every state of the runs of the plan.
+pub fn moves(steps: Vec<RunStep>) -> (BTreeSet<WorkflowMove>, Vec<(Run, Timestamp)>) {
+    let walk = walk(steps);
+    let states = walk.nodes.into_iter().map(|node| (node.run, node.now)).collect();
+    (walk.moves, states)
 }
 
 fn workflows(walk: &Walk) -> Vec<Workflow> {

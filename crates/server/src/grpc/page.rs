@@ -23,6 +23,7 @@ pub(super) enum List {
     Firmware,
     FirmwareHistory,
     Health,
+    Racks,
 }
 
 impl List {
@@ -40,6 +41,7 @@ impl List {
             Self::Firmware => "firmware",
             Self::FirmwareHistory => "firmware-history",
             Self::Health => "health",
+            Self::Racks => "racks",
         }
     }
 }

@@ -1,0 +1,348 @@
+//! Walking a lifecycle: every record it can get to, under everything that can happen to it.
+//!
+//! A lifecycle is a pure function, so it can be asked about every state. The walk begins with a new record and lets everything
+//! happen to it that a kind names in [`Explore::happens`], breadth first. It proves that every state is reached, that none is without a
+//! way out, and it is what the pages in `docs/states` are drawn from: they cannot say anything else than the code does.
+
+mod devices;
+
+use crate::id::{PlanId, RunId};
+use crate::lifecycle::{Lifecycle, Next};
+use crate::plan::{OnFailure, Params, RunType};
+use crate::run::{ENGINE_VERSION, Failure, Progress, Run, RunSpec, Workflow};
+use crate::target::{TargetId, TargetKind};
+use crate::time::Timestamp;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+/// More records than this means that the kind tells apart what no decision depends on.
+const MAX_RECORDS: usize = 20_000;
+
+/// Something that can happen to a record between two turns: in a few words, the record as it is then, and what the turn sees.
+pub struct Happening<R: Lifecycle> {
+    pub what: &'static str,
+    pub record: R,
+    pub seen: R::Seen,
+}
+
+/// A lifecycle that can be walked through.
+pub trait Explore: Lifecycle + fmt::Debug {
+    /// What the page about it is called, and what it says at its top.
+    const TITLE: &'static str;
+    const ABOUT: &'static str;
+    /// Every state by its word, in the order in which they are shown.
+    const STATES: &'static [&'static str];
+
+    fn fresh() -> Self;
+    /// Everything that the doors, other objects and its own run can do to it as it stands; first of all nothing.
+    fn happens(&self) -> Vec<Happening<Self>>;
+    /// What a person can do in this state.
+    fn advice(&self) -> &'static str;
+}
+
+/// One way from a state to another.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Edge {
+    pub from: String,
+    /// None: it is gone.
+    pub to: Option<String>,
+    /// What happened.
+    pub when: BTreeSet<String>,
+    /// What the history says of it.
+    pub said: String,
+}
+
+/// What is known of a state.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stay {
+    pub state: String,
+    /// What it waits for there.
+    pub waits: BTreeSet<String>,
+    pub advice: String,
+}
+
+/// A lifecycle as a page shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Chart {
+    pub title: String,
+    pub about: String,
+    pub begins: String,
+    pub stays: Vec<Stay>,
+    pub edges: Vec<Edge>,
+}
+
+/// From where to where, and what is said of it.
+type Way = (String, Option<String>, String);
+
+/// What is learned on the way.
+struct Walk<R> {
+    records: Vec<R>,
+    known: BTreeMap<String, usize>,
+    queue: VecDeque<usize>,
+    /// Where each record leads; the flag says that it leads away altogether.
+    ways: Vec<(BTreeSet<usize>, bool)>,
+    edges: BTreeMap<Way, BTreeSet<String>>,
+    waits: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// Walks a kind. An error is a mistake in its rules, and says which.
+pub fn chart<R: Explore>() -> Result<Chart, String> {
+    let mut walk = Walk {
+        records: Vec::new(),
+        known: BTreeMap::new(),
+        queue: VecDeque::new(),
+        ways: Vec::new(),
+        edges: BTreeMap::new(),
+        waits: BTreeMap::new(),
+    };
+    walk.add(R::fresh())?;
+    while let Some(index) = walk.queue.pop_front() {
+        let mut at_once = None;
+        for (place, happening) in walk.records[index].happens().into_iter().enumerate() {
+            let to = walk.step(index, happening, at_once.as_ref())?;
+            if place == 0 {
+                at_once = to;
+            }
+        }
+    }
+    walk.check_ways_out()?;
+    walk.drawn()
+}
+
+impl<R: Explore> Walk<R> {
+    fn add(&mut self, record: R) -> Result<usize, String> {
+        let key = format!("{record:?}");
+        if let Some(index) = self.known.get(&key) {
+            return Ok(*index);
+        }
+        let index = self.records.len();
+        if index == MAX_RECORDS {
+            return Err(format!("{} has more than {MAX_RECORDS} records", R::TITLE));
+        }
+        if !R::STATES.contains(&record.word()) {
+            return Err(format!("{} is not among the states of {}", record.word(), R::TITLE));
+        }
+        self.known.insert(key, index);
+        self.records.push(record);
+        self.ways.push((BTreeSet::new(), false));
+        self.queue.push_back(index);
+        Ok(index)
+    }
+
+    /// One turn, and where the time matters another when it has come. What the record would have done anyway (`at_once`) is not put
+    /// down to what happened.
+    fn step(
+        &mut self,
+        index: usize,
+        happening: Happening<R>,
+        at_once: Option<&Way>,
+    ) -> Result<Option<Way>, String> {
+        let Happening { what, record, seen } = happening;
+        let now = Timestamp::default();
+        match record.next(&seen, now) {
+            Next::Until(at, why) => {
+                self.rest(index, &record, why.0)?;
+                let later = format!("{what}, and the time has come");
+                match record.next(&seen, at) {
+                    Next::Rest(_) | Next::Until(..) => Ok(None),
+                    moves @ (Next::Become(_) | Next::Remove(_)) => {
+                        self.go(index, (&record, &later), moves, at_once)
+                    }
+                }
+            }
+            Next::Rest(why) => self.rest(index, &record, why.0).map(|()| None),
+            moves @ (Next::Become(_) | Next::Remove(_)) => {
+                self.go(index, (&record, what), moves, at_once)
+            }
+        }
+    }
+
+    fn rest(&mut self, index: usize, record: &R, why: String) -> Result<(), String> {
+        self.waits.entry(record.word().into()).or_default().insert(nameless(&why));
+        let to = self.add(record.clone())?;
+        self.ways[index].0.insert(to);
+        Ok(())
+    }
+
+    fn go(
+        &mut self,
+        index: usize,
+        (from, when): (&R, &str),
+        next: Next<R>,
+        at_once: Option<&Way>,
+    ) -> Result<Option<Way>, String> {
+        let (to, said) = match next {
+            Next::Become(change) => {
+                let (word, said) = (change.record.word().to_string(), change.note.said.clone());
+                let to = self.add(change.record)?;
+                self.ways[index].0.insert(to);
+                (Some(word), said)
+            }
+            Next::Remove(note) => {
+                self.ways[index].1 = true;
+                (None, note.said)
+            }
+            Next::Rest(_) | Next::Until(..) => return Ok(None),
+        };
+        let way = (from.word().to_string(), to, nameless(&said));
+        if at_once != Some(&way) {
+            self.edges.entry(way.clone()).or_default().insert(when.into());
+        }
+        Ok(Some(way))
+    }
+
+    /// Every state is reached, and from every record another state can be reached, or its end.
+    fn check_ways_out(&self) -> Result<(), String> {
+        let reached: BTreeSet<&str> = self.records.iter().map(R::word).collect();
+        if let Some(missing) = R::STATES.iter().find(|state| !reached.contains(*state)) {
+            return Err(format!("nothing leads to {missing} of {}", R::TITLE));
+        }
+        for start in 0..self.records.len() {
+            if !self.leads_out(start) {
+                return Err(format!("no way out of {:?}", self.records[start]));
+            }
+        }
+        Ok(())
+    }
+
+    fn leads_out(&self, start: usize) -> bool {
+        let word = self.records[start].word();
+        let mut seen = BTreeSet::from([start]);
+        let mut queue = VecDeque::from([start]);
+        while let Some(index) = queue.pop_front() {
+            let (ways, gone) = &self.ways[index];
+            if *gone || self.records[index].word() != word {
+                return true;
+            }
+            queue.extend(ways.iter().filter(|way| seen.insert(**way)));
+        }
+        false
+    }
+
+    fn drawn(self) -> Result<Chart, String> {
+        let mut stays = Vec::new();
+        for state in R::STATES {
+            let found = self.records.iter().find(|record| record.word() == *state);
+            let record = found.ok_or_else(|| format!("nothing leads to {state}"))?;
+            stays.push(Stay {
+                state: (*state).into(),
+                waits: self.waits.get(*state).cloned().unwrap_or_default(),
+                advice: record.advice().into(),
+            });
+        }
+        let edge = |((from, to, said), when)| Edge { from, to, when, said };
+        let mut edges: Vec<Edge> = self.edges.into_iter().map(edge).collect();
+        let place = |state: &str| R::STATES.iter().position(|one| *one == state);
+        edges.sort_by_key(|edge| {
+            let to = edge.to.as_deref().map_or(Some(R::STATES.len()), place);
+            (place(&edge.from), to, edge.said.clone())
+        });
+        Ok(Chart {
+            title: R::TITLE.into(),
+            about: R::ABOUT.into(),
+            begins: R::fresh().word().into(),
+            stays,
+            edges,
+        })
+    }
+}
+
+/// The run that a device starts, and the one that works on its rack.
+const OWN: &str = "op-own";
+const RACK: &str = "op-rack";
+
+/// What is said, whichever run it is said of.
+fn nameless(said: &str) -> String {
+    said.replace(OWN, "op-…").replace(RACK, "op-…")
+}
+
+/// A run without steps in a state.
+fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
+    let spec = RunSpec {
+        id: id.clone(),
+        target: TargetId::new(TargetKind::Machine, "m-1"),
+        request_id: "request".into(),
+        run_type,
+        plan_id: PlanId::trusted("plan"),
+        steps: Vec::new(),
+        params: Params::new(),
+        initiator: "engine".into(),
+        parent: None,
+        again: None,
+        on_failure: OnFailure::KeepPhase,
+        part_of: None,
+        reports_to: None,
+        claims: Vec::new(),
+        engine: ENGINE_VERSION,
+        created_at: Timestamp::default(),
+    };
+    let fault = crate::fault::Fault::new(crate::fault::Code::EffectFailed, "what the device said");
+    let failure = Failure { fault, step: "its step".into(), attempts: 1 };
+    let failure = workflow.failed().then_some(failure);
+    Run { progress: Progress { workflow, failure, ..Progress::fresh(&[]) }, spec, version: 1 }
+}
+
+impl Chart {
+    /// The page, in Markdown.
+    pub fn page(&self) -> String {
+        let mut page = format!(
+            "# {}\n\n<!-- Made by `cargo xtask states` from the lifecycle itself. Change the code, not this page. -->\n\n{}\n\n",
+            self.title, self.about
+        );
+        page.push_str("```mermaid\nstateDiagram-v2\n");
+        page.push_str(&format!("    [*] --> {}\n", self.begins));
+        for ((from, to), when) in self.arrows() {
+            let when = listed(&when, " / ");
+            page.push_str(&format!("    {from} --> {to}: {when}\n"));
+        }
+        page.push_str("```\n\n## States\n\n");
+        page.push_str(
+            "| state | what it waits for there | what a person can do |\n|---|---|---|\n",
+        );
+        for Stay { state, waits, advice } in &self.stays {
+            let waits = match waits.is_empty() {
+                true => "nothing: it moves on at once".into(),
+                false => listed(waits, "; "),
+            };
+            page.push_str(&format!("| {state} | {} | {} |\n", cell(&waits), cell(advice)));
+        }
+        page.push_str("\n## Moves\n\n");
+        self.push_moves(&mut page);
+        page
+    }
+
+    fn push_moves(&self, page: &mut String) {
+        let told = self.edges.iter().any(|edge| !edge.said.is_empty());
+        page.push_str(match told {
+            true => "| from | to | when | what its history says |\n|---|---|---|---|\n",
+            false => "| from | to | when |\n|---|---|---|\n",
+        });
+        for edge in &self.edges {
+            let to = edge.to.as_deref().unwrap_or("(gone)");
+            let when = cell(&listed(&edge.when, "; "));
+            page.push_str(&format!("| {} | {to} | {when} |", edge.from));
+            page.push_str(&if told { format!(" {} |\n", cell(&edge.said)) } else { "\n".into() });
+        }
+    }
+
+    /// The arrows of the diagram: one for each two states.
+    fn arrows(&self) -> Vec<((String, String), BTreeSet<String>)> {
+        let mut arrows: Vec<((String, String), BTreeSet<String>)> = Vec::new();
+        for edge in &self.edges {
+            let pair = (edge.from.clone(), edge.to.clone().unwrap_or_else(|| "[*]".into()));
+            match arrows.iter_mut().find(|(known, _)| *known == pair) {
+                Some((_, when)) => when.extend(edge.when.iter().cloned()),
+                None => arrows.push((pair, edge.when.clone())),
+            }
+        }
+        arrows
+    }
+}
+
+fn listed(all: &BTreeSet<String>, between: &str) -> String {
+    all.iter().map(String::as_str).collect::<Vec<_>>().join(between)
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
+}

@@ -1,0 +1,162 @@
+//! The pages in docs/states are what the lifecycles say, and nothing else.
+
+use crate::support::{netboot, wipe};
+use crate::walk::moves;
+use model::explore::{Chart, Edge, Explore, Stay, chart};
+use model::power_shelf::PowerShelf;
+use model::run::{RunPhase, Workflow};
+use model::switch::Switch;
+use model::why::explain_run;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+/// Set by `cargo xtask states`: the pages are written instead of compared.
+const REWRITE: &str = "FARRIER_REWRITE_STATES";
+
+#[track_caller]
+fn check_page(file: &str, chart: &Chart) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/states").join(file);
+    let page = chart.page();
+    if std::env::var_os(REWRITE).is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, page).unwrap();
+        return;
+    }
+    let known = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(known, page, "docs/states/{file} is out of date; run `cargo xtask states`");
+}
+
+fn drawn<R: Explore>() -> Chart {
+    chart::<R>().unwrap_or_else(|wrong| panic!("{wrong}"))
+}
+
+/// Every way between two states, without the reasons.
+fn ways(chart: &Chart) -> BTreeSet<(&str, &str)> {
+    let edges = chart.edges.iter();
+    edges.map(|edge| (edge.from.as_str(), edge.to.as_deref().unwrap_or("(gone)"))).collect()
+}
+
+#[test]
+fn the_power_shelf() {
+    let chart = drawn::<PowerShelf>();
+    // The document's own moves, and the ways out of Error, which is not the end.
+    let expected = [
+        ("Initializing", "FetchingData"),
+        ("FetchingData", "Configuring"),
+        ("FetchingData", "Error"),
+        ("Configuring", "Ready"),
+        ("Configuring", "Error"),
+        ("Ready", "Maintenance"),
+        ("Ready", "Deleting"),
+        ("Maintenance", "Ready"),
+        ("Maintenance", "Error"),
+        ("Error", "Maintenance"),
+        ("Error", "FetchingData"),
+        ("Error", "Ready"),
+        ("Error", "Deleting"),
+        ("Deleting", "(gone)"),
+    ];
+    assert_eq!(ways(&chart), expected.into());
+    check_page("power_shelf.md", &chart);
+}
+
+#[test]
+fn the_switch() {
+    let chart = drawn::<Switch>();
+    let expected = [
+        ("Created", "Initializing"),
+        ("Created", "Deleting"),
+        ("Initializing", "Configuring"),
+        ("Initializing", "Error"),
+        ("Configuring", "Validating"),
+        ("Configuring", "Error"),
+        ("Validating", "Ready"),
+        ("Validating", "Error"),
+        ("Ready", "ReProvisioning"),
+        ("Ready", "Deleting"),
+        ("ReProvisioning", "Validating"),
+        ("ReProvisioning", "Deleting"),
+        ("Error", "Initializing"),
+        ("Error", "ReProvisioning"),
+        ("Error", "Deleting"),
+        ("Deleting", "(gone)"),
+    ];
+    assert_eq!(ways(&chart), expected.into());
+    check_page("switch.md", &chart);
+}
+
+/// What is said of a run's state, with the names of this plan taken out of it.
+fn plainly(text: &str, id: &str) -> String {
+    let text = text.replace(id, "<operation>").replace("m-1", "<machine>");
+    ["set-netboot", "netboot", "wipe"].iter().fold(text, |text, step| {
+        text.replace(&format!("step undo-{step}"), "step …")
+            .replace(&format!("step {step}"), "step …")
+    })
+}
+
+fn run_chart() -> Chart {
+    let (found, states) = moves(vec![netboot(0), wipe(1)]);
+    let mut stays: BTreeMap<&str, Stay> = BTreeMap::new();
+    let mut commands: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+    for (run, now) in &states {
+        let word = run.progress.workflow.as_str();
+        let told = explain_run(run, *now);
+        let id = run.spec.id.as_str();
+        let stay = stays.entry(word).or_default();
+        if !told.waiting_for.is_empty() {
+            let waits = plainly(&told.waiting_for, id);
+            stay.waits.insert(waits.split(" (").next().unwrap_or_default().to_string());
+        }
+        let next = told.next_commands.iter().map(|one| format!("`{}`", plainly(one, id)));
+        commands.entry(word).or_default().extend(next);
+    }
+    let stays = Workflow::ALL.into_iter().map(|workflow| {
+        let word = workflow.as_str();
+        let mut stay = stays.remove(word).unwrap_or_default();
+        stay.state = word.into();
+        if stay.waits.is_empty() {
+            let ended = matches!(workflow.phase(), RunPhase::Failed);
+            let waits = if ended { "a person" } else { "nothing: it has ended" };
+            stay.waits.insert(waits.into());
+        }
+        let known = commands.remove(word).unwrap_or_default();
+        stay.advice = known.into_iter().collect::<Vec<_>>().join(", ");
+        stay
+    });
+    let mut pairs: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
+    let place = |word: &str| Workflow::ALL.iter().position(|one| one.as_str() == word).unwrap();
+    for (from, to, when, halt) in found.into_iter().filter(|(from, to, ..)| from != to) {
+        // What was asked of a run before it ended is over.
+        let halt = halt.filter(|_| !Workflow::ALL[place(from)].ended());
+        let asked = match halt {
+            None => "",
+            Some(true) => ", asked to cancel",
+            Some(false) => ", asked to freeze",
+        };
+        let whens = pairs.entry((place(from), place(to))).or_default();
+        whens.insert(format!("{when}{asked}"));
+    }
+    let word = |index: usize| Workflow::ALL[index].as_str().to_string();
+    let edges = pairs.into_iter().map(|((from, to), when)| Edge {
+        from: word(from),
+        to: Some(word(to)),
+        when,
+        said: String::new(),
+    });
+    Chart {
+        title: "The states of a run".into(),
+        about: "A run, which customers call an operation, carries out a plan step by step. These are the eight workflow states that operators \
+                see. Rerun and restart-clean make a new run out of an ended one, and are not among the moves."
+            .into(),
+        begins: Workflow::Pending.as_str().into(),
+        stays: stays.collect(),
+        edges: edges.collect(),
+    }
+}
+
+#[test]
+fn the_run() {
+    let chart = run_chart();
+    assert!(chart.stays.iter().all(|stay| !stay.advice.is_empty()));
+    check_page("run.md", &chart);
+}
