@@ -3,8 +3,9 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 14] = [
+const FILES: [&str; 15] = [
     "farrier/v1/admin.proto",
+    "farrier/v1/components.proto",
     "farrier/v1/credentials.proto",
     "farrier/v1/explain.proto",
     "farrier/v1/firmware.proto",

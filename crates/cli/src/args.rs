@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod component;
 mod firmware;
 mod group;
 mod hardware;
@@ -18,6 +19,7 @@ mod health;
 mod host;
 mod image;
 mod power;
+pub use component::*;
 pub use firmware::*;
 mod rack;
 pub use group::*;
@@ -180,6 +182,9 @@ pub enum ClientCommand {
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Components: the firmware of several devices at once
+    #[command(subcommand)]
+    Component(ComponentCommand),
     /// Firmware: what racks run, and what was applied where
     #[command(subcommand)]
     Firmware(FirmwareCommand),

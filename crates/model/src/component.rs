@@ -4,7 +4,10 @@
 
 use crate::effect::Facts;
 use crate::firmware::{Firmware, Resolution};
+use crate::health::Wish;
 use crate::id::{RackId, RunId};
+use crate::lifecycle::Lifecycle;
+use crate::power_shelf::{PowerShelf, PowerShelfState};
 use crate::refusal::Refusal;
 use crate::target::{TargetId, TargetKind};
 
@@ -21,6 +24,8 @@ pub struct Device {
     pub active_run: Option<RunId>,
     /// What it is to have.
     pub wanted: Resolution,
+    /// What speaks against working on it now. Of machines and switches their rack has the say.
+    pub gate: Result<(), Refusal>,
     /// What this very request has made before, when it is repeated.
     pub made: Option<RunId>,
 }
@@ -64,7 +69,10 @@ pub fn course(device: &Device) -> Course {
         return Course::Already(format!("{id} is already at firmware {}", firmware.id));
     }
     match (kind, &device.rack) {
-        (TargetKind::PowerShelf, _) => Course::Directly(firmware.clone()),
+        (TargetKind::PowerShelf, _) => match &device.gate {
+            Ok(()) => Course::Directly(firmware.clone()),
+            Err(refusal) => Course::Refused(refusal.clone()),
+        },
         (TargetKind::Machine | TargetKind::Switch, Some(rack)) => Course::ByRack(rack.clone()),
         (TargetKind::Machine | TargetKind::Switch, None) => {
             let said = format!("{id} stands in no rack, and racks upgrade {}s", kind.noun());
@@ -72,6 +80,48 @@ pub fn course(device: &Device) -> Course {
         }
         (TargetKind::Rack, _) => refused("NO_DEVICE", format!("{id} is a rack, not a device")),
     }
+}
+
+/// Whether the firmware of a power shelf may be upgraded now: where nothing else is being done to it.
+pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusal> {
+    let id = &shelf.head.id;
+    if let Some(run) = &shelf.head.active_run {
+        let said = format!("{id} is held by operation {run}, until it ends or is canceled");
+        return Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {run}")));
+    }
+    let settled = match shelf.state {
+        PowerShelfState::Ready | PowerShelfState::Error { .. } => !shelf.head.deleted,
+        PowerShelfState::Initializing
+        | PowerShelfState::FetchingData
+        | PowerShelfState::Configuring
+        | PowerShelfState::Maintenance { .. }
+        | PowerShelfState::Deleting => false,
+    };
+    if !settled {
+        let said = format!("{id} is {}: its firmware must wait until it is Ready", shelf.word());
+        return Err(Refusal::precondition("NOT_READY", said).next(format!("farrier why {id}")));
+    }
+    let target = TargetId::new(TargetKind::PowerShelf, id.as_str());
+    shelf.head.health.permit(&target, "a firmware upgrade", Wish::Change, force)
+}
+
+/// Power shelves are upgraded all or none: one that is refused keeps the others from being begun.
+pub fn all_or_none(courses: Vec<(TargetId, Course)>) -> Vec<(TargetId, Course)> {
+    let refused = courses.iter().find_map(|(_, course)| match course {
+        Course::Refused(refusal) => Some(refusal.clone()),
+        Course::Made(_) | Course::Already(_) | Course::ByRack(_) | Course::Directly(_) => None,
+    });
+    let Some(refusal) = refused else { return courses };
+    let held_back = |(target, course): (TargetId, Course)| match course {
+        Course::Directly(_) => {
+            let said = format!("{target} was left alone, all or none: {}", refusal.said);
+            (target, Course::Refused(Refusal { said, ..refusal.clone() }))
+        }
+        Course::Made(_) | Course::Already(_) | Course::ByRack(_) | Course::Refused(_) => {
+            (target, course)
+        }
+    };
+    courses.into_iter().map(held_back).collect()
 }
 
 fn refused(reason: &'static str, said: String) -> Course {
@@ -112,6 +162,7 @@ mod tests {
             facts: Facts { firmware: versions, ..Facts::default() },
             active_run: None,
             wanted,
+            gate: Ok(()),
             made: None,
         }
     }
@@ -151,5 +202,46 @@ mod tests {
             let again = Device { made: made.clone(), ..device };
             assert_eq!(course(&again), Course::Made(RunId::trusted("op-1")));
         }
+    }
+
+    #[test]
+    fn a_shelf_is_upgraded_where_nothing_else_is_done_to_it() {
+        use crate::lifecycle::{DeviceSpec, Head, Trouble};
+        use crate::machine::Labels;
+        let trouble = Trouble { said: String::new(), run: None, code: String::new() };
+        let table = [
+            (PowerShelfState::Initializing, false),
+            (PowerShelfState::FetchingData, false),
+            (PowerShelfState::Configuring, false),
+            (PowerShelfState::Ready, true),
+            (PowerShelfState::Maintenance { operation: crate::effect::PowerTo::On }, false),
+            (PowerShelfState::Error { cause: trouble }, true),
+            (PowerShelfState::Deleting, false),
+        ];
+        for (state, admitted) in table {
+            let head = Head::new("ps-1", Labels::new(), Timestamp::default());
+            let mut shelf = PowerShelf::new(head, DeviceSpec::default());
+            shelf.state = state;
+            assert_eq!(admit_shelf(&shelf, None).is_ok(), admitted, "{:?}", shelf.state);
+            shelf.head.active_run = Some(RunId::trusted("op-1"));
+            assert_eq!(admit_shelf(&shelf, None).unwrap_err().reason, "DEVICE_BUSY");
+            shelf.head.active_run = None;
+            shelf.head.deleted = true;
+            assert!(admit_shelf(&shelf, None).is_err());
+        }
+    }
+
+    #[test]
+    fn one_that_is_refused_holds_the_others_back() {
+        let Resolution::Use(firmware) = firmware(&[TargetKind::PowerShelf]) else { panic!() };
+        let named = |id: &str, course| (TargetId::new(TargetKind::PowerShelf, id), course);
+        let direct = || named("ps-1", Course::Directly(firmware.clone()));
+        let already = || named("ps-2", Course::Already("it is".into()));
+        let busy = || named("ps-3", refused("DEVICE_BUSY", "ps-3 is held by op-9".into()));
+        assert_eq!(all_or_none(vec![direct(), already()]), [direct(), already()]);
+        let all = all_or_none(vec![direct(), already(), busy()]);
+        let Course::Refused(refusal) = &all[0].1 else { panic!("{all:?}") };
+        assert!(refusal.said.contains("ps-3 is held by op-9"), "{refusal}");
+        assert_eq!(all[1..], [already(), busy()]);
     }
 }

@@ -390,6 +390,7 @@ impl Config {
             rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
             racks: self.racks.limits(),
+            host_firmware_upgrade_retry_interval: self.racks.host_retry_interval(),
             ..Settings::default()
         }
     }

@@ -1,6 +1,7 @@
 //! The gRPC services: parse, ask the engine, answer. One file for each service.
 
 mod admin;
+mod components;
 mod convert;
 mod credentials;
 mod explain;
@@ -62,6 +63,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
         .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
+        .add_service(v1::component_service_server::ComponentServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::rack_service_server::RackServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
@@ -73,7 +75,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 14] = [
+const SERVICES: [&str; 15] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -83,6 +85,7 @@ const SERVICES: [&str; 14] = [
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
+    "farrier.v1.ComponentService",
     "farrier.v1.FirmwareService",
     "farrier.v1.HostService",
     "farrier.v1.HardwareService",
