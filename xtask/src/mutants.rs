@@ -23,6 +23,11 @@ const CALL: &str = "FARRIER_MUTANT";
 /// A broken engine may wait for ever. That is no proof that anybody noticed.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Our crates that the engine's tests are made of. What is built of the copy is run for a few seconds: it takes less time
+/// slow than a compiler takes to make it fast.
+const UNPOLISHED: [&str; 4] =
+    ["farrier-model", "farrier-store", "farrier-providers", "farrier-engine"];
+
 /// One way to break the engine, and how that must come to light.
 struct Mutant {
     name: &'static str,
@@ -161,6 +166,10 @@ fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
     // new version of our crates into the copy's lock; what is locked of others stays, and nothing is fetched.
     let mut build = shell::cargo(["test", "--workspace", "--offline", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
+    for name in UNPOLISHED {
+        build.args(["--config", &format!("profile.dev.package.{name}.opt-level=0")]);
+        build.args(["--config", &format!("profile.dev.package.{name}.debug=false")]);
+    }
     build.current_dir(tree).env("CARGO_TARGET_DIR", target());
     match shell::answer(&mut build, "") {
         Err(_) => Ok(None),

@@ -19,7 +19,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     let binary = stage("binary under test", build)?;
     let python = stage("python client", || python::find_or_make(&target()))?;
     let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
-    let sushy = stage("sushy", || peers::sushy::find_or_install(&target()))?;
+    let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
     let sshd = stage("sshd", peers::sshd::find_or_install)?;
     let (url, cluster) = stage("postgresql", database)?;
     let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);

@@ -11,16 +11,22 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod firmware;
 mod group;
 mod hardware;
 mod health;
+mod host;
 mod image;
 mod power;
+pub use firmware::*;
+mod rack;
 pub use group::*;
 pub use hardware::*;
 pub use health::*;
+pub use host::*;
 pub use image::*;
 pub use power::*;
+pub use rack::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -52,7 +58,7 @@ Filters, joined with AND:
   lifecycle_state!=IN_SERVICE      FACTORY_READY, READY, PROVISIONING, IN_SERVICE, MAINTENANCE, RMA, RETIRED
   labels.env=prod                  labels by key
   condition.Reachable=false        conditions by type
-  machine_id, provider             and `not in (…)`";
+  machine_id, provider, rack       and `not in (…)`";
 
 const RUN_FILTERS: &str = "\
 Filters, joined with AND:
@@ -61,7 +67,7 @@ Filters, joined with AND:
   workflow_state=failed_retryable  the eight workflow states
   machine_id, run_id, operation_id, plan_id, request_id
   labels.env=prod                  and the other fields of the machine: machine_phase,
-                                   effective_state, lifecycle_state, condition.TYPE, provider";
+                                   effective_state, lifecycle_state, condition.TYPE, provider, rack";
 
 const PLAN_FILTERS: &str = "Filters, joined with AND:\n  type=REBOOT    plan_id=plan-repave-v1";
 
@@ -174,9 +180,15 @@ pub enum ClientCommand {
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Firmware: what racks run, and what was applied where
+    #[command(subcommand)]
+    Firmware(FirmwareCommand),
     /// Netboot: how machines find Farrier when they boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
+    /// Racks: what stands in them, and the maintenance of all of it
+    #[command(subcommand)]
+    Rack(RackCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),

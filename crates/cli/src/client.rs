@@ -8,11 +8,12 @@ use crate::exit::{Exit, Failure};
 use crate::time::brief;
 use proto::v1::{
     admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
-    explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
-    health_service_client::HealthServiceClient, image_service_client::ImageServiceClient,
+    explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
+    hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
+    host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
-    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient,
+    plan_service_client::PlanServiceClient, rack_service_client::RackServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -87,11 +88,14 @@ impl Client {
         operations: OperationServiceClient;
         plans: PlanServiceClient;
         runs: RunServiceClient;
+        racks: RackServiceClient;
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
+        firmware: FirmwareServiceClient;
         hardware: HardwareServiceClient;
         health: HealthServiceClient;
+        hosts: HostServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
     }

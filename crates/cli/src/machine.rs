@@ -8,6 +8,7 @@ use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::hardware;
 use crate::health;
+use crate::host;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
 use crate::power;
@@ -17,7 +18,8 @@ use crate::time::Clock;
 use proto::v1::{
     Condition, EffectiveState, EnterMaintenanceRequest, ExitMaintenanceRequest, GetMachineRequest,
     LifecycleState, ListMachinesRequest, Machine, MachineSpec, Operation, RebootMachineRequest,
-    RegisterMachineRequest, ReimageMachineRequest, UpdateMachineRequest, machine_status::Phase,
+    RegisterMachineRequest, ReimageMachineRequest, Run, UpdateMachineRequest,
+    machine_status::Phase,
 };
 use std::collections::BTreeMap;
 use tonic_types::StatusExt;
@@ -39,6 +41,7 @@ pub async fn run(
         MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
         MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
         MachineCommand::Power(args) => power::run(client, screen, args).await,
+        MachineCommand::Reprovision(args) => host::reprovision(client, screen, args).await,
         MachineCommand::Rma(args) => power::rma(client, screen, args).await,
         MachineCommand::ExitRma(args) => power::exit_rma(client, screen, args).await,
     }
@@ -49,9 +52,22 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine, Failure
     client.call(client.machines().get_machine(request)).await
 }
 
+/// The machine that a run acts on; none when it acts on something else.
+pub async fn fetch_of(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
+    match run.machine_id.as_str() {
+        "" => Ok(None),
+        id => fetch(client, id).await.map(Some),
+    }
+}
+
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit, Failure> {
     let machine = fetch(client, machine_id).await?;
-    screen.one(&machine, |machine| describe(machine, &Clock::system()))?;
+    let firmware = match screen.is_human() {
+        true => host::section(client, machine_id).await,
+        false => String::new(),
+    };
+    let words = |machine: &Machine| format!("{}{firmware}", describe(machine, &Clock::system()));
+    screen.one(&machine, words)?;
     Ok(Exit::Done)
 }
 
@@ -110,7 +126,7 @@ async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Resul
 /// How often an update is made anew because somebody else changed the machine first.
 const MAX_UPDATES: u32 = 50;
 
-fn has_moved(status: &tonic::Status) -> bool {
+pub fn has_moved(status: &tonic::Status) -> bool {
     let details = status.get_error_details();
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
@@ -134,6 +150,12 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
             *field = value;
         }
     }
+    if let Some(rack) = given.rack.filter(|rack| *rack != spec.rack_id) {
+        // A place belongs to its rack.
+        spec.slot = None;
+        spec.rack_id = rack;
+    }
+    spec.slot = given.slot.or(spec.slot);
     if !given.mac_addresses.is_empty() {
         spec.mac_addresses = given.mac_addresses;
     }
@@ -347,6 +369,8 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("BMC credential:", or_dash(spec.bmc_credential)),
         ("SSH credential:", or_dash(spec.ssh_credential)),
         ("Root disk:", or_dash(spec.root_disk)),
+        ("Rack:", or_dash(spec.rack_id)),
+        ("Slot:", or_dash(spec.slot.map(|slot| slot.to_string()).unwrap_or_default())),
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);

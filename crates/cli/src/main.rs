@@ -10,10 +10,12 @@ mod client;
 mod credential;
 mod discover;
 mod exit;
+mod firmware;
 mod follow;
 mod hardware;
 mod health;
 mod history;
+mod host;
 mod image;
 mod import;
 mod logs;
@@ -22,6 +24,7 @@ mod operation;
 mod output;
 mod plan;
 mod power;
+mod rack;
 mod run;
 mod serve;
 mod sim;
@@ -103,7 +106,9 @@ async fn ask(
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
+        ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
+        ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

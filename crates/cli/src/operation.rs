@@ -11,7 +11,7 @@ use crate::follow::boxes::{Passage, aftermath, closing, error_lines, opening, ve
 use crate::follow::feed::is_over;
 use crate::follow::progress::Progress;
 use crate::follow::{Start, follow};
-use crate::machine::{effective_name, fetch, phase_name as phase_of};
+use crate::machine::{effective_name, fetch_of, phase_name as phase_of};
 use crate::output::Screen;
 use crate::run::describe;
 use crate::table::{Cell, Table};
@@ -71,6 +71,8 @@ pub fn as_run(operation: Operation) -> Run {
         r#type: type_name(&operation).to_string(),
         run_id: operation.operation_id,
         machine_id: operation.machine_id,
+        target_kind: operation.target_kind,
+        target_id: operation.target_id,
         request_id: operation.request_id,
         phase: operation.phase,
         error: operation.error,
@@ -92,6 +94,21 @@ pub fn phase_name(operation: &Operation) -> &'static str {
     match operation.phase() {
         operation::Phase::Unspecified => "-",
         known => known.as_str_name(),
+    }
+}
+
+/// What an operation acts on: its machine, or what else it is.
+pub fn target_name<'a>(machine_id: &'a str, target_id: &'a str) -> &'a str {
+    if machine_id.is_empty() { target_id } else { machine_id }
+}
+
+/// What it is called where one operation is shown.
+pub fn target_noun(kind: &str) -> &'static str {
+    match kind {
+        "rack" => "Rack:",
+        "switch" => "Switch:",
+        "power_shelf" => "Power shelf:",
+        _ => "Machine:",
     }
 }
 
@@ -156,13 +173,16 @@ pub async fn accompany(
 ) -> Result<Exit, Failure> {
     let Errand { run, view, goal, origin, before } = errand;
     let long_over = matches!(origin, Origin::Watched) && is_over(run.phase());
-    let during = match fetch(client, &run.machine_id).await {
+    let during = match fetch_of(client, &run).await {
         // The operation is accepted; a server that is away now is waited for below.
-        Err(failure) if failure.exit == Exit::Unreachable => before.clone().unwrap_or_default(),
+        Err(failure) if failure.exit == Exit::Unreachable => {
+            Some(before.clone().unwrap_or_default())
+        }
         fetched => fetched?,
     };
-    let before = before.unwrap_or_else(|| during.clone());
-    screen.say(&opening(&run, phase_of(&before), effective_name(&during)))?;
+    let before = before.or_else(|| during.clone());
+    let state = before.as_ref().zip(during.as_ref());
+    screen.say(&opening(&run, state.map(|(was, is)| (phase_of(was), effective_name(is)))))?;
     let (progress, log_offset) = match origin {
         Origin::Acted { told, log_offset } => (told, log_offset),
         Origin::Submitted | Origin::Watched => (Progress::default(), 0),
@@ -172,8 +192,11 @@ pub async fn accompany(
     let paint = screen.paint();
     screen.say(&closing(&run, &Clock::system(), paint))?;
     // The run has ended and was told; a server that dies now takes nothing away from that.
-    if let (false, Ok(after)) = (long_over, fetch(client, &run.machine_id).await) {
-        screen.say(&aftermath(&Passage { before: &before, during: &during, after: &after }))?;
+    let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
+    if let Some((before, during)) = passed
+        && let Ok(Some(after)) = fetch_of(client, &run).await
+    {
+        screen.say(&aftermath(&Passage { before, during, after: &after }))?;
     }
     screen.say(&format!("Operation: {} ({})", one_line(&run.run_id), path(&run)))?;
     show(client, screen, view, &run).await?;
@@ -233,7 +256,7 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
         let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
         let mut row: Vec<Cell> = vec![
             (&operation.operation_id).into(),
-            (&operation.machine_id).into(),
+            target_name(&operation.machine_id, &operation.target_id).into(),
             type_name(operation).into(),
             Cell::toned(phase_name(operation), tone),
             (&operation.current_step).into(),

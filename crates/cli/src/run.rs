@@ -8,8 +8,11 @@ use crate::exit::{Exit, Failure};
 use crate::follow::boxes::{error_lines, verdict};
 use crate::follow::log_end;
 use crate::follow::progress::Progress;
-use crate::machine::fetch;
-use crate::operation::{Errand, Goal, Origin, View, accompany, as_run, request_id, see_through};
+use crate::machine::{fetch, fetch_of};
+use crate::operation::{
+    Errand, Goal, Origin, View, accompany, as_run, request_id, see_through, target_name,
+    target_noun,
+};
 use crate::output::Screen;
 use crate::table::{Cell, Paint, Table, Tone, pairs};
 use crate::time::Clock;
@@ -72,7 +75,7 @@ pub async fn run(
     }
 }
 
-async fn fetch_run(client: &Client, run_id: &str) -> Result<Run, Failure> {
+pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run, Failure> {
     client.call(client.runs().get_run(GetRunRequest { run_id: run_id.to_string() })).await
 }
 
@@ -167,7 +170,7 @@ async fn act_on(
     let mut origin = Origin::Acted { told: Progress::default(), log_offset: 0 };
     if action.wait.waits() {
         let run = fetch_run(client, action.run_id).await?;
-        before = Some(fetch(client, &run.machine_id).await?);
+        before = fetch_of(client, &run).await?;
         origin = Origin::Acted {
             told: Progress::after(&run),
             log_offset: log_end(client, action.run_id).await?,
@@ -187,7 +190,7 @@ async fn remake(
     let mut before = None;
     if args.submit.wait.waits() {
         let old = fetch_run(client, &args.run_id).await?;
-        before = Some(fetch(client, &old.machine_id).await?);
+        before = fetch_of(client, &old).await?;
     }
     let request_id = request_id(screen, args.submit.request_id.as_ref())?;
     let run = ask(args.run_id.clone(), request_id, args.reason.clone()).await?;
@@ -231,7 +234,7 @@ fn table(runs: &[Run], wide: bool, clock: &Clock) -> Table {
         let (tone, _) = verdict(run.phase());
         let mut row: Vec<Cell> = vec![
             (&run.run_id).into(),
-            (&run.machine_id).into(),
+            target_name(&run.machine_id, &run.target_id).into(),
             (&run.r#type).into(),
             (&run.plan_id).into(),
             Cell::toned(workflow_name(run), tone),
@@ -261,7 +264,8 @@ pub fn describe(run: &Run, clock: &Clock) -> String {
     params.sort();
     let mut facts = vec![
         ("Operation:", run.run_id.clone()),
-        ("Machine:", run.machine_id.clone()),
+        (target_noun(&run.target_kind), target_name(&run.machine_id, &run.target_id).into()),
+        ("Part of:", run.part_of.clone()),
         ("Type:", run.r#type.clone()),
         ("Plan:", run.plan_id.clone()),
         ("Phase:", run.phase().as_str_name().into()),

@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::follow::LOST;
 use crate::follow::boxes::verdict;
 use crate::follow::feed::{self, News, OperationEvents, Patience, RunEvents, Source};
-use crate::operation::{phase_name, type_name};
+use crate::operation::{phase_name, target_name, type_name};
 use crate::output::Screen;
 use crate::run::workflow_name;
 use crate::table::{Paint, Tone};
@@ -91,7 +91,7 @@ fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
-        one_line(&operation.machine_id),
+        one_line(target_name(&operation.machine_id, &operation.target_id)),
         one_line(&operation.operation_id),
         type_name(&operation),
         paint.apply(tone, phase_name(&operation)),
@@ -109,7 +109,7 @@ fn run_line(event: &RunEvent, clock: &Clock, paint: Paint) -> String {
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
-        one_line(&run.machine_id),
+        one_line(target_name(&run.machine_id, &run.target_id)),
         one_line(&run.run_id),
         one_line(&run.r#type),
         paint.apply(tone, workflow_name(&run)),

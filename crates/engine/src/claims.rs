@@ -3,8 +3,11 @@
 //! A machine, a switch and a power shelf each name the run that works on them or has claimed them. A run on a rack claims every device
 //! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
 
-use model::condition::Evidence;
+use crate::hosts;
+use model::condition::{ConditionType, Evidence};
+use model::device::power_left;
 use model::effect::{Effect, Facts};
+use model::host::Host;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
 use model::machine::Machine;
@@ -26,13 +29,20 @@ pub(crate) async fn start_run(
     own: Option<&SubjectId>,
     event: &NewEvent,
 ) -> Result<Run> {
-    let run = new_run(new, event.at);
-    hold(tx, &run, own, event).await?;
+    let mut run = new_run(new, event.at);
+    // A part works under the claim of the whole.
+    if run.spec.part_of.is_none() {
+        hold(tx, &run, own, event).await?;
+        // After everything that was done to it, whatever the clocks of other replicas said then.
+        let newest = tx.newest_run_at(std::slice::from_ref(&run.spec.target)).await?;
+        run.spec.created_at = event.at.max(newest + Timestamp::TICK);
+    }
     tx.insert_run(&run, birth, event)?;
     Ok(run)
 }
 
-fn new_run(new: NewRun, at: Timestamp) -> Run {
+/// A run as it was decided on, with nothing done.
+pub(crate) fn new_run(new: NewRun, at: Timestamp) -> Run {
     let progress = Progress::fresh(&new.steps);
     let plan_id = format!("lifecycle-{}", new.run_type.as_str().to_lowercase().replace('_', "-"));
     let spec = RunSpec {
@@ -56,26 +66,49 @@ fn new_run(new: NewRun, at: Timestamp) -> Run {
     Run { spec, progress, version: 1 }
 }
 
-/// Claims what a run holds, all or nothing. A part works under the claim of the whole.
+/// Claims what a run holds, all or nothing.
 pub(crate) async fn hold(
     tx: &mut Tx,
     run: &Run,
     own: Option<&SubjectId>,
     event: &NewEvent,
 ) -> Result<()> {
-    if run.spec.part_of.is_some() {
-        return Ok(());
-    }
     let mut targets = vec![run.spec.target.clone()];
     targets.extend(run.spec.claims.iter().cloned());
     targets.sort();
     for target in targets {
-        let is_own = own.is_some_and(|own| own.id == target.id);
-        if !is_own {
+        if !own.is_some_and(|own| is_record_of(own, &target)) {
             name_holder(tx, &target, &run.spec.id, event).await?;
         }
     }
     Ok(())
+}
+
+/// Whether the record is the device itself. A host is not its machine: it has the same id, and no device of its own.
+fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
+    let kind = match record.kind {
+        SubjectKind::Rack => Some(TargetKind::Rack),
+        SubjectKind::Switch => Some(TargetKind::Switch),
+        SubjectKind::PowerShelf => Some(TargetKind::PowerShelf),
+        SubjectKind::Host => None,
+    };
+    kind == Some(target.kind) && record.id == target.id
+}
+
+/// Whether the whole that a run is a part of holds its device for it. The device stays locked until the transaction ends.
+pub(crate) async fn is_held_by_whole(tx: &mut Tx, run: &Run) -> Result<bool> {
+    let Some(whole) = &run.spec.part_of else { return Ok(false) };
+    Ok(holder_of(tx, &run.spec.target).await?.as_ref() == Some(whole))
+}
+
+/// Who holds a device, which stays locked until the transaction ends.
+async fn holder_of(tx: &mut Tx, target: &TargetId) -> Result<Option<RunId>> {
+    Ok(match lock(tx, target).await? {
+        Held::Nothing => None,
+        Held::Machine(machine) => machine.active_run,
+        Held::Switch(switch) => switch.head.active_run,
+        Held::PowerShelf(shelf) => shelf.head.active_run,
+    })
 }
 
 async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEvent) -> Result<()> {
@@ -86,7 +119,15 @@ async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEven
             let found = tx.machine_locked(&id).await?;
             let mut machine = found.ok_or_else(|| unknown(target))?;
             free_for(target, machine.active_run.as_ref(), by)?;
+            if machine.active_run.as_ref() == Some(by) {
+                return Ok(());
+            }
             machine.active_run = Some(by.clone());
+            if machine.is(ConditionType::OperationCanceled) {
+                let reason = format!("Started:{by}");
+                let seen = Evidence::new(ConditionType::OperationCanceled, false, reason);
+                machine.learn(&[seen], event.at);
+            }
             tx.update_machine(&mut machine, &event)
         }
         TargetKind::Switch => name_on_record::<Switch>(tx, target, by, &event).await,
@@ -105,6 +146,9 @@ async fn name_on_record<R: Lifecycle>(
     let found = tx.record_locked::<R>(&target.id).await?;
     let mut record = found.ok_or_else(|| unknown(target))?;
     free_for(target, record.head().active_run.as_ref(), by)?;
+    if record.head().active_run.as_ref() == Some(by) {
+        return Ok(());
+    }
     record.head_mut().active_run = Some(by.clone());
     tx.tell_record(&mut record, event)
 }
@@ -130,10 +174,11 @@ pub(crate) fn unknown(target: &TargetId) -> Refusal {
     Refusal::not_found(target.kind.noun(), target, target.kind.list())
 }
 
-/// Asks a run to stop, as an operator would. One that has ended already is left as it is.
-pub(crate) async fn cancel_run(
+/// Asks a run to stop, canceled or frozen, as an operator would. One that has ended already is left as it is.
+pub(crate) async fn halt_run(
     tx: &mut Tx,
     id: &RunId,
+    action: Action,
     reason: &str,
     event: &NewEvent,
 ) -> Result<()> {
@@ -143,8 +188,8 @@ pub(crate) async fn cancel_run(
         return Ok(());
     }
     let who = Who { by: event.actor.clone(), reason: reason.into() };
-    match act(&run, Action::Cancel, &who, event.at)? {
-        Acted::Already => tx.wake(&id.object(), event.at),
+    match act(&run, action, &who, event.at)? {
+        Acted::Already => Ok(()),
         Acted::Told(progress, note)
         | Acted::Changed(progress, note)
         | Acted::Reopened(progress, note) => {
@@ -157,12 +202,39 @@ pub(crate) async fn cancel_run(
     }
 }
 
-/// What a run acts on, read and locked before the run's own row: the same order everywhere, so that nobody waits in a ring.
+/// A device, read and locked before the run's own row: the same order everywhere, so that nobody waits in a ring.
 pub(crate) enum Held {
     Nothing,
     Machine(Box<Machine>),
     Switch(Box<Switch>),
     PowerShelf(Box<PowerShelf>),
+}
+
+async fn lock(tx: &mut Tx, target: &TargetId) -> Result<Held> {
+    let id = target.id.as_str();
+    let found = match target.kind {
+        TargetKind::Machine => {
+            let machine = tx.machine_locked(&MachineId::trusted(id)).await?;
+            machine.map(|one| Held::Machine(Box::new(one)))
+        }
+        TargetKind::Switch => {
+            tx.record_locked::<Switch>(id).await?.map(|one| Held::Switch(Box::new(one)))
+        }
+        TargetKind::PowerShelf => {
+            tx.record_locked::<PowerShelf>(id).await?.map(|one| Held::PowerShelf(Box::new(one)))
+        }
+        // Nobody holds a rack as a whole.
+        TargetKind::Rack => None,
+    };
+    Ok(found.unwrap_or(Held::Nothing))
+}
+
+/// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that from then on.
+pub(crate) struct Locked {
+    target: Held,
+    /// What is known of a machine's firmware, where that changes too.
+    host: Option<Box<Host>>,
+    claims: Vec<(Held, Option<RunId>)>,
 }
 
 /// What a commit of a run means for what it acts on.
@@ -178,34 +250,43 @@ impl Aftermath<'_> {
         self.run.ended() || !self.evidence.is_empty() || self.facts.is_some()
     }
 
-    /// Reads and locks what the commit will change.
-    pub async fn load(&self, tx: &mut Tx) -> Result<Held> {
-        if !self.matters() {
-            return Ok(Held::Nothing);
-        }
-        let target = &self.run.spec.target;
-        let loaded = match target.kind {
-            TargetKind::Machine => {
-                let id = MachineId::trusted(&target.id);
-                tx.machine_locked(&id).await?.map(|one| Held::Machine(Box::new(one)))
-            }
-            TargetKind::Switch => {
-                tx.record_locked::<Switch>(&target.id).await?.map(|one| Held::Switch(Box::new(one)))
-            }
-            TargetKind::PowerShelf => tx
-                .record_locked::<PowerShelf>(&target.id)
-                .await?
-                .map(|one| Held::PowerShelf(Box::new(one))),
-            TargetKind::Rack => None,
+    /// Reads and locks what the commit will change, always in the same order.
+    pub async fn load(&self, tx: &mut Tx) -> Result<Locked> {
+        let spec = &self.run.spec;
+        // A host comes before its machine, as in its own turn.
+        let host = match (self.facts, spec.target.machine()) {
+            (Some(_), Some(id)) => tx.record_locked::<Host>(id.as_str()).await?.map(Box::new),
+            (Some(_), None) | (None, _) => None,
         };
-        Ok(loaded.unwrap_or(Held::Nothing))
+        let target = match self.matters() {
+            true => lock(tx, &spec.target).await?,
+            false => Held::Nothing,
+        };
+        let mut claims = Vec::new();
+        if self.run.ended() && !spec.claims.is_empty() {
+            let mut targets = spec.claims.clone();
+            targets.sort();
+            for target in &targets {
+                claims.push((target.key(), lock(tx, target).await?));
+            }
+            // A part that is still at work there holds its device by itself from now on.
+            let mut at_work = tx.active_runs_on(&targets).await?;
+            let with_next = |(key, held): (String, Held)| (held, at_work.remove(&key));
+            let claims = claims.into_iter().map(with_next).collect();
+            return Ok(Locked { target, host, claims });
+        }
+        Ok(Locked { target, host, claims: Vec::new() })
     }
 
     /// Writes what it means, and wakes who waits for the run.
-    pub async fn write(&self, tx: &mut Tx, held: Held) -> Result<()> {
-        match held {
+    pub async fn write(&self, tx: &mut Tx, locked: Locked) -> Result<()> {
+        match locked.target {
             Held::Nothing => {}
             Held::Machine(mut machine) => {
+                if let Some(facts) = self.facts {
+                    let host = locked.host.map(|host| *host);
+                    hosts::learn(tx, &machine.id, host, facts, self.event).await?;
+                }
                 let before = machine.clone();
                 apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
                 if machine != before {
@@ -215,10 +296,8 @@ impl Aftermath<'_> {
             Held::Switch(switch) => self.learn(tx, *switch)?,
             Held::PowerShelf(shelf) => self.learn(tx, *shelf)?,
         }
-        if self.run.ended() {
-            for target in &self.run.spec.claims {
-                self.release(tx, target).await?;
-            }
+        for (held, next) in locked.claims {
+            self.release(tx, held, next)?;
         }
         self.report(tx)
     }
@@ -228,33 +307,31 @@ impl Aftermath<'_> {
         if let Some(facts) = self.facts {
             record.learn(facts);
         }
+        if let Some(power) = power_left(self.run) {
+            record.learn(&Facts { power: Some(power), ..Facts::default() });
+        }
         if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
             record.head_mut().active_run = None;
         }
         if record == before { Ok(()) } else { tx.tell_record(&mut record, self.event) }
     }
 
-    /// Lets go of a device that this run had claimed. A part that is still at work there holds it by itself from now on.
-    async fn release(&self, tx: &mut Tx, target: &TargetId) -> Result<()> {
+    /// Lets go of a device that this run had claimed.
+    fn release(&self, tx: &mut Tx, held: Held, next: Option<RunId>) -> Result<()> {
         let id = &self.run.spec.id;
-        let next = tx.active_run_on(target).await?.filter(|other| other != id);
         let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };
-        match target.kind {
-            TargetKind::Machine => {
-                let machine = MachineId::trusted(&target.id);
-                if let Some(mut machine) = tx.machine_locked(&machine).await?
-                    && machine.active_run.as_ref() == Some(id)
-                {
-                    machine.active_run = next;
-                    tx.update_machine(&mut machine, &event)?;
-                }
-                Ok(())
+        match held {
+            Held::Nothing => Ok(()),
+            Held::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
+                machine.active_run = next;
+                tx.update_machine(&mut machine, &event)?;
+                // It may wait for what will not come any more.
+                let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());
+                tx.wake(&ObjectId::trusted(host.key()), event.at)
             }
-            TargetKind::Switch => release_record::<Switch>(tx, target, id, next, &event).await,
-            TargetKind::PowerShelf => {
-                release_record::<PowerShelf>(tx, target, id, next, &event).await
-            }
-            TargetKind::Rack => Ok(()),
+            Held::Machine(_) => Ok(()),
+            Held::Switch(switch) => release_record(tx, *switch, id, next, &event),
+            Held::PowerShelf(shelf) => release_record(tx, *shelf, id, next, &event),
         }
     }
 
@@ -273,8 +350,12 @@ impl Aftermath<'_> {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
             tx.wake(&ObjectId::trusted(host.key()), at)?;
         }
+        // The whole tells of its parts; one that outlives the whole, because it was stopped, tells of itself.
+        let heard = spec.part_of.is_none() || self.run.progress.halt.is_some();
         match &spec.reports_to {
-            Some(subject) if self.run.ended() || spec.target.kind == TargetKind::Rack => {
+            Some(subject)
+                if (self.run.ended() && heard) || spec.target.kind == TargetKind::Rack =>
+            {
                 tx.wake(&ObjectId::trusted(subject.key()), at)
             }
             Some(_) | None => Ok(()),
@@ -282,20 +363,18 @@ impl Aftermath<'_> {
     }
 }
 
-async fn release_record<R: Lifecycle>(
+fn release_record<R: Lifecycle>(
     tx: &mut Tx,
-    target: &TargetId,
+    mut record: R,
     by: &RunId,
     next: Option<RunId>,
     event: &NewEvent,
 ) -> Result<()> {
-    if let Some(mut record) = tx.record_locked::<R>(&target.id).await?
-        && record.head().active_run.as_ref() == Some(by)
-    {
-        record.head_mut().active_run = next;
-        tx.tell_record(&mut record, event)?;
+    if record.head().active_run.as_ref() != Some(by) {
+        return Ok(());
     }
-    Ok(())
+    record.head_mut().active_run = next;
+    tx.tell_record(&mut record, event)
 }
 
 /// The group that a step sends to work, where it does.

@@ -1,62 +1,70 @@
 //! Conducting: the step of a run on a rack that sends its devices to work, each in a run of its own.
 //!
 //! The parts are named by the key of the attempt that sends them, so who comes after a crash finds what was begun and begins the rest.
-//! A part begins in a transaction that looks whether the whole still wants it: who has lost the claim, or was told to stop, begins
-//! nothing. What an earlier attempt has brought to its end is not done again.
+//! A part begins in a transaction that holds the whole and looks whether it still wants it: who has lost the claim, or was told to
+//! stop, begins nothing. What an earlier attempt has brought to its end is not done again. The step ends when no part is at work.
+
+mod standing;
+
+pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
 
 use crate::Engine;
-use crate::claims::{cancel_run, start_run};
+use crate::claims::{busy, halt_run, start_run};
 use futures_util::stream::{self, StreamExt};
-use model::effect::{Answer, Group, Key, Order, Outcome, Part, Verb};
+use model::effect::{Answer, Group, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
 use model::here;
 use model::id::RunId;
-use model::lifecycle::{NewRun, Waited, waited};
-use model::run::Run;
+use model::lifecycle::NewRun;
+use model::run::act::Action;
+use model::run::{HaltKind, Run};
+use model::target::TargetId;
 use model::time::Timestamp;
 use providers::{Journal, Target};
-use std::collections::BTreeMap;
+use standing::{
+    Standing, Standings, Told, all_done, counted, failure, read_parts, some_of, to_begin,
+};
+use std::sync::Arc;
 use std::time::Duration;
-use store::{Birth, Cause, NewEvent, Result, Signal, StoreError, Tx, Work};
-use tokio::sync::broadcast::error::RecvError;
+use store::{Birth, Cause, NewEvent, Result, StoreError, Tx, Work};
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// How long to trust that a signal would have come.
 const POLL: Duration = Duration::from_secs(2);
+/// How long to wait when somebody else wrote first, or the database does not answer. Whoever waits for it has a deadline.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long a stop waits for its parts to end before it says which are still at work. Less than a look may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// How many devices are looked at at once.
 const LOOKS_AT_ONCE: usize = 16;
-/// How many devices a sentence names; the others are counted.
-const MAX_NAMED: usize = 4;
 
 /// The whole, as the worker that conducts it holds it.
-#[derive(Clone)]
 pub(crate) struct Whole {
     pub run: Run,
     pub epoch: i64,
+    pub group: Group,
+    /// Somebody woke the whole: a part has ended, most likely.
+    pub stirred: Notify,
 }
-
-/// How one part stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Standing {
-    NotBegun,
-    Going(RunId),
-    Done(String),
-    Failed { run: RunId, said: String },
-}
-
-type Standings = Vec<(Part, Standing)>;
 
 impl Engine {
     pub(crate) async fn conduct(
         &self,
-        whole: &Whole,
+        whole: &Arc<Whole>,
         order: &Order,
-        group: &Group,
         journal: &Journal,
     ) -> std::result::Result<Answer, Fault> {
         match order.verb {
-            Verb::Perform | Verb::Follow => self.see_through(whole, order, group, journal).await,
+            Verb::Perform if !whole.group.unless.is_empty() => {
+                match self.already(whole, order, journal).await? {
+                    Some(outcome) => Ok(Answer::Done(outcome)),
+                    None => self.see_through(whole, order, journal).await,
+                }
+            }
+            Verb::Perform | Verb::Follow => self.see_through(whole, order, journal).await,
             Verb::Inquire => {
-                let parts = self.standings(whole, order, group).await?;
+                let parts = self.standings(whole, &order.key).await.map_err(unread)?;
                 let begun = parts.iter().any(|(_, one)| *one != Standing::NotBegun);
                 Ok(match (begun, all_done(&parts)) {
                     (_, Some(outcome)) => Answer::Done(outcome),
@@ -64,45 +72,40 @@ impl Engine {
                     (false, None) => Answer::NeverStarted,
                 })
             }
-            Verb::Observe => self.observe_parts(order, group, journal).await,
-            Verb::Stop => {
-                let work = StopParts {
-                    whole: whole.clone(),
-                    key: order.key.clone(),
-                    group: group.clone(),
-                    now: self.now(),
-                };
-                let parts = self.store().write(work).await.map_err(lost)?;
-                Ok(all_done(&parts).map_or(Answer::Stopped, Answer::Done))
-            }
+            Verb::Observe => self.observe_parts(order, &whole.group, journal).await,
+            Verb::Stop => self.stop_parts(whole, &order.key).await,
         }
     }
 
-    /// Begins what is to begin, and waits until all parts have ended, or those that were begun when one failed.
+    /// Begins what is to begin, and waits until all parts have ended, or those that were begun when one failed. The step's own
+    /// deadline ends it.
     async fn see_through(
         &self,
-        whole: &Whole,
+        whole: &Arc<Whole>,
         order: &Order,
-        group: &Group,
         journal: &Journal,
     ) -> std::result::Result<Answer, Fault> {
-        let mut signals = self.store().bus().listen();
-        let mut told: BTreeMap<String, Standing> = BTreeMap::new();
+        // Who only waits for others must not keep them from being taken up.
+        let _waits = self.waits_for_others();
+        let mut told = Told::default();
         loop {
-            let work = BeginParts {
-                whole: whole.clone(),
-                key: order.key.clone(),
-                group: group.clone(),
-                chance: self.chance(),
-                now: self.now(),
+            let parts = match self.begin_parts(whole, &order.key).await {
+                Ok(Some(parts)) => parts,
+                Ok(None) => {
+                    let said = "the operation is in other hands, or is to stop";
+                    return Err(Fault::new(Code::AnswerLost, said));
+                }
+                // Somebody else wrote first, or nobody can write now: look again.
+                Err(StoreError::Conflict | StoreError::Unavailable(_)) => {
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+                // What was begun goes on whatever cannot be read here.
+                Err(error @ (StoreError::Refused(_) | StoreError::Corrupt(_))) => {
+                    return Err(Fault::new(Code::AnswerLost, error.to_string()));
+                }
             };
-            let parts = match self.store().write(work).await {
-                Ok(parts) => parts,
-                // Somebody else wrote first: look again.
-                Err(StoreError::Conflict) => continue,
-                Err(error) => return Err(lost(error)),
-            };
-            tell(&parts, &mut told, journal).await;
+            told.tell(&parts, journal).await;
             if let Some(outcome) = all_done(&parts) {
                 return Ok(Answer::Done(outcome));
             }
@@ -110,29 +113,78 @@ impl Engine {
             if let (false, Some(fault)) = (going, failure(&parts)) {
                 return Err(fault);
             }
-            let mine = whole.run.spec.id.object();
-            let heard = async {
-                loop {
-                    match signals.recv().await {
-                        Ok(Signal::Wake(id)) if id == mine => return,
-                        Ok(_) => {}
-                        Err(RecvError::Lagged(_) | RecvError::Closed) => return,
-                    }
-                }
-            };
             // A lost signal costs a little time, never the work.
-            let _ = tokio::time::timeout(POLL, heard).await;
+            let _ = tokio::time::timeout(POLL, whole.stirred.notified()).await;
         }
     }
 
-    async fn standings(
+    /// Whether all that the group is for holds already, and nothing of it was begun.
+    async fn already(
         &self,
-        whole: &Whole,
+        whole: &Arc<Whole>,
         order: &Order,
-        group: &Group,
-    ) -> std::result::Result<Standings, Fault> {
-        let (whole, key, group) = (whole.clone(), order.key.clone(), group.clone());
-        self.store().read(ReadParts { whole, key, group }).await.map_err(lost)
+        journal: &Journal,
+    ) -> std::result::Result<Option<Outcome>, Fault> {
+        let parts = self.standings(whole, &order.key).await.map_err(unread)?;
+        if parts.iter().any(|(_, one)| *one != Standing::NotBegun) {
+            return Ok(None);
+        }
+        let group = &whole.group;
+        let wanted = Group { parts: group.unless.clone(), ..group.clone() };
+        match self.observe_parts(order, &wanted, journal).await? {
+            Answer::Done(outcome) => {
+                let said = format!("already so, and nothing was touched: {}", outcome.said);
+                journal.line(said.clone()).await;
+                Ok(Some(Outcome { said, ..outcome }))
+            }
+            Answer::Differs(seen) => {
+                journal.line(format!("to be done: {seen}")).await;
+                Ok(None)
+            }
+            Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped => {
+                Ok(None)
+            }
+        }
+    }
+
+    /// How the parts stand, after as many have been begun as may be at work. None: the whole does not want them any more.
+    async fn begin_parts(&self, whole: &Arc<Whole>, key: &Key) -> Result<Option<Standings>> {
+        let parts = self.standings(whole, key).await?;
+        if to_begin(&parts, &whole.group) == 0 {
+            return Ok(Some(parts));
+        }
+        let (whole, key) = (Arc::clone(whole), key.clone());
+        self.store().write(BeginParts { whole, key, chance: self.chance(), now: self.now() }).await
+    }
+
+    async fn standings(&self, whole: &Arc<Whole>, key: &Key) -> Result<Standings> {
+        self.store().scan(ReadParts { whole: Arc::clone(whole), key: key.clone() }).await
+    }
+
+    /// Asks every part that is at work to stop, and waits until they have: what has stopped may be taken by others.
+    async fn stop_parts(
+        &self,
+        whole: &Arc<Whole>,
+        key: &Key,
+    ) -> std::result::Result<Answer, Fault> {
+        let patience = Instant::now() + STOP_PATIENCE;
+        loop {
+            let work = || StopParts { whole: Arc::clone(whole), key: key.clone(), now: self.now() };
+            let parts = self.racing(|| self.store().write(work())).await.map_err(unread)?;
+            let going = parts.iter().filter_map(|(part, one)| match one {
+                Standing::Going(run) => Some(format!("{} ({run})", part.target)),
+                Standing::NotBegun | Standing::Done(_) | Standing::Failed { .. } => None,
+            });
+            let going: Vec<String> = going.collect();
+            if going.is_empty() {
+                return Ok(all_done(&parts).map_or(Answer::Stopped, Answer::Done));
+            }
+            let woken = tokio::time::timeout(POLL, whole.stirred.notified()).await;
+            if woken.is_err() && Instant::now() > patience {
+                let said = format!("still stopping: {}", some_of(&going));
+                return Err(Fault::new(Code::EffectFailed, said));
+            }
+        }
     }
 
     /// Asks every device whether what is wanted of it holds already.
@@ -162,7 +214,9 @@ impl Engine {
             match seen {
                 Ok(Answer::Done(_)) => {}
                 Ok(Answer::Differs(said)) => wrong.push(format!("{target}: {said}")),
-                Ok(_) => wrong.push(format!("{target}: it cannot be seen")),
+                Ok(
+                    Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped,
+                ) => wrong.push(format!("{target}: it cannot be seen")),
                 Err(fault) => return Err(fault),
             }
         }
@@ -192,154 +246,54 @@ pub(crate) fn no_provider(name: &str) -> Fault {
     Fault::new(Code::ProviderMissing, format!("this server has no provider {name:?}"))
 }
 
-fn lost(error: StoreError) -> Fault {
-    match error {
-        StoreError::Refused(refusal) => Fault::new(Code::EffectFailed, refusal.said),
-        error => Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}")),
-    }
-}
-
-/// Writes into the log what has changed since the last look.
-async fn tell(parts: &Standings, told: &mut BTreeMap<String, Standing>, journal: &Journal) {
-    for (part, standing) in parts {
-        let key = part.target.key();
-        if told.get(&key) == Some(standing) {
-            continue;
-        }
-        let device = &part.target;
-        match standing {
-            Standing::NotBegun => {}
-            Standing::Going(run) => journal.line(format!("{device}: {run} begun")).await,
-            Standing::Done(said) => journal.line(format!("{device}: {said}")).await,
-            Standing::Failed { run, said } => {
-                journal.line(format!("{device}: {run} failed: {said}")).await;
-            }
-        }
-        told.insert(key, standing.clone());
-    }
-}
-
-/// The outcome, once every part has reached its end.
-fn all_done(parts: &Standings) -> Option<Outcome> {
-    let done = |(_, standing): &(Part, Standing)| match standing {
-        Standing::Done(said) => Some(said.clone()),
-        Standing::NotBegun | Standing::Going(_) | Standing::Failed { .. } => None,
-    };
-    let said: Vec<String> = parts.iter().map(done).collect::<Option<_>>()?;
-    let already = said.iter().filter(|one| one.contains("already")).count();
-    let how = match already {
-        0 => String::new(),
-        count => format!(", {count} of them already were as wanted"),
-    };
-    Some(Outcome { said: format!("{} done{how}", counted(parts.len())), ..Outcome::default() })
-}
-
-/// What failed: the device, what was said, and what was left alone.
-fn failure(parts: &Standings) -> Option<Fault> {
-    let failed: Vec<String> = parts
-        .iter()
-        .filter_map(|(part, standing)| match standing {
-            Standing::Failed { run, said } => Some(format!("{} ({run}): {said}", part.target)),
-            Standing::NotBegun | Standing::Going(_) | Standing::Done(_) => None,
-        })
-        .collect();
-    let left = parts.iter().filter(|(_, one)| *one == Standing::NotBegun).count();
-    let done = parts.iter().filter(|(_, one)| matches!(one, Standing::Done(_))).count();
-    let rest = match left {
-        0 => String::new(),
-        left => format!("; {} left alone", counted(left)),
-    };
-    (!failed.is_empty()).then(|| {
-        let said = format!("{}; {} done{rest}", some_of(&failed), counted(done));
-        Fault::new(Code::PartFailed, said)
-    })
-}
-
-fn some_of(all: &[String]) -> String {
-    let named = all.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join("; ");
-    match all.len().saturating_sub(MAX_NAMED) {
-        0 => named,
-        more => format!("{named}; and {more} more"),
-    }
-}
-
-fn counted(count: usize) -> String {
-    if count == 1 { "1 device".into() } else { format!("{count} devices") }
-}
-
-/// How the parts of a group stand: the newest run of each, whichever attempt began it. What failed under an earlier attempt is to
-/// begin anew under this one.
-async fn read_parts(tx: &mut Tx, key: &Key, group: &Group) -> Result<Standings> {
-    let targets: Vec<String> = group.parts.iter().map(|part| part.target.key()).collect();
-    let mut known: BTreeMap<String, Standing> = BTreeMap::new();
-    for (index, key) in key.attempts().iter().enumerate() {
-        let earlier = index > 0;
-        for run in tx.runs_of_request(&targets, key.as_str()).await? {
-            let standing = standing(&run);
-            let stale = earlier && matches!(standing, Standing::Failed { .. });
-            if !stale {
-                known.entry(run.spec.target.key()).or_insert(standing);
-            }
-        }
-    }
-    let of = |part: &Part| known.remove(&part.target.key()).unwrap_or(Standing::NotBegun);
-    let standings = group.parts.iter().map(of).collect::<Vec<_>>();
-    Ok(group.parts.iter().cloned().zip(standings).collect())
-}
-
-fn standing(run: &Run) -> Standing {
-    match waited(run) {
-        Waited::Going => Standing::Going(run.spec.id.clone()),
-        Waited::Done => {
-            let last = run.progress.steps.iter().rev().find(|step| !step.undo);
-            Standing::Done(last.map(|step| step.message.clone()).unwrap_or_default())
-        }
-        Waited::Failed(trouble) => {
-            Standing::Failed { run: run.spec.id.clone(), said: trouble.said }
-        }
-    }
+/// A look that failed says nothing about the parts.
+fn unread(error: StoreError) -> Fault {
+    Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }
 
 struct ReadParts {
-    whole: Whole,
+    whole: Arc<Whole>,
     key: Key,
-    group: Group,
 }
 
 impl Work for ReadParts {
     type Out = Standings;
 
     async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        // A part that was begun under a claim that is lost since is seen all the same.
-        let _ = &self.whole;
-        read_parts(tx, &self.key, &self.group).await
+        read_parts(tx, &self.key, &self.whole.group).await
     }
 }
 
 /// Begins as many parts as may be at work, unless one has failed or the whole is to stop.
 struct BeginParts {
-    whole: Whole,
+    whole: Arc<Whole>,
     key: Key,
-    group: Group,
     chance: u64,
     now: Timestamp,
 }
 
 impl Work for BeginParts {
-    type Out = Standings;
+    type Out = Option<Standings>;
 
-    async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        let mut parts = read_parts(tx, &self.key, &self.group).await?;
-        if parts.iter().any(|(_, one)| matches!(one, Standing::Failed { .. })) {
-            return Ok(parts);
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Standings>> {
+        if !self.is_wanted(tx).await? {
+            return Ok(None);
         }
-        self.check_wanted(tx).await?;
+        let mut parts = read_parts(tx, &self.key, &self.whole.group).await?;
+        let count = to_begin(&parts, &self.whole.group);
+        let next = parts.iter_mut().filter(|(_, one)| *one == Standing::NotBegun).take(count);
+        let next: Vec<_> = next.collect();
+        let targets: Vec<TargetId> = next.iter().map(|(part, _)| part.target.clone()).collect();
+        let taken = tx.active_runs_on(&targets).await?;
+        let at = self.now.max(tx.newest_run_at(&targets).await? + Timestamp::TICK);
         let spec = &self.whole.run.spec;
-        let going = parts.iter().filter(|(_, one)| matches!(one, Standing::Going(_))).count();
-        let room = (self.group.at_once.max(1) as usize).saturating_sub(going);
-        let event = event(self.now, format!("a part of {}", spec.id), &spec.initiator);
-        let to_begin = parts.iter_mut().filter(|(_, one)| *one == Standing::NotBegun).take(room);
-        for (count, (part, standing)) in to_begin.enumerate() {
+        let event = event(at, format!("a part of {}", spec.id), &spec.initiator);
+        for (count, (part, standing)) in next.into_iter().enumerate() {
+            if let Some(holder) = taken.get(&part.target.key()) {
+                let said = busy(&part.target, holder).said;
+                *standing = Standing::Failed { run: holder.clone(), said };
+                continue;
+            }
             let id = RunId::new(self.now, self.chance.wrapping_add((count as u64) << 32));
             let new = NewRun {
                 id: id.clone(),
@@ -356,30 +310,30 @@ impl Work for BeginParts {
             start_run(tx, new, Birth::Due, None, &event).await?;
             *standing = Standing::Going(id);
         }
-        Ok(parts)
+        Ok(Some(parts))
     }
 }
 
 impl BeginParts {
-    /// Nothing begins for a worker that has lost its claim, nor for a whole that is to stop.
-    async fn check_wanted(&self, tx: &mut Tx) -> Result<()> {
-        let held = tx.held(&self.whole.run.spec.id).await?;
-        let wanted = held.is_some_and(|held| {
-            let asked = held.run.open_order().is_some_and(|(key, _)| key == self.key);
-            held.epoch == self.whole.epoch && asked && !held.run.progress.halting()
-        });
-        match wanted {
-            true => Ok(()),
-            false => Err(StoreError::Unavailable("the operation is in other hands".into())),
-        }
+    /// Nothing begins for a worker that has lost its claim, nor for a whole that is to stop. Until the parts are written nobody
+    /// else may claim the whole or tell it anything.
+    async fn is_wanted(&self, tx: &mut Tx) -> Result<bool> {
+        let held = tx.held_locked(&self.whole.run.spec.id).await?;
+        Ok(held.is_some_and(|held| {
+            let asked = held.run.open_order().is_some_and(|(key, verb)| {
+                key == self.key && matches!(verb, Verb::Perform | Verb::Follow)
+            });
+            let mine = held.epoch == self.whole.epoch && held.owner.is_some();
+            mine && asked && !held.run.progress.halting()
+        }))
     }
 }
 
-/// Asks every part that is at work to stop. They end by themselves, and hold their devices until they have.
+/// Asks every part that is at work to stop: frozen when the whole is frozen, canceled otherwise. They end by themselves, and hold
+/// their devices until they have.
 struct StopParts {
-    whole: Whole,
+    whole: Arc<Whole>,
     key: Key,
-    group: Group,
     now: Timestamp,
 }
 
@@ -387,12 +341,16 @@ impl Work for StopParts {
     type Out = Standings;
 
     async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        let parts = read_parts(tx, &self.key, &self.group).await?;
-        let spec = &self.whole.run.spec;
+        let parts = read_parts(tx, &self.key, &self.whole.group).await?;
+        let Run { spec, progress, .. } = &self.whole.run;
+        let action = match progress.halt.as_ref().map(|halt| halt.kind) {
+            Some(HaltKind::Freeze) => Action::MarkManual,
+            Some(HaltKind::Cancel) | None => Action::Cancel,
+        };
         let event = event(self.now, String::new(), "engine");
         for (_, standing) in &parts {
             if let Standing::Going(run) = standing {
-                cancel_run(tx, run, &format!("{} is to stop", spec.id), &event).await?;
+                halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
             }
         }
         Ok(parts)

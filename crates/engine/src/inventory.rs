@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::submit::{event, no_machine};
+use crate::topology::{check_place, moved};
 use model::condition::{ConditionType, Evidence};
 use model::here;
 use model::id::MachineId;
@@ -42,7 +43,7 @@ impl Engine {
         Ok(machine)
     }
 
-    fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
+    pub(crate) fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
         let names = self.providers().names();
         if spec.provider.is_empty()
             && let Some(default) = self.providers().default_name()
@@ -139,17 +140,25 @@ impl Work for Put {
                 self.check_version(&machine)?;
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
+                    let place = (machine.spec.rack.clone(), machine.spec.slot);
                     machine.spec = spec.clone();
                     machine.labels = self.labels.clone();
-                    let event = event("spec or labels changed", here!());
-                    tx.update_machine(&mut machine, &event)?;
+                    if place != (machine.spec.rack.clone(), machine.spec.slot) {
+                        check_place(tx, &machine).await?;
+                    }
+                    tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
+                    let event = event(&format!("{} was moved", machine.id), here!());
+                    moved(tx, place.0.as_ref(), machine.spec.rack.as_ref(), &event).await?;
                 }
                 Ok(machine)
             }
             None if matches!(self.known, Known::OrNew) => {
                 let (id, spec) = (self.id.clone(), self.new_spec.clone());
                 let machine = Machine::new(id, spec, self.labels.clone(), self.now);
+                check_place(tx, &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
+                let event = event(&format!("{} was added", machine.id), here!());
+                moved(tx, None, machine.spec.rack.as_ref(), &event).await?;
                 Ok(machine)
             }
             None => Err(no_machine(&self.id).into()),

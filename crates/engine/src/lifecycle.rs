@@ -3,14 +3,16 @@
 //! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the record, its history, its event, the
 //! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
 
-use crate::Engine;
-use crate::claims::{cancel_run, start_run};
+use crate::claims::{halt_run, start_run};
+use crate::{Engine, Settings, racks, topology};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::run::Note;
+use model::run::act::Action;
 use model::switch::Switch;
 use model::time::Timestamp;
 use std::marker::PhantomData;
@@ -30,6 +32,21 @@ pub(crate) trait Sight: Lifecycle {
         fresh: RunId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Self::Seen>> + Send;
+
+    /// The same under what is set for this server.
+    fn under(seen: Self::Seen, _settings: &Settings) -> Self::Seen {
+        seen
+    }
+
+    /// What else is written when it has become this.
+    fn follow_up(
+        &self,
+        _before: &Self,
+        _tx: &mut Tx,
+        _event: &NewEvent,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
 }
 
 impl Engine {
@@ -44,8 +61,12 @@ impl Engine {
             };
             match moved {
                 Ok(()) => return,
-                Err(StoreError::Conflict) => {}
+                // Somebody else wrote first, or has the record by now.
+                Err(StoreError::Conflict) if self.still_holds(claimed).await => {}
+                Err(StoreError::Conflict) => return,
                 Err(error) => {
+                    metrics::counter!("farrier_unmoved_records_total", "kind" => kind.as_str())
+                        .increment(1);
                     tracing::error!(id = %claimed.id, %error, "a record cannot be moved on; it rests");
                     break;
                 }
@@ -54,15 +75,36 @@ impl Engine {
         self.put_back(claimed.id.clone(), claimed.epoch).await;
     }
 
+    /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next try finds out.
+    async fn still_holds(&self, claimed: &Claimed) -> bool {
+        let Claimed { id, epoch, .. } = claimed.clone();
+        self.store().read(IsHeld { id, epoch }).await.unwrap_or(true)
+    }
+
     async fn advance_one<R: Sight>(&self, claimed: &Claimed) -> Result<()> {
         let advance = Advance::<R> {
             key: claimed.id.clone(),
             claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
             chance: self.chance(),
             now: self.now(),
+            settings: self.settings().clone(),
             kind: PhantomData,
         };
         self.store().write(advance).await
+    }
+}
+
+struct IsHeld {
+    id: ObjectId,
+    epoch: i64,
+}
+
+impl Work for IsHeld {
+    type Out = bool;
+    const SINGLE: bool = true;
+
+    async fn run(&self, tx: &mut Tx) -> Result<bool> {
+        tx.is_held(&self.id, self.epoch).await
     }
 }
 
@@ -71,6 +113,7 @@ struct Advance<R> {
     claim: RecordClaim,
     chance: u64,
     now: Timestamp,
+    settings: Settings,
     kind: PhantomData<fn() -> R>,
 }
 
@@ -85,18 +128,32 @@ impl<R: Sight> Work for Advance<R> {
         };
         for turn in 0..MAX_MOVES {
             let fresh = RunId::new(self.now, self.chance.wrapping_add(turn << 32));
-            let seen = record.see(tx, fresh, self.now).await?;
+            let seen = R::under(record.see(tx, fresh, self.now).await?, &self.settings);
             match record.next(&seen, self.now) {
                 Next::Rest(_) => return tx.settle_record(&record, self.claim, None, self.now),
                 Next::Until(at, _) => {
                     return tx.settle_record(&record, self.claim, Some(at), self.now);
                 }
-                Next::Remove(note) => return tx.remove_record(&record, &self.event(&note)),
+                Next::Remove(note) => {
+                    let event = self.event(&note);
+                    tx.remove_record(&record, &event)?;
+                    return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
+                }
+                // Who lets go of it wakes it.
+                Next::Become(change) if takes_from_another(&record, &change.record) => {
+                    return tx.settle_record(&record, self.claim, None, self.now);
+                }
                 Next::Become(change) => record = self.become_(tx, &record, *change).await?,
             }
         }
         Err(StoreError::Corrupt(format!("{} moves in a circle", self.key)))
     }
+}
+
+/// A lifecycle takes its device from nobody: who holds it lets go of it at its own end.
+fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
+    let holder = &before.head().active_run;
+    holder.is_some() && *holder != after.head().active_run
 }
 
 impl<R: Sight> Advance<R> {
@@ -105,17 +162,25 @@ impl<R: Sight> Advance<R> {
         let event = self.event(&note);
         if record.word() != before.word() {
             record.head_mut().since = self.now;
+            // A rack that waits for its devices hears of what became of them.
+            if let Some(rack) = &record.head().rack {
+                tx.wake(&rack.object(), self.now)?;
+            }
         }
         tx.update_record(&mut record, &event)?;
+        record.follow_up(before, tx, &event).await?;
         let own = record.subject();
         for new in start {
-            start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            let run = start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            if run.spec.run_type == RunType::RackMaintenance {
+                racks::begun(tx, &run.spec.id, true, &event).await?;
+            }
         }
         for id in begin {
-            tx.wake(&id.object(), self.now)?;
+            racks::begun(tx, &id, false, &event).await?;
         }
         for (id, reason) in cancel {
-            cancel_run(tx, &id, &reason, &event).await?;
+            halt_run(tx, &id, Action::Cancel, &reason, &event).await?;
         }
         Ok(record)
     }

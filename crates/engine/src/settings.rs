@@ -3,6 +3,8 @@
 use crate::retention::Retention;
 use model::condition::watched::Rhythm;
 use model::plan::Defaults;
+use model::power_shelf::maintenance::DEFAULT_MAX_IDS;
+use model::rack::maintenance::Limits;
 use model::run::Policy;
 use std::time::Duration;
 
@@ -28,6 +30,12 @@ pub struct Settings {
     /// What is believed of what probes see, and when the parts of a machine are looked at.
     pub rhythm: Rhythm,
     pub retention: Retention,
+    /// How many objects one request may name.
+    pub max_find_by_ids: usize,
+    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    pub host_firmware_upgrade_retry_interval: Duration,
+    /// How long the legs of a rack's maintenance may take.
+    pub racks: Limits,
 }
 
 impl Default for Settings {
@@ -47,6 +55,9 @@ impl Default for Settings {
             probes_at_once: 512,
             rhythm: Rhythm::default(),
             retention: Retention::default(),
+            max_find_by_ids: DEFAULT_MAX_IDS,
+            host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
+            racks: Limits::default(),
         }
     }
 }

@@ -2,10 +2,11 @@
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
 use crate::Engine;
-use crate::claims::hold;
+use crate::claims::{hold, is_held_by_whole};
+use crate::racks::reopen;
 use model::effect::Effect;
 use model::here;
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::admit_by;
 use model::plan::{
@@ -14,8 +15,8 @@ use model::plan::{
 };
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
-use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
-use model::target::TargetId;
+use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Providers;
 use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
@@ -66,6 +67,11 @@ impl Engine {
         who: Who,
     ) -> Result<Started> {
         let parent = self.run(&parent).await?;
+        if let Some(rack) = parent.spec.target.rack() {
+            let started = self.rack_again(rack, &parent, (how, request_id), who).await?;
+            let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
+            return Ok(Started { run, new: started.new });
+        }
         let machine_id = on_machine(&parent)?;
         let work = || StartRun {
             start: Start {
@@ -381,8 +387,13 @@ impl Work for Act {
         let mut run = held.run;
         match act(&run, self.action, &self.who, self.now)? {
             Acted::Already => {
-                if !run.ended() {
-                    tx.wake(&self.id.object(), self.now)?;
+                // What waits for its rack to let it begin is not begun by a look at it.
+                match &run.spec.reports_to {
+                    Some(rack) if run.phase() == RunPhase::Pending => {
+                        tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
+                    }
+                    Some(_) | None if run.ended() => {}
+                    Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
                 Ok(run)
             }
@@ -395,6 +406,9 @@ impl Work for Act {
                 run.progress = progress;
                 let event = event(Cause::Request, &self.who.by, String::new(), note.line, self.now);
                 self.hold_again(tx, &run, &event).await?;
+                if let Some(record) = &run.spec.reports_to {
+                    tx.wake(&ObjectId::trusted(record.key()), self.now)?;
+                }
                 self.write(tx, run, note).await
             }
         }
@@ -402,8 +416,15 @@ impl Work for Act {
 }
 
 impl Act {
-    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free.
+    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free. A part goes on under the
+    /// claim of the whole, and on its own once that is gone.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+        if is_held_by_whole(tx, run).await? {
+            return Ok(());
+        }
+        if let Some(rack) = run.spec.target.rack() {
+            return reopen(tx, &rack, run, event).await;
+        }
         let Some(id) = run.spec.target.machine() else {
             return hold(tx, run, None, event).await;
         };
@@ -422,20 +443,43 @@ impl Act {
         Ok(run)
     }
 
-    /// A run whose machine has since been worked on by another must not go on as if nothing happened.
+    /// A run whose machine has since been worked on by another must not go on as if nothing happened. What counts for a run on a
+    /// rack are the devices that it claims: others may be at work beside it.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
-        let latest = tx.latest_run(&run.spec.target).await?;
-        match latest {
-            Some(latest) if latest.spec.id != run.spec.id => {
-                let said = format!(
-                    "{} has been followed by {} on {}: its steps may no longer fit",
-                    run.spec.id, latest.spec.id, run.spec.target
-                );
-                Err(Refusal::precondition("RUN_SUPERSEDED", said)
-                    .next(format!("farrier run rerun {}", run.spec.id))
-                    .into())
+        let targets = match run.spec.target.kind {
+            TargetKind::Rack => run.spec.claims.as_slice(),
+            TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
+                std::slice::from_ref(&run.spec.target)
             }
-            Some(_) | None => Ok(()),
+        };
+        for target in targets {
+            match tx.latest_run(target).await? {
+                Some(latest) if follows(&latest, run) => {
+                    return Err(superseded(run, &latest).into());
+                }
+                Some(_) | None => {}
+            }
         }
+        Ok(())
     }
+}
+
+/// Whether another run was done on a device after this one, and not on its behalf.
+fn follows(latest: &Run, run: &Run) -> bool {
+    let own = latest.spec.id == run.spec.id || latest.spec.part_of.as_ref() == Some(&run.spec.id);
+    let before =
+        run.spec.target.kind == TargetKind::Rack && latest.spec.created_at < run.spec.created_at;
+    !own && !before
+}
+
+fn superseded(run: &Run, latest: &Run) -> Refusal {
+    let said = format!(
+        "{} has been followed by {} on {}: its steps may no longer fit",
+        run.spec.id, latest.spec.id, latest.spec.target
+    );
+    let next = match run.spec.target.kind {
+        TargetKind::Machine | TargetKind::Rack => format!("farrier run rerun {}", run.spec.id),
+        TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.get(),
+    };
+    Refusal::precondition("RUN_SUPERSEDED", said).next(next)
 }

@@ -1,7 +1,13 @@
 //! What a rack is told when a device was added to it, moved, or taken out.
 
-use model::id::RackId;
-use model::rack::Rack;
+use model::id::{MachineId, RackId};
+use model::lifecycle::Lifecycle;
+use model::machine::Machine;
+use model::power_shelf::PowerShelf;
+use model::rack::{Device, Rack};
+use model::refusal::Refusal;
+use model::switch::Switch;
+use model::target::TargetKind;
 use store::{NewEvent, Result, Tx};
 
 /// Tells the racks between which a device was moved; for one that was added or removed, one of them is none.
@@ -21,4 +27,56 @@ pub(crate) async fn moved(
         }
     }
     Ok(())
+}
+
+/// Takes devices out of the rack that they stand in.
+pub(crate) async fn clear_out(tx: &mut Tx, devices: &[Device], event: &NewEvent) -> Result<()> {
+    let event = &NewEvent { message: "taken out of its rack".into(), ..event.clone() };
+    for device in devices {
+        let id = device.target.as_str();
+        match device.target.kind {
+            TargetKind::Machine => {
+                if let Some(mut machine) = tx.machine_locked(&MachineId::trusted(id)).await? {
+                    (machine.spec.rack, machine.spec.slot) = (None, None);
+                    tx.update_machine(&mut machine, event)?;
+                }
+            }
+            TargetKind::Switch => take_out::<Switch>(tx, id, event).await?,
+            TargetKind::PowerShelf => take_out::<PowerShelf>(tx, id, event).await?,
+            TargetKind::Rack => {}
+        }
+    }
+    Ok(())
+}
+
+async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Result<()> {
+    if let Some(mut record) = tx.record_locked::<R>(id).await? {
+        let head = record.head_mut();
+        (head.rack, head.slot) = (None, None);
+        tx.tell_record(&mut record, event)?;
+    }
+    Ok(())
+}
+
+/// Whether a machine may stand where its owner says: the rack is known, and no other machine has the place.
+pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
+    let Some(rack) = &machine.spec.rack else { return Ok(()) };
+    let known = tx.record::<Rack>(rack.as_str()).await?;
+    if known.is_none_or(|rack| rack.head.deleted) {
+        let instead =
+            format!("make it with `farrier rack create {rack}`, or see `farrier rack list`");
+        let problem = format!("is {rack}, which is not known");
+        return Err(Refusal::invalid("machine.spec.rack_id", problem, instead).into());
+    }
+    let Some(slot) = machine.spec.slot else { return Ok(()) };
+    let neighbours = tx.machines_in_rack(rack).await?;
+    let taken = |other: &&Machine| other.id != machine.id && other.spec.slot == Some(slot);
+    match neighbours.iter().find(taken) {
+        None => Ok(()),
+        Some(other) => {
+            let problem = format!("is {slot}, where {} stands in {rack}", other.id);
+            let instead = "choose another slot, or move that machine first";
+            Err(Refusal::invalid("machine.spec.slot", problem, instead).into())
+        }
+    }
 }

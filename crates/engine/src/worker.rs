@@ -18,6 +18,7 @@ use model::run::Policy;
 use model::time::Timestamp;
 use providers::Providers;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{Claimed, Held, Pulse, Replica, Result, Signal, Store, StoreError, Tx, Work};
@@ -46,6 +47,8 @@ struct Inner {
     replica: Replica,
     /// The runs in hand, and how to wake each.
     in_hand: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
+    /// How many of them only wait for others.
+    waiting: AtomicUsize,
     work: Notify,
     stopping: watch::Sender<bool>,
     /// When the last renewal that held was begun.
@@ -74,6 +77,7 @@ impl Engine {
             chance,
             replica,
             in_hand: Mutex::default(),
+            waiting: AtomicUsize::new(0),
             work: Notify::new(),
             stopping: watch::Sender::new(false),
             renewed: Mutex::new(Instant::now()),
@@ -87,6 +91,7 @@ impl Engine {
         tokio::spawn(engine.clone().run_claims());
         tokio::spawn(engine.clone().run_lease());
         tokio::spawn(engine.clone().run_probes());
+        tokio::spawn(engine.clone().run_surveys());
         tokio::spawn(engine.clone().run_tail());
         tokio::spawn(engine.clone().run_retention());
         Ok(engine)
@@ -142,6 +147,19 @@ impl Engine {
         self.hands().len()
     }
 
+    /// How many of those in hand have something to do. A whole that waits for its parts takes nobody's place: hands full of such
+    /// would wait for ever for what they have no hand free for.
+    fn at_work(&self) -> usize {
+        self.in_flight().saturating_sub(self.0.waiting.load(Ordering::Relaxed))
+    }
+
+    /// Says that the run in hand waits for others, until that is dropped.
+    pub(crate) fn waits_for_others(&self) -> Waits {
+        self.0.waiting.fetch_add(1, Ordering::Relaxed);
+        self.0.work.notify_one();
+        Waits(self.clone())
+    }
+
     fn hands(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectId, Arc<Notify>>> {
         self.0.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -165,7 +183,7 @@ impl Engine {
 
     /// Under which name a new run is born in our hands; none when they are full.
     pub(crate) fn eager_owner(&self) -> Option<String> {
-        let room = self.in_flight() < self.0.settings.eager_in_flight;
+        let room = self.at_work() < self.0.settings.eager_in_flight;
         (room && !self.is_stopping()).then(|| self.0.replica.incarnation.clone())
     }
 
@@ -286,7 +304,7 @@ impl Engine {
     async fn claim_round(&self) -> Duration {
         let poll = self.0.settings.poll;
         loop {
-            let room = self.0.settings.max_in_flight.saturating_sub(self.in_flight());
+            let room = self.0.settings.max_in_flight.saturating_sub(self.at_work());
             let limit = room.min(MAX_CLAIM);
             if limit == 0 || self.is_stopping() {
                 return poll;
@@ -426,6 +444,15 @@ impl Engine {
             Ok(handed_back) => tracing::info!(runs = handed_back, "handed back"),
             Err(error) => tracing::warn!(%error, "cannot hand back; the lease will run out"),
         }
+    }
+}
+
+/// A run in hand that waits for others.
+pub(crate) struct Waits(Engine);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -33,6 +33,11 @@ pub trait Device: Lifecycle {
     /// The command that everything about it is typed with.
     const COMMAND: &'static str;
 
+    /// The states in which it waits for something, by their words.
+    const WAITING: &'static [&'static str];
+
+    /// A name for one that has none.
+    fn name(now: Timestamp, chance: u64) -> String;
     fn create(head: Head, spec: DeviceSpec) -> Self;
     fn spec(&self) -> &DeviceSpec;
     fn spec_mut(&mut self) -> &mut DeviceSpec;

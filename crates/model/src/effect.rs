@@ -399,7 +399,7 @@ mod tests {
             Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED },
         ];
         let works = DeviceWork::one_of_each().into_iter().map(|work| Effect::Device { work });
-        let group = Group { parts: Vec::new(), at_once: 1 };
+        let group = Group { parts: Vec::new(), at_once: 1, unless: Vec::new() };
         let all: Vec<_> = all.into_iter().chain(works).chain([Effect::Parts { group }]).collect();
         let words: Vec<_> = all.iter().map(Effect::word).collect();
         assert_eq!(words, Effect::WORDS);

@@ -86,6 +86,7 @@ codes! {
     FrozenByOperator = "frozen-by-operator", NeedsIntervention, No;
     UndoFailed = "undo-failed", NeedsIntervention, No;
     PartFailed = "part-failed", NeedsIntervention, No;
+    FirmwareUnknown = "firmware-unknown", Rejected, No;
     CapabilityMissing = "capability-missing", Rejected, No;
     NotSupported = "not-supported", Rejected, No;
     LoginRefused = "login-refused", NeedsIntervention, No;
@@ -101,6 +102,10 @@ codes! {
     DiskUnfit = "disk-unfit", NeedsIntervention, No;
     InstallFailed = "install-failed", NeedsIntervention, No;
     SystemNotBack = "system-not-back", NeedsIntervention, No;
+    FirmwareUnfetched = "firmware-unfetched", Retryable, No;
+    FirmwareFailed = "firmware-failed", Retryable, No;
+    FirmwareDiffers = "firmware-differs", NeedsIntervention, No;
+    FabricFailed = "fabric-failed", Retryable, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;

@@ -37,6 +37,8 @@ pub enum Field {
     EffectiveState,
     LifecycleState,
     Provider,
+    /// The rack that the machine stands in.
+    Rack,
     Label(String),
     Condition(ConditionType),
     Type,
@@ -120,6 +122,7 @@ impl Field {
             | Self::EffectiveState
             | Self::LifecycleState
             | Self::Provider
+            | Self::Rack
             | Self::Label(_)
             | Self::Condition(_) => true,
             Self::MachineId
@@ -147,6 +150,7 @@ impl Field {
             Self::EffectiveState => Some(machine.effective_state().as_str().into()),
             Self::LifecycleState => Some(machine.lifecycle_state().as_str().into()),
             Self::Provider => Some(machine.spec.provider.clone()),
+            Self::Rack => machine.spec.rack.as_ref().map(ToString::to_string),
             Self::Label(key) => machine.labels.get(key).cloned(),
             Self::Condition(condition) => Some(machine.is(*condition).to_string()),
             Self::RunPhase
@@ -171,6 +175,7 @@ impl Field {
             | Self::EffectiveState
             | Self::LifecycleState
             | Self::Provider
+            | Self::Rack
             | Self::Label(_)
             | Self::Condition(_) => None,
         }
@@ -186,6 +191,7 @@ impl Field {
             | Self::EffectiveState
             | Self::LifecycleState
             | Self::Provider
+            | Self::Rack
             | Self::Label(_)
             | Self::Condition(_)
             | Self::RunId

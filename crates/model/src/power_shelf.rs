@@ -198,6 +198,12 @@ impl Device for PowerShelf {
     const TARGET: TargetKind = TargetKind::PowerShelf;
     const FIELD: &'static str = "power_shelf";
     const COMMAND: &'static str = "power-shelf";
+    const WAITING: &'static [&'static str] =
+        &["Initializing", "FetchingData", "Configuring", "Maintenance", "Deleting"];
+
+    fn name(now: Timestamp, chance: u64) -> String {
+        PowerShelfId::new(now, chance).to_string()
+    }
 
     fn create(head: Head, spec: DeviceSpec) -> Self {
         Self::new(head, spec)

@@ -1,10 +1,35 @@
 //! Racks: what stands together, is fed together, and is maintained together.
+//!
+//! A rack's lifecycle only decides: when its devices are all there, which of its operations may begin, and what their ends mean.
+//! What is done to the devices is done by those operations, each a run on the rack; `maintenance` says how one is made.
 
-use crate::id::{FirmwareId, RackId, RunId};
-use crate::lifecycle::{Around, Head, Lifecycle, Next, SubjectKind, Trouble, Why};
-use crate::target::TargetId;
+pub mod maintenance;
+mod seen;
+mod state;
+mod why;
+
+pub use seen::{Device, Operation, Seen};
+pub use state::{Activity, During, RackState, RackTrouble, Stage};
+pub use why::explain;
+
+use crate::here;
+use crate::id::{RackId, RunId};
+use crate::lifecycle::{Change, Head, Lifecycle, Next, SubjectKind, Trouble, Why};
+use crate::refusal::Refusal;
+use crate::run::Note;
+use crate::target::{TargetId, TargetKind};
+use crate::text;
 use crate::time::Timestamp;
+use maintenance::Leg;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The most devices of one kind that may be expected in a rack.
+pub const MAX_EXPECTED: u32 = 256;
+/// How soon to look again whether a device has been let go, should nobody say so.
+const RECHECK: Duration = Duration::from_secs(15);
+/// How many things a sentence names; the others are counted.
+const MAX_NAMED: usize = 6;
 
 /// How many devices are to stand in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -20,52 +45,21 @@ pub struct RackSpec {
     pub expected: Counts,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activity {
-    FirmwareUpgrade,
-    ConfigureNmxCluster,
-    PowerSequence,
-}
-
-/// Where a maintenance is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Stage {
-    FirmwareUpgrade,
-    ConfigureNmxCluster,
-    PowerSequence,
-    Completed,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
-pub enum RackState {
-    Created,
-    Discovering,
-    Maintenance { stage: Stage },
-    Validating,
-    Ready,
-    Error { cause: RackTrouble },
-    Deleting,
-}
-
-/// Which device, in which activity, what was said, and what to type.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RackTrouble {
-    pub activity: Option<Activity>,
-    pub device: Option<TargetId>,
-    pub trouble: Trouble,
-    pub next: String,
-}
-
-/// Who asked for something, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Requested {
-    pub by: String,
-    pub at: Timestamp,
-    #[serde(default)]
-    pub firmware: Option<FirmwareId>,
+impl RackSpec {
+    pub fn checked(self) -> Result<Self, Refusal> {
+        text::short("rack.hardware_type", &self.hardware_type)?;
+        let Counts { machines, switches, power_shelves } = self.expected;
+        let counts =
+            [("machines", machines), ("switches", switches), ("power_shelves", power_shelves)];
+        match counts.into_iter().find(|(_, count)| *count > MAX_EXPECTED) {
+            None => Ok(self),
+            Some((name, count)) => Err(Refusal::invalid(
+                &format!("rack.expected.{name}"),
+                format!("is {count}"),
+                format!("use 0 to {MAX_EXPECTED}"),
+            )),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,12 +70,13 @@ pub struct Rack {
     /// A device was added, moved or removed.
     #[serde(default)]
     pub topology_changed: bool,
+    /// The operation that a reprovision asked for. It has not begun, and holds nothing yet.
     #[serde(default)]
-    pub reprovision_requested: Option<Requested>,
-    /// Operations that were accepted and have not begun.
+    pub reprovision_requested: Option<RunId>,
+    /// Operations that were accepted, hold their devices, and have not begun.
     #[serde(default)]
     pub maintenance_requested: Vec<RunId>,
-    /// Operations that have begun and not ended.
+    /// Operations that have begun, until what all of them came to is known.
     #[serde(default)]
     pub active: Vec<RunId>,
 }
@@ -102,11 +97,284 @@ impl Rack {
     pub fn id(&self) -> RackId {
         RackId::trusted(&self.head.id)
     }
+
+    pub fn target(&self) -> TargetId {
+        TargetId::new(TargetKind::Rack, self.head.id.as_str())
+    }
+
+    /// The state with its stage, for people.
+    pub fn state_words(&self) -> String {
+        match &self.state {
+            RackState::Maintenance { stage } => format!("Maintenance ({})", stage.as_str()),
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Validating
+            | RackState::Ready
+            | RackState::Error { .. }
+            | RackState::Deleting => self.word().into(),
+        }
+    }
+
+    /// What its lifecycle waits for now, in words.
+    pub fn waits_for(&self, seen: &Seen, now: Timestamp) -> String {
+        match self.next(seen, now) {
+            Next::Rest(Why(said)) | Next::Until(_, Why(said)) => said,
+            Next::Become(change) => change.note.said,
+            Next::Remove(note) => note.said,
+        }
+    }
+
+    fn become_(&self, state: RackState, note: Note) -> Next<Self> {
+        let record = Self { state, ..self.clone() };
+        Next::Become(Box::new(Change::new(record, note)))
+    }
+
+    /// Waits for its devices, then brings them into service with the default firmware.
+    fn discover(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+        if self.head.deleted {
+            return self.delete();
+        }
+        if self.topology_changed {
+            let looked = Self { topology_changed: false, ..self.clone() };
+            let note = Note::new("its devices have changed", here!());
+            return Next::Become(Box::new(Change::new(looked, note)));
+        }
+        let missing = seen.missing(self.spec.expected);
+        let deadline = self.head.since + seen.limits.discovery();
+        match (missing.is_empty(), now >= deadline) {
+            (true, _) => self.ingest(seen, now),
+            (false, false) => {
+                let said = format!("it waits for its devices: {}", some_of(&missing));
+                Next::Until(deadline, Why::new(said))
+            }
+            (false, true) => self.fail(RackTrouble {
+                during: During::Discovery,
+                device: None,
+                trouble: Trouble {
+                    said: format!("its devices are not all there: {}", some_of(&missing)),
+                    run: None,
+                    code: String::new(),
+                },
+                next: format!(
+                    "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
+                    self.head.id
+                ),
+            }),
+        }
+    }
+
+    fn ingest(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+        let planned = maintenance::ingestion(seen);
+        let held = held(planned.devices.iter());
+        if !held.is_empty() {
+            let said = format!("it waits until its devices are let go: {}", some_of(&held));
+            return Next::Until(now + RECHECK, Why::new(said));
+        }
+        let run = planned.new_run(self, &seen.fresh, "engine".into());
+        let record = Self {
+            state: RackState::Maintenance { stage: Stage::FirmwareUpgrade },
+            active: vec![seen.fresh.clone()],
+            ..self.clone()
+        };
+        let note = Note::new("all its devices are there", here!());
+        Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
+    }
+
+    /// Ready and Error: what may begin begins, in the documented order.
+    fn idle(&self, seen: &Seen, now: Timestamp, stays: String) -> Next<Self> {
+        if self.head.deleted {
+            return self.delete();
+        }
+        if !self.active.is_empty() {
+            let note = Note::new("an operation goes on", here!());
+            return self.become_(RackState::Maintenance { stage: Stage::FirmwareUpgrade }, note);
+        }
+        if self.topology_changed && self.looks_for_devices() {
+            let note = Note::new("its devices have changed", here!());
+            return self.drop_pending(RackState::Discovering, "its devices have changed", note);
+        }
+        if let Some(id) = &self.reprovision_requested {
+            return self.reprovision(id, seen, now);
+        }
+        let (ended, waiting): (Vec<_>, Vec<_>) =
+            self.maintenance_requested.iter().cloned().partition(|id| seen.is_over(id));
+        if !ended.is_empty() {
+            let left = Self { maintenance_requested: waiting, ..self.clone() };
+            let note = Note::new(format!("{} was withdrawn", named(&ended)), here!());
+            return Next::Become(Box::new(Change::new(left, note)));
+        }
+        match waiting.is_empty() {
+            true => Next::Rest(Why::new(stays)),
+            false => self.begin(waiting, "maintenance"),
+        }
+    }
+
+    /// A failed maintenance is a person's to look at. A rack that only lacked devices looks again when one arrives.
+    fn looks_for_devices(&self) -> bool {
+        match &self.state {
+            RackState::Error { cause } => cause.during == During::Discovery,
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Validating
+            | RackState::Ready
+            | RackState::Deleting => true,
+        }
+    }
+
+    /// A reprovision comes before what else was asked for, and needs all devices of the rack.
+    fn reprovision(&self, id: &RunId, seen: &Seen, now: Timestamp) -> Next<Self> {
+        if seen.is_over(id) {
+            let left = Self { reprovision_requested: None, ..self.clone() };
+            let note = Note::new(format!("{id} was withdrawn"), here!());
+            return Next::Become(Box::new(Change::new(left, note)));
+        }
+        if !self.maintenance_requested.is_empty() {
+            let said = format!("{} is to be reprovisioned", self.head.id);
+            let note = Note::new("the reprovision comes first", here!());
+            return self.drop_pending(self.state.clone(), &said, note);
+        }
+        let claims = seen.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
+        let held = held(seen.devices.iter().filter(|device| claims.contains(&device.target)));
+        match held.is_empty() {
+            true => self.begin(vec![id.clone()], "reprovision"),
+            false => {
+                let said = format!("{id} waits until its devices are let go: {}", some_of(&held));
+                Next::Until(now + RECHECK, Why::new(said))
+            }
+        }
+    }
+
+    fn begin(&self, ids: Vec<RunId>, what: &str) -> Next<Self> {
+        let note = Note::new(format!("{what} {} begins", named(&ids)), here!());
+        let mut record = self.clone();
+        record.active.extend(ids.iter().cloned());
+        record.maintenance_requested.retain(|id| !ids.contains(id));
+        record.reprovision_requested = record.reprovision_requested.filter(|id| !ids.contains(id));
+        if matches!(record.state, RackState::Ready | RackState::Error { .. }) {
+            record.state = RackState::Maintenance { stage: Stage::FirmwareUpgrade };
+        }
+        Next::Become(Box::new(Change { begin: ids, ..Change::new(record, note) }))
+    }
+
+    /// What was accepted and has not begun is canceled, with the reason.
+    fn drop_pending(&self, state: RackState, reason: &str, note: Note) -> Next<Self> {
+        let mut record = Self { state, ..self.clone() };
+        let pending = std::mem::take(&mut record.maintenance_requested);
+        if matches!(record.state, RackState::Discovering) {
+            record.topology_changed = false;
+        }
+        let cancel = pending.into_iter().map(|id| (id, reason.to_string())).collect();
+        Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
+    }
+
+    fn delete(&self) -> Next<Self> {
+        let mut record = Self { state: RackState::Deleting, ..self.clone() };
+        let mut pending = std::mem::take(&mut record.maintenance_requested);
+        pending.extend(record.reprovision_requested.take());
+        // They are waited for like those at work.
+        record.active.extend(pending.iter().cloned());
+        let reason = format!("{} is being deleted", self.head.id);
+        let cancel = pending.into_iter().map(|id| (id, reason.clone())).collect();
+        let note = Note::new("marked for deletion", here!());
+        Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
+    }
+
+    /// Maintenance and Validating: goes where its operations are, and at the end says what they came to.
+    fn follow(&self, seen: &Seen) -> Next<Self> {
+        if !self.maintenance_requested.is_empty() {
+            return self.begin(self.maintenance_requested.clone(), "maintenance");
+        }
+        let wanted = self.at_work(seen);
+        if wanted != self.state {
+            let said = match &wanted {
+                RackState::Maintenance { stage } => format!("at {}", stage.as_str()),
+                RackState::Validating => "looking whether all is as it should be".into(),
+                RackState::Ready => "all is as it should be".into(),
+                RackState::Created
+                | RackState::Discovering
+                | RackState::Error { .. }
+                | RackState::Deleting => String::new(),
+            };
+            return match seen.trouble(&self.active) {
+                Some(cause) if !seen.any_going(&self.active) => self.fail(cause),
+                Some(_) | None => self.settle(wanted, Note::new(said, here!())),
+            };
+        }
+        let going = seen.going(&self.active).map(Operation::words).collect::<Vec<_>>();
+        Next::Rest(Why::new(some_of(&going)))
+    }
+
+    fn settle(&self, state: RackState, note: Note) -> Next<Self> {
+        let over = state == RackState::Ready;
+        let active = if over { Vec::new() } else { self.active.clone() };
+        let record = Self { state, active, ..self.clone() };
+        Next::Become(Box::new(Change::new(record, note)))
+    }
+
+    /// The next state on the way to where the operations are. No stop on the way is left out, however fast they were.
+    fn at_work(&self, seen: &Seen) -> RackState {
+        let legs = seen.going(&self.active).map(|one| one.leg);
+        let stage = match legs.map(stage_of).min() {
+            Some(Stage::Completed) | None => Stage::Completed,
+            Some(stage) => return RackState::Maintenance { stage },
+        };
+        match &self.state {
+            RackState::Maintenance { stage: Stage::Completed } => RackState::Validating,
+            RackState::Validating if seen.any_going(&self.active) => RackState::Validating,
+            RackState::Validating => RackState::Ready,
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Ready
+            | RackState::Error { .. }
+            | RackState::Deleting => RackState::Maintenance { stage },
+        }
+    }
+
+    /// The requests are cleared in the very commit that makes it an error: nothing is tried again on hope.
+    fn fail(&self, cause: RackTrouble) -> Next<Self> {
+        let device = cause.device.as_ref().map(|device| format!("{device}: ")).unwrap_or_default();
+        let said = format!("{}: {device}{}", cause.during.as_str(), cause.trouble.said);
+        let mut record = Self { state: RackState::Error { cause }, ..self.clone() };
+        record.active.clear();
+        record.maintenance_requested.clear();
+        Next::Become(Box::new(Change::new(record, Note::new(said, here!()))))
+    }
+}
+
+/// What is at the last step validates; what has not come to its first is at the firmware, as the document has it.
+fn stage_of(leg: Option<Leg>) -> Stage {
+    match leg.map(Leg::activity) {
+        None | Some(Some(Activity::FirmwareUpgrade)) => Stage::FirmwareUpgrade,
+        Some(Some(Activity::ConfigureNmxCluster)) => Stage::ConfigureNmxCluster,
+        Some(Some(Activity::PowerSequence)) => Stage::PowerSequence,
+        Some(None) => Stage::Completed,
+    }
+}
+
+fn held<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<String> {
+    let holder = |device: &Device| {
+        device.active_run.as_ref().map(|run| format!("{} is held by {run}", device.target))
+    };
+    devices.filter_map(holder).collect()
+}
+
+fn named(ids: &[RunId]) -> String {
+    ids.iter().map(RunId::as_str).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn some_of(all: &[String]) -> String {
+    let named = all.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MAX_NAMED) {
+        0 => named,
+        more => format!("{named}, and {more} more"),
+    }
 }
 
 impl Lifecycle for Rack {
     const KIND: SubjectKind = SubjectKind::Rack;
-    type Seen = Around;
+    type Seen = Seen;
 
     fn head(&self) -> &Head {
         &self.head
@@ -128,7 +396,24 @@ impl Lifecycle for Rack {
         }
     }
 
-    fn next(&self, _seen: &Around, _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nothing is asked of it"))
+    fn next(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+        match &self.state {
+            RackState::Created => {
+                self.become_(RackState::Discovering, Note::new("looking for its devices", here!()))
+            }
+            RackState::Discovering => self.discover(seen, now),
+            RackState::Maintenance { .. } | RackState::Validating => self.follow(seen),
+            RackState::Ready => self.idle(seen, now, "nothing is asked of it".into()),
+            RackState::Error { cause } => {
+                self.idle(seen, now, format!("it waits for a person: {}", cause.trouble.said))
+            }
+            RackState::Deleting => {
+                let going = seen.going(&self.active).map(Operation::words).collect::<Vec<_>>();
+                match going.is_empty() {
+                    true => Next::Remove(Note::new("removed", here!())),
+                    false => Next::Rest(Why::new(some_of(&going))),
+                }
+            }
+        }
     }
 }

@@ -179,6 +179,12 @@ impl Device for Switch {
     const TARGET: TargetKind = TargetKind::Switch;
     const FIELD: &'static str = "switch";
     const COMMAND: &'static str = "switch";
+    const WAITING: &'static [&'static str] =
+        &["Created", "Initializing", "Configuring", "Validating", "ReProvisioning", "Deleting"];
+
+    fn name(now: Timestamp, chance: u64) -> String {
+        SwitchId::new(now, chance).to_string()
+    }
 
     fn create(head: Head, spec: DeviceSpec) -> Self {
         Self::new(head, spec)

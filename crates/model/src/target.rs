@@ -69,12 +69,16 @@ impl TargetId {
 
     /// An id as a person wrote it: what it begins with says what it names.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        const FIELD: &str = "id";
+        Self::parse_field(text, "id")
+    }
+
+    /// The same for a field of another name.
+    pub fn parse_field(text: &str, field: &str) -> Result<Self, Refusal> {
         match text.split_once('-').map(|(kind, _)| kind) {
-            Some("rack") => RackId::parse_field(text, FIELD).map(|id| Self::from(&id)),
-            Some("sw") => SwitchId::parse_field(text, FIELD).map(|id| Self::from(&id)),
-            Some("ps") => PowerShelfId::parse_field(text, FIELD).map(|id| Self::from(&id)),
-            Some(_) | None => MachineId::parse_field(text, FIELD).map(|id| Self::from(&id)),
+            Some("rack") => RackId::parse_field(text, field).map(|id| Self::from(&id)),
+            Some("sw") => SwitchId::parse_field(text, field).map(|id| Self::from(&id)),
+            Some("ps") => PowerShelfId::parse_field(text, field).map(|id| Self::from(&id)),
+            Some(_) | None => MachineId::parse_field(text, field).map(|id| Self::from(&id)),
         }
     }
 

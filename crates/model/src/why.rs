@@ -3,6 +3,10 @@
 //! Every state a machine or a run can be in has an answer here; the matches are closed, so a state
 //! without one does not compile.
 
+mod device;
+
+pub use device::{device_overdue, explain_device};
+
 use crate::condition::{Condition, ConditionType};
 use crate::effect::Verb;
 use crate::fault::Code;
@@ -308,10 +312,9 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
     let Some(asked) = &step.asked else {
         return Wait { what: format!("step {name} to start"), since: begun, patience: timeout };
     };
+    let noun = run.spec.target.kind.noun();
     let (what, since, patience) = match asked.verb {
-        Verb::Perform => {
-            (format!("the machine to finish step {name}"), step.attempt_since, timeout)
-        }
+        Verb::Perform => (format!("the {noun} to finish step {name}"), step.attempt_since, timeout),
         Verb::Follow => {
             (format!("step {name}, begun earlier, to finish"), step.attempt_since, timeout)
         }
@@ -319,7 +322,7 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
         Verb::Observe => {
             (format!("a look at whether step {name} already holds"), asked.at, LOOK_PATIENCE)
         }
-        Verb::Stop => (format!("the machine to stop step {name}"), asked.at, LOOK_PATIENCE),
+        Verb::Stop => (format!("the {noun} to stop step {name}"), asked.at, LOOK_PATIENCE),
     };
     Wait { what, since, patience }
 }
@@ -363,6 +366,9 @@ fn failed_commands(run: &Run) -> Vec<String> {
         | Code::NetbootSilent
         | Code::DeploySilent
         | Code::ChecksumWrong
+        | Code::FirmwareUnfetched
+        | Code::FirmwareFailed
+        | Code::FabricFailed
         | Code::StepTimeout => vec![logs, retry, rerun],
         Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
@@ -373,6 +379,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         Code::UndoFailed => vec![logs, rerun],
         // What its parts say names the device; those that are done stay done.
         Code::PartFailed => vec![format!("farrier rack maintenance status {id}"), retry, logs],
+        Code::FirmwareUnknown => vec!["farrier firmware list".into(), rerun],
         Code::CapabilityMissing | Code::ProviderMissing | Code::MachineGone => {
             vec![run.spec.target.get(), rerun]
         }
@@ -384,6 +391,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
         Code::IdentityUntrusted | Code::SystemAmbiguous => {
             vec![run.spec.target.get(), retry]
         }
+        Code::FirmwareDiffers => vec![logs, adopt, retry],
         Code::NotSupported => vec!["farrier plans".into(), rerun],
         Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack => vec![logs, retry],
         Code::ImageUnknown => vec!["farrier image list".into(), rerun],

@@ -103,6 +103,7 @@ impl Reading {
         }
         self.state(&system).await;
         self.parts(&system).await;
+        self.firmware(&system).await;
         self.tools(peer).await;
         Ok(())
     }
@@ -126,6 +127,26 @@ impl Reading {
             true => self.say("bmc test", report.summary()),
             false => self.fail("bmc test", &Fault::new(Code::NotSupported, report.summary())),
         }
+    }
+
+    /// What could be updated, by which name and by which way. Every component is found by its own id.
+    async fn firmware(&mut self, system: &System) {
+        let told = system.components().await.and_then(|all| {
+            for one in &all.list {
+                all.find(&one.id)?;
+            }
+            let found = ["BIOS", "BMC"].map(|name| match all.find(name) {
+                Ok(one) => format!("{name} is {} {}", one.id, one.version),
+                Err(fault) => fault.said.chars().take(60).collect(),
+            });
+            Ok(format!("{}; {}", all.list.len(), found.join("; ")))
+        });
+        self.tell("components", told);
+        let offer = system.updates().offer().await;
+        let ways = |offer: providers::redfish::Offer| {
+            offer.ways().iter().map(|way| way.as_str()).collect::<Vec<_>>().join(", ")
+        };
+        self.tell("updates by", offer.map(ways));
     }
 
     async fn state(&mut self, system: &System) {

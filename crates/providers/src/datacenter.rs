@@ -6,7 +6,7 @@
 //!
 //! `admittance` is being let in, `bmcs` and `hosts` the ways to a BMC and to a host, `kept` the logins that are kept, `controller` what
 //! one says to a BMC, `power` the decisions about power and `course` following them, `orders` what is asked and its notes, `exec` commands on the host, `net` its
-//! network, `imaging` its disk, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
+//! network, `imaging` its disk, `devices` what switches and power shelves are asked, `firmware` what is installed on anything, `fabric` what a switch runs, `cluster` the node, `drain` what runs on it, `record` what is written down before it goes; `probe` is how a machine is,
 //! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
 //! same for less.
 
@@ -15,8 +15,11 @@ mod bmcs;
 mod cluster;
 mod controller;
 mod course;
+mod devices;
 mod drain;
 mod exec;
+mod fabric;
+mod firmware;
 mod hosts;
 mod imaging;
 mod inspect;
@@ -31,6 +34,7 @@ mod roster;
 mod scout;
 mod trial;
 
+use crate::fetch::Fetcher;
 use crate::governor::{self, Standing};
 use crate::inspect::Inspector;
 use crate::keeper::Keeper;
@@ -41,11 +45,13 @@ use crate::{ipmi, ssh};
 use admittance::Admittance;
 use async_trait::async_trait;
 use bmcs::Bmcs;
+pub use fabric::Patience as FabricPatience;
+pub use firmware::Patience as FirmwarePatience;
 use hosts::Hosts;
 pub use imaging::Imaging;
 pub use ipmi_only::IpmiOnly;
 use model::condition::Evidence;
-use model::effect::{Answer, Capability, Order};
+use model::effect::{Answer, Capability, Facts, Order};
 use model::fault::Fault;
 use model::time::spoken;
 pub use net::Netplan;
@@ -89,6 +95,8 @@ pub struct Settings {
     pub netplan: Netplan,
     /// How images are put on machines; None: they are not.
     pub imaging: Option<Imaging>,
+    pub firmware: FirmwarePatience,
+    pub fabric: FabricPatience,
 }
 
 impl Default for Settings {
@@ -109,6 +117,8 @@ impl Default for Settings {
             ssh: ssh::Settings::default(),
             netplan: Netplan::default(),
             imaging: None,
+            firmware: FirmwarePatience::default(),
+            fabric: FabricPatience::default(),
         }
     }
 }
@@ -117,6 +127,7 @@ pub struct Datacenter {
     bmcs: Bmcs,
     hosts: Hosts,
     rosters: Rosters,
+    fetcher: Fetcher,
     keeper: Arc<dyn Keeper>,
     settings: Settings,
 }
@@ -129,7 +140,7 @@ impl Datacenter {
         let bmcs = Bmcs::new(admittance.clone(), settings.clone());
         let hosts = Hosts::new(admittance, settings.clone());
         let rosters = Rosters::new(settings.roster);
-        Self { bmcs, hosts, rosters, keeper, settings }
+        Self { bmcs, hosts, rosters, fetcher: Fetcher::default(), keeper, settings }
     }
 }
 
@@ -140,12 +151,14 @@ impl Provider for Datacenter {
     }
 
     fn capabilities(&self) -> &'static [Capability] {
-        const ALL: [Capability; 6] = [
+        const ALL: [Capability; 8] = [
             Capability::Inspect,
             Capability::PowerControl,
             Capability::Netboot,
             Capability::RemoteExec,
             Capability::ClusterJoin,
+            Capability::Firmware,
+            Capability::Fabric,
             Capability::Imaging,
         ];
         match self.settings.imaging {
@@ -170,6 +183,10 @@ impl Provider for Datacenter {
 
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
         Ok(self.look(target).await)
+    }
+
+    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
+        self.look_at_power(target).await
     }
 
     async fn examine(&self, target: &Target) -> Result<Option<Evidence>, Fault> {
@@ -198,7 +215,7 @@ impl Provider for Datacenter {
         if let Some(said) = self.rosters.hindrance(&target.spec.target_cluster_ref) {
             told.push(format!("its cluster cannot be asked: {said}"));
         }
-        let standing = self.bmcs.standing(&target.spec).unwrap_or_default();
+        let standing = self.bmcs.standing(target).unwrap_or_default();
         let Standing { waiting, failures, rests, said } = standing;
         if failures > 0 {
             told.push(format!("its BMC failed {} in a row: {said}", counted(failures, "time")));

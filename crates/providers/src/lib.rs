@@ -6,6 +6,8 @@
 //! its key, and a later `Inquire` finds out what became of it.
 
 pub mod datacenter;
+pub mod fabric;
+pub mod fetch;
 pub mod governor;
 pub mod inspect;
 pub mod ipmi;

@@ -4,6 +4,7 @@
 
 mod datacenter;
 mod netboot;
+mod racks;
 
 pub use datacenter::Datacenter;
 use engine::{Retention, Settings};
@@ -15,6 +16,7 @@ use model::run::Policy;
 pub use netboot::Netboot;
 use providers::sim::FaultRule;
 pub use providers::sim::Speed;
+pub use racks::Racks;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,7 @@ pub struct Config {
     pub retention: Keep,
     pub datacenter: Datacenter,
     pub netboot: Netboot,
+    pub racks: Racks,
     pub sim: Sim,
 }
 
@@ -164,6 +167,7 @@ impl Default for Config {
             retention: Keep::default(),
             datacenter: Datacenter::default(),
             netboot: Netboot::default(),
+            racks: Racks::default(),
             sim: Sim::default(),
         }
     }
@@ -342,6 +346,7 @@ impl Config {
         }
         self.datacenter.check()?;
         self.netboot.check()?;
+        self.racks.check()?;
         self.retention.check()
     }
 
@@ -384,6 +389,8 @@ impl Config {
             probes_at_once: self.probes.at_once,
             rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
+            racks: self.racks.limits(),
+            ..Settings::default()
         }
     }
 

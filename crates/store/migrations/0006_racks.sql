@@ -1,5 +1,5 @@
 -- Runs act on more than machines now: the column keeps its name, and holds the key of any target. So it can no longer refer to
--- the table of machines.
+-- the table of machines. A part names the whole, and a run the record whose lifecycle waits for it: neither is cleared away too soon.
 CREATE TABLE runs_on_anything (
     id          {id}   NOT NULL PRIMARY KEY,
     machine_id  {id}   NOT NULL,
@@ -7,7 +7,9 @@ CREATE TABLE runs_on_anything (
     type        TEXT   NOT NULL,
     plan_id     TEXT   NOT NULL,
     spec        TEXT   NOT NULL,
-    created_at  BIGINT NOT NULL
+    created_at  BIGINT NOT NULL,
+    part_of     {id},
+    reports_to  {id}
 );
 INSERT INTO runs_on_anything (id, machine_id, request_id, type, plan_id, spec, created_at)
     SELECT id, machine_id, request_id, type, plan_id, spec, created_at FROM runs;
@@ -15,6 +17,7 @@ DROP TABLE runs;
 ALTER TABLE runs_on_anything RENAME TO runs;
 CREATE UNIQUE INDEX runs_request ON runs (machine_id, request_id);
 CREATE INDEX runs_machine ON runs (machine_id, created_at, id);
+CREATE INDEX runs_part_of ON runs (part_of, id) WHERE part_of IS NOT NULL;
 
 ALTER TABLE machines ADD COLUMN rack_id {id};
 CREATE INDEX machines_rack ON machines (rack_id, id) WHERE rack_id IS NOT NULL;
@@ -57,7 +60,8 @@ CREATE TABLE firmware_applied (
     at          BIGINT NOT NULL,
     PRIMARY KEY (run_id, step)
 );
-CREATE INDEX firmware_applied_device ON firmware_applied (device, at);
+CREATE INDEX firmware_applied_device ON firmware_applied (device, at, run_id, step);
+CREATE INDEX firmware_applied_at ON firmware_applied (at, run_id, step);
 
 -- What is said of an object's health, by whoever says it, and how many of the alerts the metrics count as what.
 CREATE TABLE health (

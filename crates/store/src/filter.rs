@@ -88,6 +88,7 @@ fn ended(field: &Field, word: &str) -> Option<bool> {
         | Field::EffectiveState
         | Field::LifecycleState
         | Field::Provider
+        | Field::Rack
         | Field::Label(_)
         | Field::Condition(_)
         | Field::Type
@@ -117,6 +118,7 @@ fn column(field: &Field, select: &mut Select) -> String {
         Field::EffectiveState => case(EFFECTIVE, EffectiveState::as_str),
         Field::LifecycleState => case(LIFECYCLE, LifecycleState::as_str),
         Field::Provider => "machines.provider".into(),
+        Field::Rack => "machines.rack_id".into(),
         Field::Label(key) => {
             let key = select.bind(key.as_str());
             select.dialect.json_text("machines.labels", &key)

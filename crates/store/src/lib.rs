@@ -35,6 +35,7 @@ pub use driver::sqlite::SQLITE_PRAGMAS;
 pub use driver::{Options, Store, Tx, Work};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
+pub use firmware::AppliedPlace;
 pub use health::Reported;
 pub use identity::IdentityRow;
 pub use lockout::LockoutRow;

@@ -96,7 +96,9 @@ impl Tx {
         let read_at = record.head().version;
         let head = record.head_mut();
         head.version += 1;
+        // Whoever looked at the clock first may write last; a history goes forward all the same.
         head.updated_at = event.at.max(head.updated_at);
+        let event = &NewEvent { at: head.updated_at, ..event.clone() };
         let key = record.subject().key();
         let head = record.head();
         let sql = "UPDATE records SET rack_id = $3, state = $4, version = $5, body = $6, updated_at = $7 \

@@ -4,8 +4,9 @@
 //! the rules again before it does. A run goes as a whole, but in steps: its log, its events, and the
 //! rows only when nothing of it is left, so whoever is stopped half-way goes on where it stopped.
 //!
-//! Never removed: a run that has not ended, the latest run of each machine, the newest event of each
-//! object that lives, and an event that is not final yet.
+//! Never removed: a run that has not ended, the latest run of each machine, a part of an operation that is still on record, a run
+//! whose end the record that waits for it has not looked at, the newest event of each object that lives, and an event that is not
+//! final yet.
 
 use crate::event::Cursor;
 use crate::value::{Row, Value, values};
@@ -30,7 +31,7 @@ pub struct RunPlace {
 pub struct Ended {
     pub id: RunId,
     pub at: Timestamp,
-    /// Another run came after it on its machine. No gate looks at it any more, and nothing reopens it.
+    /// Another run came after it on its machine. No gate looks at it any more, nothing reopens it, and nobody waits for it.
     pub superseded: bool,
     /// There is a log of it.
     pub logged: bool,
@@ -71,14 +72,20 @@ impl Removed {
     }
 }
 
-/// Whether another run came after `r` on its machine.
-const SUPERSEDED: &str = "EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
-     AND (n.created_at, n.id) > (r.created_at, r.id))";
+/// Whether another run came after `r` on its machine, and nobody will ask for `r` again: neither the whole that it is a part of,
+/// nor the record that it reports to.
+const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
+     AND (n.created_at, n.id) > (r.created_at, r.id)) \
+     AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.id = r.part_of) \
+     AND NOT EXISTS (SELECT 1 FROM subjects q WHERE q.id = r.reports_to \
+     AND (q.owner IS NOT NULL OR q.wakes_asked > q.wakes_handled)))";
 
 /// Whether the event `e` may go without leaving a living object without any.
 const SPARE: &str = "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
      AND n.version > e.version) OR (e.kind = 'machine' \
-     AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = e.object_id)))";
+     AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = e.object_id)) \
+     OR (e.kind IN ('rack', 'switch', 'power_shelf', 'host') \
+     AND NOT EXISTS (SELECT 1 FROM records k WHERE k.id = e.object_id)))";
 
 impl Tx {
     /// Runs that ended before `before`, oldest first, after a place.

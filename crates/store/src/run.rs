@@ -9,8 +9,12 @@ use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
 use model::id::RunId;
+use model::lifecycle::SubjectId;
+use model::plan::RunType;
 use model::run::Run;
 use model::target::TargetId;
+use model::time::Timestamp;
+use std::collections::BTreeMap;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunPage {
@@ -44,6 +48,13 @@ impl Tx {
         let sql = format!("{HELD} WHERE r.id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
         row.as_ref().map(held).transpose()
+    }
+
+    /// The same, held against whoever would claim it, settle it or tell it something, until the transaction ends.
+    pub async fn held_locked(&mut self, id: &RunId) -> Result<Option<Held>> {
+        let sql = self.dialect().fill("SELECT id FROM subjects WHERE id = $1 {lock}");
+        self.query_one(&sql, values![id.as_str()]).await?;
+        self.held(id).await
     }
 
     /// Several of them. One that cannot be read leaves the others readable.
@@ -84,22 +95,38 @@ impl Tx {
     /// Those that were started on these targets under one request id: the parts of a group.
     pub async fn runs_of_request(
         &mut self,
-        targets: &[String],
+        targets: &[TargetId],
         request_id: &str,
     ) -> Result<Vec<Run>> {
         let sql = self.dialect().fill(&format!(
             "SELECT r.spec, s.state, s.version {FROM} WHERE r.machine_id {{among $1}} \
              AND r.request_id = $2"
         ));
-        let rows = self.query(&sql, values![serde_json::to_string(targets)?, request_id]).await?;
+        let rows = self.query(&sql, values![keys(targets)?, request_id]).await?;
         rows.iter().map(run).collect()
     }
 
-    /// The run that works on a target now, as the queue knows it.
-    pub async fn active_run_on(&mut self, target: &TargetId) -> Result<Option<RunId>> {
-        let sql = "SELECT id FROM subjects WHERE holds_machine = $1";
-        let row = self.query_one(sql, values![target.key()]).await?;
-        row.map(|row| Ok(RunId::trusted(row.text(0)?))).transpose()
+    /// The runs that work on these targets now, as the queue knows it, by the target's key.
+    pub async fn active_runs_on(
+        &mut self,
+        targets: &[TargetId],
+    ) -> Result<BTreeMap<String, RunId>> {
+        let sql = self
+            .dialect()
+            .fill("SELECT holds_machine, id FROM subjects WHERE holds_machine {among $1}");
+        let rows = self.query(&sql, values![keys(targets)?]).await?;
+        rows.iter()
+            .map(|row| Ok((row.text(0)?.to_string(), RunId::trusted(row.text(1)?))))
+            .collect()
+    }
+
+    /// When the newest run on any of these targets was made, by whichever clock; long ago when there is none.
+    pub async fn newest_run_at(&mut self, targets: &[TargetId]) -> Result<Timestamp> {
+        let sql = self
+            .dialect()
+            .fill("SELECT COALESCE(MAX(created_at), 0) FROM runs WHERE machine_id {among $1}");
+        let row = self.query_one(&sql, values![keys(targets)?]).await?;
+        row.map_or(Ok(Timestamp::default()), |row| row.time(0))
     }
 
     /// Runs that have not ended, at most `limit`.
@@ -110,12 +137,28 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
+    /// Runs of these types that have not ended, by id, after one.
+    pub async fn active_runs_of(
+        &mut self,
+        types: &[RunType],
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Run>> {
+        let words: Vec<&str> = types.iter().map(|one| one.as_str()).collect();
+        let sql = self.dialect().fill(&format!(
+            "SELECT r.spec, s.state, s.version {FROM} WHERE s.holds_machine IS NOT NULL \
+             AND r.type {{among $1}} AND s.id > $2 ORDER BY s.id LIMIT $3"
+        ));
+        let rows = self.query(&sql, values![serde_json::to_string(&words)?, after, limit]).await?;
+        rows.iter().map(run).collect()
+    }
+
     /// Writes a new run, its place in the queue and its first event. A conflict means that another request won the race.
     pub fn insert_run(&mut self, run: &Run, birth: Birth<'_>, event: &NewEvent) -> Result<()> {
         let spec = &run.spec;
         let row = Statement {
-            sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at) \
-                  VALUES ($1, $2, $3, $4, $5, $6, $7)"
+            sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at, \
+                  part_of, reports_to) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
                 .into(),
             values: vec![
                 Value::from(spec.id.as_str()),
@@ -125,6 +168,8 @@ impl Tx {
                 Value::from(spec.plan_id.as_str()),
                 Value::from(serde_json::to_string(spec)?),
                 Value::from(spec.created_at),
+                Value::from(spec.part_of.as_ref().map(RunId::as_str)),
+                Value::from(spec.reports_to.as_ref().map(SubjectId::key)),
             ],
         };
         self.put(row, Expect::One)?;
@@ -195,6 +240,11 @@ impl Tx {
         }
         Ok(RunPage { runs, next: page.next })
     }
+}
+
+/// The keys of targets, as a list that one statement takes.
+fn keys(targets: &[TargetId]) -> Result<String> {
+    Ok(serde_json::to_string(targets)?)
 }
 
 fn held(row: &Row) -> Result<Held> {

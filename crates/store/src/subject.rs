@@ -237,6 +237,12 @@ impl Tx {
         rows.iter().map(|row| Ok((ObjectId::trusted(row.text(0)?), row.int(1)?))).collect()
     }
 
+    /// Whether somebody still holds an object under this claim.
+    pub async fn is_held(&mut self, id: &ObjectId, epoch: i64) -> Result<bool> {
+        let sql = "SELECT id FROM subjects WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL";
+        Ok(self.query_one(sql, values![id.as_str(), epoch]).await?.is_some())
+    }
+
     /// Lets go of one object without deciding anything, to be looked at again at `due`.
     pub fn put_back(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";

@@ -23,8 +23,9 @@ pub trait Tap: Send + Sync {
     fn pass(&self, passing: Passing) -> BoxFuture<'_, Result<()>>;
 }
 
-/// The name of a piece of work, without the path to it.
+/// The name of a piece of work, without the path to it and without what it works on.
 pub(crate) fn name_of<W>() -> &'static str {
     let path = std::any::type_name::<W>();
+    let path = path.split_once('<').map_or(path, |(path, _)| path);
     path.rsplit_once("::").map_or(path, |(_, name)| name)
 }

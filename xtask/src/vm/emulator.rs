@@ -4,14 +4,11 @@
 use super::libvirt::{self, Vm};
 use super::site::Site;
 use crate::peers::sushy;
-use crate::shell::{self, Failure};
+use crate::shell::Failure;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const NEXT: &str =
-    "install a C compiler and python3's headers (Debian: `apt-get install gcc python3-dev`)";
 
 /// The password of every BMC, of the user root.
 pub const PASSWORD: &str = "farrier";
@@ -22,15 +19,7 @@ const LOGIN: &str = "root:$2y$04$uRlkTVk73DV3D5sLsvno0uIhjQQ7dunS2FDqXFMQ4Fc8zkx
 pub fn find_or_make(target: &Path) -> Result<PathBuf, Failure> {
     let program = sushy::find_or_install(target)?
         .ok_or_else(|| Failure::new("there is no Redfish emulator", "read the lines above"))?;
-    let python = program.with_file_name("python");
-    if shell::succeeds(Command::new(&python).args(["-c", "import libvirt"])) {
-        return Ok(program);
-    }
-    let mut version = Command::new("pkg-config");
-    let version = shell::answer(version.args(["--modversion", "libvirt"]), NEXT)?;
-    let mut pip = Command::new(&python);
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    shell::run(pip.arg(format!("libvirt-python=={}", version.trim())), NEXT)?;
+    sushy::bind_libvirt(&program)?;
     Ok(program)
 }
 

@@ -27,6 +27,8 @@ pub enum MachineCommand {
     ConsoleLog(ConsoleLogArgs),
     /// Show whether the machine is on; or switch it on, off, or off and on again
     Power(PowerArgs),
+    /// Have the machine's firmware checked, and upgraded where it differs (FACTORY_READY or MAINTENANCE)
+    Reprovision(ReprovisionArgs),
     /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
     Rma(VerbArgs),
     /// Take a machine back from RMA: switch it on, see that it answers, clear the flag; it is in MAINTENANCE then
@@ -94,6 +96,12 @@ pub struct SpecArgs {
     /// The disk that images are written to: serial:…, wwn:… or path:/dev/…; the only one when not given
     #[arg(long, value_name = "DISK")]
     pub root_disk: Option<String>,
+    /// The rack that it stands in; '' takes it out of its rack
+    #[arg(long, value_name = "RACK")]
+    pub rack: Option<String>,
+    /// Its place in the rack, counted from the bottom
+    #[arg(long, value_name = "N")]
+    pub slot: Option<i32>,
     /// A label; may be given several times
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,

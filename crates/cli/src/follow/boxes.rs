@@ -1,6 +1,7 @@
 //! The boxes around a followed operation: what it is, how it ended, and what it left behind.
 
 use crate::machine::{effective_name, phase_name};
+use crate::operation::{target_name, target_noun};
 use crate::table::{Paint, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
@@ -19,13 +20,17 @@ fn boxed(lines: &[String]) -> String {
 }
 
 /// What is about to be followed.
-pub fn opening(run: &Run, phase: &str, effective: &str) -> String {
-    boxed(&[
+pub fn opening(run: &Run, machine: Option<(&str, &str)>) -> String {
+    let target = target_name(&run.machine_id, &run.target_id);
+    let mut lines = vec![
         format!("Operation: {}", one_line(&run.run_id)),
-        format!("Machine: {}", one_line(&run.machine_id)),
+        format!("{} {}", target_noun(&run.target_kind), one_line(target)),
         format!("Type: {}", one_line(&run.r#type)),
-        format!("Phase: {phase} → EffectiveState: {effective}"),
-    ])
+    ];
+    if let Some((phase, effective)) = machine {
+        lines.push(format!("Phase: {phase} → EffectiveState: {effective}"));
+    }
+    boxed(&lines)
 }
 
 /// How a phase is shown.
@@ -162,7 +167,7 @@ mod tests {
     #[test]
     fn boxes_are_those_of_the_document() {
         assert_eq!(
-            opening(&run(Phase::Pending), "MAINTENANCE", "BUSY"),
+            opening(&run(Phase::Pending), Some(("MAINTENANCE", "BUSY"))),
             "\
 ┌─────────────────────────────────────────────────────────────
 │ Operation: op-abc123

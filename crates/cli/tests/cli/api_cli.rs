@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Instant;
 
 /// One person at a terminal, who remembers which commands they have typed.
-struct Terminal {
+pub struct Terminal {
     url: String,
     typed: RefCell<BTreeSet<String>>,
 }
@@ -25,7 +25,7 @@ impl Terminal {
 
     /// Types a command, expects its exit code, and gives what it printed.
     #[track_caller]
-    fn run(&self, args: &[&str], expected: i32) -> String {
+    pub fn run(&self, args: &[&str], expected: i32) -> String {
         self.note(args);
         let (code, stdout, stderr) = finish(farrier(&self.url, args));
         assert_eq!(code, expected, "{args:?}\n{stdout}\n{stderr}");
@@ -40,19 +40,19 @@ impl Terminal {
 
     /// The same, split at spaces.
     #[track_caller]
-    fn line(&self, line: &str, expected: i32) -> String {
+    pub fn line(&self, line: &str, expected: i32) -> String {
         self.run(&line.split(' ').collect::<Vec<_>>(), expected)
     }
 
     #[track_caller]
-    fn json(&self, line: &str) -> serde_json::Value {
+    pub fn json(&self, line: &str) -> serde_json::Value {
         let text = self.line(&format!("{line} -o json"), 0);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
     }
 
     /// Starts an operation without waiting, and gives its id.
     #[track_caller]
-    fn submit(&self, line: &str) -> String {
+    pub fn submit(&self, line: &str) -> String {
         let operation = self.json(&format!("{line} --no-wait"));
         let id = operation.get("operation_id").or(operation.get("run_id"));
         id.and_then(|id| id.as_str()).unwrap_or_else(|| panic!("{operation}")).to_string()
@@ -60,7 +60,7 @@ impl Terminal {
 
     /// Waits until the operation is at a step.
     #[track_caller]
-    fn at_step(&self, id: &str, step: &str) {
+    pub fn at_step(&self, id: &str, step: &str) {
         let started = Instant::now();
         while self.json(&format!("run get {id}"))["current_step"] != step {
             assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never at {step}");
@@ -68,7 +68,7 @@ impl Terminal {
     }
 
     /// Reads a stream that never ends until it has said this.
-    fn stream(&self, args: &[&str], word: &str) {
+    pub fn stream(&self, args: &[&str], word: &str) {
         use std::io::{BufRead, BufReader};
         self.note(args);
         let mut child = farrier(&self.url, args);
@@ -81,7 +81,7 @@ impl Terminal {
 
     /// Shows the same thing in every format.
     #[track_caller]
-    fn formats(&self, line: &str, word: &str) {
+    pub fn formats(&self, line: &str, word: &str) {
         for format in ["table", "wide"] {
             let text = self.line(&format!("{line} -o {format}"), 0);
             assert!(text.contains(word), "{line}: {word:?} is not in\n{text}");
@@ -152,6 +152,52 @@ fn health(person: &Terminal) {
     assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
 }
 
+fn firmware(person: &Terminal, dir: &Path) {
+    let sum = "ab".repeat(32);
+    let component = |version: &str| {
+        format!("machine:BMC={version},url=https://files.example/bmc.bin,sha256={sum}")
+    };
+    let create = |id: &str, component: &str, expected| {
+        let line =
+            format!("firmware create {id} --hardware-type nvl72 --default --component {component}");
+        person.line(&line, expected)
+    };
+    let said = create("fw-1", "machine:BMC=1,url=ftp://x/y,sha256=ab", 2);
+    assert!(said.contains("firmware.components[machine][0].url"), "{said}");
+    let said = create("fw-1", "rack:BMC=1,url=http://x/y,sha256=ab", 2);
+    assert!(said.contains("firmware.components[0].device_type"), "{said}");
+    for _ in 0..2 {
+        assert!(create("fw-1", &component("2.0"), 0).contains("fw-1 created"));
+    }
+    let said = create("fw-1", &component("2.1"), 2);
+    assert!(said.contains("a record never changes"), "{said}");
+
+    let file = dir.join("fw.yaml");
+    let text = format!(
+        "firmware_id: fw-2\nhardware_type: nvl72\ncomponents:\n\
+         - {{device_type: machine, name: BMC, version: '2.1', url: 'http://h/x', sha256: {sum}}}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    person.run(&["firmware", "create", "-f", file.to_str().unwrap()], 0);
+    person.formats("firmware list --hardware-type nvl72", "fw-2");
+    person.formats("firmware get fw-1", "https://files.example/bmc.bin");
+    assert_eq!(person.json("firmware get fw-2")["available"], true);
+
+    let said = person.line("firmware set-default fw-2 --dry-run", 0);
+    assert!(said.contains("nothing was changed"), "{said}");
+    assert_eq!(person.json("firmware get fw-1")["is_default"], true);
+    person.line("firmware set-default fw-2", 0);
+    assert_eq!(person.json("firmware get fw-1")["is_default"], false);
+    person.line("firmware set-available fw-1 false", 0);
+    assert_eq!(person.json("firmware get fw-1")["available"], false);
+    let said = person.line("firmware delete fw-2", 2);
+    assert!(said.contains("is the default of hardware type nvl72"), "{said}");
+    person.line("firmware delete fw-1 --dry-run", 0);
+    person.line("firmware delete fw-1", 0);
+    assert!(person.line("firmware get fw-1", 2).contains("farrier firmware list"));
+    assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
+}
+
 /// Every command without commands of its own.
 fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     let output =
@@ -196,6 +242,9 @@ async fn every_command_works_against_a_real_server() {
         hardware(&person);
         images(&person, dir.path());
         health(&person);
+=======
+        firmware(&person, dir.path());
+        crate::racks::typed(&person);
         exit_codes(&person);
         person.typed.into_inner()
     });

@@ -23,6 +23,7 @@ mod imaging;
 mod ipmi;
 mod operator;
 mod outage;
+mod racks;
 mod replicas;
 mod restart;
 mod scripted;

@@ -87,7 +87,7 @@ impl World {
 
     /// No key acts twice, and no step that harms when repeated acts under two keys. The hardware refuses to do one key
     /// twice, so nobody may count on that: a key is not even asked for twice, unless a sleeper asks again.
-    fn audit_effects(&self, kept: &Kept, asking: Asking, wrong: &mut Vec<String>) {
+    pub fn audit_effects(&self, kept: &Kept, asking: Asking, wrong: &mut Vec<String>) {
         let run = &kept.run;
         let counts = self.sim.effects(run.spec.id.as_str()).expect("the ledger");
         for count in counts.iter().filter(|count| count.applied > 1) {
@@ -115,12 +115,12 @@ fn adopted(message: &str) -> bool {
     message.starts_with("adopted")
 }
 
-fn step_of(key: &str) -> String {
+pub fn step_of(key: &str) -> String {
     key.split('/').nth(1).unwrap_or_default().to_string()
 }
 
 /// A history is told version by version, and ends where the object is.
-fn gaps(id: &str, history: &[Event], version: i64, wrong: &mut Vec<String>) {
+pub fn gaps(id: &str, history: &[Event], version: i64, wrong: &mut Vec<String>) {
     let told: Vec<i64> = history.iter().map(|event| event.version).collect();
     let expected: Vec<i64> = (1..=version).collect();
     if told != expected {
@@ -129,7 +129,7 @@ fn gaps(id: &str, history: &[Event], version: i64, wrong: &mut Vec<String>) {
 }
 
 /// Nobody holds it, nothing is under way, nothing is left to do.
-fn audit_run(kept: &Kept, wrong: &mut Vec<String>) {
+pub fn audit_run(kept: &Kept, wrong: &mut Vec<String>) {
     let Kept { run, held, .. } = kept;
     let id = &run.spec.id;
     if !run.ended() {

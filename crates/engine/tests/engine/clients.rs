@@ -18,6 +18,8 @@ use store::{Result, StoreError};
 use tokio::task::JoinHandle;
 
 const PAUSE: Duration = Duration::from_secs(1);
+/// Who waits for a run looks after so many pauses, whether or not anybody said that something was committed.
+const LOOK_ANYWAY: u32 = 60;
 
 /// One thing a client does. All but the first only once the run before it has failed.
 #[derive(Debug, Clone)]
@@ -113,14 +115,23 @@ impl Door {
         assert!(matches!(told, Ok(_) | Err(StoreError::Refused(_))), "{told:?}");
     }
 
+    /// Looks again and again whether a run has ended. Most of a life is waiting: where nothing was committed since the last
+    /// look, the next one would see the same.
     pub async fn ended(&self, id: &RunId) -> Run {
+        let mut committed = self.0.get().store().bus().listen();
         loop {
             let run = self.ask(|engine| async move { engine.run(id).await }).await;
             let run = run.expect("an accepted run can be found");
             if run.ended() {
                 return run;
             }
-            tokio::time::sleep(PAUSE).await;
+            for _ in 0..LOOK_ANYWAY {
+                tokio::time::sleep(PAUSE).await;
+                if !committed.is_empty() {
+                    break;
+                }
+            }
+            committed = committed.resubscribe();
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::clients::{Ask, Door, follow_script};
 use crate::world::{Process, World};
 use model::effect::{Effect, Verb};
+use model::id::PlanId;
 use model::plan::{
     Maintenance, NETWORK, Params, Plan, PowerChange, RunType, default_plan, variants,
 };
@@ -54,7 +55,7 @@ fn reimages() -> Vec<Life> {
         reimage("repave answers garbage", vec![repave(sim::Action::Garbage, 1)], vec![]),
         reimage("repave is told twice", vec![repave(sim::Action::Twice, 1)], vec![]),
         reimage("repave answers late", vec![late("repave", 20_000)], vec![]),
-        reimage("join hangs", vec![fault("join", Verb::Perform, sim::Action::Hang, 1)], vec![]),
+        hanging("join hangs", "join", (RunType::Reimage, default_plan(RunType::Reimage))),
         reimage("mended, step retried", broken(), vec![Ask::Mend, Ask::Act(Action::RetryStep)]),
         reimage("mended, run again", broken(), vec![Ask::Mend, Ask::Again(Again::Rerun)]),
         reimage(
@@ -81,7 +82,7 @@ fn drains() -> Vec<Life> {
     vec![
         enter("a budget blocks once", vec![drain(sim::Action::Fail, 1)], vec![]),
         enter("drain's answer is lost", vec![drain(sim::Action::Drop, 1)], vec![]),
-        enter("drain hangs", vec![drain(sim::Action::Hang, 1)], vec![]),
+        hanging("drain hangs", "drain", way.clone()),
         enter(
             "budgets mended, run again",
             vec![drain(sim::Action::Fail, 0)],
@@ -111,6 +112,18 @@ fn powers() -> Vec<Life> {
             vec![Ask::Mend, Ask::Act(Action::RetryStep)],
         ),
     ]
+}
+
+/// The hardware never begins with something, and never says so: that is waited for until the deadline of the step. Half an
+/// hour of it shows nothing that a minute does not, so there is a minute.
+fn hanging(name: &str, effect: &str, (run_type, mut plan): (RunType, Plan)) -> Life {
+    plan.id = PlanId::trusted(format!("{}-in-a-minute", plan.id));
+    (plan.default_for, plan.built_in) = (None, false);
+    for step in plan.steps.iter_mut().filter(|step| step.effect.word() == effect) {
+        step.timeout_seconds = Some(60);
+    }
+    let faults = vec![fault(effect, Verb::Perform, sim::Action::Hang, 1)];
+    life(name, (run_type, plan), faults, vec![])
 }
 
 fn variant(id: &str) -> (RunType, Plan) {
@@ -206,6 +219,9 @@ impl Life {
     /// Brings the machine to where the life begins.
     pub async fn prepare(&self, world: &World, process: &Process) {
         world.register(&process.engine, MACHINE).await;
+        if !self.plan.built_in {
+            process.engine.create_plan(self.plan.clone()).await.expect("a plan of one's own");
+        }
         for (index, ask) in self.before.iter().enumerate() {
             let door = Door::to(&process.engine);
             let run = follow_script(door, world.sim.clone(), vec![ask.clone()], index).await;
@@ -223,7 +239,8 @@ impl Life {
 fn every_kind_of_step_has_a_life() {
     let lives = all();
     let steps = || lives.iter().flat_map(|life| &life.plan.steps);
-    let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).collect();
+    let on_racks = crate::rack_lives::words();
+    let done: BTreeSet<&str> = steps().map(|step| step.effect.word()).chain(on_racks).collect();
     let undone: BTreeSet<&str> =
         steps().filter_map(|step| step.effect.undo()).map(|undo| undo.word()).collect();
     let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();

@@ -1,7 +1,8 @@
 //! The engine in one process: workers that misbehave, and the proof that it can be killed anywhere.
 //!
 //! `matrix` is the proof by cases, `chaos` the proof by chance. Both happen in a [`world`] of simulated
-//! time, where each process stands behind a [`gate`] at which it can be struck.
+//! time, where each process stands behind a [`gate`] at which it can be struck. `rack_matrix` is the same proof for records with a
+//! lifecycle and for operations with parts.
 
 mod audit;
 mod board;
@@ -10,7 +11,13 @@ mod clients;
 mod gate;
 mod lives;
 mod matrix;
+mod parts;
+mod rack_lives;
+mod rack_matrix;
+mod rack_world;
+mod racks;
 mod retention;
+mod shelves;
 mod small_print;
 mod workers;
 mod world;

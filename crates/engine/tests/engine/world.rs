@@ -12,8 +12,11 @@ use model::run::{Policy, Run};
 use model::time::Timestamp;
 use providers::sim::{Sim, Speed, tokio_clock};
 use providers::{Provider, Providers, Target};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::num::NonZero;
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use store::{Event, Held, Options, Result, Store, Tx, Work};
 
@@ -56,6 +59,26 @@ pub fn simulate<T>(story: impl Future<Output = T>) -> T {
     runtime.enable_time().start_paused(true).build().expect("a runtime").block_on(story)
 }
 
+/// What becomes of each, in their order. Whichever core is free takes the next one.
+pub fn on_all_cores<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let taken = AtomicUsize::new(0);
+    let take = || {
+        let index = taken.fetch_add(1, Ordering::Relaxed);
+        Some((index, items.get(index)?))
+    };
+    let work = || -> Vec<(usize, R)> {
+        std::iter::from_fn(take).map(|(index, item)| (index, each(item))).collect()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(ScopedJoinHandle::join);
+        joined.flat_map(|done| done.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+    });
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
 impl World {
     pub async fn new(seed: u64) -> Self {
         let clock = tokio_clock(BEGINNING);
@@ -71,6 +94,11 @@ impl World {
     }
 
     pub async fn boot(&self, name: &str) -> Process {
+        self.boot_with(Settings { replica: name.into(), ..Settings::default() }).await
+    }
+
+    /// The same with settings of its own, as far as they do not wait for a real clock.
+    pub async fn boot_with(&self, settings: Settings) -> Process {
         let gate = Gate::new();
         let skew_ms = Arc::new(AtomicI64::new(0));
         let (clock, skew) = (self.clock.clone(), Arc::clone(&skew_ms));
@@ -80,12 +108,8 @@ impl World {
         });
         let gated = Gated { world: self.clone(), gate: Arc::clone(&gate) };
         let backoff = Backoff { first: BACKOFF, most: BACKOFF * 4 };
-        let settings = Settings {
-            replica: name.into(),
-            probe_interval: NO_PROBES,
-            policy: Policy { backoff },
-            ..Settings::default()
-        };
+        let settings =
+            Settings { probe_interval: NO_PROBES, policy: Policy { backoff }, ..settings };
         let engine = Engine::start_up(
             self.store.tapped(Arc::clone(&gate) as Arc<dyn store::Tap>),
             Providers::default().with(Arc::new(gated)),

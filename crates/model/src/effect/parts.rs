@@ -11,6 +11,9 @@ pub struct Group {
     pub parts: Vec<Part>,
     /// How many may be at work at once.
     pub at_once: u32,
+    /// Where all of this holds already, nothing is begun: the group is done.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unless: Vec<Part>,
 }
 
 /// What one device is to do.

@@ -168,6 +168,7 @@ impl<'a> Parser<'a> {
             (Subject::Machine | Subject::Run, "effective_state") => Some(Field::EffectiveState),
             (Subject::Machine | Subject::Run, "lifecycle_state") => Some(Field::LifecycleState),
             (Subject::Machine | Subject::Run, "provider") => Some(Field::Provider),
+            (Subject::Machine | Subject::Run, "rack") => Some(Field::Rack),
             (Subject::Run | Subject::Plan, "type") => Some(Field::Type),
             (Subject::Run, "run_id" | "operation_id") => Some(Field::RunId),
             (Subject::Run | Subject::Plan, "plan_id") => Some(Field::PlanId),
@@ -231,6 +232,7 @@ fn fields(subject: Subject) -> &'static [&'static str] {
             "effective_state",
             "lifecycle_state",
             "provider",
+            "rack",
             "labels.KEY",
             "condition.TYPE",
         ],
@@ -247,6 +249,7 @@ fn fields(subject: Subject) -> &'static [&'static str] {
             "effective_state",
             "lifecycle_state",
             "provider",
+            "rack",
             "labels.KEY",
             "condition.TYPE",
         ],
@@ -277,6 +280,7 @@ fn canonical(field: &Field, value: &str) -> Result<String, Vec<&'static str>> {
         },
         Field::MachineId
         | Field::Provider
+        | Field::Rack
         | Field::Label(_)
         | Field::RunId
         | Field::PlanId

@@ -3,15 +3,16 @@
 use crate::support::{at, join, note, spec, wipe};
 use crate::walk::states;
 use model::effect::{
-    Effect, Expect, Manner, NetbootMode, NodeLabels, PowerTo, RebootMode, RmaAction, Taint,
-    TaintEffect, Verb,
+    DeviceWork, Effect, Expect, FabricTo, Group, Manner, NetbootMode, NodeLabels, Part, PowerTo,
+    RebootMode, RmaAction, Taint, TaintEffect, Verb,
 };
 use model::fault::{Code, Fault};
 use model::id::{PlanId, RunId};
-use model::plan::{OnFailure, Params, Plan, RunStep, Step};
+use model::plan::{OnFailure, Params, Plan, RunStep, RunType, Step};
 use model::run::{
     Asked, Failure, Halt, HaltKind, Progress, Run, RunSpec, StepPhase, StepState, Workflow,
 };
+use model::target::TargetId;
 
 const SPEC: &str = include_str!("golden/run_spec.json");
 const PROGRESS: &str = include_str!("golden/progress.json");
@@ -122,7 +123,32 @@ fn golden_effects() -> Vec<Effect> {
         Effect::Uncordon { cluster_ref: cluster_ref(), own: true },
         Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED },
         Effect::Power { to: PowerTo::Off, manner: say(Some(30), Some(true)) },
+        device(DeviceWork::Firmware {
+            component: "BMC".into(),
+            version: "2.1".into(),
+            url: "https://fw.example/bmc-2.1".into(),
+            sha256: "aa".into(),
+        }),
+        device(DeviceWork::Read),
+        device(DeviceWork::Configure),
+        device(DeviceWork::Check {
+            firmware: [("BMC".to_string(), "2.1".to_string())].into(),
+            power: Some(PowerTo::On),
+        }),
+        device(DeviceWork::Fabric { to: FabricTo::Manager }),
+        Effect::Parts { group: golden_group() },
     ]
+}
+
+fn device(work: DeviceWork) -> Effect {
+    Effect::Device { work }
+}
+
+fn golden_group() -> Group {
+    let effect = device(DeviceWork::Fabric { to: FabricTo::Off });
+    let step = RunStep { name: "fabric-off".into(), timeout_seconds: 60, max_retries: 1, effect };
+    let target = TargetId::trusted("switch:sw-1");
+    Group { parts: vec![Part { target, run_type: RunType::Fabric, steps: vec![step] }], at_once: 4 }
 }
 
 /// What says nothing new is written as it always was, so that nothing in a database moves.

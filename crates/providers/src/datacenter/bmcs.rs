@@ -12,6 +12,7 @@ use crate::port::Target;
 use crate::redfish::{self, Fingerprint, Trust};
 use model::fault::{Code, Fault};
 use model::machine::MachineSpec;
+use model::target::TargetKind;
 use secrecy::SecretString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,14 +55,14 @@ impl Bmcs {
         limit: Duration,
         work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        let peer = peer_of(&target.spec)?;
+        let peer = peer_to(target)?;
         let call = async {
             let credential = self.credential(&peer, &target.spec).await?;
-            let place = self.place(&peer, &target.spec);
+            let place = self.place(&peer, target);
             let current = |opened: &Opened| opened.version == credential.version;
             let opened = match self.take(&place).filter(current) {
                 Some(opened) => opened,
-                None => self.open(&peer, &target.spec, credential).await?,
+                None => self.open(&peer, target, credential).await?,
             };
             let done = work(&opened.controller).await;
             self.after(&peer, place, opened, done).await
@@ -77,14 +78,14 @@ impl Bmcs {
         limit: Duration,
         work: impl AsyncFnOnce(&Controller) -> Result<T, Fault>,
     ) -> Result<Option<T>, Fault> {
-        let peer = peer_of(&target.spec)?;
+        let peer = peer_to(target)?;
         let call = async {
-            let place = self.place(&peer, &target.spec);
+            let place = self.place(&peer, target);
             let opened = match self.take(&place) {
                 Some(opened) => opened,
                 None => {
                     let credential = self.credential(&peer, &target.spec).await?;
-                    self.open(&peer, &target.spec, credential).await?
+                    self.open(&peer, target, credential).await?
                 }
             };
             let done = work(&opened.controller).await;
@@ -95,8 +96,8 @@ impl Bmcs {
     }
 
     /// How the machine's BMC stands with the governor.
-    pub fn standing(&self, spec: &MachineSpec) -> Option<Standing> {
-        self.governor.standing(&peer_of(spec).ok()?)
+    pub fn standing(&self, target: &Target) -> Option<Standing> {
+        self.governor.standing(&peer_to(target).ok()?)
     }
 
     /// Keeps a login that works, and writes down one that was refused.
@@ -130,26 +131,27 @@ impl Bmcs {
     }
 
     /// What a login is kept under. Behind one BMC there may be several machines, and each is another System.
-    fn place(&self, peer: &str, spec: &MachineSpec) -> String {
+    fn place(&self, peer: &str, Target { id, spec }: &Target) -> String {
         let [own, usual] = self.named(spec);
         let credential = if own.is_empty() { usual } else { own };
         let MachineSpec { bmc_endpoint, serial, mac_addresses, .. } = spec;
-        format!("{peer} {:?}", (bmc_endpoint, credential, serial, mac_addresses))
+        format!("{peer} {:?}", (id.kind, bmc_endpoint, credential, serial, mac_addresses))
     }
 
     async fn open(
         &self,
         peer: &str,
-        spec: &MachineSpec,
+        target: &Target,
         credential: Credential,
     ) -> Result<Opened, Fault> {
+        let spec = &target.spec;
         let login = login_of(&credential)?;
         let opened = if is_ipmi(&spec.bmc_endpoint) {
             let login = ipmi::Login { user: login.user, password: login.password };
             ipmi::Bmc::new(&spec.bmc_endpoint, login, self.settings.ipmi.clone())
                 .map(Controller::Ipmi)
         } else {
-            self.log_in(peer, spec, login).await
+            self.log_in(peer, target, login).await
         };
         let opened = self.admittance.after_login(peer, &credential, opened).await;
         let Credential { name, version, .. } = credential;
@@ -160,13 +162,20 @@ impl Bmcs {
     async fn log_in(
         &self,
         peer: &str,
-        spec: &MachineSpec,
+        Target { id, spec }: &Target,
         login: Login,
     ) -> Result<Controller, Fault> {
         let bmc = self.connect(peer, &spec.bmc_endpoint, login, None).await?;
         let serial = Some(spec.serial.clone()).filter(|serial| !serial.is_empty());
-        let wanted = redfish::Wanted { id: None, serial, macs: spec.mac_addresses.clone() };
-        Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
+        match id.kind {
+            TargetKind::PowerShelf => {
+                Ok(Controller::Shelf(Box::new(bmc.shelf(serial.as_deref()).await?)))
+            }
+            TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => {
+                let wanted = redfish::Wanted { id: None, serial, macs: spec.mac_addresses.clone() };
+                Ok(Controller::Redfish(Box::new(bmc.system(&wanted).await?)))
+            }
+        }
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept<Opened>> {
@@ -188,12 +197,25 @@ fn spoils(code: Code) -> bool {
 }
 
 /// What a BMC is called in trust, lockouts and the governor: how it is spoken to, and where.
-pub fn peer_of(spec: &MachineSpec) -> Result<String, Fault> {
-    if spec.bmc_endpoint.is_empty() {
-        let said = "the machine has no bmc_endpoint; add it with `farrier machine update`";
-        return Err(Fault::new(Code::NotSupported, said));
+pub fn peer_to(target: &Target) -> Result<String, Fault> {
+    if target.spec.bmc_endpoint.is_empty() {
+        return Err(nowhere(target.id.kind, "bmc_endpoint"));
     }
-    peer_at(&spec.bmc_endpoint)
+    peer_at(&target.spec.bmc_endpoint)
+}
+
+/// Nobody has said where something is.
+pub fn nowhere(kind: TargetKind, field: &str) -> Fault {
+    let said = match kind {
+        TargetKind::Machine => {
+            format!("the machine has no {field}; add it with `farrier machine update`")
+        }
+        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
+            let noun = kind.noun();
+            format!("the {noun} has no {field}; register it again, with one")
+        }
+    };
+    Fault::new(Code::NotSupported, said)
 }
 
 /// The same for a BMC that no machine may be registered for.

@@ -8,17 +8,24 @@ use model::fault::{Code, Fault};
 
 pub enum Controller {
     Redfish(Box<redfish::System>),
+    /// A power shelf: it has power and firmware, and nothing that boots.
+    Shelf(Box<redfish::Shelf>),
     Ipmi(ipmi::Bmc),
+}
+
+/// What a device is, as it says itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Identity {
+    pub vendor: Option<String>,
+    pub model: Option<String>,
+    pub serial: Option<String>,
 }
 
 impl Controller {
     pub async fn power(&self) -> Result<Power, Fault> {
         Ok(match self {
-            Self::Redfish(system) => match system.power().await? {
-                redfish::Power::On => Power::On,
-                redfish::Power::Off => Power::Off,
-                redfish::Power::PoweringOn | redfish::Power::PoweringOff => Power::Changing,
-            },
+            Self::Redfish(system) => seen(system.power().await?),
+            Self::Shelf(shelf) => seen(shelf.power().await?),
             Self::Ipmi(bmc) => match bmc.power().await? {
                 ipmi::Power::On => Power::On,
                 ipmi::Power::Off => Power::Off,
@@ -29,11 +36,11 @@ impl Controller {
     /// What of the machine is not well, the worst first, as far as the BMC says.
     pub async fn ailments(&self) -> Result<Vec<String>, Fault> {
         match self {
-            Self::Redfish(system) => {
-                let report = system.health().await?;
+            Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
+            Self::Redfish(_) | Self::Shelf(_) => {
+                let report = self.redfish("health")?.health().await?;
                 Ok(ailments(report.overall, &report.bad, &report.redundancy))
             }
-            Self::Ipmi(bmc) => Ok(bmc.faults().await?.into_iter().map(str::to_owned).collect()),
         }
     }
 
@@ -41,6 +48,7 @@ impl Controller {
     pub fn hang_up(&self) {
         match self {
             Self::Redfish(system) => system.hang_up(),
+            Self::Shelf(shelf) => shelf.place().hang_up(),
             // It has a session for each question.
             Self::Ipmi(_) => {}
         }
@@ -52,6 +60,8 @@ impl Controller {
             Self::Redfish(system) => {
                 Ok(system.resets().await?.contains(&redfish::Reset::GracefulShutdown))
             }
+            // There is no operating system that could be asked.
+            Self::Shelf(_) => Ok(false),
             Self::Ipmi(_) => Ok(true),
         }
     }
@@ -63,6 +73,11 @@ impl Controller {
                 let known = system.resets().await?;
                 let kind = reset_for(ask, &known).ok_or_else(|| lacks(ask, &known))?;
                 system.reset(kind).await
+            }
+            Self::Shelf(shelf) => {
+                let known = shelf.resets().await?;
+                let kind = reset_for(ask, &known).ok_or_else(|| lacks(ask, &known))?;
+                shelf.reset(kind).await
             }
             Self::Ipmi(bmc) => {
                 let kind = match ask {
@@ -79,6 +94,7 @@ impl Controller {
     pub async fn boot_shown(&self) -> Result<String, Fault> {
         match self {
             Self::Redfish(system) => Ok(override_shown(&system.boot().await?)),
+            Self::Shelf(_) => Err(boots_nothing()),
             Self::Ipmi(bmc) => Ok(device_shown(bmc.boot().await?.from)),
         }
     }
@@ -91,6 +107,7 @@ impl Controller {
                 let seen = system.boot().await?;
                 Ok((seen.leads_to(wanted), shown(&seen)))
             }
+            Self::Shelf(_) => Err(boots_nothing()),
             Self::Ipmi(bmc) => {
                 let seen = bmc.boot().await?;
                 let wanted = ipmi::BootFrom::Device(device(mode));
@@ -101,9 +118,13 @@ impl Controller {
 
     /// Shows the machine a disc, and boots from it once.
     pub async fn boot_disc(&self, url: &str) -> Result<String, Fault> {
-        let Self::Redfish(system) = self else {
-            let said = "a BMC that speaks IPMI only cannot show a disc to its machine";
-            return Err(Fault::new(Code::NotSupported, said));
+        let system = match self {
+            Self::Redfish(system) => system,
+            Self::Shelf(_) => return Err(boots_nothing()),
+            Self::Ipmi(_) => {
+                let said = "a BMC that speaks IPMI only cannot show a disc to its machine";
+                return Err(Fault::new(Code::NotSupported, said));
+            }
         };
         system.insert_media(url).await?;
         let (source, span) = (redfish::BootSource::Cd, redfish::BootSpan::Once);
@@ -128,12 +149,64 @@ impl Controller {
                 let wanted = source(system, mode).await?;
                 Ok(shown(&system.set_boot(wanted, redfish::BootSpan::Once).await?))
             }
+            Self::Shelf(_) => Err(boots_nothing()),
             Self::Ipmi(bmc) => {
                 let seen = bmc.set_boot(device(mode), ipmi::Lasts::Once).await?;
                 Ok(format!("{:?}", seen.from))
             }
         }
     }
+}
+
+/// What is the same for whatever speaks Redfish.
+impl Controller {
+    fn redfish(&self, what: &str) -> Result<&redfish::System, Fault> {
+        match self {
+            Self::Redfish(system) => Ok(system),
+            Self::Shelf(shelf) => Ok(shelf.place()),
+            Self::Ipmi(_) => {
+                let said = format!(
+                    "a BMC that speaks IPMI only tells nothing of {what}; give its https:// address"
+                );
+                Err(Fault::new(Code::NotSupported, said))
+            }
+        }
+    }
+
+    pub async fn components(&self) -> Result<redfish::Components, Fault> {
+        self.redfish("firmware")?.components().await
+    }
+
+    pub fn updates(&self) -> Result<&redfish::Updates, Fault> {
+        Ok(self.redfish("firmware updates")?.updates())
+    }
+
+    pub fn services(&self) -> Result<&redfish::Services, Fault> {
+        Ok(self.redfish("accounts and telemetry")?.services())
+    }
+
+    /// How many sensors, fans and supplies it tells of.
+    pub async fn readings(&self) -> Result<usize, Fault> {
+        Ok(self.redfish("sensors")?.health().await?.looked_at)
+    }
+
+    pub async fn identity(&self) -> Result<Identity, Fault> {
+        let glance = self.redfish("a serial number")?.glance().await?;
+        let redfish::Glance { vendor, model, serial, .. } = glance;
+        Ok(Identity { vendor, model, serial })
+    }
+}
+
+const fn seen(power: redfish::Power) -> Power {
+    match power {
+        redfish::Power::On => Power::On,
+        redfish::Power::Off => Power::Off,
+        redfish::Power::PoweringOn | redfish::Power::PoweringOff => Power::Changing,
+    }
+}
+
+fn boots_nothing() -> Fault {
+    Fault::new(Code::NotSupported, "a power shelf boots nothing")
 }
 
 /// Parts by their name, without what they measure: that would be other words each time.

@@ -160,7 +160,9 @@ impl Datacenter {
             | Memo::Join { .. }
             | Memo::Image { .. }
             | Memo::Drain { .. }
-            | Memo::Uncordon => Err(two_effects()),
+            | Memo::Uncordon
+            | Memo::Firmware { .. }
+            | Memo::Fabric { .. } => Err(two_effects()),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The way to a machine's host over SSH: through the jump hosts, with its credential, to a host key that is known.
 
 use super::admittance::{Admittance, unpinned, wrong_kind};
+use super::bmcs::nowhere;
 use super::{Settings, Trusting};
 use crate::keeper::{Credential, Secret};
 use crate::port::Target;
@@ -110,8 +111,7 @@ impl Hosts {
 
 fn place_of(target: &Target) -> Result<Endpoint, Fault> {
     if target.spec.ssh_endpoint.is_empty() {
-        let said = "the machine has no ssh_endpoint; add it with `farrier machine update`";
-        return Err(Fault::new(Code::NotSupported, said));
+        return Err(nowhere(target.id.kind, "ssh_endpoint"));
     }
     parsed(&target.spec.ssh_endpoint)
 }

@@ -122,7 +122,9 @@ impl Work<'_> {
                 | Memo::InBand { .. }
                 | Memo::Join { .. }
                 | Memo::Drain { .. }
-                | Memo::Uncordon,
+                | Memo::Uncordon
+                | Memo::Firmware { .. }
+                | Memo::Fabric { .. },
             ) => Err(two_effects()),
         }
     }

@@ -54,6 +54,7 @@ impl Controller {
     pub(super) async fn inventory(&self) -> Result<Inventory, Fault> {
         match self {
             Self::Redfish(system) => system.inventory().await,
+            Self::Shelf(shelf) => shelf.place().inventory().await,
             Self::Ipmi(bmc) => Ok(described(bmc.identity().await?)),
         }
     }
@@ -62,21 +63,24 @@ impl Controller {
     async fn health(&self) -> Result<Option<HealthReport>, Fault> {
         match self {
             Self::Redfish(system) => system.health().await.map(Some),
+            Self::Shelf(shelf) => shelf.place().health().await.map(Some),
             Self::Ipmi(_) => Ok(None),
         }
     }
 
     pub(super) async fn event_log(&self, count: usize) -> Result<Vec<LogEntry>, Fault> {
-        match self {
-            Self::Redfish(system) => {
-                let entries = system.log(count).await?;
-                if entries.is_empty() {
-                    system.logs().await?;
-                }
-                Ok(entries)
+        let system = match self {
+            Self::Redfish(system) => system,
+            Self::Shelf(shelf) => shelf.place(),
+            Self::Ipmi(bmc) => {
+                return Ok(bmc.events(count).await?.into_iter().map(logged).collect());
             }
-            Self::Ipmi(bmc) => Ok(bmc.events(count).await?.into_iter().map(logged).collect()),
+        };
+        let entries = system.log(count).await?;
+        if entries.is_empty() {
+            system.logs().await?;
         }
+        Ok(entries)
     }
 }
 

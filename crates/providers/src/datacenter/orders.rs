@@ -4,6 +4,7 @@ use super::Datacenter;
 use super::cluster::Joining;
 use super::course::Course;
 use super::drain::Draining;
+use super::firmware::Flash;
 use super::power::{Goal, LOOK_EVERY, Power, Stage};
 use super::probe::host_answers;
 use crate::governor::Priority;
@@ -12,9 +13,11 @@ use crate::port::{Journal, Target};
 use crate::sim::system_clock;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
-    Answer, Effect, Key, Manner, NetbootMode, Order, Outcome, PowerTo, RebootMode, RmaAction, Verb,
+    Answer, Effect, Facts, Key, Manner, NetbootMode, Order, Outcome, PowerTo, RebootMode,
+    RmaAction, Verb,
 };
 use model::fault::{Code, Fault};
+use model::target::TargetKind;
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -55,6 +58,17 @@ pub(super) enum Memo {
         stage: Draining,
     },
     Uncordon,
+    Firmware {
+        stage: Flash,
+        /// The version that is replaced, once one is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+    },
+    Fabric {
+        /// When the switch was told to switch it off, or somebody looked since.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        told: Option<Timestamp>,
+    },
 }
 
 /// What an effect comes down to here.
@@ -105,11 +119,14 @@ impl Datacenter {
             Effect::Reboot { mode: RebootMode::Bmc, manner } => course(Goal::Cycle, *manner),
             Effect::Power { to: PowerTo::On, manner } => course(Goal::On, *manner),
             Effect::Power { to: PowerTo::Off, manner }
-            | Effect::Rma { action: RmaAction::PowerOff, manner } => course(Goal::Off, *manner),
+            | Effect::Rma { action: RmaAction::PowerOff, manner } => {
+                course(Goal::Off, in_manner_of(target.id.kind, *manner))
+            }
             Effect::Netboot { mode } => Task::Netboot(*mode),
             Effect::Rma { action: RmaAction::Mark, .. } => Task::Mark,
             Effect::Repave { image } => return self.repave(target, order, image, journal).await,
-            Effect::Device { .. } | Effect::Parts { .. } => return Err(not_asked(&order.effect)),
+            Effect::Device { work } => return self.device(target, order, work, journal).await,
+            Effect::Parts { .. } => return Err(not_asked(&order.effect)),
         };
         self.carry_out_task(target, order, task, journal).await
     }
@@ -148,7 +165,7 @@ impl Datacenter {
                     Some(Remembered::Memo(Memo::Power {
                         stage: Stage::Done, goal, back, ..
                     })) if !back || host_answers(target).await => {
-                        Answer::Done(reached(goal, "it was seen before"))
+                        Answer::Done(reached(target, goal, "it was seen before"))
                     }
                     Some(Remembered::Memo(Memo::Power { stage, watched, .. })) => {
                         self.unwatched(target, stage, watched).await?
@@ -184,7 +201,8 @@ impl Datacenter {
                 Err(Fault::new(Code::EffectFailed, said))
             }
             Remembered::Memo(Memo::Power { goal, stage, back, watched }) => {
-                let course = Course { goal, manner: manner_of(&order.effect), back, watched };
+                let manner = in_manner_of(target.id.kind, manner_of(&order.effect));
+                let course = Course { goal, manner, back, watched };
                 self.reboot_or_so(target, order, course, stage, journal).await
             }
             Remembered::Memo(
@@ -192,7 +210,9 @@ impl Datacenter {
                 | Memo::Join { .. }
                 | Memo::Image { .. }
                 | Memo::Drain { .. }
-                | Memo::Uncordon,
+                | Memo::Uncordon
+                | Memo::Firmware { .. }
+                | Memo::Fabric { .. },
             ) => Err(two_effects()),
             Remembered::Memo(Memo::Netboot { mode }) => {
                 self.set_netboot(target, mode, journal).await
@@ -218,7 +238,7 @@ impl Datacenter {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
         }
-        Ok(Answer::Done(reached(course.goal, how)))
+        Ok(Answer::Done(reached(target, course.goal, how)))
     }
 
     pub(super) async fn set_netboot(
@@ -247,7 +267,7 @@ impl Datacenter {
         let said = format!("power is {}", word(seen));
         Ok(match (goal, seen) {
             (Goal::On, Power::On) | (Goal::Off, Power::Off) => {
-                Answer::Done(Outcome { said, ..reached(goal, "") })
+                Answer::Done(Outcome { said, ..reached(target, goal, "") })
             }
             (Goal::Cycle, _) => Answer::Differs(format!("{said}; a reboot leaves nothing to see")),
             (Goal::On | Goal::Off, _) => Answer::Differs(said),
@@ -267,7 +287,8 @@ impl Datacenter {
         }
         match self.recall(&order.key).await? {
             Some(Remembered::Memo(Memo::Power { goal, mut stage, back, watched })) => {
-                let course = Course { goal, manner: manner_of(&order.effect), back, watched };
+                let manner = in_manner_of(target.id.kind, manner_of(&order.effect));
+                let course = Course { goal, manner, back, watched };
                 match stage {
                     Stage::Begun => {
                         let (before, after) = (noted(course, stage), noted(course, Stage::Stopped));
@@ -282,7 +303,7 @@ impl Datacenter {
                         let how = self
                             .follow_course(target, key, course, &mut stage, noted, journal)
                             .await?;
-                        Ok(Answer::Done(reached(goal, how)))
+                        Ok(Answer::Done(reached(target, goal, how)))
                     }
                 }
             }
@@ -338,16 +359,36 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
     }
 }
 
-/// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers.
-fn reached(goal: Goal, how: &str) -> Outcome {
-    match goal {
-        Goal::On => done(format!("power is on: {how}")),
-        Goal::Off => Outcome {
-            said: format!("power is off: {how}"),
-            evidence: vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")],
-            facts: None,
-        },
-        Goal::Cycle => done(format!("rebooted: {how}")),
+/// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers. Of a device its power is
+/// known.
+fn reached(target: &Target, goal: Goal, how: &str) -> Outcome {
+    let said = match goal {
+        Goal::On => format!("power is on: {how}"),
+        Goal::Off => format!("power is off: {how}"),
+        Goal::Cycle => format!("rebooted: {how}"),
+    };
+    match (target.id.kind, goal) {
+        (TargetKind::Machine, Goal::Off) => {
+            let evidence = vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")];
+            Outcome { said, evidence, facts: None }
+        }
+        (TargetKind::Machine, Goal::On | Goal::Cycle) => done(said),
+        (TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack, _) => {
+            let power = match goal {
+                Goal::On | Goal::Cycle => PowerTo::On,
+                Goal::Off => PowerTo::Off,
+            };
+            let facts = Facts { power: Some(power), ..Facts::default() };
+            Outcome { said, facts: Some(facts), ..Outcome::default() }
+        }
+    }
+}
+
+/// A shelf has no operating system that could be given time, whatever is configured for those that have.
+const fn in_manner_of(kind: TargetKind, manner: Manner) -> Manner {
+    match kind {
+        TargetKind::PowerShelf => Manner { graceful_seconds: Some(0), force: Some(true) },
+        TargetKind::Machine | TargetKind::Switch | TargetKind::Rack => manner,
     }
 }
 

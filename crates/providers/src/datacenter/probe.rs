@@ -2,10 +2,13 @@
 
 use super::Datacenter;
 use super::cluster::sight;
+use super::devices::power_to;
 use super::roster::Nodes;
 use crate::port::Target;
 use model::condition::{ConditionType, Evidence};
+use model::effect::Facts;
 use model::fault::{Code, Fault};
+use model::target::TargetKind;
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -33,6 +36,14 @@ impl Datacenter {
         bmc.into_iter().chain(host).chain(node).collect()
     }
 
+    /// What a device shows of its power. That its turn at the controller did not come is no news about it.
+    pub(super) async fn look_at_power(&self, target: &Target) -> Result<Facts, Fault> {
+        let limit = self.settings.poll;
+        let power = self.bmcs.poll(target, limit, async |bmc| bmc.power().await).await?;
+        let power = power.ok_or_else(busy)?;
+        Ok(Facts { power: power_to(power), ..Facts::default() })
+    }
+
     async fn look_at_bmc(&self, target: &Target) -> Option<Evidence> {
         if target.spec.bmc_endpoint.is_empty() {
             return None;
@@ -49,12 +60,14 @@ impl Datacenter {
         }
         let limit = self.settings.poll * PARTS_TIMES;
         let seen = self.bmcs.poll(target, limit, async |bmc| bmc.ailments().await).await?;
-        let busy = || Fault::new(Code::BmcBusy, "its BMC was busy with other calls");
         seen.map(|ailments| Some(judged(&ailments))).ok_or_else(busy)
     }
 
     /// Whether the machine is a node of the cluster that it is meant for. One list of nodes serves all machines.
     async fn look_at_node(&self, target: &Target) -> Vec<Evidence> {
+        if target.id.kind != TargetKind::Machine {
+            return Vec::new();
+        }
         let cluster = target.spec.target_cluster_ref.as_str();
         if cluster.is_empty() {
             let condition = ConditionType::InCustomerCluster;
@@ -73,6 +86,10 @@ impl Datacenter {
         let nodes = self.cluster_within(cluster, limit).await?.nodes().await?;
         Ok(nodes.into_iter().map(|node| (node.name.clone(), node)).collect())
     }
+}
+
+fn busy() -> Fault {
+    Fault::new(Code::BmcBusy, "its BMC was busy with other calls")
 }
 
 /// What a look at a BMC says. Waiting in vain for a turn at it, or for our own database, says nothing about it.

@@ -52,6 +52,7 @@ impl Datacenter {
 async fn read(bmc: &Controller) -> Result<Record, Fault> {
     match bmc {
         Controller::Redfish(system) => read_redfish(system).await,
+        Controller::Shelf(shelf) => read_redfish(shelf.place()).await,
         Controller::Ipmi(bmc) => read_ipmi(bmc).await,
     }
 }

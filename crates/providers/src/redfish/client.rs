@@ -5,15 +5,16 @@
 //! when it still is what it was. Each method ends with a decoded resource or a fault.
 
 use super::certificate::Certificate;
-use super::decode::{Doc, Part, exact_path, local_path};
+use super::decode::{Doc, Entry, Part, entry, exact_path, local_path};
 use super::endpoint::{Endpoint, ROOT};
 use super::login::{Manner, Opened, Pass, Session, first_manner};
+use super::parcel::Parcel;
 use super::transport::{Broken, Question, Reply, Wire};
 use super::trust::{Fingerprint, Trust};
 use super::verdict;
 use super::{Auth, Login, Settings};
 use hyper::body::Bytes;
-use hyper::header::{ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LOCATION};
+use hyper::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH, LOCATION};
 use hyper::{Method, StatusCode};
 use model::fault::{Code, Fault};
 use serde_json::Value;
@@ -92,8 +93,10 @@ impl Link {
     /// A session is proof that the login is right. Otherwise something is read that is not for
     /// everybody, so that a wrong password is found here and not by the first who changes something.
     async fn prove(&self, root: &Doc) -> Result<(), Fault> {
-        match (self.manner, root.root().link("Systems")) {
-            (Manner::Basic, Some(systems)) => self.get(&systems).await.map(|_| ()),
+        // A power shelf may have no System.
+        let closed = ["Systems", "Chassis"].iter().find_map(|name| root.root().link(name));
+        match (self.manner, closed) {
+            (Manner::Basic, Some(closed)) => self.get(&closed).await.map(|_| ()),
             (Manner::Basic, None) | (Manner::Session, _) => Ok(()),
         }
     }
@@ -199,6 +202,26 @@ impl Link {
     pub async fn post(&self, path: &str, body: &Value) -> Result<Accepted, Fault> {
         let reply = self.change(Method::POST, path, body, None).await?;
         Ok(accepted(&reply))
+    }
+
+    /// Sends a file, once: who reads something before has a session that still holds. `last` is waited for before its last piece.
+    pub async fn deliver(
+        &self,
+        path: &str,
+        content_type: &str,
+        parcel: Parcel,
+        last: impl AsyncFnOnce() -> Result<(), Fault>,
+    ) -> Result<Accepted, Fault> {
+        let kind = HeaderValue::from_str(content_type).map_err(|error| {
+            Fault::new(Code::NotSupported, format!("a file of the kind {content_type:?}: {error}"))
+        })?;
+        let mut headers = vec![(CONTENT_TYPE, kind)];
+        headers.extend(self.pass(None).await?.0);
+        let question =
+            Question { method: Method::POST, path: path.to_owned(), headers, body: None };
+        let sent = self.wire.deliver(&question, parcel, last).await;
+        let reply = sent.map_err(|broken| self.broken(&question, broken))?;
+        Ok(accepted(&verdict::judge(self.endpoint(), &question, reply)?))
     }
 
     /// Changes a resource as it was when `doc` was read. Should it have changed since, it is read
@@ -360,7 +383,11 @@ impl Link {
 
     /// One question, one answer; what is in between becomes a fault.
     async fn send(&self, question: &Question) -> Result<Reply, Fault> {
-        self.wire.ask(question).await.map_err(|broken| match broken {
+        self.wire.ask(question).await.map_err(|broken| self.broken(question, broken))
+    }
+
+    fn broken(&self, question: &Question, broken: Broken) -> Fault {
+        match broken {
             Broken::Unsent(fault) => fault,
             Broken::Lost(why) => {
                 let (code, end) = if question.only_reads() {
@@ -372,7 +399,7 @@ impl Link {
                 let said = format!("{} was asked to {method} {path}: {why}{end}", self.endpoint());
                 Fault::new(code, said)
             }
-        })
+        }
     }
 
     fn doc(&self, path: &str, reply: &Reply) -> Result<Doc, Fault> {
@@ -399,23 +426,6 @@ impl Drop for Link {
             session.end_later(self.wire.clone());
         }
     }
-}
-
-/// A member of a collection.
-#[derive(Debug)]
-pub(super) enum Entry {
-    Link(String),
-    Whole(Doc),
-}
-
-fn entry(part: Part<'_>) -> Option<Entry> {
-    let link = part.as_link();
-    if part.is_expanded() {
-        let path = link.unwrap_or_default();
-        let etag = part.text("@odata.etag");
-        return Some(Entry::Whole(Doc { path, etag, value: part.0.clone() }));
-    }
-    link.map(Entry::Link)
 }
 
 /// A change that was not made, with the status that said so.

@@ -127,6 +127,33 @@ impl<'a> Part<'a> {
     }
 }
 
+/// A member of a collection.
+#[derive(Debug)]
+pub(super) enum Entry {
+    Link(String),
+    Whole(Doc),
+}
+
+impl Entry {
+    /// Where it is.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Link(path) => path,
+            Self::Whole(doc) => &doc.path,
+        }
+    }
+}
+
+pub(super) fn entry(part: Part<'_>) -> Option<Entry> {
+    let link = part.as_link();
+    if part.is_expanded() {
+        let path = link.unwrap_or_default();
+        let etag = part.text("@odata.etag");
+        return Some(Entry::Whole(Doc { path, etag, value: part.0.clone() }));
+    }
+    link.map(Entry::Link)
+}
+
 /// A link as a path on the device we talk to, whatever host it names: devices behind a translated
 /// address name themselves by an address nobody else can reach.
 pub(super) fn local_path(link: &str) -> Option<String> {

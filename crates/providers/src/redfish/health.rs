@@ -84,6 +84,10 @@ impl System {
             looked_at: 0,
             skipped: Vec::new(),
         };
+        // A shelf may be a chassis itself.
+        if system.root().text("ChassisType").is_some() {
+            self.examine(&system, &mut report).await?;
+        }
         let links = system.root().get("Links");
         let chassis: Vec<String> =
             links.list("Chassis").filter_map(Part::as_link).take(MAX_CHASSIS).collect();

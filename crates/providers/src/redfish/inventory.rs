@@ -6,12 +6,11 @@
 
 use super::client::{MAX_MEMBERS, Skipped};
 use super::decode::{Doc, Part};
+use super::firmware::Firmware;
 use super::system::System;
 use model::fault::Fault;
 
 const MIB_PER_GIB: f64 = 1024.0;
-/// The most managers of one System that are asked for their version.
-const MAX_MANAGERS: usize = 8;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Inventory {
@@ -80,14 +79,6 @@ pub struct Gpu {
     pub serial: Option<String>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Firmware {
-    pub id: String,
-    pub name: Option<String>,
-    pub version: String,
-    pub updateable: Option<bool>,
-}
-
 impl System {
     pub async fn inventory(&self) -> Result<Inventory, Fault> {
         let system = self.read().await?;
@@ -106,7 +97,7 @@ impl System {
             sku: part.text("SKU"),
             uuid: part.text("UUID"),
             bios_version: part.text("BiosVersion"),
-            bmc_version: self.bmc_version(part, &mut skipped).await?,
+            bmc_version: self.manager(part, &mut skipped).await?.map(|(version, _)| version),
             cpus: processors.iter().filter(|one| is_kind(one, "CPU")).map(cpu).collect(),
             gpus: processors.iter().filter(|one| is_kind(one, "GPU")).map(gpu).collect(),
             memory_mib: summed
@@ -119,27 +110,6 @@ impl System {
             firmware: self.firmware_or_less(&mut skipped).await?,
             skipped,
         })
-    }
-
-    /// The version of the first manager that says one: a System has one BMC, and perhaps helpers of it.
-    async fn bmc_version(
-        &self,
-        part: Part<'_>,
-        skipped: &mut Skipped,
-    ) -> Result<Option<String>, Fault> {
-        let links = part.get("Links");
-        for path in links.list("ManagedBy").filter_map(Part::as_link).take(MAX_MANAGERS) {
-            let manager = self.link.glance(&path, skipped).await?;
-            if let Some(version) = manager.and_then(|doc| doc.root().text("FirmwareVersion")) {
-                return Ok(Some(version));
-            }
-        }
-        Ok(None)
-    }
-
-    /// The versions of everything that the BMC can update.
-    pub async fn firmware(&self) -> Result<Vec<Firmware>, Fault> {
-        self.firmware_or_less(&mut Skipped::new()).await
     }
 
     /// The System's processors, and those of the machine's boards that are no CPUs.
@@ -211,13 +181,6 @@ impl System {
             speed_mbps: part.count("SpeedMbps").filter(|speed| *speed > 0),
         })
     }
-
-    async fn firmware_or_less(&self, skipped: &mut Skipped) -> Result<Vec<Firmware>, Fault> {
-        let Some(path) = self.update_service.as_deref() else { return Ok(Vec::new()) };
-        let Some(service) = self.link.glance(path, skipped).await? else { return Ok(Vec::new()) };
-        let list = self.parts(service.root(), "FirmwareInventory", skipped).await?;
-        Ok(list.iter().filter_map(firmware).collect())
-    }
 }
 
 pub(super) fn name(doc: &Doc) -> String {
@@ -288,16 +251,6 @@ fn simple_disk(part: Part<'_>) -> Option<Disk> {
     anything.then(|| Disk { id, model, capacity_bytes, ..Disk::default() })
 }
 
-fn firmware(doc: &Doc) -> Option<Firmware> {
-    let part = doc.root();
-    Some(Firmware {
-        id: name(doc),
-        name: part.text("Name"),
-        version: part.text("Version")?,
-        updateable: part.flag("Updateable"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -316,7 +269,6 @@ mod tests {
         assert_eq!(disk(&doc(json!({"Model": "X", "Status": {"State": "Absent"}}))), None);
         assert_eq!(disk(&doc(json!({"Model": "X"}))).unwrap().id, "7");
         assert_eq!(simple_disk(Part(&json!({"Name": "slot"}))), None);
-        assert_eq!(firmware(&doc(json!({"Version": null}))), None);
     }
 
     #[test]

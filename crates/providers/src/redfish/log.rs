@@ -4,8 +4,8 @@
 //! logs are read, as far as a bound allows, and the newest entries of all of them are handed on,
 //! newest first.
 
-use super::client::{Entry, MAX_MEMBERS, Skipped};
-use super::decode::{Doc, Part, last_piece, shown};
+use super::client::{MAX_MEMBERS, Skipped};
+use super::decode::{Doc, Entry, Part, last_piece, shown};
 use super::system::System;
 use model::fault::Fault;
 use model::time::Timestamp;

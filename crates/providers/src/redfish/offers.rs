@@ -1,11 +1,9 @@
 //! What a BMC offers, read and not tried: for whoever wants to know what can be done with it before anything is.
 
-use super::client::MAX_MEMBERS;
-use super::decode::Part;
 use super::power::Power;
 use super::system::System;
 use super::{Bmc, Nic};
-use model::fault::{Code, Fault};
+use model::fault::Fault;
 
 /// A System at a glance: enough to recognise the machine by.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,12 +45,6 @@ impl System {
         Ok(boot.texts("BootSourceOverrideTarget@Redfish.AllowableValues"))
     }
 
-    /// Over which protocols the BMC fetches firmware. Empty: it does not say.
-    pub async fn update_protocols(&self) -> Result<Vec<String>, Fault> {
-        let action = self.update_action().await?;
-        Ok(Part(&action).texts("TransferProtocol@Redfish.AllowableValues"))
-    }
-
     /// How its vendor differs from others, in sentences.
     pub fn quirks(&self) -> Vec<&'static str> {
         self.quirks.reasons()
@@ -62,14 +54,6 @@ impl System {
 impl Bmc {
     /// How many tasks the BMC knows of.
     pub async fn tasks(&self) -> Result<usize, Fault> {
-        let lacks = || {
-            let said = format!("{} has no task service", self.endpoint());
-            Fault::new(Code::NotSupported, said)
-        };
-        let path = self.root.root().link("Tasks").ok_or_else(lacks)?;
-        let service = self.link.get(&path).await?;
-        let tasks = service.root().link("Tasks").ok_or_else(lacks)?;
-        let mut skipped = Vec::new();
-        Ok(self.link.entries(&tasks, MAX_MEMBERS, &mut skipped).await?.len())
+        Ok(self.updates().tasks().await?.len())
     }
 }

@@ -4,6 +4,7 @@
 //! asking ([`System::reset`]) and seeing ([`System::wait_for_power`]) are two calls, and only the second
 //! says that something is done.
 
+use super::client::Link;
 use super::decode::{Doc, Part};
 use super::system::System;
 use model::fault::{Code, Fault};
@@ -12,7 +13,7 @@ use serde_json::json;
 use std::time::Duration;
 use tokio::time::Instant;
 
-const ACTION: &str = "#ComputerSystem.Reset";
+pub(super) const ACTION: &str = "#ComputerSystem.Reset";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Power {
@@ -97,13 +98,13 @@ impl System {
     /// The resets that the device offers. A device that does not say is believed to have them all.
     pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
         let doc = self.read().await?;
-        self.resets_of(&doc).await
+        resets_of(&self.link, &doc, ACTION).await
     }
 
     /// Asks for a reset. The device has taken it when this returns, and nothing more is known.
     pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
         let doc = self.read().await?;
-        let offered = self.resets_of(&doc).await?;
+        let offered = resets_of(&self.link, &doc, ACTION).await?;
         if !offered.contains(&kind) {
             let names: Vec<&str> = offered.into_iter().map(Reset::as_str).collect();
             let what = format!("reset {}, only {},", kind.as_str(), names.join(", "));
@@ -112,20 +113,6 @@ impl System {
         let target = doc.root().get("Actions").get(ACTION).link("target");
         let target = target.ok_or_else(|| self.lacks("Reset action"))?;
         self.link.post(&target, &json!({ "ResetType": kind.as_str() })).await.map(|_| ())
-    }
-
-    async fn resets_of(&self, doc: &Doc) -> Result<Vec<Reset>, Fault> {
-        let action = doc.root().get("Actions").get(ACTION);
-        let mut words = action.texts("ResetType@Redfish.AllowableValues");
-        if words.is_empty()
-            && let Some(info) = action.link("@Redfish.ActionInfo")
-        {
-            let info = self.link.glance(&info, &mut Vec::new()).await?;
-            words = info.map(|info| allowed(info.root())).unwrap_or_default();
-        }
-        let offered =
-            |kind: &Reset| words.is_empty() || words.iter().any(|word| word == kind.as_str());
-        Ok(Reset::ALL.into_iter().filter(offered).collect())
     }
 
     /// Looks until the power is as wanted. A BMC that does not answer for a while, or answers nonsense,
@@ -162,6 +149,20 @@ impl System {
             }
         }
     }
+}
+
+/// The resets that a resource offers by this action. One that does not say is believed to have them all.
+pub(super) async fn resets_of(link: &Link, doc: &Doc, action: &str) -> Result<Vec<Reset>, Fault> {
+    let action = doc.root().get("Actions").get(action);
+    let mut words = action.texts("ResetType@Redfish.AllowableValues");
+    if words.is_empty()
+        && let Some(info) = action.link("@Redfish.ActionInfo")
+    {
+        let info = link.glance(&info, &mut Vec::new()).await?;
+        words = info.map(|info| allowed(info.root())).unwrap_or_default();
+    }
+    let offered = |kind: &Reset| words.is_empty() || words.iter().any(|word| word == kind.as_str());
+    Ok(Reset::ALL.into_iter().filter(offered).collect())
 }
 
 /// Whether a fault of a look may be gone at the next look.

@@ -15,6 +15,10 @@ pub(super) enum Quirk {
     SayWhenToApply(&'static str),
     /// Virtual CDs boot as this instead of as `Cd`, where the device lists it.
     CdIs(&'static str),
+    /// Firmware whose id begins so is not installed: it was before, or could be.
+    NotInstalled(&'static str),
+    /// An update names what the firmware is on as its target, and not the entry in the list of firmware.
+    TargetIsRelated,
     /// A MAC address of all zeros, or of this beginning, stands for none.
     NoMac(&'static str),
 }
@@ -29,7 +33,7 @@ struct Row {
     reason: &'static str,
 }
 
-const TABLE: [Row; 7] = [
+const TABLE: [Row; 10] = [
     Row {
         vendor: "nvidia",
         model: "",
@@ -56,10 +60,28 @@ const TABLE: [Row; 7] = [
         reason: "virtual media is a USB drive there; Cd means a drive in the machine, and both are listed",
     },
     Row {
+        vendor: "supermicro",
+        model: "",
+        quirk: Quirk::TargetIsRelated,
+        reason: "its update service is told Systems/1/Bios or Managers/1, which its list of firmware names as related items",
+    },
+    Row {
         vendor: "dell",
         model: "",
         quirk: Quirk::SayWhenToApply("OnReset"),
         reason: "iDRAC keeps new BIOS settings as pending and makes no job for them unless an apply time is named",
+    },
+    Row {
+        vendor: "dell",
+        model: "",
+        quirk: Quirk::NotInstalled("Previous-"),
+        reason: "iDRAC lists the version before beside the one that is installed, under the same name, for going back to it",
+    },
+    Row {
+        vendor: "dell",
+        model: "",
+        quirk: Quirk::NotInstalled("Available-"),
+        reason: "iDRAC lists versions that were uploaded and never installed beside the one that is, under the same name",
     },
     Row {
         vendor: "",
@@ -97,6 +119,15 @@ impl Quirks {
         !self.0.iter().any(|quirk| matches!(quirk, Quirk::NotAHost(begin) if id.starts_with(begin)))
     }
 
+    pub fn is_installed(&self, firmware: &str) -> bool {
+        let begins = |quirk: &Quirk| matches!(quirk, Quirk::NotInstalled(begin) if firmware.starts_with(begin));
+        !self.0.iter().any(begins)
+    }
+
+    pub fn target_is_related(&self) -> bool {
+        self.0.contains(&Quirk::TargetIsRelated)
+    }
+
     pub fn send_boot_mode(&self) -> bool {
         self.0.contains(&Quirk::SendBootMode)
     }
@@ -107,6 +138,8 @@ impl Quirks {
             Quirk::NotAHost(_)
             | Quirk::SendBootMode
             | Quirk::SayWhenToApply(_)
+            | Quirk::NotInstalled(_)
+            | Quirk::TargetIsRelated
             | Quirk::NoMac(_) => None,
         })
     }
@@ -114,7 +147,12 @@ impl Quirks {
     pub fn apply_time(&self) -> Option<&'static str> {
         self.0.iter().find_map(|quirk| match quirk {
             Quirk::SayWhenToApply(when) => Some(*when),
-            Quirk::NotAHost(_) | Quirk::SendBootMode | Quirk::CdIs(_) | Quirk::NoMac(_) => None,
+            Quirk::NotAHost(_)
+            | Quirk::SendBootMode
+            | Quirk::CdIs(_)
+            | Quirk::NotInstalled(_)
+            | Quirk::TargetIsRelated
+            | Quirk::NoMac(_) => None,
         })
     }
 

@@ -8,7 +8,9 @@
 use super::client::{Link, MAX_MEMBERS};
 use super::decode::{Doc, last_piece};
 use super::endpoint::ROOT;
+use super::monitoring::Services;
 use super::quirks::Quirks;
+use super::update::Updates;
 use super::{Bmc, Timeouts};
 use model::fault::{Code, Fault};
 use std::sync::Arc;
@@ -48,8 +50,8 @@ pub struct System {
     pub(super) boards: Vec<String>,
     /// Whether the device can send a collection with its members in one answer.
     pub(super) expands: bool,
-    /// The way to the update service, from the root.
-    pub(super) update_service: Option<String>,
+    pub(super) updates: Updates,
+    pub(super) services: Services,
     /// The way to every chassis of the BMC, when all of them belong to this System.
     pub(super) all_chassis: Option<String>,
 }
@@ -101,7 +103,8 @@ impl Bmc {
             timeouts: self.timeouts,
             boards,
             expands: expand.flag("NoLinks") == Some(true),
-            update_service: root.link("UpdateService"),
+            updates: self.updates(),
+            services: self.services(),
             all_chassis: root.link("Chassis").filter(|_| hosts == 1),
         }
     }

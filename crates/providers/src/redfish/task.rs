@@ -138,7 +138,7 @@ impl System {
     }
 }
 
-async fn look(link: &Link, task: &TaskRef) -> Result<TaskSeen, Fault> {
+pub(super) async fn look(link: &Link, task: &TaskRef) -> Result<TaskSeen, Fault> {
     let (question, reply) = link.look(&task.0).await?;
     match reply.status {
         StatusCode::NOT_FOUND | StatusCode::GONE => {

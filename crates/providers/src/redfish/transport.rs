@@ -8,11 +8,14 @@
 use super::Timeouts;
 use super::certificate::Certificate;
 use super::endpoint::Endpoint;
+use super::parcel::{Fed, Parcel};
 use super::trust::{Fingerprint, Judge, Trust};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Either, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1::{self, SendRequest};
-use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
+use hyper::http::request;
 use hyper::rt::{Read, Write};
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -29,8 +32,10 @@ const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// How old an idle connection may be when something is read over it.
 const MAX_IDLE: Duration = Duration::from_secs(20);
 
-type Asked = Request<Full<Bytes>>;
-type Sender = SendRequest<Full<Bytes>>;
+/// What is sent: a few bytes, or something too large to hold, as it is read.
+type Content = Either<Full<Bytes>, Channel<Bytes>>;
+type Asked = Request<Content>;
+type Sender = SendRequest<Content>;
 
 /// What is asked. It is not to be shown as a whole: a login has the password in its body.
 #[derive(Clone)]
@@ -109,19 +114,58 @@ impl Wire {
 
     /// Asks once. A read over a connection that turns out to be dead is asked again over a new one.
     pub async fn ask(&self, question: &Question) -> Result<Reply, Broken> {
-        let request = self.request(question).map_err(Broken::Unsent)?;
+        let request = || self.request(question).map_err(Broken::Unsent);
+        let limit = self.timeouts.answer;
         if let Some(sender) = self.take_idle(question) {
             let begun = Instant::now();
-            match self.exchange(sender, request.clone()).await {
+            match self.exchange(sender, request()?, limit).await {
                 Ok(reply) => return Ok(reply),
-                Err(why) if begun.elapsed() >= self.timeouts.answer => {
+                Err(why) if begun.elapsed() >= limit => {
                     return Err(Broken::Lost(why));
                 }
                 Err(_dead) => {}
             }
         }
+        let request = request()?;
         let sender = self.connect().await.map_err(Broken::Unsent)?;
-        self.exchange(sender, request).await.map_err(Broken::Lost)
+        self.exchange(sender, request, limit).await.map_err(Broken::Lost)
+    }
+
+    /// Asks once, with a parcel. Before its last piece leaves us, `last` is waited for: without that piece the device has half a
+    /// request, and does nothing about it.
+    pub async fn deliver(
+        &self,
+        question: &Question,
+        mut parcel: Parcel,
+        last: impl AsyncFnOnce() -> Result<(), Fault>,
+    ) -> Result<Reply, Broken> {
+        let limit = self.timeouts.answer + parcel.time();
+        let (sending, body) = Channel::new(1);
+        let head = self.head(question).header(CONTENT_LENGTH, parcel.length());
+        let request = self.sealed(question, head, Either::Right(body)).map_err(Broken::Unsent)?;
+        let sender = self.connect().await.map_err(Broken::Unsent)?;
+        let answering = self.exchange(sender, request, limit);
+        let feeding = parcel.feed(sending, last);
+        tokio::pin!(answering, feeding);
+        let mut whole = false;
+        let answered = tokio::select! {
+            answered = &mut answering => answered,
+            fed = &mut feeding => match fed {
+                Err(fault) => return Err(Broken::Unsent(fault)),
+                Ok(Fed::Cut) => answering.await,
+                Ok(Fed::Whole) => {
+                    whole = true;
+                    answering.await
+                }
+            },
+        };
+        answered.map_err(|why| match whole {
+            true => Broken::Lost(why),
+            false => {
+                let said = format!("{} did not take the whole file: {why}", self.endpoint);
+                Broken::Unsent(Fault::new(Code::BmcUnreachable, said))
+            }
+        })
     }
 
     fn take_idle(&self, question: &Question) -> Option<Sender> {
@@ -146,9 +190,14 @@ impl Wire {
     }
 
     /// Asks over this connection, and keeps it where that went well.
-    async fn exchange(&self, mut sender: Sender, request: Asked) -> Result<Reply, String> {
-        let deadline = tokio::time::Instant::now() + self.timeouts.answer;
-        let late = || format!("no answer came within {} s", self.timeouts.answer.as_secs_f32());
+    async fn exchange(
+        &self,
+        mut sender: Sender,
+        request: Asked,
+        limit: Duration,
+    ) -> Result<Reply, String> {
+        let deadline = tokio::time::Instant::now() + limit;
+        let late = || format!("no answer came within {} s", limit.as_secs_f32());
         timeout_at(deadline, sender.ready())
             .await
             .map_err(|_| late())?
@@ -165,20 +214,31 @@ impl Wire {
     }
 
     fn request(&self, question: &Question) -> Result<Asked, Fault> {
-        let body = question.body.clone().unwrap_or_default();
-        let mut request = Request::builder()
+        let mut head = self.head(question);
+        if question.body.is_some() {
+            head = head.header(CONTENT_TYPE, "application/json");
+        }
+        let body = Full::new(question.body.clone().unwrap_or_default());
+        self.sealed(question, head, Either::Left(body))
+    }
+
+    fn head(&self, question: &Question) -> request::Builder {
+        let head = Request::builder()
             .method(&question.method)
             .uri(&question.path)
             .header(HOST, self.endpoint.authority())
             .header("OData-Version", "4.0")
             .header("Accept", "application/json");
-        if question.body.is_some() {
-            request = request.header(CONTENT_TYPE, "application/json");
-        }
-        for (name, value) in &question.headers {
-            request = request.header(name, value);
-        }
-        request.body(Full::new(body)).map_err(|error| {
+        question.headers.iter().fold(head, |head, (name, value)| head.header(name, value))
+    }
+
+    fn sealed(
+        &self,
+        question: &Question,
+        head: request::Builder,
+        content: Content,
+    ) -> Result<Asked, Fault> {
+        head.body(content).map_err(|error| {
             let said = format!("{} cannot be asked for {}: {error}", self.endpoint, question.path);
             Fault::new(Code::NotSupported, said)
         })

@@ -1,29 +1,125 @@
-//! Firmware updates.
+//! Firmware updates: how a BMC takes an image, and what it is told about it.
 //!
-//! The BMC fetches an image from a server by itself and installs it, which takes minutes and often ends
-//! with a restart of the BMC. So all that can be said here is that it has taken the order on; the task
-//! it names, and the versions it shows afterwards, tell the rest.
+//! A device may take a file in a form ([`Way::Form`]), fetch it by itself from a server ([`Way::Fetch`]), or, on older ones, take it
+//! as it is ([`Way::Plain`]). Installing takes minutes and often ends with a restart of the BMC. So all that can be said
+//! here is that it has taken the order on; the task it names, and the versions it shows afterwards, tell the rest.
 
-use super::client::Accepted;
-use super::decode::Part;
+use super::Bmc;
+use super::client::{Accepted, Link, MAX_MEMBERS};
+use super::decode::Doc;
+use super::parcel::Parcel;
 use super::system::System;
-use super::task::TaskRef;
-use model::fault::Fault;
+use super::task::{TaskRef, TaskSeen, look};
+use model::fault::{Code, Fault};
 use serde_json::{Map, Value, json};
+use std::fs::File;
+use std::sync::Arc;
 
 const ACTION: &str = "#UpdateService.SimpleUpdate";
+/// When the image is to be installed, where one may say.
+const NOW: &str = "Immediate";
+const OCTETS: &str = "application/octet-stream";
 
-impl System {
-    /// Asks the BMC to fetch an image and install it. The task tells how it goes; a device that gives
-    /// none has taken the image, and only the versions it shows afterwards tell more. `targets` are the
-    /// resources that the image is for; without any, the device finds that out from the image.
-    pub async fn simple_update(
+/// How a device takes an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Way {
+    /// It is sent, with the targets, in a form.
+    Form,
+    /// The device fetches it by itself.
+    Fetch,
+    /// It is sent as it is; the targets are set beforehand.
+    Plain,
+}
+
+impl Way {
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Form => "MultipartHttpPush",
+            Self::Fetch => "SimpleUpdate",
+            Self::Plain => "HttpPush",
+        }
+    }
+}
+
+/// A file that was fetched and checked, ready to be sent.
+pub struct Image {
+    pub file: Arc<File>,
+    pub size: u64,
+    /// The checksum, in hexadecimal digits.
+    pub sha256: String,
+}
+
+/// The update service of one BMC, with the tasks that it makes.
+#[derive(Clone)]
+pub struct Updates {
+    link: Arc<Link>,
+    service: Option<String>,
+    tasks: Option<String>,
+}
+
+/// The update service as it is now.
+pub struct Offer {
+    doc: Doc,
+}
+
+impl Bmc {
+    pub fn updates(&self) -> Updates {
+        let root = self.root.root();
+        let (service, tasks) = (root.link("UpdateService"), root.link("Tasks"));
+        Updates { link: self.link.clone(), service, tasks }
+    }
+}
+
+impl Offer {
+    /// The ways the device offers, the best first: what is sent is what was checked.
+    pub fn ways(&self) -> Vec<Way> {
+        let part = self.doc.root();
+        let form = part.link("MultipartHttpPushUri").map(|_| Way::Form);
+        let fetch = part.get("Actions").get(ACTION).link("target").map(|_| Way::Fetch);
+        let plain = part.link("HttpPushUri").map(|_| Way::Plain);
+        form.into_iter().chain(fetch).chain(plain).collect()
+    }
+
+    /// The largest file it takes, where it says.
+    pub fn most_bytes(&self) -> Option<u64> {
+        self.doc.root().count("MaxImageSizeBytes").filter(|most| *most > 0)
+    }
+
+    /// False when somebody has switched updates off.
+    pub fn enabled(&self) -> bool {
+        self.doc.root().flag("ServiceEnabled") != Some(false)
+    }
+
+    /// What a form says about its file.
+    fn parameters(&self, targets: &[String]) -> Value {
+        let support = self.doc.root().get("MultipartHttpPushUri@Redfish.OperationApplyTimeSupport");
+        let mut said = Map::new();
+        if !targets.is_empty() {
+            said.insert("Targets".into(), json!(targets));
+        }
+        if support.texts("SupportedValues").iter().any(|value| value == NOW) {
+            said.insert("@Redfish.OperationApplyTime".into(), json!(NOW));
+        }
+        said.into()
+    }
+}
+
+impl Updates {
+    pub async fn offer(&self) -> Result<Offer, Fault> {
+        let path = self.service.as_deref().ok_or_else(|| self.lacks("update service"))?;
+        Ok(Offer { doc: self.link.get(path).await? })
+    }
+
+    /// Asks the BMC to fetch an image and install it. A device that names no task has taken the image, and only the versions it
+    /// shows afterwards tell more. `targets` are the resources that the image is for; without any, the device finds that
+    /// out from the image.
+    pub async fn fetch(
         &self,
+        offer: &Offer,
         image_url: &str,
         targets: &[String],
     ) -> Result<Option<TaskRef>, Fault> {
-        let action = self.update_action().await?;
-        let action = Part(&action);
+        let action = offer.doc.root().get("Actions").get(ACTION);
         let target = action.link("target").ok_or_else(|| self.lacks("SimpleUpdate action"))?;
         let protocols = action.texts("TransferProtocol@Redfish.AllowableValues");
         let scheme = image_url.split("://").next().unwrap_or_default().to_ascii_uppercase();
@@ -35,21 +131,157 @@ impl System {
         if protocols.contains(&scheme) {
             body.insert("TransferProtocol".into(), json!(scheme));
         } else if !protocols.is_empty() {
-            let what = format!("update over {scheme:?}, only {},", protocols.join(", "));
+            let what = format!("update over {scheme:?}, only {}", protocols.join(", "));
             return Err(self.lacks(&what));
         }
         let accepted: Accepted = self.link.post(&target, &body.into()).await?;
         Ok(TaskRef::named_by(&accepted))
     }
 
-    /// The action by which an update is asked for.
-    pub(super) async fn update_action(&self) -> Result<Value, Fault> {
-        let path = self.update_service.as_deref().ok_or_else(|| self.lacks("update service"))?;
-        let service = self.link.get(path).await?;
-        let action = service.root().get("Actions").get(ACTION);
+    /// Sends an image in a form. `last` is waited for before the last piece: until then nothing has happened.
+    pub async fn send_form(
+        &self,
+        offer: &Offer,
+        image: Image,
+        targets: &[String],
+        last: impl AsyncFnOnce() -> Result<(), Fault>,
+    ) -> Result<Option<TaskRef>, Fault> {
+        let path = offer.doc.root().link("MultipartHttpPushUri");
+        let path = path.ok_or_else(|| self.lacks("MultipartHttpPushUri"))?;
+        // No file has its own checksum in it.
+        let boundary = format!("farrier-{}", image.sha256.get(..32).unwrap_or(&image.sha256));
+        let said = offer.parameters(targets).to_string();
+        let parcel = Parcel::form(image.file, image.size, &said, &boundary);
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        let accepted = self.link.deliver(&path, &kind, parcel, last).await?;
+        Ok(TaskRef::named_by(&accepted))
+    }
+
+    /// Sends an image as it is. Where the device has a list of targets, they are put there first.
+    pub async fn send_plain(
+        &self,
+        offer: &Offer,
+        image: Image,
+        targets: &[String],
+        last: impl AsyncFnOnce() -> Result<(), Fault>,
+    ) -> Result<Option<TaskRef>, Fault> {
+        let part = offer.doc.root();
+        let path = part.link("HttpPushUri").ok_or_else(|| self.lacks("HttpPushUri"))?;
+        if part.flag("HttpPushUriTargetsBusy") == Some(true) {
+            let said = format!("{} is being updated by somebody else", self.link.endpoint());
+            return Err(Fault::new(Code::BmcBusy, said));
+        }
+        if part.get("HttpPushUriTargets").0.is_array() {
+            self.link.patch(&offer.doc, &json!({ "HttpPushUriTargets": targets })).await?;
+        }
+        let parcel = Parcel::plain(image.file, image.size);
+        let accepted = self.link.deliver(&path, OCTETS, parcel, last).await?;
+        Ok(TaskRef::named_by(&accepted))
+    }
+
+    /// Looks how far a task is.
+    pub async fn task(&self, task: &TaskRef) -> Result<TaskSeen, Fault> {
+        look(&self.link, task).await
+    }
+
+    /// Every task that the BMC knows of, at most as many as anybody reads.
+    pub async fn tasks(&self) -> Result<Vec<TaskRef>, Fault> {
+        let lacks = || self.lacks("task service");
+        let service = self.link.get(self.tasks.as_deref().ok_or_else(lacks)?).await?;
+        let list = service.root().link("Tasks").ok_or_else(lacks)?;
+        let entries = self.link.entries(&list, MAX_MEMBERS, &mut Vec::new()).await?;
+        Ok(entries.iter().filter_map(|entry| TaskRef::parse(entry.path())).collect())
+    }
+
+    /// Whether a task may be an update: what it was asked by says so, or nothing does.
+    pub async fn is_update(&self, task: &TaskRef) -> Result<bool, Fault> {
+        let doc = self.link.find(&task.to_string()).await?;
+        let asked = doc.map(|doc| doc.root().get("Payload").text("TargetUri"));
+        Ok(asked.is_some_and(|uri| uri.is_none_or(|uri| uri.contains("/UpdateService"))))
+    }
+
+    /// What the service has a list of, by its name; None where there is no service or no such list.
+    pub(super) async fn list(
+        &self,
+        name: &str,
+        skipped: &mut Vec<String>,
+    ) -> Result<Vec<Doc>, Fault> {
+        let Some(path) = self.service.as_deref() else { return Ok(Vec::new()) };
+        let Some(service) = self.link.glance(path, skipped).await? else { return Ok(Vec::new()) };
+        match service.root().link(name) {
+            Some(path) => self.link.members(&path, MAX_MEMBERS, skipped).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn lacks(&self, what: &str) -> Fault {
+        let said = format!("{} has no {what}", self.link.endpoint());
+        Fault::new(Code::NotSupported, said)
+    }
+}
+
+impl System {
+    /// Asks the BMC to fetch an image and install it, as [`Updates::fetch`].
+    pub async fn simple_update(
+        &self,
+        image_url: &str,
+        targets: &[String],
+    ) -> Result<Option<TaskRef>, Fault> {
+        let offer = self.updates.offer().await?;
+        self.updates.fetch(&offer, image_url, targets).await
+    }
+
+    /// Over which protocols the BMC fetches firmware. Empty: it does not say.
+    pub async fn update_protocols(&self) -> Result<Vec<String>, Fault> {
+        let offer = self.updates.offer().await?;
+        let action = offer.doc.root().get("Actions").get(ACTION);
         match action.link("target") {
-            Some(_) => Ok(action.0.clone()),
+            Some(_) => Ok(action.texts("TransferProtocol@Redfish.AllowableValues")),
             None => Err(self.lacks("SimpleUpdate action")),
         }
+    }
+
+    pub const fn updates(&self) -> &Updates {
+        &self.updates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(value: Value) -> Offer {
+        Offer { doc: Doc { path: "/redfish/v1/UpdateService".into(), etag: None, value } }
+    }
+
+    #[test]
+    fn the_best_way_comes_first() {
+        let simple = json!({ ACTION: {"target": "/simple"} });
+        for (value, ways) in [
+            (json!({}), vec![]),
+            (json!({"HttpPushUri": "/push"}), vec![Way::Plain]),
+            (json!({"HttpPushUri": "/push", "Actions": simple}), vec![Way::Fetch, Way::Plain]),
+            (
+                json!({"HttpPushUri": "/push", "MultipartHttpPushUri": "/form", "Actions": simple}),
+                vec![Way::Form, Way::Fetch, Way::Plain],
+            ),
+        ] {
+            assert_eq!(offer(value).ways(), ways);
+        }
+    }
+
+    #[test]
+    fn a_time_is_named_only_where_it_is_known() {
+        let targets = ["/redfish/v1/UpdateService/FirmwareInventory/BMC".to_owned()];
+        let silent = offer(json!({}));
+        assert_eq!(silent.parameters(&[]), json!({}));
+        assert_eq!(silent.parameters(&targets), json!({ "Targets": targets }));
+        let support = json!({"MultipartHttpPushUri@Redfish.OperationApplyTimeSupport":
+            {"SupportedValues": ["OnReset", "Immediate"]}});
+        let said = json!({ "Targets": targets, "@Redfish.OperationApplyTime": "Immediate" });
+        assert_eq!(offer(support).parameters(&targets), said);
+        let later = json!({"MultipartHttpPushUri@Redfish.OperationApplyTimeSupport":
+            {"SupportedValues": ["OnReset"]}});
+        assert_eq!(offer(later).parameters(&[]), json!({}));
     }
 }

@@ -131,6 +131,7 @@ fn inventory(target: &Target) -> Inventory {
                 name: some(id),
                 version: version.into(),
                 updateable: Some(true),
+                ..Firmware::default()
             })
             .collect(),
         skipped: Vec::new(),

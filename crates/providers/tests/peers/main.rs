@@ -4,6 +4,8 @@
 
 mod certs;
 mod datacenter;
+mod desk;
+mod firmware;
 mod http;
 mod imaging;
 mod ipmi_sim;
@@ -25,9 +27,12 @@ mod redfish_faults;
 mod redfish_identity;
 mod redfish_read;
 mod scouting;
+mod shelves;
 mod sites;
 mod sshd;
 mod sushy;
+mod switches;
+mod updater;
 mod world;
 
 use std::path::PathBuf;

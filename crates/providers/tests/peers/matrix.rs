@@ -6,15 +6,23 @@
 use crate::reaper::{Point, When, Who};
 use crate::sites::{CLUSTER, IMAGE, MACHINE, Site};
 use crate::sshd::is_root;
+use crate::updater::{FILE, NEW, OLD, sha256};
 use crate::world::SYSTEM;
 use futures_util::stream::{self, StreamExt};
-use model::effect::{Answer, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb};
+use model::effect::{
+    Answer, DeviceWork, Effect, FabricTo, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb,
+};
+use model::fault::Happened;
+use model::target::TargetKind;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How many turns a life may take after it was struck.
 const MAX_TURNS: usize = 10;
 /// How many lives of an order are lived at once.
 const AT_ONCE: usize = 12;
+/// At how many points of a life nobody can tell: between the note that something is asked and the device that hears of it there is
+/// one death of ours and one of the device.
+const MAX_UNKNOWN: usize = 2;
 const DOCUMENT: &str = "network: {version: 2}";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,10 +40,15 @@ pub enum Life {
     Drain,
     Uncordon,
     Repave,
+    Firmware,
+    ShelfOff,
+    ShelfOn,
+    FabricManager,
+    FabricOff,
 }
 
 impl Life {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 18] = [
         Self::Cycle,
         Self::PowerOff,
         Self::NetbootPxe,
@@ -49,9 +62,15 @@ impl Life {
         Self::Drain,
         Self::Uncordon,
         Self::Repave,
+        Self::Firmware,
+        Self::ShelfOff,
+        Self::ShelfOn,
+        Self::FabricManager,
+        Self::FabricOff,
     ];
 
-    pub fn effect(self) -> Effect {
+    /// `files` is where firmware is fetched.
+    pub fn effect(self, files: &str) -> Effect {
         let (cluster_ref, manner) = (CLUSTER.to_string(), Manner::CONFIGURED);
         match self {
             Self::Cycle => Effect::Reboot { mode: RebootMode::Bmc, manner },
@@ -70,6 +89,37 @@ impl Life {
             Self::Drain => Effect::Drain { cluster_ref, deadline_seconds: None },
             Self::Uncordon => Effect::Uncordon { cluster_ref, own: false },
             Self::Repave => Effect::Repave { image: IMAGE.into() },
+            Self::Firmware => {
+                let (component, version) = ("BMC_0".into(), NEW.into());
+                let (url, sha256) = (files.into(), sha256(FILE));
+                Effect::Device { work: DeviceWork::Firmware { component, version, url, sha256 } }
+            }
+            Self::ShelfOff => Effect::Power { to: PowerTo::Off, manner },
+            Self::ShelfOn => Effect::Power { to: PowerTo::On, manner },
+            Self::FabricManager => {
+                Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Manager } }
+            }
+            Self::FabricOff => Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Off } },
+        }
+    }
+
+    pub fn kind(self) -> TargetKind {
+        match self {
+            Self::ShelfOff | Self::ShelfOn => TargetKind::PowerShelf,
+            Self::Firmware | Self::FabricManager | Self::FabricOff => TargetKind::Switch,
+            Self::Cycle
+            | Self::PowerOff
+            | Self::NetbootPxe
+            | Self::NetbootDisk
+            | Self::Command
+            | Self::InBand
+            | Self::Net
+            | Self::Join
+            | Self::Leave
+            | Self::SwitchOff
+            | Self::Drain
+            | Self::Uncordon
+            | Self::Repave => TargetKind::Machine,
         }
     }
 
@@ -80,7 +130,10 @@ impl Life {
             | Self::PowerOff
             | Self::NetbootPxe
             | Self::NetbootDisk
-            | Self::SwitchOff => true,
+            | Self::SwitchOff
+            | Self::Firmware
+            | Self::ShelfOff
+            | Self::ShelfOn => true,
             Self::Command
             | Self::InBand
             | Self::Net
@@ -88,7 +141,9 @@ impl Life {
             | Self::Leave
             | Self::Drain
             | Self::Uncordon
-            | Self::Repave => false,
+            | Self::Repave
+            | Self::FabricManager
+            | Self::FabricOff => false,
         }
     }
 
@@ -109,7 +164,8 @@ impl Life {
     }
 
     /// What must hold when it has ended, whatever happened on the way.
-    fn check(self, site: &Site, said: &str) {
+    fn check(self, site: &Site, end: End, said: &str) {
+        assert!(end == End::Done || self == Self::Firmware, "nobody knows: {said}");
         match self {
             Self::Cycle => assert_eq!(site.resets(), ["ForceOff", "On"], "{said}"),
             Self::PowerOff => assert_eq!(site.resets(), ["ForceOff"], "{said}"),
@@ -145,8 +201,35 @@ impl Life {
                 assert_eq!(boot_target(site), "None", "{said}");
                 assert_eq!(site.installed(), 1, "{said}");
             }
+            // Only of what was never installed may nobody know whether it was.
+            Self::Firmware => {
+                let device = site.device();
+                let (files, version) = match end {
+                    End::Done => (1, NEW),
+                    End::Unknown => (0, OLD),
+                };
+                assert_eq!(
+                    (device.files().len(), device.version().as_str()),
+                    (files, version),
+                    "{said}"
+                );
+            }
+            Self::ShelfOff => assert_eq!(site.shelf_power(), "Off", "{said}"),
+            Self::ShelfOn => assert_eq!(site.shelf_power(), "On", "{said}"),
+            Self::FabricManager => {
+                assert_eq!(site.fabric(), ("enabled".into(), "enabled".into()), "{said}");
+            }
+            Self::FabricOff => assert_eq!(site.fabric().0, "disabled", "{said}"),
         }
     }
+}
+
+/// How a life ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Done,
+    /// Nobody can tell, and it is left to a person.
+    Unknown,
 }
 
 fn boot_target(site: &Site) -> String {
@@ -163,29 +246,36 @@ fn happened(site: &Site, lines: &[&str], said: &str) {
 }
 
 /// Does what the engine would, from this verb on, until the order is done.
-async fn live(site: &Site, mut verb: Verb, said: &str) {
+async fn live(site: &Site, mut verb: Verb, said: &str) -> End {
     for _ in 0..MAX_TURNS {
         // Each time by a process that remembers nothing.
         verb = match (verb, site.ask(verb).await) {
-            (_, Ok(Answer::Done(_))) => return,
+            (_, Ok(Answer::Done(_))) => return End::Done,
+            (Verb::Inquire, Ok(Answer::Unknown(_))) => return End::Unknown,
             (Verb::Inquire, Ok(Answer::UnderWay)) => Verb::Follow,
             (Verb::Inquire, Ok(Answer::NeverStarted)) => Verb::Perform,
+            // Only of what may have to be left to a person is a doubt to be expected.
+            (Verb::Follow, Err(fault))
+                if site.life == Life::Firmware && fault.code.happened() == Happened::Maybe =>
+            {
+                Verb::Inquire
+            }
             (verb, other) => panic!("{verb:?} was answered with {other:?}: {said}"),
         };
     }
     panic!("it did not end in {MAX_TURNS} turns: {said}");
 }
 
-/// Lives once and dies at a point. False: the life was over before.
-async fn die_at(life: Life, point: Point) -> bool {
+/// Lives once and dies at a point: whether it was struck there, and how it ended. Not struck: the life was over before.
+async fn die_at(life: Life, point: Point) -> (bool, End) {
     let said = format!("{life:?} struck at {point:?}");
     let site = Site::new(life, Some(point)).await.unwrap();
-    tokio::select! {
-        () = live(&site, Verb::Perform, &said) => {}
+    let end = tokio::select! {
+        end = live(&site, Verb::Perform, &said) => end,
         () = site.struck() => live(&site, Verb::Inquire, &said).await,
-    }
-    life.check(&site, &said);
-    site.reaper.has_struck()
+    };
+    life.check(&site, end, &said);
+    (site.reaper.has_struck(), end)
 }
 
 async fn matrix(life: Life) {
@@ -194,8 +284,9 @@ async fn matrix(life: Life) {
         return;
     }
     let Some(site) = Site::new(life, None).await else { return };
-    live(&site, Verb::Perform, &format!("{life:?} undisturbed")).await;
-    life.check(&site, &format!("{life:?} undisturbed"));
+    let end = live(&site, Verb::Perform, &format!("{life:?} undisturbed")).await;
+    assert_eq!(end, End::Done);
+    life.check(&site, end, &format!("{life:?} undisturbed"));
     let calls = site.calls();
     drop(site);
     let points: Vec<Point> = calls
@@ -203,11 +294,16 @@ async fn matrix(life: Life) {
         .flat_map(|(who, count)| (1..=*count).map(move |call| (*who, call)))
         .flat_map(|(who, call)| [When::Before, When::After].map(|when| Point { who, call, when }))
         .collect();
-    let struck: Vec<(Point, bool)> = stream::iter(points)
+    let lived: Vec<(Point, (bool, End))> = stream::iter(points)
         .map(|point| async move { (point, die_at(life, point).await) })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
+    let unknown: Vec<&Point> =
+        lived.iter().filter(|(_, (_, end))| *end == End::Unknown).map(|(point, _)| point).collect();
+    assert!(unknown.len() <= MAX_UNKNOWN, "{life:?} is left to a person at {unknown:?}");
+    let struck: Vec<(Point, bool)> =
+        lived.into_iter().map(|(point, (struck, _))| (point, struck)).collect();
     assert_covered(life, &calls, &struck);
 }
 
@@ -237,9 +333,9 @@ fn assert_covered(life: Life, calls: &[(Who, usize)], struck: &[(Point, bool)]) 
 
 #[test]
 fn every_effect_is_lived_or_does_nothing() {
-    let lived: BTreeSet<&str> = Life::ALL.iter().map(|life| life.effect().word()).collect();
-    // What only looks.
-    let idle = ["verify"];
+    let lived: BTreeSet<&str> = Life::ALL.iter().map(|life| life.effect("").word()).collect();
+    // What only looks, does no harm twice, or is no order to a device.
+    let idle = ["verify", "read", "configure", "check", "parts"];
     let all: BTreeSet<&str> = Effect::WORDS.into_iter().collect();
     assert_eq!(lived.iter().copied().chain(idle).collect::<BTreeSet<_>>(), all);
 }
@@ -267,4 +363,9 @@ lives! {
     a_drain_survives_every_death: Drain;
     an_uncordon_survives_every_death: Uncordon;
     an_image_survives_every_death: Repave;
+    firmware_survives_every_death: Firmware;
+    a_shelf_that_goes_off_survives_every_death: ShelfOff;
+    a_shelf_that_goes_on_survives_every_death: ShelfOn;
+    a_fabric_manager_survives_every_death: FabricManager;
+    a_fabric_that_goes_off_survives_every_death: FabricOff;
 }

@@ -1,23 +1,29 @@
 //! The world of one life in the crash matrix: a BMC, a host and a cluster as far as the life needs them, all of its own, so that
 //! what happened in it can be counted.
 
-use crate::http::{Peer, Said};
+use crate::http::{Call, Peer, Said};
 use crate::kube_api::{Api, TOKEN};
 use crate::kube_pki::Pki;
 use crate::kubernetes::{cluster_info, node};
 use crate::matrix::Life;
 use crate::reaper::{Point, Reaper, Watched, When, Who};
+use crate::shelves::{self, At};
 use crate::sshd::{Sshd, Wish};
+use crate::switches;
+use crate::updater::{Fate, Takes, Updater, file_server};
 use crate::world::{PASSWORD, RESET, SYSTEM, World, settings as redfish_settings};
 use model::deploy::{Claim, Report, ReportStep, Stage};
 use model::effect::{Answer, Key, Order, Verb};
 use model::fault::Fault;
-use model::id::{MachineId, RunId};
+use model::id::RunId;
 use model::image::{Artifact, Body, DiskFormat, Image};
 use model::machine::MachineSpec;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::datacenter::power::Patience;
-use providers::datacenter::{Datacenter, Imaging, Netplan, Settings};
+use providers::datacenter::{
+    Datacenter, FabricPatience, FirmwarePatience, Imaging, Netplan, Settings,
+};
 use providers::keeper::{Forgetful, Keeper, Secret};
 use providers::redfish::Auth;
 use providers::ssh::Proof;
@@ -54,7 +60,7 @@ exec sh -c "$SSH_ORIGINAL_COMMAND"
 "#;
 
 pub struct Site {
-    life: Life,
+    pub life: Life,
     /// Of this site alone: hosts of tests share a folder for temporary files.
     key: Key,
     pub reaper: Arc<Reaper>,
@@ -62,6 +68,8 @@ pub struct Site {
     pub bmc: Option<(World, Peer)>,
     pub host: Option<Sshd>,
     pub api: Option<Api>,
+    /// A device that takes firmware, and where its file is fetched.
+    firmware: Option<(Updater, Peer, String)>,
     /// Makes a node of a host that has joined.
     kubelet: Option<JoinHandle<()>>,
     /// Does what a machine does that boots over the network, and counts how often it installs.
@@ -82,9 +90,19 @@ impl Site {
     pub async fn new(life: Life, at: Option<Point>) -> Option<Self> {
         let reaper = Reaper::new(at);
         let kept = Arc::new(Forgetful::default());
-        let bmc = match life.needs_bmc() {
-            true => Some(serve_bmc(&reaper).await),
-            false => None,
+        let firmware = if life == Life::Firmware {
+            let (peer, url) = file_server().await;
+            Some((Updater::new(Takes::Form, Fate::Well), peer, url))
+        } else {
+            None
+        };
+        let bmc = match (&firmware, life.needs_bmc()) {
+            (Some((device, ..)), _) => {
+                let (device, world) = (device.clone(), device.world.clone());
+                Some((world, serve(&reaper, move |call| device.answer(call)).await))
+            }
+            (None, true) => Some(serve_bmc(life, &reaper).await),
+            (None, false) => None,
         };
         let host = match life.needs_host() {
             true => Some(tokio::task::spawn_blocking(move || start_host(life)).await.unwrap()?),
@@ -115,8 +133,19 @@ impl Site {
         let site = SITES.fetch_add(1, Ordering::SeqCst);
         let key = Key::new(&RunId::trusted(format!("op-{}-{site}", std::process::id())), "step", 1);
         let (kubelet, machine, installed) = (None, None, Arc::default());
-        let mut site =
-            Self { life, key, reaper, keeper, bmc, host, api, kubelet, machine, installed };
+        let mut site = Self {
+            life,
+            key,
+            reaper,
+            keeper,
+            bmc,
+            host,
+            api,
+            firmware,
+            kubelet,
+            machine,
+            installed,
+        };
         site.kubelet = site.kubelet();
         site.machine = site.machine();
         Some(site)
@@ -142,6 +171,12 @@ impl Site {
                 boot: Duration::from_secs(60),
                 silence: Duration::from_secs(60),
             }),
+            firmware: FirmwarePatience {
+                look_every: LOOK_EVERY,
+                settle: Duration::from_millis(500),
+                away: Duration::from_secs(20),
+            },
+            fabric: FabricPatience { look_every: LOOK_EVERY, ..FabricPatience::default() },
             ..Settings::default()
         };
         if let Some(host) = &self.host {
@@ -154,7 +189,8 @@ impl Site {
 
     pub async fn ask(&self, verb: Verb) -> Result<Answer, Fault> {
         let key = self.key.clone();
-        let order = Order { key, verb, effect: self.life.effect(), logged: 0 };
+        let files = self.firmware.as_ref().map_or("", |(_, _, url)| url);
+        let order = Order { key, verb, effect: self.life.effect(files), logged: 0 };
         let spec = MachineSpec {
             bmc_endpoint: self.bmc.as_ref().map_or(String::new(), |(_, peer)| peer.url()),
             ssh_endpoint: self
@@ -165,8 +201,7 @@ impl Site {
             mac_addresses: self.machine.iter().map(|_| MAC.to_string()).collect(),
             ..MachineSpec::default()
         };
-        let target =
-            Target { id: model::target::TargetId::from(&MachineId::trusted(MACHINE)), spec };
+        let target = Target { id: TargetId::new(self.life.kind(), MACHINE), spec };
         let (journal, mut lines) = Journal::new();
         let reader = tokio::spawn(async move { while lines.recv().await.is_some() {} });
         let answer = self.replica().ask(&target, &order, &journal).await;
@@ -223,6 +258,22 @@ impl Site {
     pub fn cordoned(&self) -> bool {
         let Some(api) = &self.api else { return false };
         api.world.lock().nodes[MACHINE]["spec"]["unschedulable"] == json!(true)
+    }
+
+    pub fn device(&self) -> &Updater {
+        &self.firmware.as_ref().unwrap().0
+    }
+
+    pub fn shelf_power(&self) -> String {
+        let (world, _) = self.bmc.as_ref().unwrap();
+        world.get(shelves::CHASSIS)["PowerState"].as_str().unwrap().to_owned()
+    }
+
+    /// Whether the fabric runs on the switch, and whether its manager is open.
+    pub fn fabric(&self) -> (String, String) {
+        let folder = switches::state(self.host.as_ref().unwrap());
+        let read = |name| fs::read_to_string(folder.join(name)).unwrap().trim().to_owned();
+        (read("state"), read("manager"))
     }
 
     pub fn installed(&self) -> usize {
@@ -304,6 +355,7 @@ fn start_host(life: Life) -> Option<Sshd> {
         ("kubeadm", write("kubeadm $1")),
         ("netplan", write("netplan $1")),
         ("reboot", write("reboot") + reboot),
+        ("nv", switches::NV.into()),
         // A host of a test has no /etc of its own.
         ("cat", "#!/bin/sh\n[ \"$1\" = /etc/farrier/image ] && set -- \"$HOME/stamp\"\nexec busybox cat \"$@\"\n".into()),
     ];
@@ -314,28 +366,52 @@ fn start_host(life: Life) -> Option<Sshd> {
     fs::create_dir(&folder).unwrap();
     let anybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     fs::set_permissions(&folder, anybody).unwrap();
+    switches::lay_out(&host);
+    if life == Life::FabricOff {
+        switches::set(&host, "state", "enabled");
+    }
     Some(host)
 }
 
-/// A BMC whose machine is on. What it heard is a resource of it, too.
-async fn serve_bmc(reaper: &Arc<Reaper>) -> (World, Peer) {
+/// A BMC whose machine is on, or a shelf. What it heard is a resource of it, too.
+async fn serve_bmc(life: Life, reaper: &Arc<Reaper>) -> (World, Peer) {
+    if life.kind() == TargetKind::PowerShelf {
+        let world = shelves::shelf(At::Chassis);
+        let power = if life == Life::ShelfOn { "Off" } else { "On" };
+        world.set(shelves::CHASSIS, "/PowerState", json!(power));
+        let served = world.clone();
+        let answer = move |call: &Call| {
+            shelves::switched(&served, call).unwrap_or_else(|| served.answer(call))
+        };
+        return (world, serve(reaper, answer).await);
+    }
     let world = World::new();
     world.set(SYSTEM, "/PowerState", json!("On"));
     world.put("/heard", json!({"resets": []}));
-    let (served, reaper) = (world.clone(), Arc::clone(reaper));
-    let peer = Peer::start(move |call| {
+    let served = world.clone();
+    let answer = move |call: &Call| {
+        if call.is("POST", RESET) {
+            let body: serde_json::Value = serde_json::from_str(&call.body).unwrap();
+            let mut heard = served.get("/heard");
+            heard["resets"].as_array_mut().unwrap().push(body["ResetType"].clone());
+            served.put("/heard", heard);
+        }
+        served.answer(call)
+    };
+    (world, serve(reaper, answer).await)
+}
+
+/// Whoever answers so, as long as nobody is struck.
+async fn serve(
+    reaper: &Arc<Reaper>,
+    answer: impl Fn(&Call) -> Said + Send + Sync + 'static,
+) -> Peer {
+    let reaper = Arc::clone(reaper);
+    Peer::start(move |call| {
         let fate = reaper.arrive(Who::Bmc);
         let said = match fate {
             Some(When::Before) => Said::Hang,
-            None | Some(When::After) => {
-                if call.is("POST", RESET) {
-                    let body: serde_json::Value = serde_json::from_str(&call.body).unwrap();
-                    let mut heard = served.get("/heard");
-                    heard["resets"].as_array_mut().unwrap().push(body["ResetType"].clone());
-                    served.put("/heard", heard);
-                }
-                served.answer(call)
-            }
+            None | Some(When::After) => answer(call),
         };
         match fate {
             None => said,
@@ -344,8 +420,8 @@ async fn serve_bmc(reaper: &Arc<Reaper>) -> (World, Peer) {
                 Said::Hang
             }
         }
-    });
-    (world, peer.await)
+    })
+    .await
 }
 
 async fn serve_cluster(life: Life, kept: &Forgetful, reaper: &Arc<Reaper>) -> Api {
@@ -380,7 +456,12 @@ async fn serve_cluster(life: Life, kept: &Forgetful, reaper: &Arc<Reaper>) -> Ap
         | Life::Join
         | Life::Leave
         | Life::SwitchOff
-        | Life::Repave => {}
+        | Life::Repave
+        | Life::Firmware
+        | Life::ShelfOff
+        | Life::ShelfOn
+        | Life::FabricManager
+        | Life::FabricOff => {}
     }
     drop(world);
     api

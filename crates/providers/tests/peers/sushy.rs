@@ -45,7 +45,23 @@ pub struct Emulator {
 impl Emulator {
     /// One that is started, unless its program is missing.
     pub async fn or_skip() -> Option<Self> {
-        Some(Self::start(program()?).await)
+        Some(Self::start(program()?, &fake()).await)
+    }
+
+    /// One with a machine of libvirt's test driver, which takes firmware; unless its program or libvirt's binding is missing.
+    pub async fn with_firmware() -> Option<Self> {
+        let program = program()?;
+        let bound = Command::new(program.with_file_name("python"))
+            .args(["-c", "import libvirt"])
+            .stderr(Stdio::null())
+            .status();
+        if !bound.is_ok_and(|status| status.success()) {
+            eprintln!(
+                "skipped: the emulator has no libvirt; `cargo xtask test` binds it where it is"
+            );
+            return None;
+        }
+        Some(Self::start(program, "SUSHY_EMULATOR_LIBVIRT_URI = 'test:///default'\n").await)
     }
 
     pub fn url(&self) -> String {
@@ -57,7 +73,7 @@ impl Emulator {
         mac(1)
     }
 
-    async fn start(program: PathBuf) -> Self {
+    async fn start(program: PathBuf, driver: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let authority = Authority::new();
         let identity = authority.issue("127.0.0.1", 2099);
@@ -74,15 +90,12 @@ impl Emulator {
              SUSHY_EMULATOR_SSL_KEY = '{}'\n\
              SUSHY_EMULATOR_AUTH_FILE = '{}'\n\
              SUSHY_EMULATOR_STATE_DIR = '{}'\n\
-             SUSHY_EMULATOR_FAKE_DRIVER = True\n\
              SUSHY_EMULATOR_FEATURE_SET = 'full'\n\
-             SUSHY_EMULATOR_FAKE_SYSTEMS = [{}, {}]\n",
+             {driver}",
             file("cert.pem"),
             file("key.pem"),
             file("htpasswd"),
             file("state"),
-            node(1),
-            node(2),
         );
         std::fs::write(file("fake.conf"), config).unwrap();
         let log = std::fs::File::create(file("log")).unwrap();
@@ -127,6 +140,15 @@ impl Drop for Emulator {
     }
 }
 
+/// Two machines that are only made up.
+fn fake() -> String {
+    format!(
+        "SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_FAKE_SYSTEMS = [{}, {}]\n",
+        node(1),
+        node(2)
+    )
+}
+
 fn node(number: u8) -> String {
     format!(
         "{{'uuid': '{}', 'name': 'node{number}', 'power_state': 'Off', 'external_notifier': False, \
@@ -147,7 +169,7 @@ fn mac(number: u8) -> String {
 #[tokio::test]
 async fn sushy_is_read_and_changed() {
     let Some(program) = program() else { return };
-    let emulator = Emulator::start(program).await;
+    let emulator = Emulator::start(program, &fake()).await;
     strangers_are_refused(&emulator).await;
     let bmc = emulator.connect(login(), emulator.trust()).await.unwrap();
     the_system_is_chosen(&bmc).await;

@@ -58,6 +58,10 @@ impl World {
         resource.pointer_mut(parent).unwrap()[name] = value;
     }
 
+    pub fn remove(&self, path: &str) {
+        self.0.lock().unwrap().remove(path);
+    }
+
     pub fn get(&self, path: &str) -> Value {
         self.0.lock().unwrap()[path].clone()
     }

@@ -20,7 +20,10 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Firmware,
+    FirmwareHistory,
     Health,
+    Racks,
 }
 
 impl List {
@@ -35,7 +38,10 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Firmware => "firmware",
+            Self::FirmwareHistory => "firmware-history",
             Self::Health => "health",
+            Self::Racks => "racks",
         }
     }
 }

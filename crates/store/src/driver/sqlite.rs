@@ -10,6 +10,7 @@ use crate::signal::Bus;
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use rusqlite::Connection;
+use rusqlite::config::DbConfig;
 use rusqlite::types::ValueRef;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -231,7 +232,7 @@ pub(super) fn in_savepoint<W: Work>(tx: &mut Tx, work: &W) -> Result<W::Out> {
     }
 }
 
-fn begin(tx: &Tx, statement: &str) -> Result<()> {
+pub(super) fn begin(tx: &Tx, statement: &str) -> Result<()> {
     match &tx.conn {
         Conn::Sqlite(conn) => {
             let mut statement = conn.prepare_cached(statement).map_err(trouble)?;
@@ -254,6 +255,9 @@ pub(super) fn connect(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path).map_err(trouble)?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    // A plan comes from the schema alone. Without this SQLite prepares a statement again each time other values are bound
+    // to it, the limit of a page for one, to see whether they make for a better plan.
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(trouble)?;
     for (name, value) in SQLITE_PRAGMAS {
         conn.pragma_update(None, name, value).map_err(trouble)?;
     }
@@ -323,6 +327,7 @@ mod tests {
     use model::id::PlanId;
     use model::plan::{Plan, RunType, default_plan};
     use model::time::Timestamp;
+    use rusqlite::StatementStatus;
 
     struct AddPlan(Plan);
 
@@ -363,6 +368,18 @@ mod tests {
             assert_eq!(one.await.unwrap(), Ok(1));
         }
         assert!((1..=READERS).contains(&db.readers.lock().unwrap().len()));
+    }
+
+    #[test]
+    fn a_statement_is_prepared_once_whatever_is_bound_to_it() {
+        let mut conn = connect(Path::new(":memory:")).unwrap();
+        migrate(&mut conn).unwrap();
+        let page = "SELECT id FROM plans WHERE id > ?1 ORDER BY id LIMIT ?2";
+        let mut statement = conn.prepare(page).unwrap();
+        for limit in 1..4 {
+            assert!(statement.query(("a", limit)).unwrap().next().unwrap().is_none());
+        }
+        assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
     }
 
     /// SQLite rolls the whole transaction back when it runs out of space. What is told of each piece is

@@ -3,7 +3,7 @@
 use crate::harness::{Db, Dice, ended, knows, machine, run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item, Subject};
-use model::id::{PlanId, RunId};
+use model::id::{PlanId, RackId, RunId};
 use model::machine::view::{EffectiveState, LifecycleState};
 use model::machine::{Machine, Phase};
 use model::plan::RunType;
@@ -17,12 +17,14 @@ const FILTERS: usize = 400;
 const KEYS: [&str; 9] = ["env", "a.b", "a/b", "5", "-1", "0x", "Env", "null", "team_1"];
 const VALUES: [&str; 12] =
     ["prod", "Prod", "", "5", "null", "true", "it's", "a b", "\\", "\"quoted\"", "ä☃", "%"];
+const RACKS: [&str; 3] = ["rack-1", "rack-2", "rack-none"];
 const PROVIDERS: [&str; 3] = ["", "sim", "redfish"];
 
 fn random_machine(dice: &mut Dice, number: usize) -> Machine {
     let mut machine = machine(&format!("m-{number:03}"));
     machine.phase = *dice.pick(&Phase::ALL);
     machine.spec.provider = (*dice.pick(&PROVIDERS)).into();
+    machine.spec.rack = dice.coin().then(|| RackId::trusted(*dice.pick(&RACKS[..2])));
     machine.active_run = dice.coin().then(|| RunId::trusted(format!("op-{number:03}")));
     for condition in ConditionType::ALL {
         match dice.roll(4) {
@@ -69,6 +71,7 @@ fn random_field(dice: &mut Dice, subject: Subject) -> (String, Vec<String>) {
         ("effective_state".to_string(), words(&effective)),
         ("lifecycle_state".to_string(), words(&lifecycle)),
         ("provider".to_string(), words(&PROVIDERS)),
+        ("rack".to_string(), words(&RACKS)),
         (condition, words(&["true", "false"])),
         (label, words(&VALUES)),
     ];

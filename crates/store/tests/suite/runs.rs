@@ -11,7 +11,6 @@ on_both!(
     a_request_makes_one_run,
     a_machine_has_one_active_run,
     racing_starts_make_one_run,
-    a_run_needs_its_machine,
     a_run_may_be_born_in_hand,
     active_runs_are_counted_by_phase,
 );
@@ -89,13 +88,6 @@ async fn racing_starts_make_one_run(db: Db) {
     assert_eq!(db.events(2).await[1].word, "pending");
     db.add_machine("m-2").await;
     assert_eq!(db.events(3).await[2].object_id, "m-2");
-}
-
-async fn a_run_needs_its_machine(db: Db) {
-    let orphan = run("op-1", "m-nobody");
-    assert_eq!(db.insert_run(&orphan, None).await, Err(StoreError::Conflict));
-    let id = orphan.spec.id.clone();
-    assert_eq!(db.read(tx!([id], |tx| tx.run(&id).await)).await, Ok(None));
 }
 
 async fn a_run_may_be_born_in_hand(db: Db) {

@@ -1,0 +1,297 @@
+//! Racks: their inventory, and how one is shown. What is done to them is in `maintenance`.
+
+mod elevation;
+mod maintenance;
+
+use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::machine::has_moved;
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::text::one_line;
+use crate::time::Clock;
+use elevation::elevation;
+use proto::v1::{
+    CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
+    RackDevice, RackStatus, UpdateRackRequest,
+};
+use std::collections::BTreeMap;
+
+/// How often an update is made anew because somebody else changed the rack first.
+const MAX_UPDATES: u32 = 50;
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: RackCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        RackCommand::Create(args) => {
+            let mut rack = Rack { rack_id: args.rack_id, ..Default::default() };
+            apply(&mut rack, args.spec);
+            let request = CreateRackRequest { rack: Some(rack) };
+            let made = client.call(client.racks().create_rack(request)).await?;
+            screen.one(&made, |rack| format!("{} created\n", one_line(&rack.rack_id)))?;
+        }
+        RackCommand::List(args) => list(client, screen, args).await?,
+        RackCommand::Get(args) => {
+            let rack = fetch(client, &args.rack_id).await?;
+            let (clock, paint) = (Clock::system(), screen.paint());
+            screen.one(&rack, |rack| describe(rack, &clock, paint))?;
+        }
+        RackCommand::Update(args) => update(client, screen, args).await?,
+        RackCommand::Delete(args) => delete(client, screen, args).await?,
+        RackCommand::Reprovision(args) => {
+            return maintenance::reprovision(client, screen, args).await;
+        }
+        RackCommand::Maintenance(command) => {
+            return maintenance::run(client, screen, command).await;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
+    let request = GetRackRequest { rack_id: rack_id.to_string() };
+    client.call(client.racks().get_rack(request)).await
+}
+
+/// Lays what was given over the rack.
+fn apply(rack: &mut Rack, given: RackSpecArgs) {
+    if let Some(hardware_type) = given.hardware_type {
+        rack.hardware_type = hardware_type;
+    }
+    let expected = rack.expected.get_or_insert_with(RackCounts::default);
+    let counts = [
+        (&mut expected.machines, given.expect_machines),
+        (&mut expected.switches, given.expect_switches),
+        (&mut expected.power_shelves, given.expect_power_shelves),
+    ];
+    for (count, value) in counts {
+        if let Some(value) = value {
+            *count = i32::try_from(value).unwrap_or(i32::MAX);
+        }
+    }
+    rack.labels.extend(given.labels);
+}
+
+async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Result<(), Failure> {
+    let labels: BTreeMap<String, String> = args
+        .labels
+        .iter()
+        .map(|label| label.split_once('=').unwrap_or((label, "")))
+        .map(|(key, value)| (key.to_string(), value.to_string()))
+        .collect();
+    let racks = pages(args.limit, async |page_size, page_token| {
+        let request = ListRacksRequest {
+            states: args.states.clone(),
+            hardware_types: args.hardware_types.clone(),
+            labels: labels.clone().into_iter().collect(),
+            page_size,
+            page_token,
+        };
+        let page = client.call(client.racks().list_racks(request)).await?;
+        Ok((page.racks, page.next_page_token))
+    })
+    .await?;
+    let clock = Clock::system();
+    let none = "no racks match; make one with `farrier rack create rack-1`";
+    screen.many(&racks, |racks, wide| table(racks, wide, &clock), none)
+}
+
+/// The server replaces everything, so what was not given is taken from what is there.
+async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<(), Failure> {
+    let mut tries = 0;
+    let rack = loop {
+        tries += 1;
+        let mut rack = fetch(client, &args.rack_id).await?;
+        let expected_version = rack.status.take().map_or(0, |status| status.version);
+        apply(&mut rack, args.spec.clone());
+        for key in &args.remove_labels {
+            rack.labels.remove(key);
+        }
+        let request = UpdateRackRequest { rack: Some(rack), expected_version };
+        match client.racks().update_rack(request).await {
+            // Somebody changed it between the reading and the writing: read it again.
+            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            answer => break client.call(std::future::ready(answer)).await?,
+        }
+    };
+    screen.one(&rack, |rack| format!("{} updated\n", one_line(&rack.rack_id)))
+}
+
+async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<(), Failure> {
+    let RackDeleteArgs { rack_id, force, dry_run } = args;
+    let request = DeleteRackRequest { rack_id, force, dry_run };
+    let rack = client.call(client.racks().delete_rack(request)).await?;
+    screen.one(&rack, |rack| {
+        let id = one_line(&rack.rack_id);
+        let devices = status(rack).devices;
+        if !dry_run {
+            return format!("{id} is being deleted\n");
+        }
+        let mut text = format!("{id} would be deleted\n");
+        for device in &devices {
+            text.push_str(&format!("{} would be taken out of it\n", one_line(&device.id)));
+        }
+        let operations = status(rack).active_operations;
+        if !operations.is_empty() {
+            text.push_str(&format!("it would wait for {}\n", one_line(&operations.join(", "))));
+        }
+        text
+    })
+}
+
+fn status(rack: &Rack) -> RackStatus {
+    rack.status.clone().unwrap_or_default()
+}
+
+/// The state with its stage, and what it means.
+fn state_words(status: &RackStatus) -> String {
+    match status.stage.as_str() {
+        "" => status.state.clone(),
+        stage => format!("{} ({stage})", status.state),
+    }
+}
+
+pub fn state_tone(state: &str) -> Tone {
+    match state {
+        "Ready" | "IDLE" => Tone::Good,
+        "Error" | "BLOCKED" => Tone::Bad,
+        "ATTENTION" => Tone::Warn,
+        "Maintenance" | "Validating" | "ReProvisioning" | "BUSY" => Tone::Busy,
+        _ => Tone::Plain,
+    }
+}
+
+fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
+    let names = ["RACK_ID", "STATE", "STAGE", "SINCE", "HARDWARE", "OPERATIONS"];
+    let more = ["LABELS", "ERROR"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for rack in racks {
+        let status = status(rack);
+        let mut row: Vec<Cell> = vec![
+            (&rack.rack_id).into(),
+            Cell::toned(&status.state, state_tone(&status.state)),
+            (&status.stage).into(),
+            clock.ago(status.since.as_ref()).into(),
+            (&rack.hardware_type).into(),
+            operations(&status).join(",").into(),
+        ];
+        if wide {
+            row.push(labels(rack).into());
+            row.push(status.error.map(|error| error.message).unwrap_or_default().into());
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn labels(rack: &Rack) -> String {
+    let sorted: BTreeMap<_, _> = rack.labels.iter().collect();
+    let pairs: Vec<String> = sorted.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(",")
+}
+
+/// Those at work, then those that wait.
+fn operations(status: &RackStatus) -> Vec<String> {
+    let mut all = status.active_operations.clone();
+    all.extend(status.maintenance_requested.iter().map(|id| format!("{id} (pending)")));
+    if !status.reprovision_requested.is_empty() {
+        all.push(format!("{} (pending reprovision)", status.reprovision_requested));
+    }
+    all
+}
+
+/// How many stand in it, of how many that should.
+fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
+    let expected = rack.expected.unwrap_or_default();
+    let kinds = [
+        ("machine", "machines", expected.machines),
+        ("switch", "switches", expected.switches),
+        ("power_shelf", "power shelves", expected.power_shelves),
+    ];
+    let words = kinds.map(|(kind, noun, wanted)| {
+        let there = devices.iter().filter(|device| device.kind == kind).count();
+        match wanted {
+            0 => format!("{there} {noun}"),
+            wanted => format!("{there} of {wanted} {noun}"),
+        }
+    });
+    words.join(", ")
+}
+
+/// Everything about one rack.
+fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
+    let status = status(rack);
+    let since = clock.ago(status.since.as_ref());
+    let mut facts = vec![
+        ("Rack:", rack.rack_id.clone()),
+        ("State:", format!("{}, since {since}", state_words(&status))),
+        ("Waiting for:", status.waiting_for.clone()),
+        ("Hardware type:", rack.hardware_type.clone()),
+        ("Labels:", labels(rack)),
+        ("Devices:", counts(rack, &status.devices)),
+        ("Operations:", operations(&status).join(", ")),
+    ];
+    if let Some(error) = &status.error {
+        let device = match error.device_id.as_str() {
+            "" => String::new(),
+            id => format!("{id}: "),
+        };
+        facts.push(("Error:", format!("{}: {device}{}", error.during, error.message)));
+        facts.push(("Operation:", error.operation_id.clone()));
+        facts.push(("Next:", error.next_command.clone()));
+    }
+    facts.retain(|(_, value)| !value.is_empty());
+    let mut text = pairs(&facts);
+    text.push('\n');
+    text.push_str(&elevation(&rack.rack_id, &status.devices, paint));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+    use proto::v1::RackError;
+
+    #[test]
+    fn a_rack_in_full() {
+        let status = RackStatus {
+            state: "Error".into(),
+            since: Some(Timestamp { seconds: 40, nanos: 0 }),
+            error: Some(RackError {
+                during: "PowerSequence".into(),
+                device_id: "m-2".into(),
+                message: "it is broken".into(),
+                operation_id: "op-2".into(),
+                next_command: "farrier run retry-step op-1".into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let rack = Rack {
+            rack_id: "rack-1".into(),
+            expected: Some(RackCounts { machines: 2, ..Default::default() }),
+            status: Some(status),
+            ..Default::default()
+        };
+        let text = describe(&rack, &Clock::fixed(100), Paint { colour: false });
+        assert!(
+            text.starts_with(
+                "\
+Rack:       rack-1
+State:      Error, since 1m 0s ago
+Devices:    0 of 2 machines, 0 switches, 0 power shelves
+Error:      PowerSequence: m-2: it is broken
+Operation:  op-2
+Next:       farrier run retry-step op-1
+"
+            ),
+            "{text}"
+        );
+    }
+}

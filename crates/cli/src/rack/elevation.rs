@@ -1,0 +1,127 @@
+//! A rack as it stands there: its slots from the top to the bottom.
+
+use super::state_tone;
+use crate::table::{Cell, Paint, Table, Tone};
+use crate::text::one_line;
+use proto::v1::RackDevice;
+use std::collections::BTreeMap;
+
+const WIDTH: usize = 72;
+
+pub fn elevation(rack_id: &str, devices: &[RackDevice], paint: Paint) -> String {
+    let mut table = Table::new(&["SLOT", "KIND", "DEVICE", "STATE", "POWER", "OPERATION"]);
+    let mut placed: BTreeMap<i32, Vec<&RackDevice>> = BTreeMap::new();
+    for device in devices {
+        if let Some(slot) = device.slot {
+            placed.entry(slot).or_default().push(device);
+        }
+    }
+    let mut above: Option<i32> = None;
+    for (slot, here) in placed.iter().rev() {
+        if let Some(above) = above {
+            gap(&mut table, slot + 1, above - 1);
+        }
+        above = Some(*slot);
+        for device in here {
+            table.row(row(slot.to_string(), device));
+        }
+    }
+    if let Some(lowest) = above {
+        gap(&mut table, 1, lowest - 1);
+    }
+    for device in devices.iter().filter(|device| device.slot.is_none()) {
+        table.row(row("-".into(), device));
+    }
+    framed(rack_id, &table.render(paint), devices.is_empty())
+}
+
+fn row(slot: String, device: &RackDevice) -> Vec<Cell> {
+    let kind = device.kind.replace('_', " ");
+    let power = match device.power.as_str() {
+        "ON" => Cell::toned("on", Tone::Good),
+        "OFF" => Cell::toned("off", Tone::Dim),
+        other => other.into(),
+    };
+    vec![
+        slot.into(),
+        kind.into(),
+        (&device.id).into(),
+        Cell::toned(&device.state, state_tone(&device.state)),
+        power,
+        Cell::toned(&device.active_operation_id, Tone::Busy),
+    ]
+}
+
+/// Places where nothing stands are one line, however many they are.
+fn gap(table: &mut Table, from: i32, to: i32) {
+    let slots = match to - from {
+        less if less < 0 => return,
+        0 => from.to_string(),
+        _ => format!("{to}-{from}"),
+    };
+    table.row(vec![Cell::toned(slots, Tone::Dim), Cell::toned("(empty)", Tone::Dim)]);
+}
+
+fn framed(rack_id: &str, table: &str, empty: bool) -> String {
+    let rule = "─".repeat(WIDTH);
+    let mut text = format!("┌─ {} {}\n", one_line(rack_id), "─".repeat(WIDTH - 3));
+    let mut lines = table.lines();
+    if let Some(header) = lines.next() {
+        text.push_str(&format!("│ {}\n├{rule}\n", header.trim_end()));
+    }
+    for line in lines {
+        text.push_str(&format!("│ {}\n", line.trim_end()));
+    }
+    if empty {
+        text.push_str("│ nothing stands in it\n");
+    }
+    text.push_str(&format!("└{rule}\n"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(kind: &str, id: &str, slot: Option<i32>, power: &str) -> RackDevice {
+        RackDevice {
+            kind: kind.into(),
+            id: id.into(),
+            slot,
+            state: "Ready".into(),
+            power: power.into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn the_highest_slot_is_on_top() {
+        let mut machine = device("machine", "m-1", Some(7), "");
+        machine.state = "BUSY".into();
+        machine.active_operation_id = "op-1".into();
+        let devices = [
+            machine,
+            device("power_shelf", "ps-1", Some(1), "ON"),
+            device("switch", "sw-1", Some(6), "OFF"),
+            device("machine", "m-2", None, ""),
+        ];
+        let text = elevation("rack-1", &devices, Paint { colour: false });
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("┌─ rack-1 ─"), "{text}");
+        assert_eq!(
+            lines[1..lines.len() - 1]
+                .iter()
+                .filter(|line| !line.starts_with('├'))
+                .copied()
+                .collect::<Vec<_>>(),
+            [
+                "│ SLOT  KIND         DEVICE  STATE  POWER  OPERATION",
+                "│ 7     machine      m-1     BUSY   -      op-1",
+                "│ 6     switch       sw-1    Ready  off    -",
+                "│ 5-2   (empty)",
+                "│ 1     power shelf  ps-1    Ready  on     -",
+                "│ -     machine      m-2     Ready  -      -",
+            ]
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! Racks at the command line: their way into service, and every command about them, typed against a real server.
+
+use crate::api_cli::Terminal;
+use crate::fleet::PATIENCE;
+use std::time::Instant;
+
+/// Waits until the rack is in a state.
+#[track_caller]
+fn until(person: &Terminal, rack: &str, state: &str) {
+    let started = Instant::now();
+    loop {
+        let seen = person.json(&format!("rack get {rack}"));
+        if seen["status"]["state"] == state {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{rack} is never {state}: {seen}");
+    }
+}
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    }
+}
+
+/// Types every command that there is about racks.
+pub fn typed(person: &Terminal) {
+    inventory(person);
+    preview(person);
+    trouble(person);
+    canceled(person);
+    reprovision(person);
+    deleted(person);
+}
+
+fn inventory(person: &Terminal) {
+    let create =
+        "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2";
+    assert!(person.line("rack create shelf-1", 2).contains("rack.rack_id"));
+    for _ in 0..2 {
+        assert!(person.line(create, 0).contains("rack-1 created"));
+    }
+    assert!(person.line("rack create rack-1", 2).contains("farrier rack update rack-1"));
+    says(&person.line("rack get rack-1", 0), &["Discovering", "0 of 2 machines", "nothing stands"]);
+    says(&person.line("why rack-1", 0), &["rack-1 looks for its devices", "0 of 2 machines"]);
+    let said = person.line("machine register tray-1 --rack rack-9 --slot 1", 2);
+    says(&said, &["machine.spec.rack_id", "farrier rack create rack-9"]);
+    person.line("machine register tray-1 --rack rack-1 --slot 3", 0);
+    let said = person.line("machine register tray-2 --rack rack-1 --slot 3", 2);
+    says(&said, &["machine.spec.slot", "tray-1 stands in rack-1"]);
+    person.line("machine register tray-2", 0);
+    person.line("machine update tray-2 --rack rack-1 --slot 5", 0);
+    until(person, "rack-1", "Ready");
+    person.formats("rack get rack-1", "tray-2");
+    says(&person.line("rack get rack-1", 0), &["│ 5     machine  tray-2", "│ 4     (empty)"]);
+    says(&person.line("get tray-2", 0), &["Rack:", "rack-1", "Slot:"]);
+    assert!(person.line("list --filter rack=rack-1", 0).contains("tray-1"));
+    person.formats("rack list", "rack-1");
+    for wanted in ["--state Ready", "--label location", "--hardware-type gb200 --limit 1"] {
+        assert!(person.line(&format!("rack list {wanted}"), 0).contains("rack-1"), "{wanted}");
+    }
+    for other in ["--state Error", "--label location=hall-3", "--hardware-type gb300"] {
+        assert!(!person.line(&format!("rack list {other}"), 0).contains("rack-1"), "{other}");
+    }
+    assert!(person.line("rack list --state Lost", 2).contains("states[0]"));
+    person.line("rack update rack-1 --label row=7 --remove-label location", 0);
+    assert!(person.line("rack list -o wide", 0).contains("row=7"));
+    says(&person.line("history rack-1", 0), &["Discovering", "Validating", "Ready"]);
+}
+
+fn preview(person: &Terminal) {
+    let said = person.line("rack maintenance start rack-1 --dry-run", 0);
+    let words = [
+        "power-on-machines",
+        "no firmware is applied: there is no default firmware for hardware type gb200",
+        "nothing speaks against it",
+        "dry run: nothing was changed",
+    ];
+    says(&said, &words);
+    person.line("rack maintenance start rack-1 --machine tray-9 --dry-run", 2);
+    let said = person.line("rack maintenance start rack-1 --machine machine-1", 2);
+    says(&said, &["scope.machine_ids[0]", "machine-1 stands in no rack"]);
+    let said = person.line("rack maintenance start rack-1 --switch nonsense", 2);
+    says(&said, &["scope.switch_ids[0]"]);
+    let said = person.line("rack maintenance start rack-1 --activity nmx-cluster", 2);
+    says(&said, &["no switch stands in the rack"]);
+    // Machines in service are taken down by force only.
+    person.line("enter-maintenance tray-1", 0);
+    person.line("exit-maintenance tray-1", 0);
+    let off = "rack maintenance start rack-1 --activity power --power reset";
+    let said = person.line(&format!("{off} --dry-run"), 0);
+    says(&said, &["would be refused:", "tray-1 is READY and in service", "Taken down: "]);
+    says(&person.line(off, 2), &["tray-1 is READY", "--force --reason"]);
+    let told = person.line(&format!("{off} --force --reason fire --reference T-7"), 0);
+    says(&told, &["Rack: rack-1", "SUCCEEDED"]);
+    let status = person.line("rack maintenance status rack-1", 0);
+    says(&status, &["power-off-machines", "power-on-machines", "validate", "2/2", "(T-7)"]);
+    person.formats("rack maintenance status rack-1", "power-on-machines");
+    until(person, "rack-1", "Ready");
+}
+
+fn trouble(person: &Terminal) {
+    person.line("sim fault add --machine tray-2 --effect power --action fail --times 0", 0);
+    let start = "rack maintenance start rack-1 --activity power --request-id same";
+    let told = person.line(start, 1);
+    says(&told, &["✗ FAILED", "tray-2", "part-failed"]);
+    let again = person.line(start, 1);
+    assert!(again.contains("same operation, no new work"), "{again}");
+    until(person, "rack-1", "Error");
+    let shown = person.line("rack get rack-1", 0);
+    says(&shown, &["PowerSequence: tray-2", "farrier run retry-step op-"]);
+    says(&person.line("why rack-1", 0), &["PowerSequence on tray-2 failed"]);
+    let status = person.json("rack maintenance status rack-1");
+    let run = status[0]["operation"]["run_id"].as_str().unwrap().to_string();
+    says(&person.line(&format!("rack maintenance status {run}"), 0), &["tray-2", "FAILED"]);
+    person.line("sim fault clear --all", 0);
+    assert!(person.line(&format!("run retry-step {run}"), 0).contains("SUCCEEDED"));
+    until(person, "rack-1", "Ready");
+    let told = person.line("rack maintenance start rack-1 --firmware-version fw-none", 1);
+    says(&told, &["fw-none is not in the catalogue", "firmware-unknown"]);
+    until(person, "rack-1", "Error");
+    person.line("rack maintenance start rack-1 --machine tray-2", 0);
+    until(person, "rack-1", "Ready");
+}
+
+fn canceled(person: &Terminal) {
+    person.line("sim fault add --machine tray-2 --effect check --action hang --times 0", 0);
+    let run = person.submit("rack maintenance start rack-1 --machine tray-2");
+    person.at_step(&run, "validate");
+    let said = person.line("rack maintenance start rack-1", 2);
+    says(&said, &["rack-1 is in ", "in Ready or Error"]);
+    let said = person.line("rack maintenance start rack-1 --machine tray-2", 2);
+    says(&said, &[&format!("tray-2 is held by operation {run}")]);
+    person.line("rack maintenance start rack-1 --machine tray-1 --activity power", 0);
+    person.stream(&["rack", "maintenance", "watch", "rack-1", "--timeout", "20s"], &run);
+    let told = person.line("rack maintenance cancel rack-1 --reason enough", 0);
+    assert!(told.contains("CANCELED"), "{told}");
+    until(person, "rack-1", "Error");
+    assert!(person.line("rack maintenance cancel rack-1", 2).contains("nothing to cancel"));
+    person.line("sim fault clear --all", 0);
+    assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
+    until(person, "rack-1", "Ready");
+}
+
+fn reprovision(person: &Terminal) {
+    says(&person.line("rack reprovision rack-1 --dry-run", 0), &["validate", "dry run"]);
+    let told = person.line("rack reprovision rack-1 --ref T-8", 0);
+    says(&told, &["RACK_MAINTENANCE", "SUCCEEDED"]);
+    until(person, "rack-1", "Ready");
+}
+
+fn deleted(person: &Terminal) {
+    assert!(person.line("rack delete rack-1", 2).contains("farrier rack delete rack-1 --force"));
+    says(&person.line("rack delete rack-1 --force --dry-run", 0), &["tray-1 would be taken out"]);
+    person.line("rack delete rack-1 --force", 0);
+    let started = Instant::now();
+    while person.json("rack list").as_array().is_some_and(|racks| !racks.is_empty()) {
+        assert!(started.elapsed() < PATIENCE, "rack-1 never goes");
+    }
+    assert!(person.line("rack get rack-1", 2).contains("farrier rack list"));
+    assert_eq!(person.json("get tray-1")["spec"]["rack_id"], "");
+}

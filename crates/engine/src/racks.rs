@@ -1,0 +1,357 @@
+//! Racks: their inventory, and what is seen of one. Each change is one transaction with its event; `maintain` starts their
+//! operations, `status` follows them.
+
+mod maintain;
+mod status;
+
+pub use maintain::{MaintenanceStart, MaintenanceStarted, Preview};
+pub use status::{LegStatus, MaintenanceStatus, PartStatus};
+
+pub(crate) use maintain::{begun, reopen};
+
+use crate::Engine;
+use crate::claims::unknown;
+use crate::conduct::{failed_part, has_parts_at_work};
+use crate::query::Explained;
+use crate::submit::event;
+use crate::topology::clear_out;
+use model::firmware::{Resolution, resolve};
+use model::here;
+use model::host::Host;
+use model::id::{RackId, RunId};
+use model::lifecycle::{Head, Lifecycle};
+use model::machine::Labels;
+use model::power_shelf::PowerShelf;
+use model::rack::maintenance::Limits;
+use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, explain};
+use model::refusal::{Refusal, RefusalKind};
+use model::switch::Switch;
+use model::target::TargetId;
+use model::time::Timestamp;
+use store::{Cause, RecordFilter, RecordPage, Result, Tx, Work};
+
+/// A rack as its owner describes it.
+#[derive(Debug, Clone)]
+pub struct DescribedRack {
+    pub id: RackId,
+    pub labels: Labels,
+    pub spec: RackSpec,
+}
+
+/// A rack with what stands and works in it.
+#[derive(Debug, Clone)]
+pub struct RackView {
+    pub rack: Rack,
+    /// By kind and id.
+    pub devices: Vec<Device>,
+    pub operations: Vec<Operation>,
+    pub waits_for: String,
+}
+
+/// Which racks a list shows.
+#[derive(Debug, Clone, Default)]
+pub struct RackFilter {
+    pub records: RecordFilter,
+    /// Any of these; empty: all.
+    pub hardware_types: Vec<String>,
+}
+
+impl Engine {
+    /// Makes a rack. The same again is answered with what is there.
+    pub async fn create_rack(&self, described: DescribedRack, by: String) -> Result<Rack> {
+        let create = || Create { described: described.clone(), by: by.clone(), now: self.now() };
+        self.racing(|| self.store().write(create())).await
+    }
+
+    pub async fn rack(&self, id: &RackId) -> Result<RackView> {
+        let (id, limits, now) = (id.clone(), self.settings().racks, self.now());
+        self.store().read(View { id, limits, now }).await
+    }
+
+    /// Why a rack is as it is.
+    pub(crate) async fn explain_rack(&self, id: &RackId) -> Result<Explained> {
+        let view = self.rack(id).await?;
+        let told = explain(&view.rack, &view.waits_for, self.now());
+        let run_id = view.rack.active.first().cloned();
+        Ok(Explained { told, machine_id: None, run_id, held_by: None, hindrance: None })
+    }
+
+    /// By id, after one.
+    pub async fn racks(
+        &self,
+        filter: RackFilter,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<RecordPage<Rack>> {
+        self.store().read(List { filter, after, limit }).await
+    }
+
+    /// Replaces labels, hardware type and expected counts, at this version if one is named.
+    pub async fn update_rack(
+        &self,
+        described: DescribedRack,
+        version: Option<i64>,
+        by: String,
+    ) -> Result<Rack> {
+        let now = self.now();
+        let update = || Update { described: described.clone(), version, by: by.clone(), now };
+        self.racing(|| self.store().write(update())).await
+    }
+
+    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by force. A dry run says what
+    /// would be done.
+    pub async fn delete_rack(
+        &self,
+        id: RackId,
+        force: bool,
+        dry_run: bool,
+        by: String,
+    ) -> Result<RackView> {
+        let now = self.now();
+        let limits = self.settings().racks;
+        let delete = || Delete { id: id.clone(), force, dry_run, by: by.clone(), limits, now };
+        self.racing(|| self.store().write(delete())).await
+    }
+}
+
+pub(crate) fn no_rack(id: &RackId) -> Refusal {
+    unknown(&TargetId::from(id))
+}
+
+/// Every device that stands in a rack.
+pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
+    let mut devices = Vec::new();
+    for machine in tx.machines_in_rack(rack).await? {
+        devices.push(Device::of_machine(&machine));
+    }
+    let switches = tx.records_in_rack::<Switch>(rack).await?;
+    devices.extend(switches.iter().map(Device::of_switch));
+    let shelves = tx.records_in_rack::<PowerShelf>(rack).await?;
+    devices.extend(shelves.iter().map(Device::of_shelf));
+    Ok(devices)
+}
+
+/// What a rack's turn sees. Its devices are only looked at when it decides about them.
+pub(crate) async fn look(tx: &mut Tx, rack: &Rack, fresh: RunId, limits: Limits) -> Result<Seen> {
+    let discovers = matches!(rack.state, RackState::Discovering);
+    let devices = match discovers || rack.reprovision_requested.is_some() {
+        true => devices_of(tx, &rack.id()).await?,
+        false => Vec::new(),
+    };
+    let firmware = match discovers {
+        true => resolution(tx, rack, None).await?,
+        false => Resolution::Skip(String::new()),
+    };
+    let operations = operations(tx, rack).await?;
+    Ok(Seen { fresh, devices, operations, firmware, limits })
+}
+
+async fn operations(tx: &mut Tx, rack: &Rack) -> Result<Vec<Operation>> {
+    let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
+    let mut operations = Vec::new();
+    for id in rack.active.iter().chain(waiting) {
+        let Some(run) = tx.run(id).await? else { continue };
+        let at_work = run.ended() && has_parts_at_work(tx, &run).await?;
+        let failed = failed_part(tx, &run).await?;
+        operations.push(Operation::of(&run, at_work, failed.as_ref()));
+    }
+    Ok(operations)
+}
+
+/// Which firmware a maintenance of the rack uses.
+pub(crate) async fn resolution(
+    tx: &mut Tx,
+    rack: &Rack,
+    named: Option<&model::id::FirmwareId>,
+) -> Result<Resolution> {
+    let kind = rack.spec.hardware_type.as_str();
+    let found = match named {
+        Some(id) => tx.firmware(id).await?,
+        None => None,
+    };
+    let default = tx.default_firmware(kind).await?;
+    Ok(resolve(named, found, default, kind))
+}
+
+struct Create {
+    described: DescribedRack,
+    by: String,
+    now: Timestamp,
+}
+
+impl Work for Create {
+    type Out = Rack;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Rack> {
+        let DescribedRack { id, labels, spec } = self.described.clone();
+        if let Some(known) = tx.record::<Rack>(id.as_str()).await? {
+            if known.spec == spec && known.head.labels == labels && !known.head.deleted {
+                return Ok(known);
+            }
+            let said = format!("{id} exists already, and is described in another way");
+            return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", said)
+                .next(format!("farrier rack get {id}   # or: farrier rack update {id} …"))
+                .into());
+        }
+        let mut rack = Rack::new(Head::new(id.as_str(), labels, self.now), spec);
+        let event = event(Cause::Request, &self.by, "created".into(), here!(), self.now);
+        tx.insert_record(&mut rack, &event).await?;
+        Ok(rack)
+    }
+}
+
+struct View {
+    id: RackId,
+    limits: Limits,
+    now: Timestamp,
+}
+
+impl Work for View {
+    type Out = RackView;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RackView> {
+        let found = tx.record::<Rack>(self.id.as_str()).await?;
+        let rack = found.ok_or_else(|| no_rack(&self.id))?;
+        view(tx, rack, self.limits, self.now).await
+    }
+}
+
+async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result<RackView> {
+    let fresh = RunId::new(now, 0);
+    let firmware = resolution(tx, &rack, None).await?;
+    let mut devices = devices_of(tx, &rack.id()).await?;
+    for device in &mut devices {
+        if let Some(machine) = device.target.machine()
+            && let Some(host) = tx.record::<Host>(machine.as_str()).await?
+        {
+            device.power = host.facts.power;
+        }
+    }
+    let operations = operations(tx, &rack).await?;
+    let seen = Seen { fresh, devices, operations, firmware, limits };
+    let waits_for = rack.waits_for(&seen, now);
+    let Seen { devices, operations, .. } = seen;
+    Ok(RackView { rack, devices, operations, waits_for })
+}
+
+struct List {
+    filter: RackFilter,
+    after: Option<String>,
+    limit: usize,
+}
+
+impl Work for List {
+    type Out = RecordPage<Rack>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<Rack>> {
+        let wanted = |rack: &Rack| {
+            let types = &self.filter.hardware_types;
+            types.is_empty() || types.contains(&rack.spec.hardware_type)
+        };
+        let mut after = self.after.clone();
+        let mut records: Vec<Rack> = Vec::new();
+        // The hardware type is looked at here, so pages are read until there is enough.
+        loop {
+            let page =
+                tx.records::<Rack>(&self.filter.records, after.as_deref(), self.limit).await?;
+            let more = page.next.is_some();
+            for rack in page.records {
+                after = Some(rack.head.id.clone());
+                if !wanted(&rack) {
+                    continue;
+                }
+                if records.len() == self.limit {
+                    let next = records.last().map(|last| last.head.id.clone());
+                    return Ok(RecordPage { records, next });
+                }
+                records.push(rack);
+            }
+            if !more {
+                return Ok(RecordPage { records, next: None });
+            }
+        }
+    }
+}
+
+struct Update {
+    described: DescribedRack,
+    version: Option<i64>,
+    by: String,
+    now: Timestamp,
+}
+
+impl Work for Update {
+    type Out = Rack;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Rack> {
+        let DescribedRack { id, labels, spec } = self.described.clone();
+        let found = tx.record_locked::<Rack>(id.as_str()).await?;
+        let mut rack = found.ok_or_else(|| no_rack(&id))?;
+        if let Some(version) = self.version.filter(|version| *version != rack.head.version) {
+            let said = format!(
+                "{id} is at version {} by now, and this change was made from version {version}",
+                rack.head.version
+            );
+            let refusal = Refusal::precondition("VERSION_MOVED", said);
+            return Err(refusal.next(format!("farrier rack get {id}")).into());
+        }
+        if rack.head.labels == labels && rack.spec == spec {
+            return Ok(rack);
+        }
+        // A rack that lacked devices may have all that are expected of it now.
+        let lacked = match &rack.state {
+            RackState::Error { cause } => cause.during == During::Discovery,
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Validating
+            | RackState::Ready
+            | RackState::Deleting => false,
+        };
+        rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
+        rack.head.labels = labels;
+        rack.spec = spec;
+        let message = "labels, hardware type or expected counts changed".into();
+        let event = event(Cause::Request, &self.by, message, here!(), self.now);
+        tx.tell_record(&mut rack, &event)?;
+        Ok(rack)
+    }
+}
+
+struct Delete {
+    id: RackId,
+    force: bool,
+    dry_run: bool,
+    by: String,
+    limits: Limits,
+    now: Timestamp,
+}
+
+impl Work for Delete {
+    type Out = RackView;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RackView> {
+        let found = tx.record_locked::<Rack>(self.id.as_str()).await?;
+        let mut rack = found.ok_or_else(|| no_rack(&self.id))?;
+        let devices = devices_of(tx, &self.id).await?;
+        if !devices.is_empty() && !self.force {
+            let said = format!(
+                "{} devices stand in {}: take them out first, or have them taken out by force",
+                devices.len(),
+                self.id
+            );
+            let refusal = Refusal::precondition("RACK_NOT_EMPTY", said);
+            return Err(refusal.next(format!("farrier rack delete {} --force", self.id)).into());
+        }
+        if self.dry_run {
+            return view(tx, rack, self.limits, self.now).await;
+        }
+        let event = event(Cause::Request, &self.by, "to be deleted".into(), here!(), self.now);
+        clear_out(tx, &devices, &event).await?;
+        if !rack.head().deleted {
+            rack.head_mut().deleted = true;
+            tx.tell_record(&mut rack, &event)?;
+        }
+        view(tx, rack, self.limits, self.now).await
+    }
+}

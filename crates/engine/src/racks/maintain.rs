@@ -1,0 +1,346 @@
+//! Starting the operations of a rack: on demand, as a reprovision, and anew. The preview of a dry run is made by the same
+//! transaction, which then writes nothing.
+
+use super::{devices_of, no_rack, resolution};
+use crate::Engine;
+use crate::claims::{hold, new_run};
+use crate::submit::event;
+use model::fault::{Code, Fault};
+use model::here;
+use model::id::{FirmwareId, MachineId, RackId, RunId};
+use model::lifecycle::Lifecycle;
+use model::power_shelf::PowerShelf;
+use model::rack::maintenance::{
+    FIRMWARE_USED, FORCED, Leg, Limits, Planned, REFERENCE, Trigger, Wanted, admit, gates,
+    initiator, notes_of, plan, wanted_of,
+};
+use model::rack::{Device, Rack};
+use model::refusal::{Refusal, RefusalKind};
+use model::run::act::{Again, Who, again};
+use model::run::{Failure, Run};
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::text;
+use model::time::Timestamp;
+use store::{Birth, Cause, NewEvent, NewLog, Result, Tx, Work};
+
+/// A request for an operation on a rack.
+#[derive(Debug, Clone)]
+pub struct MaintenanceStart {
+    pub rack_id: RackId,
+    pub wanted: Wanted,
+    pub trigger: Trigger,
+    /// Names the request, so that repeating it starts nothing twice. Empty: the operation's own id.
+    pub request_id: String,
+    pub by: String,
+    /// The ticket that tracks it; may be empty.
+    pub reference: String,
+    /// Why it must be although machines in service are taken down.
+    pub force: Option<String>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What would be done, and what speaks against it.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    pub planned: Planned,
+    pub refusals: Vec<Refusal>,
+}
+
+#[derive(Debug, Clone)]
+pub struct MaintenanceStarted {
+    /// None for a dry run.
+    pub run: Option<Run>,
+    /// False when the request had been made before, and this is what it made.
+    pub new: bool,
+    /// None when it had been made before.
+    pub preview: Option<Preview>,
+}
+
+/// The operation that is done anew, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Anew {
+    pub parent: RunId,
+    pub how: Again,
+}
+
+impl Engine {
+    pub async fn start_rack_maintenance(
+        &self,
+        start: MaintenanceStart,
+    ) -> Result<MaintenanceStarted> {
+        self.begin_on_rack(start, None).await
+    }
+
+    /// The same once more, planned from what stands in the rack now. Nobody is taken down by an earlier force.
+    pub(crate) async fn rack_again(
+        &self,
+        rack_id: RackId,
+        parent: &Run,
+        (how, request_id): (Again, String),
+        who: Who,
+    ) -> Result<MaintenanceStarted> {
+        again(parent, how)?;
+        let params = &parent.spec.params;
+        let start = MaintenanceStart {
+            rack_id,
+            wanted: wanted_of(params),
+            trigger: Trigger::OnDemand,
+            request_id,
+            by: who.by,
+            reference: params.get(REFERENCE).cloned().unwrap_or_default(),
+            force: None,
+            dry_run: false,
+        };
+        self.begin_on_rack(start, Some(Anew { parent: parent.spec.id.clone(), how })).await
+    }
+
+    async fn begin_on_rack(
+        &self,
+        start: MaintenanceStart,
+        anew: Option<Anew>,
+    ) -> Result<MaintenanceStarted> {
+        text::short("reference", &start.reference)?;
+        let wanted = start.wanted.clone().checked()?;
+        let work = || Begin {
+            start: MaintenanceStart { wanted: wanted.clone(), ..start.clone() },
+            anew: anew.clone(),
+            id: RunId::new(self.now(), self.chance()),
+            limits: self.settings().racks,
+            now: self.now(),
+        };
+        let started = self.racing(|| self.store().write(work())).await?;
+        if let (true, Some(run)) = (started.new, &started.run) {
+            let kind = run.spec.run_type.as_str();
+            metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
+        }
+        Ok(started)
+    }
+}
+
+struct Begin {
+    start: MaintenanceStart,
+    anew: Option<Anew>,
+    id: RunId,
+    limits: Limits,
+    now: Timestamp,
+}
+
+impl Work for Begin {
+    type Out = MaintenanceStarted;
+
+    async fn run(&self, tx: &mut Tx) -> Result<MaintenanceStarted> {
+        let start = &self.start;
+        let found = tx.record_locked::<Rack>(start.rack_id.as_str()).await?;
+        let mut rack = found.ok_or_else(|| no_rack(&start.rack_id))?;
+        if !start.request_id.is_empty()
+            && let Some(run) = tx.run_of_request(&rack.target(), &start.request_id).await?
+        {
+            self.check_replay(&run)?;
+            return Ok(MaintenanceStarted { run: Some(run), new: false, preview: None });
+        }
+        let preview = self.preview(tx, &rack).await?;
+        if start.dry_run {
+            return Ok(MaintenanceStarted { run: None, new: false, preview: Some(preview) });
+        }
+        if let Some(refusal) = preview.refusals.first() {
+            return Err(refusal.clone().into());
+        }
+        let run = self.accept(tx, &mut rack, &preview.planned).await?;
+        Ok(MaintenanceStarted { run: Some(run), new: true, preview: Some(preview) })
+    }
+}
+
+impl Begin {
+    async fn preview(&self, tx: &mut Tx, rack: &Rack) -> Result<Preview> {
+        let MaintenanceStart { wanted, trigger, force, .. } = &self.start;
+        let devices = devices_of(tx, &rack.id()).await?;
+        check_known(tx, rack, &devices, wanted).await?;
+        let firmware = resolution(tx, rack, wanted.firmware()).await?;
+        let given = (firmware, &self.limits);
+        let planned = plan(rack, &devices, wanted.clone(), *trigger, given)?;
+        let refusals = gates(rack, &planned, force.as_deref());
+        Ok(Preview { planned, refusals })
+    }
+
+    async fn accept(&self, tx: &mut Tx, rack: &mut Rack, planned: &Planned) -> Result<Run> {
+        let start = &self.start;
+        let by = initiator(&start.by, &start.reference);
+        // After everything that has happened to the rack, whatever the clocks of other replicas said then.
+        let at = self.now.max(rack.head.updated_at + Timestamp::TICK);
+        let forced = start.force.as_ref().map(|reason| format!(", by force: {reason}"));
+        let message = format!(
+            "{} {} accepted for {by}{}",
+            start.trigger.as_str(),
+            self.id,
+            forced.unwrap_or_default()
+        );
+        let event = event(Cause::Request, &start.by, message, here!(), at);
+        let run = self.new_run(rack, planned, by, at);
+        match (&planned.unknown, start.trigger) {
+            (Some(_), _) => rack.active.push(self.id.clone()),
+            // It holds its devices from when it begins: what was accepted before it gives way first.
+            (None, Trigger::Reprovision) => rack.reprovision_requested = Some(self.id.clone()),
+            (None, Trigger::OnDemand | Trigger::Ingestion) => {
+                hold(tx, &run, Some(&rack.subject()), &event).await?;
+                rack.maintenance_requested.push(self.id.clone());
+            }
+        }
+        tx.insert_run(&run, Birth::Waiting, &event)?;
+        log_notes(tx, &run, at)?;
+        tx.tell_record(rack, &event)?;
+        Ok(run)
+    }
+
+    fn new_run(&self, rack: &Rack, planned: &Planned, by: String, at: Timestamp) -> Run {
+        let start = &self.start;
+        let mut new = planned.new_run(rack, &self.id, by);
+        if !start.request_id.is_empty() {
+            new.request_id.clone_from(&start.request_id);
+        }
+        if let Some(reason) = &start.force {
+            new.params.insert(FORCED.into(), reason.clone());
+        }
+        if !start.reference.is_empty() {
+            new.params.insert(REFERENCE.into(), start.reference.clone());
+        }
+        if planned.unknown.is_some() {
+            new.claims.clear();
+        }
+        let mut run = new_run(new, at);
+        run.spec.parent = self.anew.as_ref().map(|anew| anew.parent.clone());
+        run.spec.again = self.anew.as_ref().map(|anew| anew.how);
+        if let Some(id) = &planned.unknown {
+            fail(&mut run, id, at);
+        }
+        run
+    }
+
+    /// The same request again is answered with what it made; another one under its name is refused.
+    fn check_replay(&self, run: &Run) -> Result<()> {
+        let start = &self.start;
+        let parent = self.anew.as_ref().map(|anew| &anew.parent);
+        let same = wanted_of(&run.spec.params) == start.wanted
+            && run.spec.params.get(FORCED) == start.force.as_ref()
+            && run.spec.parent.as_ref() == parent;
+        if same {
+            return Ok(());
+        }
+        let said = format!(
+            "request_id {:?} was used on {} for {}, which does something else",
+            start.request_id, start.rack_id, run.spec.id
+        );
+        Err(Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+            .next(format!("farrier run get {}   # or repeat with a new --request-id", run.spec.id))
+            .into())
+    }
+}
+
+/// An operation with a firmware that nobody knows has failed before it began.
+fn fail(run: &mut Run, id: &FirmwareId, at: Timestamp) {
+    let said = format!("firmware {id} is not in the catalogue");
+    let fault = Fault::new(Code::FirmwareUnknown, said);
+    let failure = Failure { fault, step: "resolve-firmware".into(), attempts: 0 };
+    run.progress.workflow = failure.workflow();
+    run.progress.failure = Some(failure);
+    run.progress.finished_at = Some(at);
+}
+
+/// Every device that is named is there, and stands in this rack.
+async fn check_known(tx: &mut Tx, rack: &Rack, devices: &[Device], wanted: &Wanted) -> Result<()> {
+    for (field, target) in wanted.scope.named() {
+        if devices.iter().any(|device| device.target == target) {
+            continue;
+        }
+        let problem = match stands_in(tx, &target).await? {
+            None => format!("{target} is not known"),
+            Some(None) => format!("{target} stands in no rack"),
+            Some(Some(other)) => format!("{target} stands in {other}, not in {}", rack.head.id),
+        };
+        let instead = format!("see `farrier rack get {}`", rack.head.id);
+        return Err(Refusal::invalid(&field, problem, instead).into());
+    }
+    Ok(())
+}
+
+/// Where a device stands; none when there is no such device.
+async fn stands_in(tx: &mut Tx, target: &TargetId) -> Result<Option<Option<RackId>>> {
+    let id = target.as_str();
+    Ok(match target.kind {
+        TargetKind::Machine => {
+            tx.machine(&MachineId::trusted(id)).await?.map(|machine| machine.spec.rack)
+        }
+        TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.head.rack),
+        TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.head.rack),
+        TargetKind::Rack => None,
+    })
+}
+
+/// What an operation leaves alone, and what to mind, stands at the top of its log.
+fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
+    let mut start = 0;
+    let mut lines = Vec::new();
+    for note in notes_of(&run.spec.params) {
+        let data = format!("{note}\n").into_bytes();
+        let length = data.len() as i64;
+        lines.push(NewLog {
+            start,
+            ts: at,
+            step: String::new(),
+            attempt: 0,
+            stream: "stdout",
+            data,
+        });
+        start += length;
+    }
+    tx.append_log(&run.spec.id, &lines)
+}
+
+/// An operation of a rack begins, in the transaction of the rack's turn: it holds its devices, and their hosts are told.
+/// `started` says that this turn has made it.
+pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEvent) -> Result<()> {
+    let Some(run) = tx.run(id).await? else { return Ok(()) };
+    if run.ended() {
+        return Ok(());
+    }
+    if started {
+        log_notes(tx, &run, event.at)?;
+    } else {
+        hold(tx, &run, run.spec.reports_to.as_ref(), event).await?;
+        tx.wake(&id.object(), event.at)?;
+    }
+    let machines = upgraded(&run);
+    if machines.is_empty() {
+        return Ok(());
+    }
+    let firmware = run.spec.params.get(FIRMWARE_USED).map(FirmwareId::trusted);
+    crate::hosts::request_for_rack(tx, &machines, id, firmware.as_ref(), event).await
+}
+
+/// The machines whose firmware an operation upgrades.
+fn upgraded(run: &Run) -> Vec<MachineId> {
+    let leg = Leg::Firmware(TargetKind::Machine).as_str();
+    let steps = run.spec.steps.iter().filter(|step| step.name == leg);
+    let groups = steps.filter_map(|step| crate::claims::group_of(&step.effect));
+    groups.flat_map(|group| &group.parts).filter_map(|part| part.target.machine()).collect()
+}
+
+/// A failed operation goes on: the rack's gate is asked anew, and all its devices are held again.
+pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent) -> Result<()> {
+    let found = tx.record_locked::<Rack>(id.as_str()).await?;
+    let mut rack = found.ok_or_else(|| no_rack(id))?;
+    let again = format!("farrier run rerun {}", run.spec.id);
+    if run.spec.steps.is_empty() {
+        let said = format!("{} was never planned: there is no step to go on with", run.spec.id);
+        return Err(Refusal::precondition("NOTHING_PLANNED", said).next(again).into());
+    }
+    let full = wanted_of(&run.spec.params).scope.is_full();
+    admit(&rack, full, Trigger::OnDemand)?;
+    if !rack.active.contains(&run.spec.id) {
+        rack.active.push(run.spec.id.clone());
+    }
+    let message = format!("{} goes on", run.spec.id);
+    tx.tell_record(&mut rack, &NewEvent { message, ..event.clone() })?;
+    hold(tx, run, Some(&rack.subject()), event).await
+}

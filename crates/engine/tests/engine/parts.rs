@@ -1,0 +1,366 @@
+//! Promises about operations with parts, and about records and their devices: each between the lines of the matrix.
+
+use crate::clients::{Door, operator};
+use crate::gate::{Point, When};
+use crate::rack_world::{Stand, StartWhole, Want, Wish, device, event, group, whole};
+use crate::world::{BACKOFF, Process, World, simulate};
+use engine::Settings;
+use model::condition::{ConditionType, Evidence};
+use model::effect::{DeviceWork, Effect, Manner, PowerTo};
+use model::id::{MachineId, RunId};
+use model::lifecycle::{SubjectId, SubjectKind, Trouble};
+use model::plan::RunStep;
+use model::power_shelf::{PowerShelf, PowerShelfState};
+use model::run::act::Action;
+use model::run::{Run, RunPhase, Workflow};
+use providers::sim::{self, FaultRule};
+use std::time::Duration;
+use store::{Birth, Result, StoreError, Tx, Work};
+use tokio::time::sleep;
+
+const THREE: [&str; 3] = ["m-1", "m-2", "ps-1"];
+
+/// A world in which some devices stand, and a process.
+async fn world_with(devices: &[&str], settings: Settings) -> (World, Process, Door) {
+    let world = World::new(1).await;
+    for id in devices {
+        stand(&world, id).await;
+    }
+    let one = world.boot_with(settings).await;
+    let door = Door::to(&one.engine);
+    (world, one, door)
+}
+
+async fn stand(world: &World, id: &str) {
+    world.store.write(Stand { target: device(id), now: world.now() }).await.expect("it stands");
+}
+
+fn flash(devices: &[&str], at_once: u32) -> Vec<RunStep> {
+    let work = DeviceWork::Firmware {
+        component: "BIOS".into(),
+        version: "2.0".into(),
+        url: String::new(),
+        sha256: String::new(),
+    };
+    vec![group("flash", &Effect::Device { work }, devices, at_once)]
+}
+
+async fn begin(world: &World, name: &str, steps: Vec<RunStep>, birth: Birth<'static>) -> RunId {
+    let id = RunId::new(world.now(), name.len() as u64);
+    let run = whole(id, name, steps, world.now());
+    world.store.write(StartWhole { run, birth }).await.expect("accepted")
+}
+
+fn broken(machine: &str, action: sim::Action, times: u32) -> FaultRule {
+    FaultRule {
+        machine: machine.into(),
+        effect: "firmware".into(),
+        times,
+        ..FaultRule::new(action)
+    }
+}
+
+/// The parts of a whole, in the order in which they were begun.
+async fn parts_of(world: &World, id: &RunId) -> Vec<Run> {
+    let all = world.everything().await.runs.into_iter().map(|kept| kept.run);
+    all.filter(|run| run.spec.part_of.as_ref() == Some(id)).collect()
+}
+
+async fn holder(world: &World, id: &str) -> Option<RunId> {
+    let all = world.everything().await;
+    let machine = all.machines.iter().find(|one| one.id.as_str() == id);
+    let shelf = all.shelves.iter().find(|one| one.head.id == id);
+    match (machine, shelf) {
+        (Some(machine), _) => machine.active_run.clone(),
+        (None, Some(shelf)) => shelf.head.active_run.clone(),
+        (None, None) => panic!("no {id}"),
+    }
+}
+
+fn refused(answer: Result<Run>) -> String {
+    match answer {
+        Err(StoreError::Refused(refusal)) => format!("{}: {}", refusal.reason, refusal.said),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn small_hands() -> Settings {
+    Settings { max_in_flight: 1, eager_in_flight: 1, ..Settings::default() }
+}
+
+/// Wholes only wait: as many of them as there are hands leave a hand for a part.
+#[test]
+fn hands_full_of_wholes_leave_room_for_their_parts() {
+    simulate(async {
+        let (world, _one, door) = world_with(&THREE, small_hands()).await;
+        let first = begin(&world, "first", flash(&THREE[..1], 1), Birth::Due).await;
+        let second = begin(&world, "second ", flash(&THREE[1..], 2), Birth::Due).await;
+        for id in [first, second] {
+            assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
+        }
+        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+    });
+}
+
+/// Who is told that an operation was canceled may touch its devices.
+#[test]
+fn a_canceled_whole_ends_after_its_parts() {
+    simulate(async {
+        let (world, one, door) = world_with(&THREE, Settings::default()).await;
+        // The part does not hear of the cancel for a while.
+        let late = FaultRule { delay_ms: 10_000, ..broken("m-1", sim::Action::Slow, 1) };
+        let late = FaultRule { verb: model::effect::Verb::Stop, ..late };
+        world.sim.add_fault(late).expect("a rule");
+        let id = begin(&world, "whole", flash(&THREE, 3), Birth::Due).await;
+        sleep(Duration::from_millis(50)).await;
+        one.engine.act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        let ended = door.ended(&id).await;
+        assert_eq!(ended.progress.workflow, Workflow::Cancelled);
+        let parts = parts_of(&world, &id).await;
+        assert_eq!(parts.len(), 3);
+        assert!(parts.iter().all(Run::ended), "{parts:#?}");
+        sleep(BACKOFF).await;
+        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+    });
+}
+
+/// A freeze undoes nothing, in the parts as in the whole; and both go on from there.
+#[test]
+fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
+    simulate(async {
+        let (world, one, door) = world_with(&THREE, Settings::default()).await;
+        let id = begin(&world, "whole", flash(&THREE, 2), Birth::Due).await;
+        sleep(Duration::from_millis(50)).await;
+        one.engine.act(id.clone(), Action::MarkManual, operator()).await.expect("told");
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
+        let frozen = parts_of(&world, &id).await;
+        let ends: Vec<_> = frozen.iter().map(|part| part.progress.workflow).collect();
+        assert_eq!(ends, [Workflow::FailedManualIntervention; 2]);
+        for device in THREE {
+            assert_eq!(holder(&world, device).await, None);
+        }
+        one.engine.act(id.clone(), Action::Resume, operator()).await.expect("it goes on");
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
+        sleep(BACKOFF).await;
+        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+    });
+}
+
+/// Somebody is at work on a device although its whole claims it: the step says who, and nobody waits for the deadline.
+#[test]
+fn a_device_in_other_hands_fails_the_step_and_is_named() {
+    simulate(async {
+        let (world, _one, door) = world_with(&THREE, Settings::default()).await;
+        let mut other = whole(RunId::trusted("op-other"), "other", Vec::new(), world.now());
+        other.spec.target = device("m-2");
+        other.spec.steps = vec![group("never", &flash(&[], 1)[0].effect, &[], 1)];
+        let other = Run::new(other.spec);
+        let birth = Birth::Waiting;
+        world.store.write(StartWhole { run: other, birth }).await.expect("accepted");
+        let id = begin(&world, "whole", flash(&["m-2"], 1), Birth::Due).await;
+        let failure = door.ended(&id).await.progress.failure.expect("it failed");
+        assert!(failure.fault.said.contains("m-2 is held by operation op-other"), "{failure:?}");
+    });
+}
+
+/// A part that an operator has go on when its whole is over holds its device by itself.
+#[test]
+fn a_part_that_goes_on_alone_holds_its_device() {
+    simulate(async {
+        let (world, one, door) = world_with(&THREE, Settings::default()).await;
+        world.sim.add_fault(broken("ps-1", sim::Action::Fail, 0)).expect("a rule");
+        world.sim.add_fault(broken("m-1", sim::Action::Fail, 0)).expect("a rule");
+        let id = begin(&world, "whole", flash(&THREE, 3), Birth::Due).await;
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
+        world.sim.clear_faults(None).expect("cleared");
+        let failed = parts_of(&world, &id).await.into_iter().map(|part| part.spec);
+        for spec in failed.filter(|spec| spec.target.id != "m-2") {
+            one.engine.act(spec.id.clone(), Action::RetryStep, operator()).await.expect("told");
+            assert_eq!(holder(&world, &spec.target.id).await, Some(spec.id.clone()));
+            let busy = one.engine.act(id.clone(), Action::RetryStep, operator()).await;
+            assert!(refused(busy).contains(spec.id.as_str()));
+            assert_eq!(door.ended(&spec.id).await.phase(), RunPhase::Succeeded);
+            assert_eq!(holder(&world, &spec.target.id).await, None);
+        }
+        // Nothing is left to be done, and nothing is done again.
+        one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("told");
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
+        assert_eq!(parts_of(&world, &id).await.len(), 3);
+    });
+}
+
+/// What others have done to its devices since is not there for a whole to build on. What they did beside it does not matter.
+#[test]
+fn a_whole_goes_on_only_where_nobody_has_been_since() {
+    simulate(async {
+        let (world, one, door) = world_with(&["m-1", "m-2", "m-3"], Settings::default()).await;
+        world.sim.add_fault(broken("m-2", sim::Action::Fail, 2)).expect("a rule");
+        let failed = begin(&world, "failed", flash(&["m-1", "m-2"], 2), Birth::Due).await;
+        assert_eq!(door.ended(&failed).await.phase(), RunPhase::Failed);
+        let beside = begin(&world, "beside it", flash(&["m-3"], 1), Birth::Due).await;
+        assert_eq!(door.ended(&beside).await.phase(), RunPhase::Succeeded);
+        let begun = parts_of(&world, &failed).await.len();
+        let after = begin(&world, "after", flash(&["m-1"], 1), Birth::Due).await;
+        assert_eq!(door.ended(&after).await.phase(), RunPhase::Succeeded);
+        let told = one.engine.act(failed.clone(), Action::RetryStep, operator()).await;
+        assert!(refused(told).starts_with("RUN_SUPERSEDED"));
+        assert_eq!(parts_of(&world, &failed).await.len(), begun);
+        // The other one has nobody behind it on its own device, although a later one is on the same rack.
+        world.sim.add_fault(broken("m-3", sim::Action::Fail, 2)).expect("a rule");
+        let third = begin(&world, "third time", flash(&["m-3"], 1), Birth::Due).await;
+        assert_eq!(door.ended(&third).await.phase(), RunPhase::Failed);
+        let fourth = begin(&world, "fourth time", flash(&["m-2"], 1), Birth::Due).await;
+        door.ended(&fourth).await;
+        one.engine.act(third.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        assert_eq!(door.ended(&third).await.phase(), RunPhase::Succeeded);
+    });
+}
+
+/// What was accepted and may not begin yet does not begin because somebody cannot wait.
+#[test]
+fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
+    simulate(async {
+        let (world, one, door) = world_with(&THREE, Settings::default()).await;
+        let id = begin(&world, "whole", flash(&THREE, 3), Birth::Waiting).await;
+        for action in [Action::RetryStep, Action::Resume] {
+            one.engine.act(id.clone(), action, operator()).await.expect("it is so already");
+        }
+        sleep(BACKOFF).await;
+        let all = world.everything().await.runs;
+        assert!(all.iter().all(|kept| kept.run.progress.workflow == Workflow::Pending));
+        // It can be canceled, and lets go of what it claimed.
+        one.engine.act(id.clone(), Action::Cancel, operator()).await.expect("told");
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Canceled);
+        sleep(BACKOFF).await;
+        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+    });
+}
+
+/// A machine that is claimed by an operation that goes on is not one whose last operation was canceled.
+#[test]
+fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
+    simulate(async {
+        let (world, one, door) = world_with(&["m-1"], Settings::default()).await;
+        world.sim.add_fault(broken("m-1", sim::Action::Fail, 2)).expect("a rule");
+        let id = begin(&world, "whole", flash(&["m-1"], 1), Birth::Due).await;
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
+        world.store.write(Mark { now: world.now() }).await.expect("marked");
+        one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
+        let machine = world.machine("m-1").await;
+        assert!(!machine.is(ConditionType::OperationCanceled));
+    });
+}
+
+struct Mark {
+    now: model::time::Timestamp,
+}
+
+impl Work for Mark {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
+        let mut machine = found.expect("it stands");
+        let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
+        machine.learn(&[seen], self.now);
+        tx.update_machine(&mut machine, &event(self.now, "canceled"))
+    }
+}
+
+/// A record in trouble that somebody wants tried again, while an operation has claimed its device: it waits until that lets go.
+#[test]
+fn a_lifecycle_takes_its_device_from_nobody() {
+    simulate(async {
+        let (world, _one, door) = world_with(&["ps-1"], Settings::default()).await;
+        let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
+        world.sim.add_fault(slow).expect("a rule");
+        world.store.write(InTrouble { now: world.now() }).await.expect("in trouble");
+        let id = begin(&world, "whole", flash(&["ps-1"], 1), Birth::Due).await;
+        sleep(Duration::from_secs(1)).await;
+        let (wish, name) = (Wish::Retry, "again".to_string());
+        world.store.write(Want { wish, name, now: world.now() }).await.expect("wanted");
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
+        let all = world.everything().await;
+        assert!(matches!(all.shelves[0].state, PowerShelfState::Error { .. }));
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
+        sleep(Duration::from_secs(10)).await;
+        let all = world.everything().await;
+        assert_eq!(all.shelves[0].state, PowerShelfState::Ready, "it was woken when it was let go");
+        assert_eq!(world.audit_racks(crate::audit::Asking::Once).await, Vec::<String>::new());
+    });
+}
+
+struct InTrouble {
+    now: model::time::Timestamp,
+}
+
+impl Work for InTrouble {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
+        let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
+        shelf.state = PowerShelfState::Error { cause };
+        tx.tell_record(&mut shelf, &event(self.now, "dark"))
+    }
+}
+
+/// Who waits for a run hears of it when it goes on, not only when it ends.
+#[test]
+fn a_record_hears_of_its_run_going_on() {
+    simulate(async {
+        let (world, one, door) = world_with(&["ps-1"], Settings::default()).await;
+        world.sim.add_fault(broken("ps-1", sim::Action::Fail, 2)).expect("a rule");
+        let mut run = whole(RunId::trusted("op-1"), "one", flash(&["ps-1"], 1), world.now());
+        run.spec.reports_to = Some(SubjectId::new(SubjectKind::PowerShelf, "ps-1"));
+        run.spec.claims.clear();
+        let run = Run::new(run.spec);
+        let id = world.store.write(StartWhole { run, birth: Birth::Due }).await.expect("accepted");
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
+        sleep(BACKOFF).await;
+        one.gate.arm(None);
+        let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
+        world.sim.add_fault(slow).expect("a rule");
+        one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
+        sleep(Duration::from_secs(1)).await;
+        let looked = Point::Commit(When::After, "Advance");
+        assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());
+        door.ended(&id).await;
+    });
+}
+
+/// The parts of a step have a deadline of their own, and so has the step: whoever is late is stopped, and then the step is over.
+#[test]
+fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
+    simulate(async {
+        let (world, _one, door) = world_with(&THREE, Settings::default()).await;
+        world.sim.add_fault(broken("m-1", sim::Action::Hang, 0)).expect("a rule");
+        let mut steps = flash(&THREE, 1);
+        steps[0].timeout_seconds = 30;
+        let id = begin(&world, "whole", steps, Birth::Due).await;
+        let ended = door.ended(&id).await;
+        assert_eq!(ended.phase(), RunPhase::Failed);
+        let parts = parts_of(&world, &id).await;
+        assert_eq!(parts.len(), 1, "nothing else was begun");
+        assert!(parts[0].progress.finished_at <= ended.progress.finished_at, "{parts:#?}");
+        sleep(BACKOFF).await;
+        assert_eq!(world.audit_racks(crate::audit::Asking::Again).await, Vec::<String>::new());
+    });
+}
+
+/// Which effect it is does not matter to the tests above; that power is one of them is seen here.
+#[test]
+fn what_goes_dark_together_goes_dark_once() {
+    simulate(async {
+        let (world, _one, door) = world_with(&THREE, Settings::default()).await;
+        let off = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+        let id = begin(&world, "whole", vec![group("dark", &off, &THREE, 2)], Birth::Due).await;
+        assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
+        for part in parts_of(&world, &id).await {
+            let counts = world.sim.effects(part.spec.id.as_str()).expect("the ledger");
+            assert_eq!(counts.iter().map(|one| one.applied).sum::<u32>(), 1);
+        }
+    });
+}

@@ -1,0 +1,322 @@
+//! The list of what the matrix of racks proves: the lives of records, and operations with parts. A new lifecycle, or a new way for
+//! one to go, joins by a line here.
+
+use crate::clients::Door;
+use crate::rack_world::{
+    Register, SHELF, Stand, StartWhole, Want, Wish, device, group, heard, whole,
+};
+use crate::world::World;
+use model::effect::{DeviceWork, Effect, FabricTo, PowerTo, Verb};
+use model::id::RunId;
+use model::plan::{RunStep, RunType};
+use model::power_shelf::{PowerShelf, PowerShelfState};
+use model::run::Run;
+use model::run::act::Action;
+use providers::sim::{self, FaultRule};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::{Birth, Result, Tx, Work};
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// One thing that a client does. Each waits until what came before has come to rest.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    Register,
+    Want(Wish),
+    Whole(Vec<RunStep>),
+    Mend,
+    /// On the last whole.
+    Act(Action),
+    /// As soon as its power is being switched.
+    Meanwhile(Wish),
+}
+
+#[derive(Clone)]
+pub struct RackLife {
+    pub name: &'static str,
+    /// What stands there when it begins.
+    pub devices: &'static [&'static str],
+    pub before: Vec<Ask>,
+    pub faults: Vec<FaultRule>,
+    pub script: Vec<Ask>,
+    /// Commits that must have been struck, and how often at least.
+    pub commits: &'static [(&'static str, usize)],
+    /// Steps whose effect must have been struck.
+    pub steps: &'static [&'static str],
+}
+
+pub fn all() -> Vec<RackLife> {
+    shelves().into_iter().chain(groups()).collect()
+}
+
+/// The words of every effect in these lives.
+pub fn words() -> Vec<&'static str> {
+    let groups = [upgrade(), fabric()].concat();
+    let parts = groups.iter().flat_map(|step| match &step.effect {
+        Effect::Parts { group } => group.parts.iter().flat_map(|part| part.steps.clone()).collect(),
+        _ => Vec::new(),
+    });
+    let of_shelves = ["parts", "read", "configure", "power"];
+    parts.map(|step| step.effect.word()).chain(of_shelves).collect()
+}
+
+fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
+    FaultRule { effect: effect.into(), times, ..FaultRule::new(action) }
+}
+
+/// The ways of a power shelf.
+fn shelves() -> Vec<RackLife> {
+    let off = || Ask::Want(Wish::Power(PowerTo::Off));
+    let on = || Ask::Want(Wish::Power(PowerTo::On));
+    let power = |action, times| vec![fault("power", action, times)];
+    let shelf = |name, before, faults, script, commits, steps| RackLife {
+        name,
+        devices: &[],
+        before,
+        faults,
+        script,
+        commits,
+        steps,
+    };
+    let ready = || vec![Ask::Register];
+    const BORN: &[(&str, usize)] = &[("Register", 1), ("Advance", 3), ("Commit", 4)];
+    const MOVED: &[(&str, usize)] = &[("Want", 1), ("Advance", 2), ("Commit", 2)];
+    const MENDED: &[(&str, usize)] = &[("Want", 2), ("Advance", 4), ("Commit", 4)];
+    vec![
+        shelf("a shelf is registered", vec![], vec![], ready(), BORN, &["read", "configure"]),
+        shelf("a shelf goes off and on", ready(), vec![], vec![off(), on()], MOVED, &["power-off"]),
+        shelf(
+            "a shelf's answer is lost",
+            ready(),
+            power(sim::Action::Drop, 1),
+            vec![off()],
+            MOVED,
+            &["power-off"],
+        ),
+        shelf(
+            "a shelf fails, is mended and asked again",
+            ready(),
+            power(sim::Action::Fail, 0),
+            vec![off(), Ask::Mend, off()],
+            MENDED,
+            &["power-off"],
+        ),
+        shelf(
+            "a shelf cannot be read, is mended and tried again",
+            vec![],
+            vec![fault("read", sim::Action::Fail, 0)],
+            vec![Ask::Register, Ask::Mend, Ask::Want(Wish::Retry)],
+            BORN,
+            &["read", "configure"],
+        ),
+        shelf(
+            "a shelf is deleted",
+            ready(),
+            vec![],
+            vec![Ask::Want(Wish::Delete)],
+            &[("Advance", 1)],
+            &[],
+        ),
+        shelf(
+            "a shelf is deleted as it goes off",
+            ready(),
+            vec![],
+            vec![off(), Ask::Meanwhile(Wish::Delete)],
+            MOVED,
+            &["power-off"],
+        ),
+    ]
+}
+
+const FLASHED: [&str; 4] = ["m-1", "m-2", "sw-1", "ps-2"];
+
+/// Firmware on four devices, two at a time, and then a check.
+fn upgrade() -> Vec<RunStep> {
+    let work = DeviceWork::Firmware {
+        component: "BIOS".into(),
+        version: "2.0".into(),
+        url: "https://images/bios".into(),
+        sha256: "0".repeat(64),
+    };
+    let wanted = BTreeMap::from([("BIOS".to_string(), "2.0".to_string())]);
+    let check = DeviceWork::Check { firmware: wanted, power: None };
+    vec![
+        group("upgrade", &Effect::Device { work }, &FLASHED, 2),
+        group("look", &Effect::Device { work: check }, &FLASHED[..2], 2),
+    ]
+}
+
+/// What power does to two devices at once, after they have left their fabric.
+fn fabric() -> Vec<RunStep> {
+    let leave = Effect::Device { work: DeviceWork::Fabric { to: FabricTo::Off } };
+    let off = Effect::Power { to: PowerTo::Off, manner: model::effect::Manner::CONFIGURED };
+    vec![group("leave", &leave, &["sw-1"], 1), group("dark", &off, &["m-1", "ps-2"], 2)]
+}
+
+/// The ways of an operation with parts.
+fn groups() -> Vec<RackLife> {
+    let of = |name, faults, script, commits, steps| RackLife {
+        name,
+        devices: &FLASHED,
+        before: vec![],
+        faults,
+        script,
+        commits,
+        steps,
+    };
+    let firmware = |machine: &str, action, times| {
+        vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
+    };
+    // Two commits for each of six parts, three for the whole.
+    const ALL: &[(&str, usize)] = &[("StartWhole", 1), ("BeginParts", 3), ("Commit", 15)];
+    const STEPS: &[&str] = &["firmware", "check"];
+    let upgraded = || vec![Ask::Whole(upgrade())];
+    vec![
+        of("a group is upgraded", vec![], upgraded(), ALL, STEPS),
+        of(
+            "a group leaves its fabric and goes dark",
+            vec![],
+            vec![Ask::Whole(fabric())],
+            &[("StartWhole", 1), ("BeginParts", 2), ("Commit", 9)],
+            &["fabric", "power"],
+        ),
+        of("a part fails once", firmware("m-2", sim::Action::Fail, 1), upgraded(), ALL, STEPS),
+        of(
+            "a part's answer is lost",
+            firmware("sw-1", sim::Action::Drop, 1),
+            upgraded(),
+            ALL,
+            STEPS,
+        ),
+        of(
+            "a part fails, is mended, and the whole tried again",
+            firmware("m-2", sim::Action::Fail, 0),
+            vec![Ask::Whole(upgrade()), Ask::Mend, Ask::Act(Action::RetryStep)],
+            &[("StartWhole", 1), ("BeginParts", 3), ("Act", 1), ("Commit", 15)],
+            STEPS,
+        ),
+    ]
+}
+
+impl RackLife {
+    pub async fn prepare(&self, world: &World, door: &Door) {
+        for id in self.devices {
+            let stand = Stand { target: device(id), now: world.now() };
+            world.store.write(stand).await.expect("it stands");
+        }
+        follow(door.clone(), world.clone(), self.before.clone(), "before").await;
+        for rule in &self.faults {
+            world.sim.add_fault(rule.clone()).expect("a rule");
+        }
+    }
+}
+
+/// Does one thing after the other, each under a name of its own.
+pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
+    let mut last: Option<RunId> = None;
+    for (index, ask) in script.into_iter().enumerate() {
+        match &ask {
+            Ask::Meanwhile(_) => power_is_switched(&world).await,
+            Ask::Register | Ask::Want(_) | Ask::Whole(_) | Ask::Mend | Ask::Act(_) => {
+                rest(&world).await;
+            }
+        }
+        let name = format!("{name} {index}");
+        match ask {
+            Ask::Register => {
+                let write = || Register { id: SHELF.into(), now: world.now() };
+                written(&door, write).await;
+            }
+            Ask::Want(wish) | Ask::Meanwhile(wish) => {
+                let write = || Want { wish, name: name.clone(), now: world.now() };
+                written(&door, write).await;
+            }
+            Ask::Whole(steps) => {
+                let id = RunId::new(world.now(), 7 + index as u64);
+                let run = whole(id, &name, steps, world.now());
+                let write = || StartWhole { run: run.clone(), birth: Birth::Due };
+                last = Some(written(&door, write).await);
+            }
+            Ask::Mend => {
+                world.sim.clear_faults(None).expect("cleared");
+            }
+            Ask::Act(action) => {
+                // Somebody may have stopped it: then there is nothing to try again.
+                let id = last.clone().expect("a whole");
+                let run = door.ended(&id).await;
+                if run.progress.workflow.failed() {
+                    door.tell(&id, action).await;
+                }
+            }
+        }
+    }
+    rest(&world).await;
+}
+
+/// Writes until it is written, whoever answers.
+async fn written<W: Work>(door: &Door, work: impl Fn() -> W) -> W::Out {
+    let answer = door.ask(|engine| {
+        let work = work();
+        async move { heard(engine.store().write(work).await) }
+    });
+    answer.await.unwrap_or_else(|error| panic!("a client was told {error}"))
+}
+
+/// Waits until a shelf has been told to switch its power.
+async fn power_is_switched(world: &World) {
+    let is_power = |run: &Run| run.spec.run_type == RunType::Power;
+    while !world.everything().await.runs.iter().any(|kept| is_power(&kept.run)) {
+        tokio::time::sleep(PAUSE / 100).await;
+    }
+}
+
+/// Waits until nothing is under way and every shelf is where it stays. Where nothing was committed there is nothing new to see.
+async fn rest(world: &World) {
+    let mut committed = world.store.bus().listen();
+    // Who was just told something is given the time to hear it.
+    tokio::time::sleep(PAUSE).await;
+    loop {
+        let all = world.everything().await;
+        let resting = |shelf: &PowerShelf| {
+            let wanted = shelf.maintenance_requested.is_some() || shelf.head.deleted;
+            match shelf.state {
+                PowerShelfState::Ready => !wanted && shelf.head.active_run.is_none(),
+                PowerShelfState::Error { .. } => !wanted && !shelf.retry_requested,
+                PowerShelfState::Initializing
+                | PowerShelfState::FetchingData
+                | PowerShelfState::Configuring
+                | PowerShelfState::Maintenance { .. }
+                | PowerShelfState::Deleting => false,
+            }
+        };
+        let ended = all.runs.iter().all(|kept| kept.run.ended());
+        if ended && all.shelves.iter().all(resting) {
+            return;
+        }
+        while committed.is_empty() {
+            tokio::time::sleep(PAUSE).await;
+        }
+        committed = committed.resubscribe();
+    }
+}
+
+/// Who works on something now, for those who want to stop it: a whole before its parts.
+pub async fn at_work(world: &World) -> Option<Run> {
+    let active = world.store.read(Active).await.expect("the database answers");
+    let whole = active.iter().find(|run| run.spec.part_of.is_none()).cloned();
+    whole.or_else(|| active.into_iter().next())
+}
+
+struct Active;
+
+impl Work for Active {
+    type Out = Vec<Run>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Run>> {
+        tx.active_runs(100).await
+    }
+}
+
+/// Which verb the coverage is counted by.
+pub const DONE: Verb = Verb::Perform;

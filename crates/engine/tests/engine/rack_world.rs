@@ -1,0 +1,397 @@
+//! Devices in the simulated world, and what may be asked of them: each is one transaction, as a service would write it. Asking
+//! again for what was written already changes nothing.
+
+use crate::audit::{Asking, audit_run, gaps, step_of};
+use crate::world::{Kept, World};
+use model::effect::{Effect, Group, Part, PowerTo};
+use model::id::{MachineId, PlanId, RunId};
+use model::lifecycle::{DeviceSpec, Head, Lifecycle};
+use model::machine::{Labels, Machine, MachineSpec};
+use model::plan::{OnFailure, Params, RunStep, RunType};
+use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
+use model::run::{ENGINE_VERSION, Run, RunSpec, StepPhase, Workflow};
+use model::switch::{Switch, SwitchState};
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use store::{Birth, Cause, Event, NewEvent, RecordFilter, Result, StoreError, Tx, Work};
+
+pub const SHELF: &str = "ps-1";
+pub const MANY: i64 = 1_000;
+
+pub fn event(at: Timestamp, message: &str) -> NewEvent {
+    NewEvent {
+        cause: Cause::Request,
+        actor: "client".into(),
+        message: message.into(),
+        decided_by: "here".into(),
+        at,
+    }
+}
+
+/// A device by its id: `m-…`, `sw-…`, `ps-…`.
+pub fn device(id: &str) -> TargetId {
+    let kind = match id.split_once('-').map(|(kind, _)| kind) {
+        Some("sw") => TargetKind::Switch,
+        Some("ps") => TargetKind::PowerShelf,
+        Some("rack") => TargetKind::Rack,
+        Some(_) | None => TargetKind::Machine,
+    };
+    TargetId::new(kind, id)
+}
+
+fn spec() -> DeviceSpec {
+    DeviceSpec { provider: "sim".into(), ..DeviceSpec::default() }
+}
+
+/// Registers a shelf, whose life begins with that.
+pub struct Register {
+    pub id: String,
+    pub now: Timestamp,
+}
+
+impl Work for Register {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        if tx.record::<PowerShelf>(&self.id).await?.is_some() {
+            return Ok(());
+        }
+        let head = Head::new(self.id.as_str(), Labels::new(), self.now);
+        tx.insert_record(&mut PowerShelf::new(head, spec()), &event(self.now, "registered")).await
+    }
+}
+
+/// A device that is in service already.
+pub struct Stand {
+    pub target: TargetId,
+    pub now: Timestamp,
+}
+
+impl Work for Stand {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let (id, event) = (self.target.id.as_str(), event(self.now, "registered"));
+        let head = Head::new(id, Labels::new(), self.now);
+        match self.target.kind {
+            TargetKind::Machine => {
+                let spec = MachineSpec::from(spec());
+                let machine = Machine::new(MachineId::trusted(id), spec, Labels::new(), self.now);
+                tx.insert_machine(&machine, &event)
+            }
+            TargetKind::Switch => {
+                let mut switch = Switch::new(head, spec());
+                switch.state = SwitchState::Ready;
+                tx.insert_record(&mut switch, &event).await
+            }
+            TargetKind::PowerShelf => {
+                let mut shelf = PowerShelf::new(head, spec());
+                shelf.state = PowerShelfState::Ready;
+                tx.insert_record(&mut shelf, &event).await
+            }
+            TargetKind::Rack => Ok(()),
+        }
+    }
+}
+
+/// What somebody may want of a shelf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    Power(PowerTo),
+    Retry,
+    Delete,
+}
+
+/// Writes a wish down, under a name, so that it is written once.
+pub struct Want {
+    pub wish: Wish,
+    pub name: String,
+    pub now: Timestamp,
+}
+
+impl Work for Want {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let Some(mut shelf) = tx.record_locked::<PowerShelf>(SHELF).await? else { return Ok(()) };
+        let said = tx.history(SHELF, 0, MANY).await?;
+        if said.iter().any(|event| event.message == self.name) {
+            return Ok(());
+        }
+        match self.wish {
+            Wish::Power(operation) => {
+                shelf.maintenance_requested = Some(MaintenanceRequest {
+                    requested_at: self.now,
+                    initiator: "client".into(),
+                    operation,
+                    forced: None,
+                });
+            }
+            Wish::Retry => shelf.retry_requested = true,
+            Wish::Delete => shelf.head.deleted = true,
+        }
+        tx.tell_record(&mut shelf, &event(self.now, &self.name))
+    }
+}
+
+/// A step of a group: every device does the same, a few at a time.
+pub fn group(name: &str, effect: &Effect, devices: &[&str], at_once: u32) -> RunStep {
+    let part = |id: &&str| Part {
+        target: device(id),
+        run_type: RunType::Firmware,
+        steps: vec![model::lifecycle::run_step(effect.word(), 60, 1, effect.clone())],
+    };
+    let group = Group { parts: devices.iter().map(part).collect(), at_once };
+    model::lifecycle::run_step(name, 3_600, 0, Effect::Parts { group })
+}
+
+/// A run on a rack that claims its devices.
+pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
+    let mut claims: Vec<TargetId> = steps
+        .iter()
+        .flat_map(|step| match &step.effect {
+            Effect::Parts { group } => group.parts.iter().map(|part| part.target.clone()).collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    claims.sort();
+    claims.dedup();
+    Run::new(RunSpec {
+        id,
+        target: device("rack-1"),
+        request_id: name.into(),
+        run_type: RunType::RackMaintenance,
+        plan_id: PlanId::trusted("lifecycle-rack-maintenance"),
+        steps,
+        params: Params::new(),
+        initiator: "client".into(),
+        parent: None,
+        again: None,
+        on_failure: OnFailure::KeepPhase,
+        part_of: None,
+        reports_to: None,
+        claims,
+        engine: ENGINE_VERSION,
+        created_at: at,
+    })
+}
+
+/// Writes a whole and names it on every device that it claims, all or none.
+pub struct StartWhole {
+    pub run: Run,
+    pub birth: Birth<'static>,
+}
+
+impl Work for StartWhole {
+    type Out = RunId;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RunId> {
+        let spec = &self.run.spec;
+        if let Some(known) = tx.run_of_request(&spec.target, &spec.request_id).await? {
+            return Ok(known.spec.id);
+        }
+        let event = event(spec.created_at, &spec.request_id);
+        for target in &spec.claims {
+            match target.kind {
+                TargetKind::Machine => {
+                    let id = MachineId::trusted(&target.id);
+                    let mut machine = tx.machine_locked(&id).await?.expect("it stands");
+                    assert_eq!(machine.active_run, None, "{target} is free");
+                    machine.active_run = Some(spec.id.clone());
+                    tx.update_machine(&mut machine, &event)?;
+                }
+                TargetKind::Switch => claim::<Switch>(tx, target, &spec.id, &event).await?,
+                TargetKind::PowerShelf => claim::<PowerShelf>(tx, target, &spec.id, &event).await?,
+                TargetKind::Rack => {}
+            }
+        }
+        tx.insert_run(&self.run, self.birth, &event)?;
+        Ok(spec.id.clone())
+    }
+}
+
+async fn claim<R: Lifecycle>(
+    tx: &mut Tx,
+    target: &TargetId,
+    by: &RunId,
+    event: &NewEvent,
+) -> Result<()> {
+    let mut record: R = tx.record_locked(&target.id).await?.expect("it stands");
+    assert_eq!(record.head().active_run, None, "{target} is free");
+    record.head_mut().active_run = Some(by.clone());
+    tx.tell_record(&mut record, event)
+}
+
+/// Everything that is stored about devices and what was done on them.
+pub struct Everything {
+    pub machines: Vec<Machine>,
+    pub shelves: Vec<PowerShelf>,
+    pub switches: Vec<Switch>,
+    /// The histories of the records, by id.
+    pub histories: BTreeMap<String, Vec<Event>>,
+    /// What the queue says of the records: id, and whether somebody holds it.
+    pub held: Vec<String>,
+    /// In the order in which they were accepted.
+    pub runs: Vec<Kept>,
+}
+
+pub struct LookAtAll;
+
+impl Work for LookAtAll {
+    type Out = Everything;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Everything> {
+        let machines = tx.machines(&model::filter::Filter::default(), None, MANY).await?.machines;
+        let all = RecordFilter::default();
+        let shelves = tx.records::<PowerShelf>(&all, None, MANY as usize).await?.records;
+        let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
+        let mut histories = BTreeMap::new();
+        let records = shelves.iter().map(PowerShelf::subject);
+        for subject in records.chain(switches.iter().map(Switch::subject)) {
+            let key = subject.key();
+            histories.insert(key.clone(), tx.history(&key, 0, MANY).await?);
+        }
+        let mut held = Vec::new();
+        for owner in tx.pulses().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
+            held.extend(tx.held_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
+        }
+        let mut runs = Vec::new();
+        let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
+        for run in page.runs.into_iter().rev() {
+            let id = run.spec.id.clone();
+            let held = tx.held(&id).await?.expect("every run is in the queue's table");
+            runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
+        }
+        Ok(Everything { machines, shelves, switches, histories, held, runs })
+    }
+}
+
+/// How a story came out, as far as it must not depend on what happened on the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RackOutcome {
+    /// The states of records, by id.
+    pub records: Vec<(String, &'static str)>,
+    /// What was done on each target, in order: how each run ended, and its steps.
+    pub runs: BTreeMap<String, Vec<(Workflow, Vec<(String, StepPhase)>)>>,
+    /// How often each step of each run acted.
+    pub acted: BTreeMap<(String, usize, String), u32>,
+}
+
+impl World {
+    pub async fn everything(&self) -> Everything {
+        self.store.read(LookAtAll).await.expect("the database of a simulation always answers")
+    }
+
+    pub async fn rack_outcome(&self) -> RackOutcome {
+        let all = self.everything().await;
+        let shelves = all.shelves.iter().map(|one| (one.head.id.clone(), one.word()));
+        let switches = all.switches.iter().map(|one| (one.head.id.clone(), one.word()));
+        let records = shelves.chain(switches).collect();
+        let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
+        let mut acted = BTreeMap::new();
+        for Kept { run, .. } in &all.runs {
+            let target = run.spec.target.key();
+            let on_target = runs.entry(target.clone()).or_default();
+            for count in self.sim.effects(run.spec.id.as_str()).expect("the ledger") {
+                let step = (target.clone(), on_target.len(), step_of(&count.key));
+                *acted.entry(step).or_default() += count.applied;
+            }
+            let steps = run.progress.steps.iter();
+            let steps = steps.map(|step| (run.step_name(step), step.state)).collect();
+            on_target.push((run.progress.workflow, steps));
+        }
+        acted.retain(|_, times| *times > 0);
+        RackOutcome { records, runs, acted }
+    }
+
+    /// Everything that is wrong with what is stored, and with what the hardware saw.
+    pub async fn audit_racks(&self, asking: Asking) -> Vec<String> {
+        let all = self.everything().await;
+        let mut wrong = self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for kept in &all.runs {
+            let whole = kept.run.spec.steps.iter().any(|step| step.effect.word() == "parts");
+            audit_run(kept, &mut wrong);
+            gaps(kept.run.spec.id.as_str(), &kept.history, kept.run.version, &mut wrong);
+            if !whole {
+                self.audit_effects(kept, asking, &mut wrong);
+            }
+            audit_part(kept, &all.runs, &mut wrong);
+        }
+        audit_claims(&all, &mut wrong);
+        audit_width(&all.runs, &mut wrong);
+        wrong.extend(all.held.iter().map(|id| format!("{id} is still in somebody's hands")));
+        wrong
+    }
+}
+
+/// A part is begun and ends while its whole lasts.
+fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
+    let Some(whole) = &kept.run.spec.part_of else { return };
+    let (id, part) = (&kept.run.spec.id, &kept.run);
+    let Some(whole) = runs.iter().find(|one| one.run.spec.id == *whole) else {
+        wrong.push(format!("{id} is a part of nothing"));
+        return;
+    };
+    let (ended, end) = (part.progress.finished_at, whole.run.progress.finished_at);
+    if ended > end {
+        wrong.push(format!("{id} ended at {ended:?}, after its whole, which ended at {end:?}"));
+    }
+}
+
+/// Nobody holds anything when all is over, and the histories of the records have no gaps.
+fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
+    let machines = all.machines.iter().map(|one| (one.id.to_string(), one.active_run.clone()));
+    let shelves = all.shelves.iter().map(|one| &one.head);
+    let heads = shelves.chain(all.switches.iter().map(|one| &one.head));
+    for head in heads.clone() {
+        let history = all.histories.get(&head.id).expect("it was read");
+        gaps(&head.id, history, head.version, wrong);
+    }
+    let heads = heads.map(|head| (head.id.clone(), head.active_run.clone()));
+    for (id, holder) in machines.chain(heads) {
+        if let Some(run) = holder {
+            wrong.push(format!("{id} is still held by {run}"));
+        }
+    }
+    for shelf in all.shelves.iter().filter(|shelf| shelf.run.is_some()) {
+        wrong.push(format!("{} still waits for {:?}", shelf.head.id, shelf.run));
+    }
+}
+
+/// No group ever had more parts at work than it may.
+fn audit_width(runs: &[Kept], wrong: &mut Vec<String>) {
+    for whole in runs {
+        for step in &whole.run.spec.steps {
+            let Effect::Parts { group } = &step.effect else { continue };
+            let of_step = format!("{}/{}/", whole.run.spec.id, step.name);
+            let parts: Vec<&Run> = runs
+                .iter()
+                .map(|kept| &kept.run)
+                .filter(|run| run.spec.request_id.starts_with(&of_step))
+                .collect();
+            let lasts = |run: &Run| {
+                (run.spec.created_at, run.progress.finished_at.unwrap_or(run.spec.created_at))
+            };
+            for part in &parts {
+                let at = lasts(part).0;
+                let together = parts.iter().filter(|one| {
+                    let (begun, ended) = lasts(one);
+                    begun <= at && at < ended
+                });
+                if together.count() > group.at_once as usize {
+                    wrong.push(format!("more parts of {of_step} were at work than may be"));
+                }
+            }
+        }
+    }
+}
+
+/// What a client makes of an answer: that somebody else wrote first means that it must ask again.
+pub fn heard<T>(answer: Result<T>) -> Result<T> {
+    match answer {
+        Err(StoreError::Conflict) => Err(StoreError::Unavailable("somebody else wrote".into())),
+        other => other,
+    }
+}

@@ -1,0 +1,565 @@
+//! Racks in simulated time: their way into service, their operations side by side, and what becomes of those that fail or are
+//! stopped.
+
+use crate::world::{Process, World, simulate};
+use engine::racks::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
+use engine::{Described, Engine};
+use model::effect::Facts;
+use model::firmware::{Component, Firmware};
+use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, RunId, SwitchId};
+use model::lifecycle::{DeviceSpec, Head, Lifecycle};
+use model::machine::{Labels, MachineSpec};
+use model::power_shelf::{PowerShelf, PowerShelfState};
+use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
+use model::rack::{Counts, During, Rack, RackSpec, RackState};
+use model::refusal::Refusal;
+use model::run::act::{Action, Again, Who};
+use model::run::{Run, RunPhase};
+use model::switch::{Switch, SwitchState};
+use model::target::TargetKind;
+use model::time::Timestamp;
+use providers::sim::{self, FaultRule};
+use std::time::Duration;
+use store::{Cause, NewEvent, Result, StoreError, Tx, Work};
+
+const RACK: &str = "rack-1";
+const PATIENCE: u32 = 20_000;
+
+struct Scene {
+    world: World,
+    process: Process,
+}
+
+impl Scene {
+    /// A rack of two machines, two switches and a shelf that has come into service.
+    async fn ready() -> Self {
+        let scene =
+            Self::with_expected(Counts { machines: 2, switches: 2, power_shelves: 1 }).await;
+        scene.fill().await;
+        scene.until("Ready").await;
+        scene
+    }
+
+    async fn with_expected(expected: Counts) -> Self {
+        let world = World::new(7).await;
+        let process = world.boot("a").await;
+        let firmware = firmware("fw-1", "2.0", true, true);
+        world.store.write(AddFirmware(firmware)).await.expect("added");
+        let scene = Self { world, process };
+        scene.create(expected).await;
+        scene
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.process.engine
+    }
+
+    async fn create(&self, expected: Counts) {
+        let spec = RackSpec { hardware_type: "gb200".into(), expected };
+        let described = DescribedRack { id: RackId::trusted(RACK), labels: Labels::new(), spec };
+        self.engine().create_rack(described, "test".into()).await.expect("created");
+    }
+
+    async fn fill(&self) {
+        self.add_device(TargetKind::PowerShelf, "ps-1", 1).await;
+        self.add_device(TargetKind::Switch, "sw-2", 3).await;
+        self.add_device(TargetKind::Switch, "sw-1", 2).await;
+        self.add_machine("m-1", Some(10)).await.expect("registered");
+        self.add_machine("m-2", Some(11)).await.expect("registered");
+    }
+
+    async fn add_machine(&self, id: &str, slot: Option<u32>) -> Result<()> {
+        self.place(id, Some(RACK), slot).await
+    }
+
+    async fn place(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<()> {
+        let rack = rack.map(RackId::trusted);
+        let spec = MachineSpec { rack, slot, ..MachineSpec::default() };
+        let id = Some(MachineId::trusted(id));
+        let described = Described { id, spec: Some(spec), labels: Labels::new() };
+        self.engine().register(described, "test".into()).await.map(|_| ())
+    }
+
+    /// A device that is in service already: its own way there is told elsewhere.
+    async fn add_device(&self, kind: TargetKind, id: &str, slot: u32) {
+        let (id, now) = (id.into(), self.world.now());
+        self.world.store.write(AddDevice { kind, id, slot, now }).await.expect("added");
+    }
+
+    async fn view(&self) -> RackView {
+        self.engine().rack(&RackId::trusted(RACK)).await.expect("a rack")
+    }
+
+    async fn until(&self, word: &str) -> Rack {
+        for _ in 0..PATIENCE {
+            let view = self.view().await;
+            if view.rack.word() == word {
+                return view.rack;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let view = self.view().await;
+        panic!("{RACK} is never {word}, but {:?}: {}", view.rack.state, view.waits_for);
+    }
+
+    async fn start(&self, wanted: Wanted) -> Result<MaintenanceStarted> {
+        self.engine().start_rack_maintenance(asked(wanted)).await
+    }
+
+    async fn started(&self, wanted: Wanted) -> RunId {
+        self.start(wanted).await.expect("accepted").run.expect("an operation").spec.id
+    }
+
+    async fn refused(&self, wanted: Wanted) -> Refusal {
+        match self.start(wanted).await {
+            Err(StoreError::Refused(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn ended(&self, id: &RunId) -> Run {
+        for _ in 0..PATIENCE {
+            let run = self.engine().run(id).await.expect("a run");
+            if run.ended() {
+                return run;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        panic!("{id} never ends")
+    }
+
+    /// The states that the rack has been in, one after the other.
+    async fn path(&self) -> Vec<String> {
+        let events = self.engine().history(RACK, 0, 10_000).await.expect("a history");
+        let mut words: Vec<String> = events.into_iter().map(|event| event.word).collect();
+        words.dedup();
+        words
+    }
+
+    fn fail(&self, machine: &str, effect: &str) {
+        let rule = FaultRule {
+            machine: machine.into(),
+            effect: effect.into(),
+            message: "it is broken".into(),
+            ..FaultRule::new(sim::Action::Fail)
+        };
+        self.world.sim.add_fault(rule).expect("a rule");
+    }
+
+    /// Nobody is held once all is over.
+    async fn nobody_is_held(&self) {
+        for device in self.view().await.devices {
+            assert_eq!(device.active_run, None, "{}", device.target);
+        }
+    }
+}
+
+fn asked(wanted: Wanted) -> MaintenanceStart {
+    MaintenanceStart {
+        rack_id: RackId::trusted(RACK),
+        wanted,
+        trigger: Trigger::OnDemand,
+        request_id: String::new(),
+        by: "ada".into(),
+        reference: "T-1".into(),
+        force: None,
+        dry_run: false,
+    }
+}
+
+fn machines(ids: &[&str]) -> Scope {
+    Scope { machines: ids.iter().map(|id| MachineId::trusted(*id)).collect(), ..Scope::default() }
+}
+
+fn power(scope: Scope, sequence: PowerSequence) -> Wanted {
+    Wanted { scope, activities: vec![Asked::PowerSequence(sequence)] }
+}
+
+fn who() -> Who {
+    Who { by: "ada".into(), reason: "a test".into() }
+}
+
+fn firmware(id: &str, version: &str, is_default: bool, available: bool) -> Firmware {
+    let component = Component {
+        name: "BMC".into(),
+        version: version.into(),
+        url: "http://files/bmc.bin".into(),
+        sha256: "0".repeat(64),
+    };
+    let kinds = [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
+    Firmware {
+        id: FirmwareId::trusted(id),
+        hardware_type: "gb200".into(),
+        description: String::new(),
+        components: kinds.into_iter().map(|kind| (kind, vec![component.clone()])).collect(),
+        is_default,
+        available,
+        created_at: Timestamp::default(),
+    }
+}
+
+fn event(at: Timestamp) -> NewEvent {
+    let (actor, message) = ("test".into(), "set up".into());
+    NewEvent { cause: Cause::Admin, actor, message, decided_by: "a test".into(), at }
+}
+
+struct AddFirmware(Firmware);
+
+impl Work for AddFirmware {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.insert_firmware(&self.0, &event(Timestamp::default())).await
+    }
+}
+
+struct AddDevice {
+    kind: TargetKind,
+    id: String,
+    slot: u32,
+    now: Timestamp,
+}
+
+impl Work for AddDevice {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let mut head = Head::new(self.id.as_str(), Labels::new(), self.now);
+        head.rack = Some(RackId::trusted(RACK));
+        head.slot = Some(self.slot);
+        let spec = DeviceSpec { provider: "sim".into(), ..DeviceSpec::default() };
+        match self.kind {
+            TargetKind::Switch => {
+                let state = SwitchState::Ready;
+                let mut switch = Switch { state, ..Switch::new(head, spec) };
+                tx.insert_record(&mut switch, &event(self.now)).await?;
+            }
+            TargetKind::PowerShelf => {
+                let state = PowerShelfState::Ready;
+                let mut shelf = PowerShelf { state, ..PowerShelf::new(head, spec) };
+                shelf.facts = Facts::default();
+                tx.insert_record(&mut shelf, &event(self.now)).await?;
+            }
+            TargetKind::Machine | TargetKind::Rack => panic!("registered in another way"),
+        }
+        let mut rack = tx.record_locked::<Rack>(RACK).await?.expect("a rack");
+        rack.topology_changed = true;
+        tx.tell_record(&mut rack, &event(self.now))
+    }
+}
+
+#[test]
+fn a_rack_comes_into_service_when_all_its_devices_are_there() {
+    simulate(async {
+        let scene =
+            Scene::with_expected(Counts { machines: 2, switches: 2, power_shelves: 1 }).await;
+        scene.until("Discovering").await;
+        let waits = scene.view().await.waits_for;
+        assert!(waits.contains("0 of 2 machines stand in it"), "{waits}");
+        scene.fill().await;
+        scene.until("Ready").await;
+        let path = ["Created", "Discovering", "Maintenance", "Validating", "Ready"];
+        assert_eq!(scene.path().await, path);
+        scene.nobody_is_held().await;
+        let all = scene.engine().maintenance_in(&RackId::trusted(RACK)).await.expect("a status");
+        let [ingestion] = all.as_slice() else { panic!("{all:?}") };
+        assert_eq!(ingestion.run.spec.initiator, "engine");
+        let legs: Vec<&str> = ingestion.legs.iter().map(|leg| leg.name.as_str()).collect();
+        let expected = [
+            "firmware-machines",
+            "firmware-switches",
+            "firmware-power-shelves",
+            "fabric-off",
+            "fabric-manager",
+            "fabric-configured",
+            "power-on-shelves",
+            "power-on-switches",
+            "power-on-machines",
+            "validate",
+        ];
+        assert_eq!(legs, expected);
+        let manager = &ingestion.legs[4].parts;
+        assert_eq!(manager.len(), 1);
+        assert_eq!(manager[0].target.as_str(), "sw-1", "the lowest place is the primary");
+    });
+}
+
+#[test]
+fn a_rack_that_lacks_devices_says_so_and_goes_on_when_they_come() {
+    simulate(async {
+        let scene =
+            Scene::with_expected(Counts { machines: 2, switches: 0, power_shelves: 0 }).await;
+        scene.add_machine("m-1", None).await.expect("registered");
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        assert_eq!(cause.during, During::Discovery);
+        assert!(cause.trouble.said.contains("1 of 2 machines"), "{}", cause.trouble.said);
+        scene.add_machine("m-2", None).await.expect("registered");
+        scene.until("Ready").await;
+    });
+}
+
+#[test]
+fn a_full_maintenance_goes_through_every_stage() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let newer = AddFirmware(firmware("fw-2", "3.0", false, true));
+        scene.world.store.write(newer).await.expect("added");
+        let activities = vec![
+            Asked::FirmwareUpgrade(Some(FirmwareId::trusted("fw-2"))),
+            Asked::ConfigureNmxCluster,
+            Asked::PowerSequence(PowerSequence::Reset),
+        ];
+        let id = scene.started(Wanted { scope: Scope::default(), activities }).await;
+        let run = scene.ended(&id).await;
+        assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
+        assert_eq!(run.spec.initiator, "ada (T-1)");
+        let rack = scene.until("Ready").await;
+        assert!(rack.active.is_empty() && rack.maintenance_requested.is_empty());
+        scene.nobody_is_held().await;
+        let events = scene.engine().history(RACK, 0, 10_000).await.expect("a history");
+        let said: Vec<&str> = events.iter().map(|event| event.message.as_str()).collect();
+        for stage in ["at ConfigureNmxCluster", "at PowerSequence", "at Completed"] {
+            assert!(said.contains(&stage), "{stage} is not in {said:?}");
+        }
+        // The fabric was as wanted, and was not taken down.
+        let status = scene.engine().maintenance_status(&id).await.expect("a status");
+        let off = status.legs.iter().find(|leg| leg.name == "fabric-off").expect("a leg");
+        assert!(off.parts.iter().all(|part| part.run.is_none()), "{off:?}");
+        let check = status.legs.last().expect("a leg");
+        assert_eq!(check.parts.len(), 5);
+    });
+}
+
+/// Rule 14: only what is in scope is looked at.
+#[test]
+fn a_partial_scope_works_next_to_a_broken_neighbour() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        scene.fail("m-2", "power");
+        scene.fail("m-2", "check");
+        let id = scene.started(power(machines(&["m-1"]), PowerSequence::Reset)).await;
+        assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
+        scene.until("Ready").await;
+    });
+}
+
+#[test]
+fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        scene.fail("m-2", "power");
+        let id = scene.started(power(Scope::default(), PowerSequence::Reset)).await;
+        assert_eq!(scene.ended(&id).await.phase(), RunPhase::Failed);
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        assert_eq!(cause.during, During::PowerSequence);
+        assert_eq!(cause.device.as_ref().map(|device| device.as_str()), Some("m-2"));
+        assert!(cause.trouble.said.contains("it is broken"), "{}", cause.trouble.said);
+        assert!(cause.next.contains(&format!("farrier run retry-step {id}")), "{}", cause.next);
+        assert!(rack.maintenance_requested.is_empty() && rack.active.is_empty());
+        scene.nobody_is_held().await;
+        tokio::time::sleep(Duration::from_secs(7_200)).await;
+        scene.until("Error").await;
+        // The hardware is mended, and the operation goes on where it stopped.
+        scene.world.sim.clear_faults(None).expect("cleared");
+        scene.engine().act(id.clone(), Action::RetryStep, who()).await.expect("accepted");
+        assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
+        scene.until("Ready").await;
+        scene.nobody_is_held().await;
+    });
+}
+
+#[test]
+fn a_new_request_leaves_an_error_too_and_the_old_one_may_not_go_on_then() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        scene.fail("m-2", "power");
+        let id = scene.started(power(Scope::default(), PowerSequence::On)).await;
+        scene.ended(&id).await;
+        scene.until("Error").await;
+        scene.world.sim.clear_faults(None).expect("cleared");
+        let rerun = scene.engine().again(id.clone(), Again::Rerun, "again".into(), who()).await;
+        let rerun = rerun.expect("accepted").run;
+        assert_eq!(rerun.spec.parent, Some(id.clone()));
+        assert_eq!(scene.ended(&rerun.spec.id).await.phase(), RunPhase::Succeeded);
+        scene.until("Ready").await;
+        let told = scene.engine().act(id, Action::RetryStep, who()).await;
+        let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
+        assert_eq!(refusal.reason, "RUN_SUPERSEDED");
+    });
+}
+
+#[test]
+fn a_cancel_in_the_middle_leaves_an_error_and_nobody_held() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let hang = FaultRule {
+            machine: "m-1".into(),
+            effect: "power".into(),
+            ..FaultRule::new(sim::Action::Hang)
+        };
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let id = scene.started(power(machines(&["m-1", "m-2"]), PowerSequence::Off)).await;
+        scene.until("Maintenance").await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        scene.engine().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
+        assert_eq!(scene.ended(&id).await.phase(), RunPhase::Canceled);
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        assert!(cause.trouble.said.contains("was canceled by ada"), "{}", cause.trouble.said);
+        scene.nobody_is_held().await;
+    });
+}
+
+#[test]
+fn disjoint_scopes_run_at_once_and_overlapping_ones_are_refused_by_name() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let hang = FaultRule {
+            effect: "power".into(),
+            delay_ms: 60_000,
+            ..FaultRule::new(sim::Action::Slow)
+        };
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let first = scene.started(power(machines(&["m-1"]), PowerSequence::Off)).await;
+        scene.until("Maintenance").await;
+        let second = scene.started(power(machines(&["m-2"]), PowerSequence::Off)).await;
+        let refusal = scene.refused(power(machines(&["m-1"]), PowerSequence::On)).await;
+        assert_eq!(refusal.reason, "MACHINE_BUSY");
+        assert!(refusal.said.contains(first.as_str()), "{}", refusal.said);
+        let refusal = scene.refused(Wanted::default()).await;
+        assert_eq!(refusal.reason, "RACK_NOT_READY");
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        for id in [&first, &second] {
+            let run = scene.engine().run(id).await.expect("a run");
+            assert_eq!(run.phase(), RunPhase::Running, "{id}");
+        }
+        for id in [&first, &second] {
+            assert_eq!(scene.ended(id).await.phase(), RunPhase::Succeeded, "{id}");
+        }
+        scene.until("Ready").await;
+        scene.nobody_is_held().await;
+    });
+}
+
+#[test]
+fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let absent = AddFirmware(firmware("fw-0", "9.9", false, false));
+        scene.world.store.write(absent).await.expect("added");
+        let with = |id: &str| Wanted {
+            scope: Scope::default(),
+            activities: vec![Asked::FirmwareUpgrade(Some(FirmwareId::trusted(id)))],
+        };
+        let id = scene.started(with("fw-0")).await;
+        let run = scene.ended(&id).await;
+        assert_eq!(run.phase(), RunPhase::Succeeded);
+        let skipped = run.spec.params.get("firmware_skipped").expect("it says so");
+        assert!(skipped.contains("fw-0 is not available"), "{skipped}");
+        assert!(run.spec.steps.iter().all(|step| !step.name.starts_with("firmware-")));
+        scene.until("Ready").await;
+        let id = scene.started(with("fw-none")).await;
+        let run = scene.ended(&id).await;
+        assert_eq!(run.phase(), RunPhase::Failed);
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        assert_eq!(
+            (cause.during, cause.trouble.code.as_str()),
+            (During::FirmwareUpgrade, "firmware-unknown")
+        );
+        let told = scene.engine().act(id, Action::RetryStep, who()).await;
+        let Err(StoreError::Refused(refusal)) = told else { panic!("{told:?}") };
+        assert_eq!(refusal.reason, "NOTHING_PLANNED");
+    });
+}
+
+#[test]
+fn a_reprovision_comes_before_what_was_asked_for_earlier() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        // Both are accepted before the rack has a turn: this thread is the only one.
+        let pending = scene.started(power(machines(&["m-1"]), PowerSequence::On)).await;
+        let trigger = Trigger::Reprovision;
+        let force = Some("a test".to_string());
+        let reprovision = MaintenanceStart { trigger, force, ..asked(Wanted::default()) };
+        let started = scene.engine().start_rack_maintenance(reprovision).await;
+        match started {
+            Ok(started) => {
+                let id = started.run.expect("an operation").spec.id;
+                assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
+                let first = scene.ended(&pending).await;
+                assert!(first.ended());
+            }
+            // The first has begun already.
+            Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "RACK_NOT_READY"),
+            Err(error) => panic!("{error}"),
+        }
+        scene.until("Ready").await;
+        scene.nobody_is_held().await;
+    });
+}
+
+#[test]
+fn ids_that_are_unknown_or_of_another_rack_are_refused_with_their_field() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        scene.place("m-9", None, None).await.expect("registered");
+        for (id, said) in [("m-9", "stands in no rack"), ("m-8", "is not known")] {
+            let refusal = scene.refused(power(machines(&["m-1", id]), PowerSequence::On)).await;
+            assert_eq!(refusal.field.as_deref(), Some("scope.machine_ids[1]"));
+            assert!(refusal.said.contains(&format!("{id} {said}")), "{}", refusal.said);
+        }
+        let switches = vec![SwitchId::trusted("sw-2")];
+        let scope = Scope { switches, ..Scope::default() };
+        let activities = vec![Asked::ConfigureNmxCluster];
+        let refusal = scene.refused(Wanted { scope, activities }).await;
+        assert!(refusal.said.contains("primary switch sw-1"), "{}", refusal.said);
+        let power_shelves = vec![PowerShelfId::trusted("ps-7")];
+        let scope = Scope { power_shelves, ..Scope::default() };
+        let refusal = scene.refused(Wanted { scope, activities: Vec::new() }).await;
+        assert_eq!(refusal.field.as_deref(), Some("scope.power_shelf_ids[0]"));
+    });
+}
+
+#[test]
+fn places_are_checked_and_racks_are_told_of_moves() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let taken = scene.add_machine("m-3", Some(10)).await;
+        let Err(StoreError::Refused(refusal)) = taken else { panic!("{taken:?}") };
+        assert_eq!(refusal.field.as_deref(), Some("machine.spec.slot"));
+        assert!(refusal.said.contains("m-1 stands in rack-1"), "{}", refusal.said);
+        let nowhere = scene.place("m-3", Some("rack-9"), None).await;
+        let Err(StoreError::Refused(refusal)) = nowhere else { panic!("{nowhere:?}") };
+        assert_eq!(refusal.field.as_deref(), Some("machine.spec.rack_id"));
+        scene.add_machine("m-3", Some(12)).await.expect("registered");
+        scene.until("Discovering").await;
+        scene.until("Ready").await;
+    });
+}
+
+#[test]
+fn a_rack_is_deleted_when_it_is_empty_or_by_force() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let id = RackId::trusted(RACK);
+        let kept = scene.engine().delete_rack(id.clone(), false, false, "ada".into()).await;
+        let Err(StoreError::Refused(refusal)) = kept else { panic!("{kept:?}") };
+        assert_eq!(refusal.reason, "RACK_NOT_EMPTY");
+        scene.engine().delete_rack(id.clone(), true, true, "ada".into()).await.expect("a dry run");
+        scene.until("Ready").await;
+        scene.engine().delete_rack(id.clone(), true, false, "ada".into()).await.expect("marked");
+        for _ in 0..PATIENCE {
+            if scene.engine().rack(&id).await.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let gone = scene.engine().rack(&id).await;
+        assert!(matches!(gone, Err(StoreError::Refused(_))), "{gone:?}");
+        let machine = scene.world.machine("m-1").await;
+        assert_eq!((machine.spec.rack, machine.spec.slot), (None, None));
+    });
+}

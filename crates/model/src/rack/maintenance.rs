@@ -1,0 +1,396 @@
+//! A maintenance of a rack: what was asked, who is in its scope, and the steps that come of it.
+//!
+//! Everything here is a function of what was asked and what stands in the rack, so a preview is made by the very code that
+//! makes the operation. What was asked is kept in the operation's parameters, and read back from there when it is done anew.
+
+mod gate;
+mod legs;
+mod words;
+
+pub use gate::{admit, gates, interlock};
+pub use legs::{Leg, Limits};
+pub use words::{
+    FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, initiator, notes_of,
+    wanted_of,
+};
+
+use super::{Activity, Device, Rack, Seen, some_of};
+use crate::blast::Dark;
+use crate::firmware::{Firmware, Resolution};
+use crate::id::{FirmwareId, MachineId, PowerShelfId, RunId, SwitchId};
+use crate::lifecycle::{Lifecycle, NewRun};
+use crate::plan::{Params, RunStep, RunType};
+use crate::refusal::Refusal;
+use crate::target::{TargetId, TargetKind};
+use serde::{Deserialize, Serialize};
+
+/// The most devices that a request may name.
+pub const MAX_SCOPE: usize = 768;
+
+/// Which devices; all three empty: all that stand in the rack.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Scope {
+    pub machines: Vec<MachineId>,
+    pub switches: Vec<SwitchId>,
+    pub power_shelves: Vec<PowerShelfId>,
+}
+
+impl Scope {
+    pub fn is_full(&self) -> bool {
+        self.machines.is_empty() && self.switches.is_empty() && self.power_shelves.is_empty()
+    }
+
+    /// Every device that is named, and the field that names it.
+    pub fn named(&self) -> Vec<(String, TargetId)> {
+        let field = |name: &str, index: usize| format!("scope.{name}[{index}]");
+        let machines = self.machines.iter().enumerate();
+        let switches = self.switches.iter().enumerate();
+        let shelves = self.power_shelves.iter().enumerate();
+        machines
+            .map(|(at, id)| (field("machine_ids", at), TargetId::from(id)))
+            .chain(switches.map(|(at, id)| (field("switch_ids", at), TargetId::from(id))))
+            .chain(shelves.map(|(at, id)| (field("power_shelf_ids", at), TargetId::from(id))))
+            .collect()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PowerSequence {
+    /// The default: it takes power from nobody.
+    #[default]
+    On,
+    Off,
+    Reset,
+}
+
+impl PowerSequence {
+    pub const ALL: [Self; 3] = [Self::On, Self::Off, Self::Reset];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Off => "off",
+            Self::Reset => "reset",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.as_str() == word)
+    }
+
+    pub const fn goes_off(self) -> bool {
+        match self {
+            Self::On => false,
+            Self::Off | Self::Reset => true,
+        }
+    }
+}
+
+/// One activity that was asked for, with its settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Asked {
+    /// With this firmware; none: the default of the rack's hardware type.
+    FirmwareUpgrade(Option<FirmwareId>),
+    ConfigureNmxCluster,
+    PowerSequence(PowerSequence),
+}
+
+impl Asked {
+    pub const fn activity(&self) -> Activity {
+        match self {
+            Self::FirmwareUpgrade(_) => Activity::FirmwareUpgrade,
+            Self::ConfigureNmxCluster => Activity::ConfigureNmxCluster,
+            Self::PowerSequence(_) => Activity::PowerSequence,
+        }
+    }
+}
+
+/// What was asked of a rack. No activity: all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wanted {
+    pub scope: Scope,
+    pub activities: Vec<Asked>,
+}
+
+impl Wanted {
+    /// Refuses what says one thing twice.
+    pub fn checked(self) -> Result<Self, Refusal> {
+        let named = self.scope.named().len();
+        if named > MAX_SCOPE {
+            let problem = format!("names {named} devices");
+            return Err(Refusal::invalid("scope", problem, format!("name at most {MAX_SCOPE}")));
+        }
+        for (index, asked) in self.activities.iter().enumerate() {
+            let before = self.activities.iter().take(index);
+            if before.into_iter().any(|one| one.activity() == asked.activity()) {
+                return Err(Refusal::invalid(
+                    &format!("scope.activities[{index}]"),
+                    format!("asks for {} again", asked.activity().as_str()),
+                    "ask for each activity once",
+                ));
+            }
+        }
+        Ok(self)
+    }
+
+    fn asks(&self, activity: Activity) -> bool {
+        self.activities.is_empty() || self.explicitly(activity)
+    }
+
+    fn explicitly(&self, activity: Activity) -> bool {
+        self.activities.iter().any(|asked| asked.activity() == activity)
+    }
+
+    /// Which firmware it names, where it names one.
+    pub fn firmware(&self) -> Option<&FirmwareId> {
+        self.activities.iter().find_map(|asked| match asked {
+            Asked::FirmwareUpgrade(named) => named.as_ref(),
+            Asked::ConfigureNmxCluster | Asked::PowerSequence(_) => None,
+        })
+    }
+
+    /// How it switches power, where it does.
+    pub fn power(&self) -> Option<PowerSequence> {
+        let asked = self.activities.iter().find_map(|asked| match asked {
+            Asked::PowerSequence(sequence) => Some(*sequence),
+            Asked::FirmwareUpgrade(_) | Asked::ConfigureNmxCluster => None,
+        });
+        asked.or(self.activities.is_empty().then(PowerSequence::default))
+    }
+}
+
+/// Who asked for an operation, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    OnDemand,
+    Ingestion,
+    Reprovision,
+}
+
+impl Trigger {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Ingestion => "ingestion",
+            Self::Reprovision => "reprovision",
+        }
+    }
+}
+
+/// What an operation would be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    pub wanted: Wanted,
+    pub trigger: Trigger,
+    /// The devices in scope, by kind and place.
+    pub devices: Vec<Device>,
+    pub steps: Vec<RunStep>,
+    /// Machines that are taken down, in scope or not.
+    pub dark: Vec<Dark>,
+    pub firmware: Option<FirmwareId>,
+    pub firmware_skipped: Option<String>,
+    /// The firmware that was named is not in the catalogue: the operation fails, and the rack with it.
+    pub unknown: Option<FirmwareId>,
+    /// What is left alone, and what to mind.
+    pub notes: Vec<String>,
+}
+
+impl Planned {
+    pub fn claims(&self) -> Vec<TargetId> {
+        self.devices.iter().map(|device| device.target.clone()).collect()
+    }
+
+    /// The operation itself, as an operation of this rack.
+    pub fn new_run(&self, rack: &Rack, id: &RunId, initiator: String) -> NewRun {
+        NewRun {
+            id: id.clone(),
+            target: rack.target(),
+            run_type: RunType::RackMaintenance,
+            steps: self.steps.clone(),
+            request_id: id.to_string(),
+            initiator,
+            part_of: None,
+            reports_to: Some(rack.subject()),
+            claims: self.claims(),
+            params: self.params(),
+        }
+    }
+
+    pub fn params(&self) -> Params {
+        words::params(self)
+    }
+}
+
+/// What a request or a reprovision comes to. `devices` are all that stand in the rack; those out of scope are not looked at, but
+/// for what would go dark with them.
+pub fn plan(
+    rack: &Rack,
+    devices: &[Device],
+    wanted: Wanted,
+    trigger: Trigger,
+    (firmware, limits): (Resolution, &Limits),
+) -> Result<Planned, Refusal> {
+    let mut notes = Vec::new();
+    let scope = select(rack, devices, &wanted, &mut notes)?;
+    let fabric = fabric(devices, &scope, &wanted, &mut notes)?;
+    let (used, skipped, unknown) = match (wanted.asks(Activity::FirmwareUpgrade), firmware) {
+        (false, _) => (None, None, None),
+        (true, Resolution::Use(firmware)) => (Some(*firmware), None, None),
+        (true, Resolution::Skip(why)) => (None, Some(why), None),
+        (true, Resolution::Unknown(id)) => (None, None, Some(id)),
+    };
+    let course = legs::Course { devices: scope, firmware: used, fabric, power: wanted.power() };
+    let steps = match unknown {
+        Some(_) => Vec::new(),
+        None => course.steps(limits),
+    };
+    notes.extend(course.warnings());
+    if let Some(why) = &skipped {
+        notes.insert(0, format!("no firmware is applied: {why}"));
+    }
+    Ok(Planned {
+        dark: dark(devices, &course),
+        firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),
+        devices: course.devices,
+        wanted,
+        trigger,
+        steps,
+        firmware_skipped: skipped,
+        unknown,
+        notes,
+    })
+}
+
+/// A rack that has found its devices brings them into service by itself. Nobody could be asked, so machines that serve already are
+/// left alone, and so is the fabric that they use.
+pub fn ingestion(seen: &Seen) -> Planned {
+    let mut notes = Vec::new();
+    let serving: Vec<String> = seen
+        .devices
+        .iter()
+        .filter(|device| device.in_service())
+        .map(|device| device.target.to_string())
+        .collect();
+    if !serving.is_empty() {
+        notes.push(format!("in service, and left alone with the fabric: {}", some_of(&serving)));
+    }
+    let devices = seen.devices.iter().filter(|device| !device.in_service());
+    let mut scope: Vec<Device> = devices.cloned().collect();
+    leave_blocked(&mut scope, &mut notes);
+    in_order(&mut scope);
+    let (firmware, skipped) = match &seen.firmware {
+        Resolution::Use(firmware) => (Some(Firmware::clone(firmware)), None),
+        Resolution::Skip(why) => (None, Some(why.clone())),
+        Resolution::Unknown(id) => (None, Some(format!("firmware {id} is not known"))),
+    };
+    if let Some(why) = &skipped {
+        notes.insert(0, format!("no firmware is applied: {why}"));
+    }
+    let fabric = serving.is_empty().then(|| primary(&scope)).flatten();
+    let power = Some(PowerSequence::On);
+    let course = legs::Course { devices: scope, firmware, fabric, power };
+    Planned {
+        wanted: Wanted::default(),
+        trigger: Trigger::Ingestion,
+        steps: course.steps(&seen.limits),
+        dark: Vec::new(),
+        firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),
+        firmware_skipped: skipped,
+        unknown: None,
+        devices: course.devices,
+        notes,
+    }
+}
+
+/// The devices in scope. Who names one that may not be touched is told so; in a full scope it is left out.
+fn select(
+    rack: &Rack,
+    devices: &[Device],
+    wanted: &Wanted,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Device>, Refusal> {
+    let mut scope = Vec::new();
+    if wanted.scope.is_full() {
+        scope.extend_from_slice(devices);
+        leave_blocked(&mut scope, notes);
+    }
+    for (field, target) in wanted.scope.named() {
+        let found = devices.iter().find(|device| device.target == target).ok_or_else(|| {
+            let problem = format!("{target} does not stand in {}", rack.head.id);
+            Refusal::invalid(&field, problem, format!("see `farrier rack get {}`", rack.head.id))
+        })?;
+        if let Some(why) = &found.blocked {
+            return Err(Refusal::precondition("DEVICE_BLOCKED", why.clone()).next(target.get()));
+        }
+        if !scope.contains(found) {
+            scope.push(found.clone());
+        }
+    }
+    if scope.is_empty() {
+        let said = format!("{} has no device that could be maintained", rack.head.id);
+        return Err(Refusal::precondition("RACK_EMPTY", said)
+            .next(format!("farrier rack get {}", rack.head.id)));
+    }
+    in_order(&mut scope);
+    Ok(scope)
+}
+
+fn leave_blocked(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
+    let blocked: Vec<String> = scope.iter().filter_map(|device| device.blocked.clone()).collect();
+    if !blocked.is_empty() {
+        notes.push(format!("left alone: {}", some_of(&blocked)));
+        scope.retain(|device| device.blocked.is_none());
+    }
+}
+
+fn in_order(scope: &mut [Device]) {
+    scope.sort_by(|a, b| (a.target.kind, a.place()).cmp(&(b.target.kind, b.place())));
+}
+
+/// The primary switch: the one with the lowest place.
+fn primary(devices: &[Device]) -> Option<TargetId> {
+    let switches = devices.iter().filter(|device| device.target.kind == TargetKind::Switch);
+    switches.min_by_key(|device| device.place()).map(|device| device.target.clone())
+}
+
+/// The switch that manages the fabric, when the fabric is to be configured. A scope without it cannot do that.
+fn fabric(
+    devices: &[Device],
+    scope: &[Device],
+    wanted: &Wanted,
+    notes: &mut Vec<String>,
+) -> Result<Option<TargetId>, Refusal> {
+    if !wanted.asks(Activity::ConfigureNmxCluster) {
+        return Ok(None);
+    }
+    let (why, name) = match primary(devices) {
+        None => ("no switch stands in the rack".to_string(), String::new()),
+        Some(id) if scope.iter().any(|device| device.target == id) => return Ok(Some(id)),
+        Some(id) => (format!("its primary switch {id} is not in scope"), id.to_string()),
+    };
+    if !wanted.explicitly(Activity::ConfigureNmxCluster) {
+        notes.push(format!("the NMX cluster is not configured: {why}"));
+        return Ok(None);
+    }
+    let instead = match name.is_empty() {
+        true => "leave ConfigureNmxCluster out".to_string(),
+        false => format!("name {name} too, or leave ConfigureNmxCluster out"),
+    };
+    Err(Refusal::invalid("scope.switch_ids", format!("cannot form a fabric: {why}"), instead))
+}
+
+/// Machines that are taken down: by their own power or firmware, or because what feeds them goes off.
+fn dark(devices: &[Device], course: &legs::Course) -> Vec<Dark> {
+    let of = |devices: &[Device]| devices.iter().filter_map(|one| one.dark.clone()).collect();
+    let off = course.power.is_some_and(PowerSequence::goes_off);
+    let feeds = course.devices.iter().any(|one| one.target.kind == TargetKind::PowerShelf);
+    let flashed = course.firmware.as_ref().is_some_and(|firmware| {
+        firmware.components.get(&TargetKind::Machine).is_some_and(|parts| !parts.is_empty())
+    });
+    match (off && feeds, off || flashed) {
+        (true, _) => of(devices),
+        (false, true) => of(&course.devices),
+        (false, false) => Vec::new(),
+    }
+}

@@ -1,0 +1,80 @@
+//! Whether a maintenance may be accepted now. A preview shows all that speaks against it, a request is refused with the first.
+
+use super::super::{Device, Rack, RackState};
+use super::{Planned, PowerSequence, Trigger};
+use crate::blast::permit;
+use crate::lifecycle::Lifecycle;
+use crate::refusal::Refusal;
+use crate::target::TargetKind;
+
+/// Everything that speaks against it: the rack, those who hold its devices, the machines that are taken down.
+pub fn gates(rack: &Rack, planned: &Planned, force: Option<&str>) -> Vec<Refusal> {
+    let state = admit(rack, planned.wanted.scope.is_full(), planned.trigger).err();
+    let held = planned.devices.iter().filter_map(|device| busy(rack, device, planned.trigger));
+    // Which firmware would take them down is not known either.
+    let dark = if planned.unknown.is_some() { None } else { interlock(planned, force).err() };
+    state.into_iter().chain(held).chain(dark).collect()
+}
+
+/// The documented preconditions. While others are at work in the rack, a scope of its own may join them.
+pub fn admit(rack: &Rack, full: bool, trigger: Trigger) -> Result<(), Refusal> {
+    let id = &rack.head.id;
+    let why = format!("farrier why {id}");
+    let not_ready =
+        |said: String| Err(Refusal::precondition("RACK_NOT_READY", said).next(why.clone()));
+    if rack.head.deleted {
+        return not_ready(format!("{id} is marked for deletion"));
+    }
+    if let Some(pending) = &rack.reprovision_requested {
+        let said = format!("a reprovision of {id} is pending: {pending}");
+        return Err(Refusal::precondition("MAINTENANCE_PENDING", said).next(why));
+    }
+    let joins = !full && trigger == Trigger::OnDemand;
+    match &rack.state {
+        RackState::Ready if rack.topology_changed => {
+            not_ready(format!("the devices of {id} have changed, and it looks for them first"))
+        }
+        RackState::Ready | RackState::Error { .. } => match rack.maintenance_requested.first() {
+            Some(pending) if full && trigger == Trigger::OnDemand => {
+                let said = format!("a maintenance of {id} is already pending: {pending}");
+                Err(Refusal::precondition("MAINTENANCE_PENDING", said).next(why))
+            }
+            Some(_) | None => Ok(()),
+        },
+        RackState::Maintenance { .. } | RackState::Validating if joins => Ok(()),
+        RackState::Created
+        | RackState::Discovering
+        | RackState::Maintenance { .. }
+        | RackState::Validating
+        | RackState::Deleting => {
+            let with = rack.active.first().map(|run| format!(" with {run}")).unwrap_or_default();
+            not_ready(format!(
+                "{id} is in {}{with}; a maintenance can only be asked for in Ready or Error",
+                rack.word()
+            ))
+        }
+    }
+}
+
+/// Whoever holds a device is named. What was accepted and has not begun gives way to a reprovision.
+fn busy(rack: &Rack, device: &Device, trigger: Trigger) -> Option<Refusal> {
+    let holder = device.active_run.as_ref()?;
+    let gives_way = trigger == Trigger::Reprovision && rack.maintenance_requested.contains(holder);
+    if gives_way {
+        return None;
+    }
+    let reason = match device.target.kind {
+        TargetKind::Machine => "MACHINE_BUSY",
+        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => "DEVICE_BUSY",
+    };
+    let said =
+        format!("{} is held by operation {holder}, until it ends or is canceled", device.target);
+    Some(Refusal::precondition(reason, said).next(format!("farrier why {holder}")))
+}
+
+/// Machines in service are taken down by force only, with a reason that is written down.
+pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> {
+    let off = planned.wanted.power().is_some_and(PowerSequence::goes_off);
+    let what = if off { "this power sequence" } else { "this firmware upgrade" };
+    permit(what, &planned.dark, force)
+}

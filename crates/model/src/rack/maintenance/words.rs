@@ -1,0 +1,99 @@
+//! What was asked of a rack, as the parameters of its operation: shown to people, and read back when it is done anew.
+
+use super::{Asked, Planned, PowerSequence, Scope, Wanted};
+use crate::id::{FirmwareId, Id, Kind};
+use crate::plan::Params;
+use crate::rack::Activity;
+
+const MACHINES: &str = "machines";
+const SWITCHES: &str = "switches";
+const POWER_SHELVES: &str = "power_shelves";
+const ACTIVITIES: &str = "activities";
+/// The firmware that was named.
+const FIRMWARE: &str = "firmware";
+/// The firmware that is applied.
+pub const FIRMWARE_USED: &str = "firmware_used";
+const POWER: &str = "power";
+/// Why no firmware is applied, where none is.
+pub const FIRMWARE_SKIPPED: &str = "firmware_skipped";
+/// Why it was let through although machines in service are taken down.
+pub const FORCED: &str = "forced";
+pub const REFERENCE: &str = "reference";
+/// on-demand, ingestion or reprovision.
+pub const TRIGGER: &str = "trigger";
+/// What is left alone, and what to mind, one a line.
+pub const NOTES: &str = "notes";
+
+pub(super) fn params(planned: &Planned) -> Params {
+    let Wanted { scope, activities } = &planned.wanted;
+    let words = activities.iter().map(|asked| asked.activity().as_str());
+    let power = activities.iter().find_map(|asked| match asked {
+        Asked::PowerSequence(sequence) => Some(sequence.as_str().to_string()),
+        Asked::FirmwareUpgrade(_) | Asked::ConfigureNmxCluster => None,
+    });
+    let id = |id: &FirmwareId| id.to_string();
+    let all = [
+        (MACHINES, joined(&scope.machines)),
+        (SWITCHES, joined(&scope.switches)),
+        (POWER_SHELVES, joined(&scope.power_shelves)),
+        (ACTIVITIES, words.collect::<Vec<_>>().join(",")),
+        (FIRMWARE, planned.wanted.firmware().map(id).unwrap_or_default()),
+        (FIRMWARE_USED, planned.firmware.as_ref().map(id).unwrap_or_default()),
+        (POWER, power.unwrap_or_default()),
+        (FIRMWARE_SKIPPED, planned.firmware_skipped.clone().unwrap_or_default()),
+        (TRIGGER, planned.trigger.as_str().into()),
+        (NOTES, planned.notes.join("\n")),
+    ];
+    let given = all.into_iter().filter(|(_, value)| !value.is_empty());
+    given.map(|(name, value)| (name.to_string(), value)).collect()
+}
+
+fn joined<K: Kind>(ids: &[Id<K>]) -> String {
+    ids.iter().map(Id::as_str).collect::<Vec<_>>().join(",")
+}
+
+fn split<K: Kind>(params: &Params, name: &str) -> Vec<Id<K>> {
+    words(params, name).map(Id::trusted).collect()
+}
+
+fn words<'a>(params: &'a Params, name: &str) -> impl Iterator<Item = &'a str> {
+    let all = params.get(name).map(String::as_str).unwrap_or_default();
+    all.split(',').filter(|word| !word.is_empty())
+}
+
+/// What an operation with these parameters was asked.
+pub fn wanted_of(params: &Params) -> Wanted {
+    let asked = |activity: Activity| match activity {
+        Activity::FirmwareUpgrade => {
+            Asked::FirmwareUpgrade(params.get(FIRMWARE).map(FirmwareId::trusted))
+        }
+        Activity::ConfigureNmxCluster => Asked::ConfigureNmxCluster,
+        Activity::PowerSequence => {
+            let power = params.get(POWER).and_then(|word| PowerSequence::parse(word));
+            Asked::PowerSequence(power.unwrap_or_default())
+        }
+    };
+    let known = |word: &str| Activity::ALL.into_iter().find(|one| one.as_str() == word);
+    Wanted {
+        scope: Scope {
+            machines: split(params, MACHINES),
+            switches: split(params, SWITCHES),
+            power_shelves: split(params, POWER_SHELVES),
+        },
+        activities: words(params, ACTIVITIES).filter_map(known).map(asked).collect(),
+    }
+}
+
+/// The notes of an operation, one by one.
+pub fn notes_of(params: &Params) -> Vec<String> {
+    let notes = params.get(NOTES).map(String::as_str).unwrap_or_default();
+    notes.lines().map(String::from).collect()
+}
+
+/// Who asked, with the ticket that tracks it.
+pub fn initiator(by: &str, reference: &str) -> String {
+    match reference {
+        "" => by.to_string(),
+        reference => format!("{by} ({reference})"),
+    }
+}

@@ -1,0 +1,247 @@
+//! What a rack's lifecycle sees beside the rack: its devices, its operations, and what an ingestion would use.
+
+use super::maintenance::{Leg, Limits};
+use super::{Counts, During, RackTrouble};
+use crate::blast::{Against, Dark};
+use crate::condition::ConditionType;
+use crate::effect::PowerTo;
+use crate::firmware::Resolution;
+use crate::id::RunId;
+use crate::lifecycle::{Lifecycle, Trouble};
+use crate::machine::Machine;
+use crate::power_shelf::{PowerShelf, PowerShelfState};
+use crate::run::{Run, RunPhase};
+use crate::switch::{Switch, SwitchState};
+use crate::target::{TargetId, TargetKind};
+
+/// A device that stands in a rack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    pub target: TargetId,
+    pub slot: Option<u32>,
+    /// Its state, in one word.
+    pub state: String,
+    /// It has come into service by itself. A machine has no lifecycle of its own to wait for.
+    pub ready: bool,
+    pub active_run: Option<RunId>,
+    /// As far as it is known.
+    pub power: Option<PowerTo>,
+    /// What speaks against taking it down; machines only.
+    pub dark: Option<Dark>,
+    /// Why nothing may be done to it.
+    pub blocked: Option<String>,
+}
+
+impl Device {
+    pub fn of_machine(machine: &Machine) -> Self {
+        let flag = [ConditionType::Retired, ConditionType::Rma]
+            .into_iter()
+            .find(|flag| machine.is(*flag))
+            .map(|flag| format!("{} is flagged {}", machine.id, flag.as_str()));
+        Self {
+            target: TargetId::from(&machine.id),
+            slot: machine.spec.slot,
+            state: machine.effective_state().as_str().into(),
+            ready: true,
+            active_run: machine.active_run.clone(),
+            power: None,
+            dark: Some(Dark::of(machine)),
+            blocked: flag,
+        }
+    }
+
+    pub fn of_switch(switch: &Switch) -> Self {
+        let ready = matches!(switch.state, SwitchState::Ready);
+        let power = switch.facts.power;
+        Self::of_record(TargetKind::Switch, switch, ready, power)
+    }
+
+    pub fn of_shelf(shelf: &PowerShelf) -> Self {
+        let ready = matches!(shelf.state, PowerShelfState::Ready);
+        let power = shelf.facts.power;
+        Self::of_record(TargetKind::PowerShelf, shelf, ready, power)
+    }
+
+    fn of_record<R: Lifecycle>(
+        kind: TargetKind,
+        record: &R,
+        ready: bool,
+        power: Option<PowerTo>,
+    ) -> Self {
+        let head = record.head();
+        Self {
+            target: TargetId::new(kind, head.id.as_str()),
+            slot: head.slot,
+            state: record.word().into(),
+            ready,
+            active_run: head.active_run.clone(),
+            power,
+            dark: None,
+            blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
+        }
+    }
+
+    /// A machine whose work has not been moved away.
+    pub fn in_service(&self) -> bool {
+        let against = self.dark.as_ref().and_then(|dark| dark.against.as_ref());
+        matches!(against, Some(Against::InService))
+    }
+
+    /// From the bottom to the top; what has no place comes last.
+    pub(crate) fn place(&self) -> (u32, &str) {
+        (self.slot.unwrap_or(u32::MAX), self.target.as_str())
+    }
+}
+
+/// An operation of the rack.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Operation {
+    pub id: RunId,
+    pub phase: RunPhase,
+    /// Where it is, or where it stopped; none before its first step.
+    pub leg: Option<Leg>,
+    /// Parts of it are at work, although it may have ended.
+    pub parts_at_work: bool,
+    pub claims: Vec<TargetId>,
+    pub trouble: Option<RackTrouble>,
+}
+
+impl Operation {
+    /// `failed` is the part that its failure is about, where there is one.
+    pub fn of(run: &Run, parts_at_work: bool, failed: Option<&Run>) -> Self {
+        let stopped = run.progress.steps.get(run.progress.at);
+        let begun = stopped.filter(|_| run.progress.started_at.is_some());
+        let leg =
+            begun.and_then(|step| run.plan_step(step)).and_then(|step| Leg::parse(&step.name));
+        let leg = match (leg, begun.is_none() && run.progress.started_at.is_some()) {
+            (None, true) => Some(Leg::Validate),
+            (leg, _) => leg,
+        };
+        Self {
+            id: run.spec.id.clone(),
+            phase: run.phase(),
+            leg,
+            parts_at_work,
+            claims: run.spec.claims.clone(),
+            trouble: trouble(run, leg, failed),
+        }
+    }
+
+    /// It has ended, and so have its parts.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase.ended() && !self.parts_at_work
+    }
+
+    pub(crate) fn words(&self) -> String {
+        let at = self.leg.map_or("not begun", Leg::as_str);
+        match self.phase.ended() {
+            true => format!("parts of {} are still at work", self.id),
+            false => format!("{} is at work: {at}", self.id),
+        }
+    }
+}
+
+fn trouble(run: &Run, leg: Option<Leg>, failed: Option<&Run>) -> Option<RackTrouble> {
+    let id = &run.spec.id;
+    let rack = &run.spec.target;
+    let during = During::of(leg);
+    let anew = format!("farrier run rerun {id}");
+    match (run.phase(), &run.progress.failure) {
+        (RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded, _) => None,
+        (RunPhase::Failed | RunPhase::Canceled, Some(failure)) => {
+            let part = failed.and_then(|part| part.progress.failure.as_ref());
+            let fault = part.map_or(&failure.fault, |failure| &failure.fault);
+            let trouble = Trouble {
+                said: fault.said.clone(),
+                run: Some(failed.map_or(id, |part| &part.spec.id).clone()),
+                code: fault.code.as_str().into(),
+            };
+            let retry = format!("farrier run retry-step {id}   # or, all of it anew: {anew}");
+            let next = if run.spec.steps.is_empty() { anew } else { retry };
+            let device = failed.map(|part| part.spec.target.clone());
+            Some(RackTrouble { during, device, trouble, next })
+        }
+        (RunPhase::Failed | RunPhase::Canceled, None) => {
+            let by = run.progress.halt.as_ref().map(|halt| format!(" by {}", halt.by));
+            let said = format!(
+                "{id} was canceled{}, and what it began may be half done",
+                by.unwrap_or_default()
+            );
+            let trouble = Trouble { said, run: Some(id.clone()), code: String::new() };
+            let next = format!("{anew}   # or another one: farrier rack maintenance start {rack}");
+            Some(RackTrouble { during, device: None, trouble, next })
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// An id for a run that this turn may start.
+    pub fresh: RunId,
+    pub devices: Vec<Device>,
+    /// Those that the rack names, as far as they are there.
+    pub operations: Vec<Operation>,
+    /// Which firmware an ingestion uses.
+    pub firmware: Resolution,
+    pub limits: Limits,
+}
+
+impl Seen {
+    pub(crate) fn operation(&self, id: &RunId) -> Option<&Operation> {
+        self.operations.iter().find(|one| one.id == *id)
+    }
+
+    /// What is not there any more is over.
+    pub(crate) fn is_over(&self, id: &RunId) -> bool {
+        self.operation(id).is_none_or(Operation::is_over)
+    }
+
+    pub(crate) fn going<'a>(&'a self, ids: &'a [RunId]) -> impl Iterator<Item = &'a Operation> {
+        ids.iter().filter_map(|id| self.operation(id)).filter(|one| !one.is_over())
+    }
+
+    pub(crate) fn any_going(&self, ids: &[RunId]) -> bool {
+        self.going(ids).next().is_some()
+    }
+
+    /// The first that did not succeed.
+    pub(crate) fn trouble(&self, ids: &[RunId]) -> Option<RackTrouble> {
+        ids.iter().find_map(|id| match self.operation(id) {
+            Some(operation) => operation.trouble.clone(),
+            None => Some(RackTrouble {
+                during: During::Validation,
+                device: None,
+                trouble: Trouble {
+                    said: format!("{id} is not there any more, and nobody knows how it ended"),
+                    run: Some(id.clone()),
+                    code: String::new(),
+                },
+                next: "farrier rack maintenance start …".into(),
+            }),
+        })
+    }
+
+    /// What keeps the rack from being complete, in words.
+    pub(crate) fn missing(&self, expected: Counts) -> Vec<String> {
+        let count = |kind: TargetKind| {
+            let there = self.devices.iter().filter(|device| device.target.kind == kind).count();
+            u32::try_from(there).unwrap_or(u32::MAX)
+        };
+        let counts = [
+            (TargetKind::Machine, expected.machines, "machines"),
+            (TargetKind::Switch, expected.switches, "switches"),
+            (TargetKind::PowerShelf, expected.power_shelves, "power shelves"),
+        ];
+        let short = counts.into_iter().filter_map(|(kind, wanted, noun)| {
+            let there = count(kind);
+            (there < wanted).then(|| format!("{there} of {wanted} {noun} stand in it"))
+        });
+        let waiting = self.devices.iter().filter(|device| !device.ready);
+        let waiting = waiting.map(|device| format!("{} is {}", device.target, device.state));
+        let mut missing: Vec<String> = short.chain(waiting).collect();
+        if self.devices.is_empty() && missing.is_empty() {
+            missing.push("no device stands in it".into());
+        }
+        missing
+    }
+}

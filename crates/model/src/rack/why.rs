@@ -1,0 +1,90 @@
+//! Why a rack is as it is, since when, and what to type now.
+
+use super::{Rack, RackState};
+use crate::fault::Code;
+use crate::time::{Timestamp, spoken};
+use crate::why::Explanation;
+use std::time::Duration;
+
+/// How long a rack normally waits for its own next turn.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// `waits_for` is what its lifecycle says it waits for.
+pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
+    let id = &rack.head.id;
+    let get = format!("farrier rack get {id}");
+    let told = Explanation {
+        waiting_for: waits_for.to_string(),
+        since: Some(rack.head.since),
+        ..Explanation::default()
+    };
+    let status = || format!("farrier rack maintenance status {id}");
+    let soon = || format!("up to {}", spoken(PATIENCE));
+    let late = now.since(rack.head.since) > PATIENCE;
+    match &rack.state {
+        RackState::Created => Explanation {
+            headline: format!("{id} was made, and looks for its devices next"),
+            normal: soon(),
+            overdue: late,
+            next_commands: vec![get],
+            ..told
+        },
+        RackState::Discovering => Explanation {
+            headline: format!("{id} looks for its devices"),
+            normal: "until they are all there, or its time for that is over".into(),
+            next_commands: vec![
+                get,
+                format!("farrier machine update … --rack {id} --slot …"),
+                format!("farrier rack update {id} --expect-machines …"),
+            ],
+            ..told
+        },
+        RackState::Maintenance { .. } | RackState::Validating => Explanation {
+            headline: format!("{id} is in {}", rack.state_words()),
+            normal: "as long as its operations take; each of their steps has a deadline".into(),
+            next_commands: vec![
+                status(),
+                format!("farrier rack maintenance watch {id}"),
+                format!("farrier rack maintenance cancel {id}"),
+            ],
+            ..told
+        },
+        RackState::Ready => Explanation {
+            headline: format!("{id} is Ready"),
+            // What is asked of a rack that is Ready begins with its next turn, unless somebody holds its devices.
+            waiting_for: match asked(rack) {
+                true => waits_for.to_string(),
+                false => String::new(),
+            },
+            next_commands: vec![get, format!("farrier rack maintenance start {id} --dry-run")],
+            ..told
+        },
+        RackState::Error { cause } => {
+            let device = cause.device.as_ref().map(|device| format!(" on {device}"));
+            Explanation {
+                headline: format!(
+                    "{id} is in Error: {}{} failed",
+                    cause.during.as_str(),
+                    device.unwrap_or_default()
+                ),
+                failed: cause.trouble.said.clone(),
+                fault: Code::parse(&cause.trouble.code),
+                normal: "it stays so until somebody goes on, or asks anew".into(),
+                next_commands: vec![cause.next.clone(), status(), get],
+                ..told
+            }
+        }
+        RackState::Deleting => Explanation {
+            headline: format!("{id} is being deleted"),
+            normal: "until its operations have ended".into(),
+            next_commands: vec![status()],
+            ..told
+        },
+    }
+}
+
+fn asked(rack: &Rack) -> bool {
+    rack.topology_changed
+        || rack.reprovision_requested.is_some()
+        || !rack.maintenance_requested.is_empty()
+}

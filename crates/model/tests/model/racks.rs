@@ -1,0 +1,429 @@
+//! The rack's lifecycle, by tables: every state with every input that it may meet, as the document has them; and what a maintenance
+//! comes to.
+
+use model::blast::{Against, Dark};
+use model::effect::Effect;
+use model::firmware::{Component, Firmware, Resolution};
+use model::id::{FirmwareId, MachineId, RunId, SwitchId};
+use model::lifecycle::{Change, Head, Lifecycle, Next, Trouble};
+use model::machine::Labels;
+use model::rack::maintenance::{
+    Asked, Leg, Limits, Planned, PowerSequence, Scope, Trigger, Wanted, admit, gates, plan,
+    wanted_of,
+};
+use model::rack::{
+    Counts, Device, During, Operation, Rack, RackSpec, RackState, RackTrouble, Seen, Stage,
+};
+use model::run::RunPhase;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const BEGUN: Timestamp = Timestamp::from_millis(1_000_000);
+
+fn now() -> Timestamp {
+    BEGUN + Duration::from_secs(60)
+}
+
+fn id(text: &str) -> RunId {
+    RunId::trusted(text)
+}
+
+fn rack(state: RackState) -> Rack {
+    let head = Head::new("rack-1", Labels::new(), BEGUN);
+    let expected = Counts { machines: 1, switches: 2, power_shelves: 1 };
+    let spec = RackSpec { hardware_type: "gb200".into(), expected };
+    Rack { state, ..Rack::new(head, spec) }
+}
+
+fn error(during: During) -> RackState {
+    let trouble = Trouble { said: "it broke".into(), run: None, code: String::new() };
+    RackState::Error { cause: RackTrouble { during, device: None, trouble, next: String::new() } }
+}
+
+fn stage(stage: Stage) -> RackState {
+    RackState::Maintenance { stage }
+}
+
+fn device(kind: TargetKind, name: &str, slot: u32) -> Device {
+    let dark = Dark { machine: MachineId::trusted(name), against: None };
+    Device {
+        target: TargetId::new(kind, name),
+        slot: Some(slot),
+        state: "Ready".into(),
+        ready: true,
+        active_run: None,
+        power: None,
+        dark: (kind == TargetKind::Machine).then_some(dark),
+        blocked: None,
+    }
+}
+
+fn devices() -> Vec<Device> {
+    vec![
+        device(TargetKind::Machine, "m-1", 10),
+        device(TargetKind::Switch, "sw-2", 3),
+        device(TargetKind::Switch, "sw-1", 4),
+        device(TargetKind::PowerShelf, "ps-1", 1),
+    ]
+}
+
+fn operation(name: &str, phase: RunPhase, leg: Option<Leg>) -> Operation {
+    let trouble = matches!(phase, RunPhase::Failed | RunPhase::Canceled).then(|| RackTrouble {
+        during: leg.map_or(During::FirmwareUpgrade, |_| During::PowerSequence),
+        device: Some(TargetId::new(TargetKind::Machine, "m-1")),
+        trouble: Trouble { said: "no".into(), run: Some(id(name)), code: String::new() },
+        next: format!("farrier run retry-step {name}"),
+    });
+    let claims = devices().into_iter().map(|device| device.target).collect();
+    Operation { id: id(name), phase, leg, parts_at_work: false, claims, trouble }
+}
+
+fn seen(devices: Vec<Device>, operations: Vec<Operation>) -> Seen {
+    Seen {
+        fresh: id("op-fresh"),
+        devices,
+        operations,
+        firmware: Resolution::Use(Box::new(firmware())),
+        limits: Limits::default(),
+    }
+}
+
+fn firmware() -> Firmware {
+    let component = Component {
+        name: "BMC".into(),
+        version: "2".into(),
+        url: "http://f".into(),
+        sha256: "0".into(),
+    };
+    Firmware {
+        id: FirmwareId::trusted("fw-1"),
+        hardware_type: "gb200".into(),
+        description: String::new(),
+        components: BTreeMap::from([(TargetKind::Machine, vec![component])]),
+        is_default: true,
+        available: true,
+        created_at: BEGUN,
+    }
+}
+
+/// What a turn came to, in one line.
+fn told(next: Next<Rack>) -> String {
+    match next {
+        Next::Rest(_) => "rests".into(),
+        Next::Until(..) => "waits".into(),
+        Next::Remove(_) => "is gone".into(),
+        Next::Become(change) => {
+            let Change { record, start, begin, cancel, .. } = *change;
+            let state = match &record.state {
+                RackState::Maintenance { stage } => format!("Maintenance/{}", stage.as_str()),
+                RackState::Error { cause } => format!("Error/{}", cause.during.as_str()),
+                _ => record.word().into(),
+            };
+            let mut said = state;
+            said.extend(start.iter().map(|run| format!(" start {}", run.id)));
+            said.extend(begin.iter().map(|id| format!(" begin {id}")));
+            said.extend(cancel.iter().map(|(id, _)| format!(" cancel {id}")));
+            if record.topology_changed {
+                said.push_str(" changed");
+            }
+            said.extend(record.maintenance_requested.iter().map(|id| format!(" pending {id}")));
+            said.extend(record.active.iter().map(|id| format!(" active {id}")));
+            said
+        }
+    }
+}
+
+#[test]
+fn discovering() {
+    let short = || devices().into_iter().skip(1).collect::<Vec<_>>();
+    let unready = || {
+        let mut all = devices();
+        all[1].ready = false;
+        all
+    };
+    let held = || {
+        let mut all = devices();
+        all[0].active_run = Some(id("op-9"));
+        all
+    };
+    let late = BEGUN + Duration::from_secs(24 * 3_600);
+    let changed = Rack { topology_changed: true, ..rack(RackState::Discovering) };
+    let mut deleted = rack(RackState::Discovering);
+    deleted.head.deleted = true;
+    let here = || rack(RackState::Discovering);
+    let table = [
+        (rack(RackState::Created), Vec::new(), now(), "Discovering"),
+        (here(), short(), now(), "waits"),
+        (here(), unready(), now(), "waits"),
+        (here(), held(), now(), "waits"),
+        (here(), held(), late, "waits"),
+        (here(), short(), late, "Error/Discovery"),
+        (here(), unready(), late, "Error/Discovery"),
+        (here(), devices(), now(), "Maintenance/FirmwareUpgrade start op-fresh active op-fresh"),
+        (changed, devices(), now(), "Discovering"),
+        (deleted, devices(), now(), "Deleting"),
+    ];
+    for (rack, devices, at, expected) in table {
+        let seen = seen(devices, Vec::new());
+        assert_eq!(told(rack.next(&seen, at)), expected, "{:?} {:?}", rack.state, seen.devices);
+    }
+}
+
+/// The three flags in the documented order, from both states in which they count.
+#[test]
+fn what_begins_first() {
+    use RunPhase::Pending;
+    let flags = |state: RackState, topology: bool, reprovision: bool, maintenance: bool| {
+        let mut rack = rack(state);
+        rack.topology_changed = topology;
+        rack.reprovision_requested = reprovision.then(|| id("op-r"));
+        rack.maintenance_requested.extend(maintenance.then(|| id("op-m")));
+        rack
+    };
+    let begins = "Maintenance/FirmwareUpgrade begin op-m active op-m";
+    let reprovisions = "Maintenance/FirmwareUpgrade begin op-r active op-r";
+    let failed = || error(During::PowerSequence);
+    let lacking = || error(During::Discovery);
+    let table = [
+        (RackState::Ready, [false, false, false], "rests"),
+        (RackState::Ready, [false, false, true], begins),
+        (RackState::Ready, [false, true, false], reprovisions),
+        (RackState::Ready, [false, true, true], "Ready cancel op-m"),
+        (RackState::Ready, [true, false, false], "Discovering"),
+        (RackState::Ready, [true, false, true], "Discovering cancel op-m"),
+        (RackState::Ready, [true, true, false], "Discovering"),
+        (RackState::Ready, [true, true, true], "Discovering cancel op-m"),
+        (failed(), [false, false, false], "rests"),
+        (failed(), [false, false, true], begins),
+        (failed(), [false, true, false], reprovisions),
+        (failed(), [true, false, false], "rests"),
+        (failed(), [true, false, true], &format!("{begins} ").replace("active", "changed active")),
+        (lacking(), [false, false, false], "rests"),
+        (lacking(), [false, false, true], begins),
+        (lacking(), [true, false, false], "Discovering"),
+    ];
+    for (state, [topology, reprovision, maintenance], expected) in table {
+        let rack = flags(state, topology, reprovision, maintenance);
+        let operations = vec![operation("op-r", Pending, None), operation("op-m", Pending, None)];
+        let seen = seen(devices(), operations);
+        let flags = [topology, reprovision, maintenance];
+        assert_eq!(told(rack.next(&seen, now())), expected.trim(), "{:?} {flags:?}", rack.state);
+        let mut deleted = rack.clone();
+        deleted.head.deleted = true;
+        assert!(told(deleted.next(&seen, now())).starts_with("Deleting"), "{flags:?}");
+    }
+}
+
+#[test]
+fn what_was_withdrawn_does_not_begin_and_a_reprovision_waits_for_its_devices() {
+    let mut pending = rack(RackState::Ready);
+    pending.maintenance_requested = vec![id("op-m")];
+    let over = operation("op-m", RunPhase::Canceled, None);
+    assert_eq!(told(pending.next(&seen(devices(), vec![over]), now())), "Ready");
+    let mut asked = rack(RackState::Ready);
+    asked.reprovision_requested = Some(id("op-r"));
+    let over = operation("op-r", RunPhase::Canceled, None);
+    assert_eq!(told(asked.next(&seen(devices(), vec![over]), now())), "Ready");
+    let mut held = devices();
+    held[2].active_run = Some(id("op-9"));
+    let waiting = operation("op-r", RunPhase::Pending, None);
+    assert_eq!(told(asked.next(&seen(held, vec![waiting]), now())), "waits");
+}
+
+#[test]
+fn a_maintenance_is_followed_to_its_end() {
+    use RunPhase::{Canceled, Failed, Pending, Running, Succeeded};
+    let at = |phase, leg| Some(operation("op-1", phase, leg));
+    let firmware = Some(Leg::Firmware(TargetKind::Machine));
+    let power = Some(Leg::PowerOff(TargetKind::Machine));
+    let check = Some(Leg::Validate);
+    let fw = || stage(Stage::FirmwareUpgrade);
+    let table = [
+        (fw(), at(Pending, None), "rests"),
+        (fw(), at(Running, firmware), "rests"),
+        (fw(), at(Running, Some(Leg::FabricOff)), "Maintenance/ConfigureNmxCluster active op-1"),
+        (fw(), at(Running, power), "Maintenance/PowerSequence active op-1"),
+        (fw(), at(Running, check), "Maintenance/Completed active op-1"),
+        (fw(), at(Succeeded, check), "Maintenance/Completed active op-1"),
+        (fw(), at(Failed, None), "Error/FirmwareUpgrade"),
+        (fw(), at(Failed, power), "Error/PowerSequence"),
+        (fw(), at(Canceled, power), "Error/PowerSequence"),
+        (fw(), None, "Error/Validation"),
+        (stage(Stage::PowerSequence), at(Running, power), "rests"),
+        (stage(Stage::PowerSequence), at(Failed, power), "Error/PowerSequence"),
+        (stage(Stage::Completed), at(Running, check), "Validating active op-1"),
+        (stage(Stage::Completed), at(Succeeded, check), "Validating active op-1"),
+        (stage(Stage::Completed), at(Failed, check), "Error/PowerSequence"),
+        (RackState::Validating, at(Running, check), "rests"),
+        (RackState::Validating, at(Succeeded, check), "Ready"),
+        (RackState::Validating, at(Failed, check), "Error/PowerSequence"),
+        (RackState::Ready, at(Running, power), "Maintenance/FirmwareUpgrade active op-1"),
+        (error(During::Validation), at(Running, power), "Maintenance/FirmwareUpgrade active op-1"),
+        (RackState::Deleting, at(Running, power), "rests"),
+        (RackState::Deleting, at(Failed, power), "is gone"),
+        (RackState::Deleting, None, "is gone"),
+    ];
+    for (state, operation, expected) in table {
+        let mut rack = rack(state);
+        rack.active = vec![id("op-1")];
+        let said = format!("{:?} {operation:?}", rack.state);
+        let seen = seen(Vec::new(), operation.into_iter().collect());
+        assert_eq!(told(rack.next(&seen, now())), expected, "{said}");
+    }
+}
+
+#[test]
+fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
+    use RunPhase::{Canceled, Failed, Running};
+    let power = Some(Leg::PowerOn(TargetKind::Machine));
+    let mut rack = rack(stage(Stage::PowerSequence));
+    rack.active = vec![id("op-1"), id("op-2")];
+    let both = |first, second| seen(Vec::new(), vec![first, second]);
+    let going = operation("op-2", Running, power);
+    let failed = operation("op-1", Failed, power);
+    assert_eq!(told(rack.next(&both(failed.clone(), going.clone()), now())), "rests");
+    let over = operation("op-2", RunPhase::Succeeded, Some(Leg::Validate));
+    assert_eq!(told(rack.next(&both(failed, over), now())), "Error/PowerSequence");
+    let stopped = Operation { parts_at_work: true, ..operation("op-1", Canceled, power) };
+    let over = operation("op-2", RunPhase::Succeeded, Some(Leg::Validate));
+    assert_eq!(told(rack.next(&both(stopped, over), now())), "rests");
+    rack.active = vec![id("op-2")];
+    rack.maintenance_requested = vec![id("op-1")];
+    let pending = operation("op-1", RunPhase::Pending, None);
+    let expected = "Maintenance/PowerSequence begin op-1 active op-2 active op-1";
+    assert_eq!(told(rack.next(&both(pending, going), now())), expected);
+}
+
+/// The legs of a plan: names, and how many devices each has.
+fn legs(planned: &Planned) -> Vec<(String, usize)> {
+    let count = |effect: &Effect| match effect {
+        Effect::Parts { group } => group.parts.len(),
+        other => panic!("{other:?}"),
+    };
+    planned.steps.iter().map(|step| (step.name.clone(), count(&step.effect))).collect()
+}
+
+fn planned(wanted: Wanted) -> Planned {
+    let given = (Resolution::Use(Box::new(firmware())), &Limits::default());
+    plan(&rack(RackState::Ready), &devices(), wanted, Trigger::OnDemand, given).expect("a plan")
+}
+
+#[test]
+fn power_goes_up_from_the_shelves_and_down_from_the_machines() {
+    let only = |sequence| Wanted {
+        scope: Scope::default(),
+        activities: vec![Asked::PowerSequence(sequence)],
+    };
+    let names = |sequence| {
+        let legs = legs(&planned(only(sequence)));
+        legs.into_iter().map(|(name, _)| name).collect::<Vec<_>>().join(" ")
+    };
+    let on = "power-on-shelves power-on-switches power-on-machines";
+    let off = "power-off-machines power-off-switches power-off-shelves";
+    assert_eq!(names(PowerSequence::On), format!("{on} validate"));
+    assert_eq!(names(PowerSequence::Off), format!("{off} validate"));
+    assert_eq!(names(PowerSequence::Reset), format!("{off} {on} validate"));
+    // What nothing feeds cannot be asked how it is.
+    let legs = legs(&planned(only(PowerSequence::Off)));
+    assert_eq!(legs.last(), Some(&("validate".to_string(), 1)));
+}
+
+#[test]
+fn a_scope_takes_no_more_than_it_names() {
+    let scope = Scope { machines: vec![MachineId::trusted("m-1")], ..Scope::default() };
+    let plan = planned(Wanted { scope, activities: Vec::new() });
+    let expected = [("firmware-machines", 1), ("power-on-machines", 1), ("validate", 1)];
+    assert_eq!(legs(&plan), expected.map(|(name, count)| (name.to_string(), count)));
+    assert!(
+        plan.notes.iter().any(|note| note.contains("sw-2 is not in scope")),
+        "{:?}",
+        plan.notes
+    );
+    assert_eq!(plan.claims().len(), 1);
+    let all = planned(Wanted::default());
+    assert_eq!(all.claims().len(), 4);
+    let manager = all.steps.iter().find(|step| step.name == "fabric-manager").expect("a leg");
+    let Effect::Parts { group } = &manager.effect else { panic!("{manager:?}") };
+    assert_eq!(group.parts[0].target.as_str(), "sw-2", "the lowest place, not the lowest name");
+}
+
+#[test]
+fn machines_in_service_are_taken_down_by_force_only() {
+    let serving = |mut all: Vec<Device>| {
+        let machine = MachineId::trusted("m-1");
+        all[0].dark = Some(Dark { machine, against: Some(Against::InService) });
+        all
+    };
+    let shelves =
+        Scope { power_shelves: vec![model::id::PowerShelfId::trusted("ps-1")], ..Scope::default() };
+    let switches = Scope { switches: vec![SwitchId::trusted("sw-1")], ..Scope::default() };
+    let off = || vec![Asked::PowerSequence(PowerSequence::Off)];
+    let on = || vec![Asked::PowerSequence(PowerSequence::On)];
+    let flash = || vec![Asked::FirmwareUpgrade(None)];
+    let table = [
+        (Scope::default(), off(), true),
+        (Scope::default(), on(), false),
+        (Scope::default(), flash(), true),
+        // It stands outside the scope, but this is what feeds it.
+        (shelves.clone(), off(), true),
+        (shelves.clone(), flash(), false),
+        (switches, off(), false),
+    ];
+    for (scope, activities, refused) in table {
+        let wanted = Wanted { scope, activities };
+        let given = (Resolution::Use(Box::new(firmware())), &Limits::default());
+        let rack = rack(RackState::Ready);
+        let devices = serving(devices());
+        let planned = plan(&rack, &devices, wanted.clone(), Trigger::OnDemand, given).unwrap();
+        let against = gates(&rack, &planned, None);
+        assert_eq!(
+            against.iter().any(|one| one.reason == "MACHINES_IN_SERVICE"),
+            refused,
+            "{wanted:?}"
+        );
+        assert!(gates(&rack, &planned, Some("a fire")).is_empty(), "{wanted:?}");
+        assert_eq!(gates(&rack, &planned, Some(" ")).len(), 1, "a reason is wanted");
+        assert_eq!(wanted_of(&planned.params()), wanted, "it reads back as it was");
+    }
+}
+
+#[test]
+fn a_maintenance_is_asked_for_in_ready_or_error() {
+    let pending = Rack { maintenance_requested: vec![id("op-1")], ..rack(RackState::Ready) };
+    let asked = Rack { reprovision_requested: Some(id("op-1")), ..rack(RackState::Ready) };
+    let changed = Rack { topology_changed: true, ..rack(RackState::Ready) };
+    let table = [
+        (rack(RackState::Ready), Ok(()), Ok(())),
+        (rack(error(During::Validation)), Ok(()), Ok(())),
+        (rack(RackState::Created), Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
+        (rack(RackState::Discovering), Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
+        (rack(stage(Stage::PowerSequence)), Err("RACK_NOT_READY"), Ok(())),
+        (rack(RackState::Validating), Err("RACK_NOT_READY"), Ok(())),
+        (rack(RackState::Deleting), Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
+        (pending, Err("MAINTENANCE_PENDING"), Ok(())),
+        (asked, Err("MAINTENANCE_PENDING"), Err("MAINTENANCE_PENDING")),
+        (changed, Err("RACK_NOT_READY"), Err("RACK_NOT_READY")),
+    ];
+    for (rack, full, partial) in table {
+        let ask = |full| admit(&rack, full, Trigger::OnDemand).map_err(|refusal| refusal.reason);
+        assert_eq!((ask(true), ask(false)), (full, partial), "{:?}", rack.state);
+    }
+}
+
+#[test]
+fn an_ingestion_leaves_machines_in_service_and_their_fabric_alone() {
+    let mut all = devices();
+    let machine = MachineId::trusted("m-1");
+    all[0].dark = Some(Dark { machine, against: Some(Against::InService) });
+    let Next::Become(change) = rack(RackState::Discovering).next(&seen(all, Vec::new()), now())
+    else {
+        panic!("it begins")
+    };
+    let run = &change.start[0];
+    assert_eq!(run.claims.len(), 3);
+    assert!(run.steps.iter().all(|step| !step.name.starts_with("fabric")));
+    assert!(run.steps.iter().all(|step| !step.name.ends_with("machines")));
+    assert!(run.params["notes"].contains("m-1"), "{:?}", run.params);
+}

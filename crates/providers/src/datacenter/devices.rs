@@ -1,0 +1,288 @@
+//! What devices are asked in the course of their lifecycle: what they are, whether our login may change something there, and whether
+//! they are as they should be. Nothing of it does harm twice, so it needs no note: who does not know whether it was done does
+//! it again.
+
+use super::Datacenter;
+use super::controller::{Controller, Identity};
+use super::firmware::Wish;
+use super::orders::{done, word};
+use super::power::Power;
+use crate::fabric::Goal;
+use crate::governor::Priority;
+use crate::port::{Journal, Target};
+use crate::redfish::{Components, Standing, Telemetry};
+use model::effect::{Answer, DeviceWork, FabricTo, Facts, MAX_FACT, Order, Outcome, PowerTo, Verb};
+use model::fault::{Code, Fault};
+use std::collections::BTreeMap;
+
+/// How many components of one device are written down.
+const MAX_COMPONENTS: usize = 200;
+/// Reading all of a device is many questions, so it may take this many times as long as one.
+const READ_TIMES: u32 = 4;
+
+impl Datacenter {
+    pub(super) async fn device(
+        &self,
+        target: &Target,
+        order: &Order,
+        work: &DeviceWork,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        match work {
+            DeviceWork::Firmware { component, version, url, sha256 } => {
+                let wish = Wish { component, version, url, sha256 };
+                self.flash(target, order, wish, journal).await
+            }
+            DeviceWork::Fabric { to } => self.fabric(target, order, goal_of(*to), journal).await,
+            DeviceWork::Read => match idle(order.verb) {
+                Some(answer) => Ok(answer),
+                None => self.read_facts(target, journal).await,
+            },
+            DeviceWork::Configure => match (order.verb, idle(order.verb)) {
+                (Verb::Observe, _) => self.configured(target, false, journal).await,
+                (_, Some(answer)) => Ok(answer),
+                (_, None) => self.configured(target, true, journal).await,
+            },
+            DeviceWork::Check { firmware, power } => match idle(order.verb) {
+                Some(answer) => Ok(answer),
+                None => self.check_device(target, order.verb, firmware, *power, journal).await,
+            },
+        }
+    }
+
+    /// Everything that is read of a device, in one turn at its controller.
+    async fn survey_device(&self, target: &Target) -> Result<Sight, Fault> {
+        let look = async |bmc: &Controller| {
+            let power = bmc.power().await?;
+            Ok(Sight {
+                power,
+                identity: bmc.identity().await?,
+                components: bmc.components().await?,
+            })
+        };
+        let limit = self.settings.call * READ_TIMES;
+        self.bmcs.call(target, Priority::Operator, limit, look).await
+    }
+
+    async fn read_facts(&self, target: &Target, journal: &Journal) -> Result<Answer, Fault> {
+        let sight = self.survey_device(target).await?;
+        for skipped in &sight.components.skipped {
+            journal.line(format!("read: not read: {skipped}")).await;
+        }
+        let facts = facts_of(&sight);
+        for (component, version) in &facts.firmware {
+            journal.line(format!("read: firmware {component} {version}")).await;
+        }
+        let named =
+            |text: &str| if text.is_empty() { "unknown".to_owned() } else { text.to_owned() };
+        let said = format!(
+            "manufacturer {}, model {}, serial {}, {} components, power is {}",
+            named(&facts.manufacturer),
+            named(&facts.model),
+            named(&facts.serial),
+            facts.firmware.len(),
+            word(sight.power)
+        );
+        Ok(Answer::Done(Outcome { said, facts: Some(facts), ..Outcome::default() }))
+    }
+
+    /// That our login may change something, and that the device watches itself.
+    async fn configured(
+        &self,
+        target: &Target,
+        change: bool,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let look = async |bmc: &Controller| {
+            let standing = bmc.services()?.standing().await?;
+            if let Standing::Looks(role) = &standing {
+                let said = format!(
+                    "the login works and may only look: its role is {role}; give a credential that may change power and firmware"
+                );
+                return Err(Fault::new(Code::CredentialMissing, said));
+            }
+            let telemetry = bmc.services()?.telemetry(change).await?;
+            Ok((standing, telemetry, bmc.readings().await?))
+        };
+        let limit = self.settings.call * READ_TIMES;
+        let (standing, telemetry, readings) =
+            self.bmcs.call(target, Priority::Operator, limit, look).await?;
+        let login = match standing {
+            Standing::Administers(role) => format!("the login administers as {role}"),
+            Standing::Looks(_) | Standing::Untold => {
+                "the login works; the device does not tell what it may do".into()
+            }
+        };
+        let service = match telemetry {
+            Telemetry::Absent => "it has no telemetry service",
+            Telemetry::Off => return Ok(Answer::Differs("its telemetry service is off".into())),
+            Telemetry::On => "its telemetry service is on",
+            Telemetry::SwitchedOn => "its telemetry service was off and is on now",
+        };
+        let watched = match readings {
+            0 => "it shows no sensors, so only its power is watched".to_owned(),
+            some => format!("{some} sensors, fans and supplies are watched"),
+        };
+        let said = format!("{login}; {watched}; {service}");
+        journal.line(format!("configure: {said}")).await;
+        Ok(Answer::Done(done(said)))
+    }
+
+    async fn check_device(
+        &self,
+        target: &Target,
+        verb: Verb,
+        firmware: &BTreeMap<String, String>,
+        power: Option<PowerTo>,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let sight = self.survey_device(target).await?;
+        let wrong = wrongs(&sight, firmware, power);
+        for one in &wrong {
+            journal.line(format!("check: {one}")).await;
+        }
+        let facts = Some(facts_of(&sight));
+        match (wrong.as_slice(), verb) {
+            ([], _) => {
+                let said = format!(
+                    "reachable, {} components as expected, power is {}",
+                    firmware.len(),
+                    word(sight.power)
+                );
+                Ok(Answer::Done(Outcome { said, facts, ..Outcome::default() }))
+            }
+            (some, Verb::Observe) => Ok(Answer::Differs(some.join("; "))),
+            (some, Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Stop) => {
+                Err(Fault::new(Code::ReadBackDiffers, some.join("; ")))
+            }
+        }
+    }
+}
+
+/// What was read of a device.
+struct Sight {
+    power: Power,
+    identity: Identity,
+    components: Components,
+}
+
+/// What is answered without asking anybody, to whoever does not want it done.
+const fn idle(verb: Verb) -> Option<Answer> {
+    match verb {
+        Verb::Perform | Verb::Follow | Verb::Observe => None,
+        Verb::Inquire => Some(Answer::NeverStarted),
+        Verb::Stop => Some(Answer::Stopped),
+    }
+}
+
+const fn goal_of(to: FabricTo) -> Goal {
+    match to {
+        FabricTo::Off => Goal::Off,
+        FabricTo::Manager => Goal::Manager,
+        FabricTo::Configured => Goal::Configured,
+    }
+}
+
+fn facts_of(sight: &Sight) -> Facts {
+    let text = |text: &Option<String>| kept(text.as_deref().unwrap_or_default());
+    let Identity { vendor, model, serial } = &sight.identity;
+    let components = sight.components.list.iter().take(MAX_COMPONENTS);
+    Facts {
+        manufacturer: text(vendor),
+        model: text(model),
+        serial: text(serial),
+        firmware: components.map(|one| (kept(&one.id), kept(&one.version))).collect(),
+        power: power_to(sight.power),
+        replaced: None,
+    }
+}
+
+fn kept(text: &str) -> String {
+    text.chars().take(MAX_FACT).collect()
+}
+
+pub(super) const fn power_to(power: Power) -> Option<PowerTo> {
+    match power {
+        Power::On => Some(PowerTo::On),
+        Power::Off => Some(PowerTo::Off),
+        Power::Changing => None,
+    }
+}
+
+/// Everything that is not as expected.
+fn wrongs(
+    sight: &Sight,
+    firmware: &BTreeMap<String, String>,
+    power: Option<PowerTo>,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if let Some(wanted) = power
+        && power_to(sight.power) != Some(wanted)
+    {
+        let wanted = wanted.as_str().to_ascii_lowercase();
+        wrong.push(format!("power is {}, and should be {wanted}", word(sight.power)));
+    }
+    for (component, wanted) in firmware {
+        match sight.components.find(component) {
+            Ok(found) if found.version == *wanted => {}
+            Ok(found) => {
+                wrong.push(format!(
+                    "{component} is at {}, and should be at {wanted}",
+                    found.version
+                ));
+            }
+            Err(fault) => wrong.push(fault.said),
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redfish::Firmware;
+
+    fn sight(power: Power, versions: &[(&str, &str)]) -> Sight {
+        let list = versions.iter().map(|(id, version)| Firmware {
+            id: (*id).into(),
+            version: (*version).into(),
+            ..Firmware::default()
+        });
+        let components = Components { list: list.collect(), ..Components::default() };
+        Sight { power, identity: Identity::default(), components }
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_said() {
+        let seen = sight(Power::Off, &[("BMC", "1"), ("FPGA", "7")]);
+        let wanted = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(one, two)| ((*one).to_owned(), (*two).to_owned())).collect()
+        };
+        for (firmware, power, expected) in [
+            (vec![], None, vec![]),
+            (vec![("BMC", "1"), ("FPGA", "7")], Some(PowerTo::Off), vec![]),
+            (
+                vec![("BMC", "2"), ("CPLD", "1")],
+                Some(PowerTo::On),
+                vec![
+                    "power is off, and should be on",
+                    "BMC is at 1, and should be at 2",
+                    "the device has no firmware component \"CPLD\"; it has BMC, FPGA",
+                ],
+            ),
+        ] {
+            assert_eq!(wrongs(&seen, &wanted(&firmware), power), expected);
+        }
+        let between = wrongs(&sight(Power::Changing, &[]), &BTreeMap::new(), Some(PowerTo::On));
+        assert_eq!(between, ["power is changing, and should be on"]);
+    }
+
+    #[test]
+    fn what_a_device_says_is_kept_in_measure() {
+        let long = "x".repeat(MAX_FACT + 10);
+        let facts = facts_of(&sight(Power::On, &[("BMC", &long)]));
+        assert_eq!(facts.firmware["BMC"].len(), MAX_FACT);
+        assert_eq!(facts.power, Some(PowerTo::On));
+        assert_eq!(facts.serial, "");
+    }
+}

@@ -1,0 +1,252 @@
+//! The scale-up fabric on one switch: looked at, told one thing, and looked at again, until it is as wanted.
+//!
+//! What is told does no harm twice, and what holds already is not told, so whoever comes after a crash simply goes on. The switch
+//! says in its own words what it is waiting for, and those are in the log and in the fault when it takes too long.
+
+use super::Datacenter;
+use super::course::{MAX_UNWATCHED, WATCH_EVERY};
+use super::exec::barred;
+use super::orders::{Memo, Remembered, done, now, two_effects};
+use crate::fabric::{FabricManager, Goal, Nvos, Seen, Step, Tell, next};
+use crate::keeper::Note;
+use crate::port::{Journal, Target};
+use model::effect::{Answer, Order, Outcome, Verb};
+use model::fault::{Code, Fault, Happened};
+use model::time::{Timestamp, spoken};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// How patient one is with a switch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    /// Between two looks.
+    pub look_every: Duration,
+    /// After this long without effect a switch is told again.
+    pub again: Duration,
+    /// How long a switch may take to show what is wanted.
+    pub within: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            look_every: Duration::from_secs(5),
+            again: Duration::from_secs(60),
+            within: Duration::from_secs(900),
+        }
+    }
+}
+
+impl Datacenter {
+    pub(super) async fn fabric(
+        &self,
+        target: &Target,
+        order: &Order,
+        goal: Goal,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let work = Work { at: self, target, order, goal, journal };
+        let noted = match order.verb {
+            Verb::Perform => {
+                let before = self.begin(&order.key, Memo::Fabric { told: None }).await?;
+                Some(before.unwrap_or(Remembered::Memo(Memo::Fabric { told: None })))
+            }
+            Verb::Follow | Verb::Inquire => self.recall(&order.key).await?,
+            Verb::Observe => return work.observe().await,
+            // What it was told before stays: half a fabric is none, and the next one finds it as it is.
+            Verb::Stop => {
+                self.keeper.begin(&order.key, &Note::Barred).await?;
+                return Ok(Answer::Stopped);
+            }
+        };
+        match (order.verb, noted) {
+            (Verb::Perform, Some(Remembered::Barred)) => Err(barred(&order.key)),
+            (_, None | Some(Remembered::Barred)) => Ok(Answer::NeverStarted),
+            (Verb::Inquire, Some(Remembered::Memo(Memo::Fabric { told }))) => {
+                work.inquire(told).await
+            }
+            (_, Some(Remembered::Memo(Memo::Fabric { told }))) => work.lead(told).await,
+            (_, Some(Remembered::Memo(_))) => Err(two_effects()),
+        }
+    }
+}
+
+/// One order about a switch's part of the fabric.
+struct Work<'a> {
+    at: &'a Datacenter,
+    target: &'a Target,
+    order: &'a Order,
+    goal: Goal,
+    journal: &'a Journal,
+}
+
+/// A connection to the switch, while there is one.
+type Line = Option<Box<dyn FabricManager>>;
+
+impl Work<'_> {
+    async fn observe(&self) -> Result<Answer, Fault> {
+        let seen = self.sight(&mut None).await?;
+        Ok(match next(self.goal, &seen) {
+            Step::Done => Answer::Done(reached(self.goal, &seen, true)),
+            Step::Tell(_) | Step::Look => Answer::Differs(seen.said),
+        })
+    }
+
+    /// A fabric that was to go off, and is on, may have been off in between and have been switched on by a person: who has not
+    /// watched must not switch it off again.
+    async fn inquire(&self, told: Option<Timestamp>) -> Result<Answer, Fault> {
+        let Some(told) = told else { return Ok(Answer::UnderWay) };
+        let away = now().since(told);
+        if away <= MAX_UNWATCHED {
+            return Ok(Answer::UnderWay);
+        }
+        let seen = self.sight(&mut None).await?;
+        Ok(match next(self.goal, &seen) {
+            Step::Done => Answer::Done(reached(self.goal, &seen, false)),
+            Step::Tell(_) | Step::Look => Answer::Unknown(format!(
+                "the switch was told to switch the fabric off, nobody looked for {}, and it is on: it may have been off in between",
+                spoken(away)
+            )),
+        })
+    }
+
+    async fn lead(&self, mut noted: Option<Timestamp>) -> Result<Answer, Fault> {
+        let patience = self.at.settings.fabric;
+        let began = Instant::now();
+        let mut line = None;
+        let mut told: Vec<(Tell, Instant)> = Vec::new();
+        let mut last = String::new();
+        loop {
+            let seen = match self.sight(&mut line).await {
+                Ok(seen) => seen,
+                // Applying a change may cost the switch its connections for a moment.
+                Err(fault) if !told.is_empty() && may_pass(&fault, began, patience) => {
+                    tokio::time::sleep(patience.look_every).await;
+                    continue;
+                }
+                Err(fault) => return Err(fault),
+            };
+            if seen.said != last {
+                self.journal.line(format!("fabric: {}", seen.said)).await;
+                last.clone_from(&seen.said);
+            }
+            match next(self.goal, &seen) {
+                Step::Done => {
+                    let left_alone = told.is_empty() && noted.is_none();
+                    return Ok(Answer::Done(reached(self.goal, &seen, left_alone)));
+                }
+                Step::Tell(what) if is_due(&told, what, patience.again) => {
+                    noted = self.note(noted, what == Tell::Disable).await?;
+                    told.push((what, Instant::now()));
+                    self.tell(&line, what).await?;
+                }
+                Step::Tell(_) | Step::Look => {
+                    let stale = noted.is_some_and(|at| now().since(at) >= WATCH_EVERY);
+                    noted = self.note(noted, stale).await?;
+                }
+            }
+            if began.elapsed() > patience.within {
+                let waited = spoken(patience.within);
+                let said = format!("{} within {waited}: {}", missed(self.goal), seen.said);
+                return Err(Fault::new(Code::FabricFailed, said));
+            }
+            tokio::time::sleep(patience.look_every).await;
+        }
+    }
+
+    /// Writes down, where it matters, that somebody tells the switch to go off now, or looks now.
+    async fn note(
+        &self,
+        before: Option<Timestamp>,
+        matters: bool,
+    ) -> Result<Option<Timestamp>, Fault> {
+        if !matters {
+            return Ok(before);
+        }
+        let after = Some(now());
+        let (before, next) = (Memo::Fabric { told: before }, Memo::Fabric { told: after });
+        self.at.amend(&self.order.key, before, next).await?;
+        Ok(after)
+    }
+
+    async fn tell(&self, line: &Line, what: Tell) -> Result<(), Fault> {
+        self.journal.line(format!("fabric: {}", what.as_str())).await;
+        match line {
+            Some(switch) => heard(switch.tell(what).await),
+            None => Ok(()),
+        }
+    }
+
+    /// What the switch shows, over the connection that there is or a new one.
+    async fn sight(&self, line: &mut Line) -> Result<Seen, Fault> {
+        let switch = match line.take() {
+            Some(switch) => switch,
+            None => Box::new(Nvos::new(self.at.hosts.connect(self.target).await?)),
+        };
+        let seen = switch.look().await?;
+        *line = Some(switch);
+        Ok(seen)
+    }
+}
+
+fn is_due(told: &[(Tell, Instant)], what: Tell, again: Duration) -> bool {
+    let last = told.iter().rev().find(|(before, _)| *before == what);
+    last.is_none_or(|(_, at)| at.elapsed() >= again)
+}
+
+/// What may have been done is looked at next. What was refused was not done.
+fn heard(told: Result<(), Fault>) -> Result<(), Fault> {
+    match told {
+        Err(fault) if fault.code.happened() == Happened::Maybe => Ok(()),
+        other => other,
+    }
+}
+
+fn may_pass(fault: &Fault, began: Instant, patience: Patience) -> bool {
+    fault.code.unseen() && began.elapsed() <= patience.within
+}
+
+const fn missed(goal: Goal) -> &'static str {
+    match goal {
+        Goal::Off => "the switch did not switch the fabric off",
+        Goal::Manager => "the fabric manager did not come up",
+        Goal::Configured => "the switch did not report the fabric as configured",
+    }
+}
+
+fn reached(goal: Goal, seen: &Seen, left_alone: bool) -> Outcome {
+    let how = if left_alone { ", as it was already" } else { "" };
+    let said = match goal {
+        Goal::Off => "the fabric is off",
+        Goal::Manager => "the fabric manager runs here",
+        Goal::Configured => "the switch reports the fabric as configured",
+    };
+    done(format!("{said}{how}: {}", seen.said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_switch_is_told_again_only_after_a_while() {
+        let again = Duration::from_secs(60);
+        let told = vec![(Tell::Enable, Instant::now()), (Tell::Start, Instant::now())];
+        assert!(is_due(&[], Tell::Enable, again) && is_due(&told, Tell::Open, again));
+        assert!(!is_due(&told, Tell::Enable, again));
+        tokio::time::advance(again).await;
+        assert!(is_due(&told, Tell::Enable, again));
+    }
+
+    #[test]
+    fn what_was_refused_ends_it_and_what_is_in_doubt_is_looked_at() {
+        for (code, ends) in [
+            (Code::AnswerLost, false),
+            (Code::StepTimeout, false),
+            (Code::FabricFailed, true),
+            (Code::NotSupported, true),
+        ] {
+            assert_eq!(heard(Err(Fault::new(code, "why"))).is_err(), ends, "{code:?}");
+        }
+    }
+}

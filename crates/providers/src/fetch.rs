@@ -1,0 +1,202 @@
+//! Fetching a file from a server, and knowing that it is the right one.
+//!
+//! A file is written into a temporary one without a name, which is gone with us, and its checksum is compared before anybody gets
+//! to see it. Servers are believed by the authorities of this computer. Who fetches the same file while
+//! somebody has it shares it.
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::LOCATION;
+use hyper::{Request, Response, StatusCode, Uri};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use model::fault::{Code, Fault};
+use rustls::{ClientConfig, RootCertStore};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::fs::File;
+use tokio::io::AsyncWriteExt;
+use tokio::time::timeout;
+
+/// The largest file that is fetched.
+const MAX_BYTES: u64 = 4 << 30;
+const MAX_REDIRECTS: usize = 5;
+/// How long a server may take to be connected to.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How long a server may be silent.
+const SILENCE: Duration = Duration::from_secs(30);
+/// How many checksums are remembered whose files may be in use.
+const MAX_SHARED: usize = 256;
+
+/// A file that was fetched, and is what it should be.
+#[derive(Debug)]
+pub struct Fetched {
+    /// To be read at places that the reader names: others may read it too.
+    pub file: Arc<std::fs::File>,
+    pub size: u64,
+    pub sha256: String,
+}
+
+type Turn = tokio::sync::Mutex<Weak<Fetched>>;
+
+/// Fetches files, each once while it is used.
+#[derive(Default)]
+pub struct Fetcher {
+    shared: Mutex<BTreeMap<String, Arc<Turn>>>,
+}
+
+impl Fetcher {
+    /// The file with this checksum, from this place.
+    pub async fn fetch(&self, url: &str, sha256: &str) -> Result<Arc<Fetched>, Fault> {
+        let turn = self.turn(sha256);
+        let mut known = turn.lock().await;
+        if let Some(fetched) = known.upgrade() {
+            return Ok(fetched);
+        }
+        let fetched = Arc::new(fetch(url, sha256).await?);
+        *known = Arc::downgrade(&fetched);
+        Ok(fetched)
+    }
+
+    fn turn(&self, sha256: &str) -> Arc<Turn> {
+        let mut shared = self.shared();
+        if shared.len() >= MAX_SHARED {
+            // Nobody waits for those, and nobody has their files.
+            shared.retain(|_, turn| {
+                Arc::strong_count(turn) > 1
+                    || turn.try_lock().is_ok_and(|known| known.strong_count() > 0)
+            });
+        }
+        Arc::clone(shared.entry(sha256.to_ascii_lowercase()).or_default())
+    }
+
+    fn shared(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Turn>>> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn fetch(url: &str, sha256: &str) -> Result<Fetched, Fault> {
+    let answer = open(url).await?;
+    let (file, size, found) = receive(url, answer.into_body()).await?;
+    if !found.eq_ignore_ascii_case(sha256) {
+        let said = format!("{url} has the SHA-256 {found} and not {sha256}; nothing was installed");
+        return Err(Fault::new(Code::ChecksumWrong, said));
+    }
+    Ok(Fetched { file: Arc::new(file), size, sha256: found })
+}
+
+/// The answer with the file, wherever the server leads.
+async fn open(url: &str) -> Result<Response<Incoming>, Fault> {
+    let client = Client::builder(TokioExecutor::new()).build(connector()?);
+    let mut place: Uri = url.parse().map_err(|error| unfetched(url, error))?;
+    for _ in 0..=MAX_REDIRECTS {
+        let request = Request::get(place.clone()).body(Empty::<Bytes>::new());
+        let request = request.map_err(|error| unfetched(url, error))?;
+        let answer = timeout(SILENCE, client.request(request)).await;
+        let answer = answer.map_err(|_| unfetched(url, "its server does not answer"))?;
+        let answer = answer.map_err(|error| unfetched(url, caused(&error)))?;
+        match (answer.status(), answer.headers().get(LOCATION)) {
+            (StatusCode::OK, _) => return Ok(answer),
+            (status, Some(next)) if status.is_redirection() => {
+                place = led(&place, next.to_str().unwrap_or_default())
+                    .ok_or_else(|| unfetched(url, "its server leads nowhere"))?;
+            }
+            (status, _) => return Err(unfetched(url, format!("its server answered {status}"))),
+        }
+    }
+    Err(unfetched(url, "its server leads in a circle"))
+}
+
+/// Where a redirect leads. Once encrypted, it stays so.
+fn led(from: &Uri, to: &str) -> Option<Uri> {
+    let next: Uri = to.parse().ok()?;
+    let whole = match next.authority() {
+        Some(_) => next,
+        None => {
+            let mut parts = from.clone().into_parts();
+            parts.path_and_query = next.into_parts().path_and_query;
+            Uri::from_parts(parts).ok()?
+        }
+    };
+    let kept = whole.scheme_str() == Some("https") || from.scheme_str() == Some("http");
+    kept.then_some(whole)
+}
+
+/// Everything that is sent, in a file without a name, with its size and its checksum.
+async fn receive(url: &str, mut body: Incoming) -> Result<(std::fs::File, u64, String), Fault> {
+    let kept = |error: std::io::Error| unfetched(url, format!("no room for it: {error}"));
+    let opened = tokio::task::spawn_blocking(tempfile::tempfile).await;
+    let opened = opened.map_err(|error| unfetched(url, error))?.map_err(kept)?;
+    let mut file = File::from_std(opened);
+    let (mut size, mut digest) = (0_u64, Sha256::new());
+    loop {
+        let next = timeout(SILENCE, body.frame()).await;
+        let next = next.map_err(|_| unfetched(url, "its server fell silent"))?;
+        let Some(frame) = next.transpose().map_err(|error| unfetched(url, caused(&error)))? else {
+            break;
+        };
+        let Ok(data) = frame.into_data() else { continue };
+        size += data.len() as u64;
+        if size > MAX_BYTES {
+            return Err(unfetched(url, format!("it is larger than {MAX_BYTES} bytes")));
+        }
+        digest.update(&data);
+        file.write_all(&data).await.map_err(kept)?;
+    }
+    file.flush().await.map_err(kept)?;
+    let found = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok((file.into_std().await, size, found))
+}
+
+fn connector() -> Result<HttpsConnector<HttpConnector>, Fault> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let tls = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| Fault::new(Code::FirmwareUnfetched, format!("TLS: {error}")))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut http = HttpConnector::new();
+    http.enforce_http(false);
+    http.set_connect_timeout(Some(CONNECT_WITHIN));
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
+    Ok(https.enable_http1().wrap_connector(http))
+}
+
+fn unfetched(url: &str, why: impl Display) -> Fault {
+    Fault::new(Code::FirmwareUnfetched, format!("{url} could not be fetched: {why}"))
+}
+
+/// An error with what caused it, which often is the only part that says something.
+fn caused(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", caused(cause)),
+        None => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirect_leads_on_and_never_out_of_encryption() {
+        for (from, to, expected) in [
+            ("http://a/x", "/y?z", Some("http://a/y?z")),
+            ("https://a/x", "/y", Some("https://a/y")),
+            ("http://a/x", "https://b/y", Some("https://b/y")),
+            ("https://a/x", "http://b/y", None),
+            ("http://a/x", "http://b/y", Some("http://b/y")),
+            ("http://a/x", "\\ no", None),
+        ] {
+            let led = led(&from.parse().unwrap(), to).map(|uri| uri.to_string());
+            assert_eq!(led.as_deref(), expected, "{from} → {to}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Which firmware a device has, component by component.
+//!
+//! Components are what the update service lists. People call one by its id, by its name, or by the id of its software; `BIOS` and
+//! `BMC` are also found where a device shows them only at its System and its manager. A name that stands for
+//! several things with different versions stands for none.
+
+use super::client::Skipped;
+use super::decode::{Doc, Part};
+use super::inventory::name;
+use super::quirks::Quirks;
+use super::system::System;
+use model::fault::{Code, Fault};
+
+/// The most managers of one device that are asked for their version.
+const MAX_MANAGERS: usize = 8;
+/// How many components are named to whoever asked for another one.
+const MAX_NAMED: usize = 40;
+pub const BIOS: &str = "BIOS";
+pub const BMC: &str = "BMC";
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Firmware {
+    pub id: String,
+    pub name: Option<String>,
+    pub version: String,
+    pub updateable: Option<bool>,
+    /// What the software calls itself, the same on every device of a kind.
+    pub software_id: Option<String>,
+    /// The resource that an update of it names as its target.
+    pub path: String,
+}
+
+/// What a device has, as far as it could be read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Components {
+    pub list: Vec<Firmware>,
+    /// What could not be read, each with its reason.
+    pub skipped: Vec<String>,
+}
+
+impl System {
+    /// The version of the first manager that says one, with its path: a device has one BMC, and perhaps helpers of it.
+    pub(super) async fn manager(
+        &self,
+        part: Part<'_>,
+        skipped: &mut Skipped,
+    ) -> Result<Option<(String, String)>, Fault> {
+        let links = part.get("Links");
+        for path in links.list("ManagedBy").filter_map(Part::as_link).take(MAX_MANAGERS) {
+            let manager = self.link.glance(&path, skipped).await?;
+            if let Some(version) = manager.and_then(|doc| doc.root().text("FirmwareVersion")) {
+                return Ok(Some((version, path)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The versions of everything that the BMC can update.
+    pub async fn firmware(&self) -> Result<Vec<Firmware>, Fault> {
+        self.firmware_or_less(&mut Skipped::new()).await
+    }
+
+    pub(super) async fn firmware_or_less(
+        &self,
+        skipped: &mut Skipped,
+    ) -> Result<Vec<Firmware>, Fault> {
+        let list = self.updates.list("FirmwareInventory", skipped).await?;
+        Ok(list.iter().filter_map(|doc| firmware(doc, &self.quirks)).collect())
+    }
+
+    /// Every component by which an update may be asked for: what is installed, with `BIOS` and `BMC` where the list has none.
+    pub async fn components(&self) -> Result<Components, Fault> {
+        let mut skipped = Skipped::new();
+        let mut all = installed(self.firmware_or_less(&mut skipped).await?, &self.quirks);
+        let doc = self.read().await?;
+        let own = [(BIOS, "BiosVersion"), (BMC, "FirmwareVersion")];
+        for (id, field) in own {
+            let version = doc.root().text(field);
+            all.extend(version.filter(|_| !is_there(&all, id)).map(|version| Firmware {
+                id: id.into(),
+                version,
+                path: doc.path.clone(),
+                ..Firmware::default()
+            }));
+        }
+        if !is_there(&all, BMC)
+            && let Some((version, path)) = self.manager(doc.root(), &mut skipped).await?
+        {
+            all.push(Firmware { id: BMC.into(), version, path, ..Firmware::default() });
+        }
+        Ok(Components { list: all, skipped })
+    }
+}
+
+fn is_there(all: &[Firmware], component: &str) -> bool {
+    all.iter().any(|one| called(one, component))
+}
+
+/// Without what was there before, or could be there.
+fn installed(all: Vec<Firmware>, quirks: &Quirks) -> Vec<Firmware> {
+    all.into_iter().filter(|one| quirks.is_installed(&one.id)).collect()
+}
+
+fn called(one: &Firmware, component: &str) -> bool {
+    let same = |text: &str| text.eq_ignore_ascii_case(component);
+    same(&one.id)
+        || one.name.as_deref().is_some_and(same)
+        || one.software_id.as_deref().is_some_and(same)
+}
+
+impl Components {
+    /// The component that is called so.
+    pub fn find(&self, wanted: &str) -> Result<&Firmware, Fault> {
+        let by_id = self.list.iter().find(|one| one.id.eq_ignore_ascii_case(wanted));
+        if let Some(one) = by_id {
+            return Ok(one);
+        }
+        let fitting: Vec<&Firmware> = self.list.iter().filter(|one| called(one, wanted)).collect();
+        match fitting.as_slice() {
+            [one, others @ ..] if others.iter().all(|one_more| one_more.version == one.version) => {
+                Ok(one)
+            }
+            [] => Err(self.without(wanted)),
+            [_, ..] => {
+                let said = format!(
+                    "{wanted:?} is the name of several components with different versions; \
+                     name one by its id: {}",
+                    ids(fitting.into_iter())
+                );
+                Err(Fault::new(Code::NotSupported, said))
+            }
+        }
+    }
+
+    /// What is not there now may only not have been read.
+    fn without(&self, wanted: &str) -> Fault {
+        let (code, why) = match (self.skipped.first(), self.list.is_empty()) {
+            (Some(skipped), _) => (Code::EffectFailed, format!("not all could be read: {skipped}")),
+            (None, true) => (Code::NotSupported, "it shows no firmware at all".into()),
+            (None, false) => (Code::NotSupported, format!("it has {}", ids(self.list.iter()))),
+        };
+        Fault::new(code, format!("the device has no firmware component {wanted:?}; {why}"))
+    }
+}
+
+fn ids<'a>(some: impl Iterator<Item = &'a Firmware>) -> String {
+    some.take(MAX_NAMED).map(|one| one.id.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+fn firmware(doc: &Doc, quirks: &Quirks) -> Option<Firmware> {
+    let part = doc.root();
+    let own = part.as_link().unwrap_or_else(|| doc.path.clone());
+    let related = part.list("RelatedItem").find_map(Part::as_link);
+    Some(Firmware {
+        id: name(doc),
+        name: part.text("Name"),
+        version: part.text("Version")?,
+        updateable: part.flag("Updateable"),
+        software_id: part.text("SoftwareId"),
+        path: related.filter(|_| quirks.target_is_related()).unwrap_or(own),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn one(id: &str, name: &str, software: &str, version: &str) -> Firmware {
+        Firmware {
+            id: id.into(),
+            name: Some(name.into()),
+            version: version.into(),
+            software_id: Some(software.into()),
+            ..Firmware::default()
+        }
+    }
+
+    #[test]
+    fn what_shows_no_version_is_not_installed() {
+        let doc = |value| Doc { path: "/redfish/v1/F/BMC".into(), etag: None, value };
+        let usual = Quirks::default();
+        assert_eq!(firmware(&doc(json!({"Version": null})), &usual), None);
+        let on = json!({"Version": "7", "RelatedItem": [{"@odata.id": "/redfish/v1/Managers/1"}]});
+        for (maker, path) in
+            [("Acme", "/redfish/v1/F/BMC"), ("Supermicro", "/redfish/v1/Managers/1")]
+        {
+            let quirks = Quirks::of(&[maker.to_owned()], "");
+            let read = firmware(&doc(on.clone()), &quirks).unwrap();
+            assert_eq!((read.id.as_str(), read.path.as_str()), ("BMC", path));
+        }
+    }
+
+    #[test]
+    fn a_component_is_found_by_what_people_call_it() {
+        let list = vec![
+            one("MGX_FW_BMC_0", "Software Inventory", "0x001B", "88.2"),
+            one("MGX_FW_CPU_0", "Software Inventory", "0x0010", "88.3"),
+            one("Current-159", "BIOS", "159", "1.8"),
+            one("Installed-159", "BIOS", "159", "1.8"),
+        ];
+        let all = Components { list, ..Components::default() };
+        for (wanted, id) in [
+            ("MGX_FW_BMC_0", "MGX_FW_BMC_0"),
+            ("mgx_fw_cpu_0", "MGX_FW_CPU_0"),
+            ("0x0010", "MGX_FW_CPU_0"),
+            ("BIOS", "Current-159"),
+        ] {
+            assert_eq!(all.find(wanted).unwrap().id, id, "{wanted}");
+        }
+        let fault = all.find("Software Inventory").unwrap_err();
+        assert!(fault.said.contains("MGX_FW_BMC_0, MGX_FW_CPU_0"), "{fault}");
+        let fault = all.find("CPLD").unwrap_err();
+        assert!(fault.said.contains("no firmware component \"CPLD\"; it has MGX"), "{fault}");
+        let none = Components::default().find("BMC").unwrap_err();
+        assert!(none.said.contains("no firmware at all"), "{none}");
+        let skipped = vec!["F/2 is not there".into()];
+        let fault = Components { skipped, ..all }.find("CPLD").unwrap_err();
+        assert_eq!(fault.code, Code::EffectFailed, "it may be there: {fault}");
+    }
+
+    #[test]
+    fn what_was_there_before_is_not_there() {
+        let quirks = Quirks::of(&["Dell Inc.".to_owned()], "PowerEdge");
+        let all = vec![
+            one("Previous-159", "BIOS", "159", "1.2"),
+            one("Installed-159", "BIOS", "159", "1.8"),
+        ];
+        let list = installed(all, &quirks);
+        let all = Components { list, ..Components::default() };
+        assert_eq!(all.find("BIOS").unwrap().version, "1.8");
+    }
+}

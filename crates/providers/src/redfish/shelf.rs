@@ -1,0 +1,404 @@
+//! A power shelf: power for a rack, and no computer.
+//!
+//! Its service may have no System. What it has is an equipment of the kind PowerShelf, or a chassis that is one. Power is shown and
+//! switched in one of three places: at the chassis, at the outlets, or at each power supply. The first of them
+//! that can be switched on and off is the way; where none can, power is only looked at. Like for Systems, a shelf that is
+//! meant is the only one, or recognised by its serial number.
+
+use super::Bmc;
+use super::client::{MAX_MEMBERS, Skipped};
+use super::decode::{Doc, Part};
+use super::power::{ACTION as SYSTEM_RESET, Power, Reset, resets_of};
+use super::quirks::Quirks;
+use super::system::System;
+use model::fault::{Code, Fault, Happened};
+use serde_json::json;
+
+/// How many shelves of one service are looked at.
+const MAX_SHELVES: usize = 64;
+const CHASSIS_RESET: &str = "#Chassis.Reset";
+const SUPPLY_RESET: &str = "#PowerSupply.Reset";
+const OUTLET_CONTROL: &str = "#Outlet.PowerControl";
+const CANNOT: [Reset; 0] = [];
+
+/// Where its power is shown and switched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Way {
+    /// At one resource, with the name of its action.
+    Whole {
+        path: String,
+        action: &'static str,
+    },
+    /// At each member of a list.
+    Outlets {
+        list: String,
+    },
+    Supplies {
+        list: String,
+    },
+}
+
+/// One power shelf behind a controller.
+pub struct Shelf {
+    /// The resource that it is: read like any other that has a path.
+    place: System,
+    way: Way,
+}
+
+impl Bmc {
+    /// The one power shelf that is meant.
+    pub async fn shelf(&self, serial: Option<&str>) -> Result<Shelf, Fault> {
+        let found = self.shelves().await?;
+        let fits = |doc: &&Doc| {
+            let shown = doc.root().text("SerialNumber");
+            match (serial, shown) {
+                (Some(wanted), Some(shown)) => shown.eq_ignore_ascii_case(wanted.trim()),
+                (Some(_), None) | (None, _) => true,
+            }
+        };
+        let fitting: Vec<&Doc> = found.iter().filter(fits).collect();
+        let why = match (fitting.as_slice(), serial) {
+            ([one], _) => {
+                let place = self.place(one);
+                let way = way_of(&place, one).await?;
+                return Ok(Shelf { place, way });
+            }
+            ([], Some(serial)) if !found.is_empty() => format!("None is {serial:?}"),
+            ([], _) => "Nothing there is a power shelf".into(),
+            ([_, _, ..], _) => "Nothing known of the shelf tells which".into(),
+        };
+        let list: Vec<String> = found.iter().map(shown).collect();
+        let there = match list.as_slice() {
+            [] => "no power shelf".to_owned(),
+            some => some.join(", "),
+        };
+        let said = format!("{} has {there}. {why}", self.endpoint());
+        Err(Fault::new(Code::SystemAmbiguous, said))
+    }
+
+    /// Everything that is a shelf: equipment of that kind, else a chassis of that kind, else the only chassis there is.
+    async fn shelves(&self) -> Result<Vec<Doc>, Fault> {
+        let mut skipped = Skipped::new();
+        if let Some(path) = self.root.root().link("PowerEquipment")
+            && let Some(equipment) = self.link.glance(&path, &mut skipped).await?
+            && let Some(list) = equipment.root().link("PowerShelves")
+        {
+            let shelves = self.link.members(&list, MAX_SHELVES, &mut skipped).await?;
+            if !shelves.is_empty() {
+                return self.unless(skipped, shelves);
+            }
+        }
+        let Some(list) = self.root.root().link("Chassis") else { return Ok(Vec::new()) };
+        let list = self.link.get(&list).await?;
+        let mut chassis = self.link.members(&list.path, MAX_SHELVES, &mut skipped).await?;
+        if chassis.len() > 1 {
+            chassis.retain(is_shelf);
+        }
+        self.unless(skipped, chassis)
+    }
+
+    /// A neighbour that cannot be read could be the one that is meant.
+    fn unless(&self, skipped: Skipped, shelves: Vec<Doc>) -> Result<Vec<Doc>, Fault> {
+        match skipped.first() {
+            None => Ok(shelves),
+            Some(why) => {
+                let said = format!("{} has parts that cannot be read: {why}", self.endpoint());
+                Err(Fault::new(Code::SystemAmbiguous, said))
+            }
+        }
+    }
+
+    fn place(&self, doc: &Doc) -> System {
+        let makers: Vec<String> =
+            doc.root().text("Manufacturer").into_iter().chain(self.about().vendor).collect();
+        System {
+            link: self.link.clone(),
+            path: doc.path.clone(),
+            quirks: Quirks::of(&makers, &doc.root().text("Model").unwrap_or_default()),
+            timeouts: self.timeouts,
+            boards: Vec::new(),
+            expands: false,
+            updates: self.updates(),
+            services: self.services(),
+            all_chassis: None,
+        }
+    }
+}
+
+fn is_shelf(doc: &Doc) -> bool {
+    let part = doc.root();
+    let kind = part.text("ChassisType").unwrap_or_default();
+    kind == "Shelf" || doc.name().to_lowercase().contains("powershelf")
+}
+
+fn shown(doc: &Doc) -> String {
+    match doc.root().text("SerialNumber") {
+        Some(serial) => format!("{} (serial {serial})", doc.name()),
+        None => doc.name().to_owned(),
+    }
+}
+
+/// The first way by which power goes on and off; else the first by which it is shown.
+async fn way_of(place: &System, doc: &Doc) -> Result<Way, Fault> {
+    let mut ways = Vec::new();
+    let mut skipped = Skipped::new();
+    let mut bodies = vec![doc.clone()];
+    for path in doc.root().get("Links").list("Chassis").filter_map(Part::as_link).take(1) {
+        bodies.extend(place.link.glance(&path, &mut skipped).await?);
+    }
+    for body in &bodies {
+        if body.root().text("PowerState").is_some() {
+            let path = body.path.clone();
+            let action = whole_action(body);
+            ways.push((Way::Whole { path, action }, switches(place, body, action).await?));
+        }
+    }
+    if let Some(list) = doc.root().link("Outlets") {
+        let outlets = place.link.members(&list, MAX_MEMBERS, &mut skipped).await?;
+        let can =
+            |doc: &Doc| doc.root().get("Actions").get(OUTLET_CONTROL).link("target").is_some();
+        let can = !outlets.is_empty() && outlets.iter().all(can);
+        ways.push((Way::Outlets { list }, can));
+    }
+    for body in &bodies {
+        if let Some(list) = supplies_of(place, body, &mut skipped).await? {
+            let supplies = place.link.members(&list, MAX_MEMBERS, &mut skipped).await?;
+            let can = match supplies.first() {
+                Some(first) => switches(place, first, SUPPLY_RESET).await?,
+                None => false,
+            };
+            if !supplies.is_empty() {
+                ways.push((Way::Supplies { list }, can));
+            }
+        }
+    }
+    let best = ways.iter().position(|(_, can)| *can).unwrap_or(0);
+    let none = || place.lacks("PowerState, outlets or power supplies");
+    ways.into_iter().nth(best).map(|(way, _)| way).ok_or_else(none)
+}
+
+fn whole_action(body: &Doc) -> &'static str {
+    let has = |name: &&str| body.root().get("Actions").get(name).link("target").is_some();
+    [CHASSIS_RESET, SYSTEM_RESET].into_iter().find(has).unwrap_or(CHASSIS_RESET)
+}
+
+async fn supplies_of(
+    place: &System,
+    body: &Doc,
+    skipped: &mut Skipped,
+) -> Result<Option<String>, Fault> {
+    let own = body.root().link("PowerSupplies");
+    match (own, body.root().link("PowerSubsystem")) {
+        (Some(list), _) => Ok(Some(list)),
+        (None, Some(subsystem)) => {
+            let subsystem = place.link.glance(&subsystem, skipped).await?;
+            Ok(subsystem.and_then(|subsystem| subsystem.root().link("PowerSupplies")))
+        }
+        (None, None) => Ok(None),
+    }
+}
+
+/// Whether a resource can be switched on and off.
+async fn switches(place: &System, doc: &Doc, action: &str) -> Result<bool, Fault> {
+    if doc.root().get("Actions").get(action).link("target").is_none() {
+        return Ok(false);
+    }
+    let known = resets_of(&place.link, doc, action).await?;
+    let on = known.contains(&Reset::On) || known.contains(&Reset::ForceOn);
+    Ok(on && known.contains(&Reset::ForceOff))
+}
+
+impl Shelf {
+    pub async fn power(&self) -> Result<Power, Fault> {
+        match &self.way {
+            Way::Whole { path, .. } => {
+                let doc = self.place.link.get(path).await?;
+                let lacks = || self.place.lacks("PowerState");
+                let word = doc.root().text("PowerState").ok_or_else(lacks)?;
+                let garbled = || self.place.garbled(&format!("its power is {word:?}"));
+                Power::parse(&word).ok_or_else(garbled)
+            }
+            Way::Outlets { list } | Way::Supplies { list } => {
+                let parts = self.parts(list).await?;
+                let seen: Vec<Power> = parts.iter().filter_map(power_of).collect();
+                together(&seen).ok_or_else(|| self.place.lacks("part that shows its power"))
+            }
+        }
+    }
+
+    /// The ways of switching that it offers.
+    pub async fn resets(&self) -> Result<Vec<Reset>, Fault> {
+        match &self.way {
+            Way::Whole { path, action } => {
+                let doc = self.place.link.get(path).await?;
+                self.resets_at(&doc, action).await
+            }
+            Way::Outlets { .. } => Ok(vec![Reset::On, Reset::ForceOff]),
+            Way::Supplies { list } => match self.parts(list).await?.first() {
+                Some(first) => self.resets_at(first, SUPPLY_RESET).await,
+                None => Ok(CANNOT.to_vec()),
+            },
+        }
+    }
+
+    async fn resets_at(&self, doc: &Doc, action: &str) -> Result<Vec<Reset>, Fault> {
+        match doc.root().get("Actions").get(action).link("target") {
+            Some(_) => resets_of(&self.place.link, doc, action).await,
+            None => Ok(CANNOT.to_vec()),
+        }
+    }
+
+    /// Asks for a change of power. It has been taken when this returns, and nothing more is known.
+    pub async fn reset(&self, kind: Reset) -> Result<(), Fault> {
+        match &self.way {
+            Way::Whole { path, action } => {
+                let doc = self.place.link.get(path).await?;
+                self.switch(&doc, action, kind).await
+            }
+            Way::Supplies { list } => self.switch_each(list, SUPPLY_RESET, kind).await,
+            Way::Outlets { list } => self.switch_each(list, OUTLET_CONTROL, kind).await,
+        }
+    }
+
+    /// One after the other. Once one was taken, something has happened.
+    async fn switch_each(&self, list: &str, action: &str, kind: Reset) -> Result<(), Fault> {
+        let wanted = match kind {
+            Reset::On | Reset::ForceOn => Some(Power::On),
+            Reset::ForceOff | Reset::GracefulShutdown => Some(Power::Off),
+            Reset::GracefulRestart
+            | Reset::ForceRestart
+            | Reset::PowerCycle
+            | Reset::PushPowerButton
+            | Reset::Nmi => None,
+        };
+        let mut taken = 0;
+        for part in self.parts(list).await? {
+            if wanted.is_some() && power_of(&part) == wanted {
+                continue;
+            }
+            match self.switch(&part, action, kind).await {
+                Ok(()) => taken += 1,
+                Err(fault) if taken > 0 && fault.code.happened() == Happened::No => {
+                    let said = format!("{taken} parts were switched, and then: {}", fault.said);
+                    return Err(Fault::new(Code::AnswerLost, said));
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(())
+    }
+
+    async fn switch(&self, doc: &Doc, action: &str, kind: Reset) -> Result<(), Fault> {
+        let target = doc.root().get("Actions").get(action).link("target");
+        let target = target.ok_or_else(|| self.place.lacks(action.trim_start_matches('#')))?;
+        let body = match action {
+            OUTLET_CONTROL => json!({ "PowerState": outlet_word(kind) }),
+            _ => json!({ "ResetType": kind.as_str() }),
+        };
+        self.place.link.post(&target, &body).await.map(|_| ())
+    }
+
+    /// The parts that are there. One that cannot be read must not be forgotten when power is told.
+    async fn parts(&self, list: &str) -> Result<Vec<Doc>, Fault> {
+        let mut skipped = Skipped::new();
+        let mut parts = self.place.link.members(list, MAX_MEMBERS, &mut skipped).await?;
+        if let Some(why) = skipped.first() {
+            let said = format!("not every part of the shelf can be read: {why}");
+            return Err(Fault::new(Code::EffectFailed, said));
+        }
+        parts.retain(|part| state(part).as_deref() != Some("Absent"));
+        Ok(parts)
+    }
+
+    /// The resource that it is, for everything that is asked of it like of a System.
+    pub const fn place(&self) -> &System {
+        &self.place
+    }
+}
+
+const fn outlet_word(kind: Reset) -> &'static str {
+    match kind {
+        Reset::On | Reset::ForceOn => "On",
+        Reset::ForceOff | Reset::GracefulShutdown | Reset::PushPowerButton | Reset::Nmi => "Off",
+        Reset::GracefulRestart | Reset::ForceRestart | Reset::PowerCycle => "PowerCycle",
+    }
+}
+
+fn state(doc: &Doc) -> Option<String> {
+    doc.root().get("Status").text("State")
+}
+
+/// What a part shows of its power. A supply that does not show it tells by its state whether it gives any.
+fn power_of(doc: &Doc) -> Option<Power> {
+    let shown = doc.root().text("PowerState");
+    match (shown.as_deref(), state(doc).as_deref()) {
+        (Some("true"), _) => Some(Power::On),
+        (Some("false"), _) => Some(Power::Off),
+        (Some(word), _) => Power::parse(word),
+        (None, Some("Enabled" | "InTest" | "Updating")) => Some(Power::On),
+        (None, Some("Disabled" | "StandbyOffline" | "UnavailableOffline")) => Some(Power::Off),
+        (None, Some("Starting")) => Some(Power::PoweringOn),
+        (None, _) => None,
+    }
+}
+
+/// What all parts show together. While some are on and some off, it is on its way, as far as anybody can tell.
+fn together(seen: &[Power]) -> Option<Power> {
+    let all = |power: Power| seen.iter().all(|one| *one == power);
+    match seen {
+        [] => None,
+        [..] if all(Power::On) => Some(Power::On),
+        [..] if all(Power::Off) => Some(Power::Off),
+        [..] if seen.contains(&Power::PoweringOff) => Some(Power::PoweringOff),
+        [..] => Some(Power::PoweringOn),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    fn doc(value: Value) -> Doc {
+        Doc { path: "/redfish/v1/Chassis/PowerShelf_0".into(), etag: None, value }
+    }
+
+    #[test]
+    fn a_part_shows_its_power_by_word_or_by_state() {
+        for (value, power) in [
+            (json!({"PowerState": "On"}), Some(Power::On)),
+            (json!({"PowerState": "Off", "Status": {"State": "Enabled"}}), Some(Power::Off)),
+            (json!({"PowerState": true}), Some(Power::On)),
+            (json!({"PowerState": false}), Some(Power::Off)),
+            (json!({"Status": {"State": "Enabled"}}), Some(Power::On)),
+            (json!({"Status": {"State": "StandbyOffline"}}), Some(Power::Off)),
+            (json!({"Status": {"State": "Starting"}}), Some(Power::PoweringOn)),
+            (json!({"Status": {"State": "StandbySpare"}}), None),
+            (json!({}), None),
+        ] {
+            assert_eq!(power_of(&doc(value.clone())), power, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_shelf_is_on_when_all_of_it_is() {
+        use Power::{Off, On, PoweringOff, PoweringOn};
+        for (seen, expected) in [
+            (vec![], None),
+            (vec![On, On], Some(On)),
+            (vec![Off], Some(Off)),
+            (vec![On, Off], Some(PoweringOn)),
+            (vec![PoweringOff, Off], Some(PoweringOff)),
+        ] {
+            assert_eq!(together(&seen), expected, "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_chassis_is_a_shelf_by_its_kind_or_its_name() {
+        let named = |path: &str, value| is_shelf(&Doc { path: path.into(), etag: None, value });
+        assert!(named("/redfish/v1/Chassis/PowerShelf_0", json!({"ChassisType": "Other"})));
+        assert!(named("/redfish/v1/Chassis/1", json!({"ChassisType": "Shelf"})));
+        assert!(!named("/redfish/v1/Chassis/BMC_eeprom", json!({"ChassisType": "Component"})));
+    }
+}

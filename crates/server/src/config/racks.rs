@@ -1,0 +1,87 @@
+//! `[racks]`: how long the legs of a rack's maintenance may take, and how many devices are at work at once.
+
+use model::plan::MAX_TIMEOUT_SECONDS;
+use model::rack::maintenance::Limits;
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Racks {
+    /// How long a rack waits until its devices are all there.
+    pub discovery_seconds: u32,
+    /// How long the firmware of all devices of one kind may take.
+    pub firmware_seconds: u32,
+    /// How long a step of the fabric may take, on all switches.
+    pub fabric_seconds: u32,
+    /// How long all devices of one kind may take to be switched on or off.
+    pub power_seconds: u32,
+    /// How long the last look at all devices may take.
+    pub check_seconds: u32,
+    /// How many devices of one rack's operation are at work at once.
+    pub at_once: u32,
+}
+
+impl Default for Racks {
+    fn default() -> Self {
+        let Limits {
+            discovery_seconds,
+            firmware_seconds,
+            fabric_seconds,
+            power_seconds,
+            check_seconds,
+            at_once,
+        } = Limits::default();
+        Self {
+            discovery_seconds,
+            firmware_seconds,
+            fabric_seconds,
+            power_seconds,
+            check_seconds,
+            at_once,
+        }
+    }
+}
+
+impl Racks {
+    pub fn check(&self) -> Result<(), String> {
+        let all = [
+            ("discovery_seconds", self.discovery_seconds),
+            ("firmware_seconds", self.firmware_seconds),
+            ("fabric_seconds", self.fabric_seconds),
+            ("power_seconds", self.power_seconds),
+            ("check_seconds", self.check_seconds),
+            ("at_once", self.at_once),
+        ];
+        let sound = 1..=MAX_TIMEOUT_SECONDS;
+        match all.into_iter().find(|(_, value)| !sound.contains(value)) {
+            None => Ok(()),
+            Some((field, value)) => {
+                Err(format!("racks.{field} is {value}; use 1 to {MAX_TIMEOUT_SECONDS}"))
+            }
+        }
+    }
+
+    pub fn limits(&self) -> Limits {
+        Limits {
+            discovery_seconds: self.discovery_seconds,
+            firmware_seconds: self.firmware_seconds,
+            fabric_seconds: self.fabric_seconds,
+            power_seconds: self.power_seconds,
+            check_seconds: self.check_seconds,
+            at_once: self.at_once,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_is_what_holds_and_nothing_is_zero() {
+        assert_eq!(Racks::default().limits(), Limits::default());
+        let none = Racks { at_once: 0, ..Racks::default() };
+        assert!(none.check().unwrap_err().contains("racks.at_once is 0"));
+        assert!(Racks::default().check().is_ok());
+    }
+}

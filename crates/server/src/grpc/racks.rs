@@ -1,0 +1,183 @@
+//! RackService: racks, and the maintenance of what stands in them.
+
+mod wire;
+
+use super::Doors;
+use super::convert::initiator;
+use super::page::{List, Page};
+use super::status::{failed, refused};
+use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
+use model::id::{RackId, RunId};
+use model::rack::maintenance::{Trigger, Wanted};
+use model::refusal::Refusal;
+use model::text;
+use proto::v1;
+use store::RecordFilter;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Racks have names of their own; operations begin otherwise.
+const RACK_PREFIX: &str = "rack-";
+
+/// What both ways to start an operation have in common.
+struct Ask {
+    request_id: String,
+    reference: String,
+    force: bool,
+    reason: String,
+    dry_run: bool,
+}
+
+impl Ask {
+    fn start(
+        self,
+        metadata: &MetadataMap,
+        rack_id: RackId,
+        wanted: Wanted,
+        trigger: Trigger,
+    ) -> Result<MaintenanceStart, Refusal> {
+        if !self.request_id.is_empty() {
+            text::request_id(&self.request_id)?;
+        }
+        if !self.force && !self.reason.is_empty() {
+            let instead = "set force too, or leave it out";
+            return Err(Refusal::invalid("reason", "is given without force", instead));
+        }
+        let force = match self.force {
+            true => Some(text::reason("reason", &self.reason)?),
+            false => None,
+        };
+        Ok(MaintenanceStart {
+            rack_id,
+            wanted,
+            trigger,
+            request_id: self.request_id,
+            by: initiator(metadata),
+            reference: self.reference,
+            force,
+            dry_run: self.dry_run,
+        })
+    }
+}
+
+impl Doors {
+    async fn maintain(
+        &self,
+        start: MaintenanceStart,
+    ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let started = self.engine.start_rack_maintenance(start).await.map_err(failed)?;
+        Ok(Response::new(wire::started(&started)))
+    }
+
+    async fn statuses(&self, id: &str) -> Result<Vec<MaintenanceStatus>, Status> {
+        if id.starts_with(RACK_PREFIX) {
+            let rack = RackId::parse_field(id, "id").map_err(refused)?;
+            return self.engine.maintenance_in(&rack).await.map_err(failed);
+        }
+        let run = RunId::parse_field(id, "id").map_err(refused)?;
+        Ok(vec![self.engine.maintenance_status(&run).await.map_err(failed)?])
+    }
+}
+
+#[tonic::async_trait]
+impl v1::rack_service_server::RackService for Doors {
+    async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
+        let by = initiator(request.metadata());
+        let described = wire::described(request.into_inner().rack).map_err(refused)?;
+        let made = self.engine.create_rack(described, by).await.map_err(failed)?;
+        Ok(Response::new(wire::rack(&made)))
+    }
+
+    async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
+        let id = RackId::parse(&request.get_ref().rack_id).map_err(refused)?;
+        let view = self.engine.rack(&id).await.map_err(failed)?;
+        Ok(Response::new(wire::view(&view)))
+    }
+
+    async fn list_racks(
+        &self,
+        request: Request<v1::ListRacksRequest>,
+    ) -> Answer<v1::ListRacksResponse> {
+        let asked = request.into_inner();
+        let states = wire::states(asked.states).map_err(refused)?;
+        let mut labels: Vec<_> = asked.labels.into_iter().collect();
+        labels.sort();
+        let selected = format!("{states:?} {:?} {labels:?}", asked.hardware_types);
+        let page = Page::new(List::Racks, &selected, asked.page_size, &asked.page_token)
+            .map_err(refused)?;
+        let records = RecordFilter { rack: None, states, labels };
+        let filter = RackFilter { records, hardware_types: asked.hardware_types };
+        let size = usize::try_from(page.size).unwrap_or(usize::MAX);
+        let found = self.engine.racks(filter, page.from.clone(), size).await.map_err(failed)?;
+        Ok(Response::new(v1::ListRacksResponse {
+            racks: found.records.iter().map(wire::rack).collect(),
+            next_page_token: found.next.map(|last| page.token(&last)).unwrap_or_default(),
+        }))
+    }
+
+    async fn update_rack(&self, request: Request<v1::UpdateRackRequest>) -> Answer<v1::Rack> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let version = (asked.expected_version != 0).then_some(asked.expected_version);
+        let described = wire::described(asked.rack).map_err(refused)?;
+        let done = self.engine.update_rack(described, version, by).await.map_err(failed)?;
+        Ok(Response::new(wire::rack(&done)))
+    }
+
+    async fn delete_rack(&self, request: Request<v1::DeleteRackRequest>) -> Answer<v1::Rack> {
+        let by = initiator(request.metadata());
+        let asked = request.into_inner();
+        let id = RackId::parse(&asked.rack_id).map_err(refused)?;
+        let marked = self.engine.delete_rack(id, asked.force, asked.dry_run, by);
+        Ok(Response::new(wire::view(&marked.await.map_err(failed)?)))
+    }
+
+    async fn on_demand_rack_maintenance(
+        &self,
+        request: Request<v1::RackMaintenanceOnDemandRequest>,
+    ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let metadata = request.metadata().clone();
+        let asked = request.into_inner();
+        let rack = asked.rack_id.map(|rack| rack.id).unwrap_or_default();
+        let rack = RackId::parse(&rack).map_err(refused)?;
+        let wanted = wire::wanted(asked.scope.unwrap_or_default()).map_err(refused)?;
+        let ask = Ask {
+            request_id: asked.request_id,
+            reference: asked.reference,
+            force: asked.force,
+            reason: asked.reason,
+            dry_run: asked.dry_run,
+        };
+        let start = ask.start(&metadata, rack, wanted, Trigger::OnDemand);
+        self.maintain(start.map_err(refused)?).await
+    }
+
+    async fn reprovision_rack(
+        &self,
+        request: Request<v1::ReprovisionRackRequest>,
+    ) -> Answer<v1::RackMaintenanceOnDemandResponse> {
+        let metadata = request.metadata().clone();
+        let asked = request.into_inner();
+        let rack = RackId::parse(&asked.rack_id).map_err(refused)?;
+        let ask = Ask {
+            request_id: asked.request_id,
+            reference: asked.reference,
+            force: asked.force,
+            reason: asked.reason,
+            dry_run: asked.dry_run,
+        };
+        let start = ask.start(&metadata, rack, Wanted::default(), Trigger::Reprovision);
+        self.maintain(start.map_err(refused)?).await
+    }
+
+    async fn get_rack_maintenance_status(
+        &self,
+        request: Request<v1::GetRackMaintenanceStatusRequest>,
+    ) -> Answer<v1::GetRackMaintenanceStatusResponse> {
+        let found = self.statuses(&request.get_ref().id).await?;
+        let operations = found.iter().map(wire::status).collect();
+        Ok(Response::new(v1::GetRackMaintenanceStatusResponse { operations }))
+    }
+}
