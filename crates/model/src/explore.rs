@@ -5,7 +5,10 @@
 //! way out, and it is what the pages in `docs/states` are drawn from: they cannot say anything else than the code does.
 
 mod devices;
+mod host;
+mod rack;
 
+use crate::fault::{Code, Fault};
 use crate::id::{PlanId, RunId};
 use crate::lifecycle::{Lifecycle, Next};
 use crate::plan::{OnFailure, Params, RunType};
@@ -253,7 +256,7 @@ const RACK: &str = "op-rack";
 
 /// What is said, whichever run it is said of.
 fn nameless(said: &str) -> String {
-    said.replace(OWN, "op-…").replace(RACK, "op-…")
+    [OWN, RACK, "op-other"].iter().fold(said.to_string(), |said, id| said.replace(id, "op-…"))
 }
 
 /// A run without steps in a state.
@@ -276,7 +279,17 @@ fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
         engine: ENGINE_VERSION,
         created_at: Timestamp::default(),
     };
-    let fault = crate::fault::Fault::new(crate::fault::Code::EffectFailed, "what the device said");
+    let code = match workflow {
+        Workflow::FailedManualIntervention => Code::OutcomeUnknown,
+        Workflow::Pending
+        | Workflow::Running
+        | Workflow::Completed
+        | Workflow::FailedRetryable
+        | Workflow::Cancelled
+        | Workflow::Compensating
+        | Workflow::Reconciled => Code::EffectFailed,
+    };
+    let fault = Fault::new(code, "what the device said");
     let failure = Failure { fault, step: "its step".into(), attempts: 1 };
     let failure = workflow.failed().then_some(failure);
     Run { progress: Progress { workflow, failure, ..Progress::fresh(&[]) }, spec, version: 1 }

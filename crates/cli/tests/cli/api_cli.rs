@@ -242,7 +242,6 @@ async fn every_command_works_against_a_real_server() {
         hardware(&person);
         images(&person, dir.path());
         health(&person);
-=======
         firmware(&person, dir.path());
         crate::racks::typed(&person);
         exit_codes(&person);
