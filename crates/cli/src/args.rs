@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod device;
 mod firmware;
 mod group;
 mod hardware;
@@ -18,6 +19,7 @@ mod health;
 mod host;
 mod image;
 mod power;
+pub use device::*;
 pub use firmware::*;
 mod rack;
 pub use group::*;
@@ -186,6 +188,12 @@ pub enum ClientCommand {
     /// Netboot: how machines find Farrier when they boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
+    /// Switches: the scale-up fabric of a rack
+    #[command(subcommand)]
+    Switch(SwitchCommand),
+    /// Power shelves: what feeds a rack; switch them on and off
+    #[command(subcommand)]
+    PowerShelf(PowerShelfCommand),
     /// Racks: what stands in them, and the maintenance of all of it
     #[command(subcommand)]
     Rack(RackCommand),

@@ -21,6 +21,9 @@ use std::fmt;
 /// More records than this means that the kind tells apart what no decision depends on.
 const MAX_RECORDS: usize = 20_000;
 
+/// What happened where nothing did.
+const AT_ONCE: &str = "at once";
+
 /// Something that can happen to a record between two turns: in a few words, the record as it is then, and what the turn sees.
 pub struct Happening<R: Lifecycle> {
     pub what: &'static str,
@@ -145,7 +148,10 @@ impl<R: Explore> Walk<R> {
         match record.next(&seen, now) {
             Next::Until(at, why) => {
                 self.rest(index, &record, why.0)?;
-                let later = format!("{what}, and the time has come");
+                let later = match what {
+                    AT_ONCE => "the time has come".into(),
+                    what => format!("{what}, and the time has come"),
+                };
                 match record.next(&seen, at) {
                     Next::Rest(_) | Next::Until(..) => Ok(None),
                     moves @ (Next::Become(_) | Next::Remove(_)) => {
@@ -442,7 +448,7 @@ mod tests {
         }
 
         fn happens(&self) -> Vec<Happening<Self>> {
-            vec![Happening { what: "at once", record: self.clone(), seen: () }]
+            vec![Happening { what: AT_ONCE, record: self.clone(), seen: () }]
         }
 
         fn advice(&self) -> &'static str {
@@ -455,10 +461,10 @@ mod tests {
         let page = chart::<Lamp<0>>().unwrap().page();
         for line in [
             "    [*] --> Dark\n",
-            "    Dark --> Lit: at once, and the time has come\n",
+            "    Dark --> Lit: the time has come\n",
             "    Lit --> [*]: at once\n",
             "| Dark | it is day | wait |\n",
-            "| Dark | Lit | at once, and the time has come | night falls |\n",
+            "| Dark | Lit | the time has come | night falls |\n",
             "| Lit | (gone) | at once | burnt out |\n",
         ] {
             assert!(page.contains(line), "{line:?} is not in\n{page}");

@@ -27,6 +27,7 @@ mod racks;
 mod replicas;
 mod restart;
 mod scripted;
+mod shelves;
 mod stage;
 mod steps;
 mod watching;

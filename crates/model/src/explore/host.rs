@@ -1,6 +1,6 @@
 //! What can happen to the reprovisioning of a host's firmware.
 
-use super::{Explore, Happening, OWN, RACK, run_in};
+use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
 use crate::firmware::{Component, Firmware, Resolution};
 use crate::host::{Host, HostState, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen};
 use crate::id::{FirmwareId, MachineId, RunId};
@@ -74,7 +74,7 @@ impl Host {
 
     fn sights(&self) -> Vec<(&'static str, Seen)> {
         let now = self.as_it_stands();
-        let mut all = vec![("at once", now.clone())];
+        let mut all = vec![(AT_ONCE, now.clone())];
         if let Some(id) = &self.run {
             for (what, workflow) in [
                 ("its operation succeeds", Workflow::Completed),

@@ -1,6 +1,6 @@
 //! What can happen to a rack: to its operations, to its devices, and by requests.
 
-use super::{Explore, Happening, OWN, RACK};
+use super::{AT_ONCE, Explore, Happening, OWN, RACK};
 use crate::firmware::Resolution;
 use crate::health::Standing;
 use crate::id::RunId;
@@ -151,7 +151,7 @@ impl Explore for Rack {
 
     fn happens(&self) -> Vec<Happening<Self>> {
         let see = |what, seen| Happening { what, record: self.clone(), seen };
-        let mut all = vec![see("at once", self.as_it_stands())];
+        let mut all = vec![see(AT_ONCE, self.as_it_stands())];
         let there = [device(None)];
         if self.state == RackState::Discovering {
             let held = [device(Some(RACK))];
@@ -178,7 +178,9 @@ impl Explore for Rack {
                 all.push(see(what, self.sees(&there, at, RunPhase::Pending)));
             }
         }
-        if !self.maintenance_requested.is_empty() || self.reprovision_requested.is_some() {
+        let pending =
+            !self.maintenance_requested.is_empty() || self.reprovision_requested.is_some();
+        if pending && self.state != RackState::Discovering {
             let at = (RunPhase::Running, self.leg());
             all.push(see(
                 "what was requested is canceled",

@@ -114,14 +114,9 @@ pub struct Operation {
 impl Operation {
     /// `failed` is the part that its failure is about, where there is one.
     pub fn of(run: &Run, parts_at_work: bool, failed: Option<&Run>) -> Self {
-        let stopped = run.progress.steps.get(run.progress.at);
-        let begun = stopped.filter(|_| run.progress.started_at.is_some());
-        let leg =
-            begun.and_then(|step| run.plan_step(step)).and_then(|step| Leg::parse(&step.name));
-        let leg = match (leg, begun.is_none() && run.progress.started_at.is_some()) {
-            (None, true) => Some(Leg::Validate),
-            (leg, _) => leg,
-        };
+        let last = run.progress.steps.iter().rfind(|step| step.started_at.is_some());
+        let leg = last.and_then(|step| run.plan_step(step));
+        let leg = leg.and_then(|step| Leg::parse(&step.name));
         Self {
             id: run.spec.id.clone(),
             phase: run.phase(),
