@@ -265,8 +265,6 @@ async fn every_command_works_against_a_real_server() {
         devices(&person);
         firmware(&person, dir.path());
         crate::racks::typed(&person);
-}
-
         health(&person);
         exit_codes(&person);
         person.typed.into_inner()
