@@ -13,6 +13,7 @@ mod machines;
 mod opening;
 mod paging;
 mod plans;
+mod records;
 mod replicas;
 mod retention;
 mod runs;
