@@ -3,11 +3,14 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 10] = [
+const FILES: [&str; 13] = [
     "farrier/v1/admin.proto",
     "farrier/v1/credentials.proto",
     "farrier/v1/explain.proto",
+    "farrier/v1/firmware.proto",
     "farrier/v1/hardware.proto",
+    "farrier/v1/health.proto",
+    "farrier/v1/hosts.proto",
     "farrier/v1/images.proto",
     "farrier/v1/machines.proto",
     "farrier/v1/operations.proto",

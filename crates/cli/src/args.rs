@@ -11,12 +11,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod firmware;
 mod group;
 mod hardware;
+mod health;
+mod host;
 mod image;
 mod power;
+pub use firmware::*;
 pub use group::*;
 pub use hardware::*;
+pub use health::*;
+pub use host::*;
 pub use image::*;
 pub use power::*;
 
@@ -166,9 +172,15 @@ pub enum ClientCommand {
     Bmc(BmcCommand),
     /// Find machines by their BMCs, at the addresses that are given
     Discover(DiscoverArgs),
+    /// Health: what others report of machines, racks, switches and power shelves
+    #[command(subcommand)]
+    Health(HealthCommand),
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Firmware: what racks run, and what was applied where
+    #[command(subcommand)]
+    Firmware(FirmwareCommand),
     /// Netboot: how machines find Farrier when they boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),

@@ -8,10 +8,12 @@ use crate::exit::{Exit, Failure};
 use crate::time::brief;
 use proto::v1::{
     admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
-    explain_service_client::ExplainServiceClient, hardware_service_client::HardwareServiceClient,
-    image_service_client::ImageServiceClient, machine_service_client::MachineServiceClient,
-    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
+    hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
+    host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
+    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
+    plan_service_client::PlanServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -89,7 +91,10 @@ impl Client {
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
+        firmware: FirmwareServiceClient;
         hardware: HardwareServiceClient;
+        health: HealthServiceClient;
+        hosts: HostServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
     }

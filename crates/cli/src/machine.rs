@@ -7,6 +7,8 @@ use crate::args::{
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::hardware;
+use crate::health;
+use crate::host;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
 use crate::power;
@@ -38,6 +40,7 @@ pub async fn run(
         MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
         MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
         MachineCommand::Power(args) => power::run(client, screen, args).await,
+        MachineCommand::Reprovision(args) => host::reprovision(client, screen, args).await,
         MachineCommand::Rma(args) => power::rma(client, screen, args).await,
         MachineCommand::ExitRma(args) => power::exit_rma(client, screen, args).await,
     }
@@ -50,7 +53,12 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine, Failure
 
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit, Failure> {
     let machine = fetch(client, machine_id).await?;
-    screen.one(&machine, |machine| describe(machine, &Clock::system()))?;
+    let firmware = match screen.is_human() {
+        true => host::section(client, machine_id).await,
+        false => String::new(),
+    };
+    let words = |machine: &Machine| format!("{}{firmware}", describe(machine, &Clock::system()));
+    screen.one(&machine, words)?;
     Ok(Exit::Done)
 }
 
@@ -362,6 +370,9 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         }
         text.push('\n');
         text.push_str(&table.render(crate::table::Paint { colour: false }));
+    }
+    if let Some(health) = &status.health {
+        text.push_str(&health::section(health, clock));
     }
     text
 }

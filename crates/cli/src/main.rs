@@ -10,9 +10,12 @@ mod client;
 mod credential;
 mod discover;
 mod exit;
+mod firmware;
 mod follow;
 mod hardware;
+mod health;
 mod history;
+mod host;
 mod image;
 mod import;
 mod logs;
@@ -100,7 +103,9 @@ async fn ask(
         ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
         ClientCommand::Bmc(command) => bmc::run(client, screen, command).await,
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
+        ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
+        ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,

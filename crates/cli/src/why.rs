@@ -66,6 +66,7 @@ fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
         ("operation", why.run_id.clone()),
         ("machine", why.machine_id.clone()),
     ];
+    facts.extend(why.health.iter().map(|said| ("health", said.clone())));
     // Whoever asked about an object knows its name.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts

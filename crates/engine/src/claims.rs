@@ -3,8 +3,11 @@
 //! A machine, a switch and a power shelf each name the run that works on them or has claimed them. A run on a rack claims every device
 //! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
 
+use crate::hosts;
 use model::condition::{ConditionType, Evidence};
+use model::device::power_left;
 use model::effect::{Effect, Facts};
+use model::host::Host;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
 use model::machine::Machine;
@@ -161,13 +164,7 @@ pub(crate) fn busy(target: &TargetId, holder: &RunId) -> Refusal {
 }
 
 pub(crate) fn unknown(target: &TargetId) -> Refusal {
-    let list = match target.kind {
-        TargetKind::Machine => "farrier list",
-        TargetKind::Switch => "farrier switch list",
-        TargetKind::PowerShelf => "farrier power-shelf list",
-        TargetKind::Rack => "farrier rack list",
-    };
-    Refusal::not_found(target.kind.noun(), target, list)
+    Refusal::not_found(target.kind.noun(), target, target.kind.list())
 }
 
 /// Asks a run to stop, canceled or frozen, as an operator would. One that has ended already is left as it is.
@@ -228,6 +225,8 @@ async fn lock(tx: &mut Tx, target: &TargetId) -> Result<Held> {
 /// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that from then on.
 pub(crate) struct Locked {
     target: Held,
+    /// What is known of a machine's firmware, where that changes too.
+    host: Option<Box<Host>>,
     claims: Vec<(Held, Option<RunId>)>,
 }
 
@@ -247,6 +246,11 @@ impl Aftermath<'_> {
     /// Reads and locks what the commit will change, always in the same order.
     pub async fn load(&self, tx: &mut Tx) -> Result<Locked> {
         let spec = &self.run.spec;
+        // A host comes before its machine, as in its own turn.
+        let host = match (self.facts, spec.target.machine()) {
+            (Some(_), Some(id)) => tx.record_locked::<Host>(id.as_str()).await?.map(Box::new),
+            (Some(_), None) | (None, _) => None,
+        };
         let target = match self.matters() {
             true => lock(tx, &spec.target).await?,
             false => Held::Nothing,
@@ -262,16 +266,20 @@ impl Aftermath<'_> {
             let mut at_work = tx.active_runs_on(&targets).await?;
             let with_next = |(key, held): (String, Held)| (held, at_work.remove(&key));
             let claims = claims.into_iter().map(with_next).collect();
-            return Ok(Locked { target, claims });
+            return Ok(Locked { target, host, claims });
         }
-        Ok(Locked { target, claims: Vec::new() })
+        Ok(Locked { target, host, claims: Vec::new() })
     }
 
     /// Writes what it means, and wakes who waits for the run.
-    pub fn write(&self, tx: &mut Tx, locked: Locked) -> Result<()> {
+    pub async fn write(&self, tx: &mut Tx, locked: Locked) -> Result<()> {
         match locked.target {
             Held::Nothing => {}
             Held::Machine(mut machine) => {
+                if let Some(facts) = self.facts {
+                    let host = locked.host.map(|host| *host);
+                    hosts::learn(tx, &machine.id, host, facts, self.event).await?;
+                }
                 let before = machine.clone();
                 apply_to_machine(&mut machine, self.run, self.evidence, self.event.at);
                 if machine != before {
@@ -292,6 +300,9 @@ impl Aftermath<'_> {
         if let Some(facts) = self.facts {
             record.learn(facts);
         }
+        if let Some(power) = power_left(self.run) {
+            record.learn(&Facts { power: Some(power), ..Facts::default() });
+        }
         if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
             record.head_mut().active_run = None;
         }
@@ -306,7 +317,10 @@ impl Aftermath<'_> {
             Held::Nothing => Ok(()),
             Held::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
                 machine.active_run = next;
-                tx.update_machine(&mut machine, &event)
+                tx.update_machine(&mut machine, &event)?;
+                // It may wait for what will not come any more.
+                let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());
+                tx.wake(&ObjectId::trusted(host.key()), event.at)
             }
             Held::Machine(_) => Ok(()),
             Held::Switch(switch) => release_record(tx, *switch, id, next, &event),

@@ -42,7 +42,7 @@ impl Engine {
         Ok(machine)
     }
 
-    fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
+    pub(crate) fn with_provider(&self, mut spec: MachineSpec) -> Result<MachineSpec> {
         let names = self.providers().names();
         if spec.provider.is_empty()
             && let Some(default) = self.providers().default_name()

@@ -1,14 +1,15 @@
 //! What the turn of each kind sees beside its record.
 
 use crate::lifecycle::Sight;
-use model::host::Host;
+use crate::{Settings, hosts};
+use model::host::{self, Host};
 use model::id::RunId;
 use model::lifecycle::Around;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::switch::Switch;
 use model::time::Timestamp;
-use store::{Result, Tx};
+use store::{NewEvent, Result, Tx};
 
 async fn around(tx: &mut Tx, waits_for: Option<&RunId>, fresh: RunId) -> Result<Around> {
     let run = match waits_for {
@@ -20,13 +21,13 @@ async fn around(tx: &mut Tx, waits_for: Option<&RunId>, fresh: RunId) -> Result<
 
 impl Sight for PowerShelf {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.run.as_ref(), fresh).await
+        around(tx, self.waits_for(), fresh).await
     }
 }
 
 impl Sight for Switch {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.run.as_ref(), fresh).await
+        around(tx, self.waits_for(), fresh).await
     }
 }
 
@@ -37,7 +38,18 @@ impl Sight for Rack {
 }
 
 impl Sight for Host {
-    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.run.as_ref(), fresh).await
+    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<host::Seen> {
+        // Held until the turn ends, so that its gate is still open when a run begins.
+        let machine = tx.machine_locked(&self.machine()).await?;
+        hosts::look(tx, self, fresh, machine.as_ref()).await
+    }
+
+    fn under(seen: host::Seen, settings: &Settings) -> host::Seen {
+        let retry_interval = settings.host_firmware_upgrade_retry_interval;
+        host::Seen { retry_interval, ..seen }
+    }
+
+    async fn follow_up(&self, before: &Self, tx: &mut Tx, event: &NewEvent) -> Result<()> {
+        hosts::alert(tx, before, self, event).await
     }
 }

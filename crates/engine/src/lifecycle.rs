@@ -3,8 +3,9 @@
 //! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the record, its history, its event, the
 //! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
 
-use crate::Engine;
 use crate::claims::{halt_run, start_run};
+use crate::topology;
+use crate::{Engine, Settings};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
@@ -31,6 +32,21 @@ pub(crate) trait Sight: Lifecycle {
         fresh: RunId,
         now: Timestamp,
     ) -> impl Future<Output = Result<Self::Seen>> + Send;
+
+    /// The same under what is set for this server.
+    fn under(seen: Self::Seen, _settings: &Settings) -> Self::Seen {
+        seen
+    }
+
+    /// What else is written when it has become this.
+    fn follow_up(
+        &self,
+        _before: &Self,
+        _tx: &mut Tx,
+        _event: &NewEvent,
+    ) -> impl Future<Output = Result<()>> + Send {
+        async { Ok(()) }
+    }
 }
 
 impl Engine {
@@ -71,6 +87,7 @@ impl Engine {
             claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
             chance: self.chance(),
             now: self.now(),
+            settings: self.settings().clone(),
             kind: PhantomData,
         };
         self.store().write(advance).await
@@ -96,6 +113,7 @@ struct Advance<R> {
     claim: RecordClaim,
     chance: u64,
     now: Timestamp,
+    settings: Settings,
     kind: PhantomData<fn() -> R>,
 }
 
@@ -110,13 +128,17 @@ impl<R: Sight> Work for Advance<R> {
         };
         for turn in 0..MAX_MOVES {
             let fresh = RunId::new(self.now, self.chance.wrapping_add(turn << 32));
-            let seen = record.see(tx, fresh, self.now).await?;
+            let seen = R::under(record.see(tx, fresh, self.now).await?, &self.settings);
             match record.next(&seen, self.now) {
                 Next::Rest(_) => return tx.settle_record(&record, self.claim, None, self.now),
                 Next::Until(at, _) => {
                     return tx.settle_record(&record, self.claim, Some(at), self.now);
                 }
-                Next::Remove(note) => return tx.remove_record(&record, &self.event(&note)),
+                Next::Remove(note) => {
+                    let event = self.event(&note);
+                    tx.remove_record(&record, &event)?;
+                    return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
+                }
                 // Who lets go of it wakes it.
                 Next::Become(change) if takes_from_another(&record, &change.record) => {
                     return tx.settle_record(&record, self.claim, None, self.now);
@@ -142,6 +164,7 @@ impl<R: Sight> Advance<R> {
             record.head_mut().since = self.now;
         }
         tx.update_record(&mut record, &event)?;
+        record.follow_up(before, tx, &event).await?;
         let own = record.subject();
         for new in start {
             start_run(tx, new, Birth::Due, Some(&own), &event).await?;

@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// Which part of the fleet is ours: our place among the replicas alive.
-    async fn share(&self) -> (u64, u64) {
+    pub(crate) async fn share(&self) -> (u64, u64) {
         let names = self.store().read(Alive).await.unwrap_or_default();
         let place = names.iter().position(|name| *name == self.settings().replica);
         match place {

@@ -1,6 +1,7 @@
 //! Reading: what the doors show. Nothing here changes anything.
 
 use crate::Engine;
+use crate::devices::ExplainedDevice;
 use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item};
@@ -205,12 +206,18 @@ impl Engine {
 
     /// Why a machine or a run is as it is.
     pub async fn explain(&self, id: &str) -> Result<Explained> {
+        if let Some(ExplainedDevice { told, run, held_by }) = self.explain_device(id).await? {
+            let run_id = run.map(|run| run.spec.id);
+            return Ok(Explained { told, machine_id: None, run_id, held_by, hindrance: None });
+        }
         let found = self.store().read(Why { id: id.into() }).await?;
         let (machine, run, held_by) =
             found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
         let now = self.now();
         let told = match (&machine, &run) {
-            (Some(machine), run) => explain_machine(machine, run.as_ref(), now),
+            (Some(machine), run) => {
+                self.told_of_firmware(machine, explain_machine(machine, run.as_ref(), now)).await?
+            }
             (None, Some(run)) => explain_run(run, now),
             (None, None) => Explanation::default(),
         };

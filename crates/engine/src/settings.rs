@@ -3,6 +3,7 @@
 use crate::retention::Retention;
 use model::condition::watched::Rhythm;
 use model::plan::Defaults;
+use model::power_shelf::maintenance::DEFAULT_MAX_IDS;
 use model::run::Policy;
 use std::time::Duration;
 
@@ -28,6 +29,10 @@ pub struct Settings {
     /// What is believed of what probes see, and when the parts of a machine are looked at.
     pub rhythm: Rhythm,
     pub retention: Retention,
+    /// How many objects one request may name.
+    pub max_find_by_ids: usize,
+    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    pub host_firmware_upgrade_retry_interval: Duration,
 }
 
 impl Default for Settings {
@@ -47,6 +52,8 @@ impl Default for Settings {
             probes_at_once: 512,
             rhythm: Rhythm::default(),
             retention: Retention::default(),
+            max_find_by_ids: DEFAULT_MAX_IDS,
+            host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
         }
     }
 }

@@ -7,9 +7,10 @@ use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::machine::Machine;
-use model::machine::admit::admit;
+use model::machine::admit::admit_by;
 use model::plan::{
-    Defaults, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan, with_defaults,
+    Defaults, HEALTH_OVERRIDE, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan,
+    with_defaults,
 };
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::{Acted, Action, Again, Who, act, again};
@@ -213,7 +214,7 @@ impl Work for StartRun {
         }
         let at = self.after(&machine);
         let run = self.new_run(tx, &machine, at).await?;
-        admit(&machine, start.run_type, &run.spec.steps)?;
+        admit_by(&machine, start.run_type, &run.spec.steps, overriding(&run))?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
@@ -350,6 +351,11 @@ impl StartRun {
     }
 }
 
+/// Why a run goes ahead whatever is reported of its machine's health.
+fn overriding(run: &Run) -> Option<&str> {
+    run.spec.params.get(HEALTH_OVERRIDE).map(String::as_str)
+}
+
 async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
     let Some(id) = &start.plan_id else {
         return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
@@ -410,7 +416,7 @@ impl Act {
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-        admit(&machine, run.spec.run_type, &run.spec.steps)?;
+        admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
         machine.active_run = Some(run.spec.id.clone());
         apply_to_machine(&mut machine, run, &[], self.now);
         let message = format!("held by {} again", run.spec.id);

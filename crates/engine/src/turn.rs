@@ -4,14 +4,18 @@
 //! because somebody told the run something is decided again on what is stored now, with the answer
 //! still in hand; one that is refused because the claim is gone ends the turn, and nothing is written.
 
+mod commit;
+
 use crate::Engine;
-use crate::claims::{Aftermath, group_of};
+use crate::claims::group_of;
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
+use commit::{Commit, Load, Release};
 use futures_util::FutureExt;
 use model::effect::{Answer, Order, Verb};
 use model::fault::{Code, Fault};
-use model::id::{MachineId, ObjectId};
+use model::firmware::applied;
+use model::id::MachineId;
 use model::machine::MachineSpec;
 use model::power_shelf::PowerShelf;
 use model::run::{Decision, Given, Run, Then, decide};
@@ -22,7 +26,7 @@ use providers::{Journal, Provider, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Cause, Held, Hold, NewEvent, NewLog, Result, Settle, StoreError, Tx, Work};
+use store::{Held, Hold, Result, StoreError, Tx, Work};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -171,7 +175,18 @@ impl Turn {
             let work = Release { id, epoch, wakes, due, now };
             return self.engine.store().write(work).await.map(|()| run.version);
         }
-        let commit = |lines| Commit { decision: decision.clone(), epoch, wakes, hold, lines, now };
+        // The step in hand before the decision is the one that has ended with these facts.
+        let facts = decision.facts.as_ref();
+        let applied = facts.and_then(|facts| applied(&self.held.run, facts, now));
+        let commit = |lines| Commit {
+            decision: decision.clone(),
+            applied: applied.clone(),
+            epoch,
+            wakes,
+            hold,
+            lines,
+            now,
+        };
         let lines = self.book.waiting().to_vec();
         let count = lines.len();
         match self.engine.store().write(commit(lines)).await {
@@ -450,77 +465,5 @@ const fn interruptible(verb: Verb) -> bool {
     match verb {
         Verb::Perform | Verb::Follow => true,
         Verb::Inquire | Verb::Observe | Verb::Stop => false,
-    }
-}
-
-/// The one write of a worker: state, history, event, queue, and what it means for the machine.
-struct Commit {
-    decision: Decision,
-    epoch: i64,
-    wakes: i64,
-    hold: Hold,
-    lines: Vec<NewLog>,
-    now: Timestamp,
-}
-
-impl Work for Commit {
-    type Out = i64;
-
-    async fn run(&self, tx: &mut Tx) -> Result<i64> {
-        let Decision { run, notes, evidence, facts, .. } = &self.decision;
-        let said: Vec<&str> = notes.iter().map(|note| note.said.as_str()).collect();
-        let line: Vec<&str> = notes.iter().map(|note| note.line).collect();
-        let event = NewEvent {
-            cause: Cause::Engine,
-            actor: "engine".into(),
-            message: said.join("; "),
-            decided_by: line.join(", "),
-            at: self.now,
-        };
-        // What it acts on comes first wherever both are locked, so that nobody waits in a ring.
-        let facts = facts.as_ref();
-        let locked = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
-        let settle = Settle {
-            run: run.clone(),
-            epoch: self.epoch,
-            wakes: self.wakes,
-            hold: self.hold,
-            now: self.now,
-        };
-        let version = tx.settle(&settle)?.version;
-        let run = Run { version, ..run.clone() };
-        tx.tell_run(&run, &event)?;
-        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, locked)?;
-        tx.append_log(&run.spec.id, &self.lines)?;
-        Ok(version)
-    }
-}
-
-struct Release {
-    id: ObjectId,
-    epoch: i64,
-    wakes: i64,
-    due: Option<Timestamp>,
-    now: Timestamp,
-}
-
-impl Work for Release {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.release(&self.id, self.epoch, self.wakes, self.due, self.now)
-    }
-}
-
-struct Load {
-    id: model::id::RunId,
-}
-
-impl Work for Load {
-    type Out = Option<Held>;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
-        tx.held(&self.id).await
     }
 }

@@ -91,6 +91,7 @@ impl Engine {
         tokio::spawn(engine.clone().run_claims());
         tokio::spawn(engine.clone().run_lease());
         tokio::spawn(engine.clone().run_probes());
+        tokio::spawn(engine.clone().run_surveys());
         tokio::spawn(engine.clone().run_tail());
         tokio::spawn(engine.clone().run_retention());
         Ok(engine)

@@ -1,13 +1,17 @@
-//! Firmware: the catalogue of what racks run, and which record a maintenance uses.
+//! Firmware: the catalogue of what racks run, which record a maintenance uses, and what was applied where.
 
-use crate::effect::{DeviceWork, Effect};
-use crate::id::FirmwareId;
+use crate::effect::{DeviceWork, Effect, Facts};
+use crate::id::{FirmwareId, RunId};
+use crate::image::sha256;
 use crate::lifecycle::run_step;
 use crate::plan::RunStep;
-use crate::target::TargetKind;
+use crate::refusal::Refusal;
+use crate::run::Run;
+use crate::target::{TargetId, TargetKind};
+use crate::text;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One file for one component of one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -32,6 +36,16 @@ pub struct Firmware {
     pub created_at: Timestamp,
 }
 
+/// The parameter of a run that names the record it applies.
+pub const FIRMWARE: &str = "firmware";
+/// The devices that have components.
+pub const DEVICES: [TargetKind; 3] =
+    [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
+/// The most components that one kind of device may have in a record.
+pub const MAX_COMPONENTS: usize = 32;
+/// How much of what was applied to one device is kept; older entries go.
+pub const MAX_APPLIED: i64 = 256;
+
 /// How long one component may take, in seconds: a BMC restarts in between. And how often it is tried again.
 const INSTALL: (u32, u32) = (3_600, 0);
 
@@ -53,6 +67,153 @@ impl Firmware {
         let components = self.components.get(&kind).map(Vec::as_slice).unwrap_or_default();
         components.iter().map(|one| (one.name.clone(), one.version.clone())).collect()
     }
+}
+
+impl Firmware {
+    /// Checks every field.
+    pub fn checked(self) -> Result<Self, Refusal> {
+        const HARDWARE: &str = "firmware.hardware_type";
+        if self.hardware_type.is_empty() {
+            return Err(Refusal::missing(HARDWARE));
+        }
+        text::short(HARDWARE, &self.hardware_type)?;
+        text::short("firmware.description", &self.description)?;
+        if self.components.values().all(Vec::is_empty) {
+            let instead = "name at least one, --component machine:BMC=2.1,url=…,sha256=…";
+            return Err(Refusal::invalid("firmware.components", "is empty", instead));
+        }
+        for (kind, components) in &self.components {
+            check_components(*kind, components)?;
+        }
+        Ok(self)
+    }
+
+    /// Whether it says the same as another, its flags and its age aside.
+    pub fn same_as(&self, other: &Self) -> bool {
+        let said = |one: &Self| {
+            (one.hardware_type.clone(), one.description.clone(), one.components.clone())
+        };
+        said(self) == said(other)
+    }
+
+    /// Whether these steps install a file of this record, on a device or on those of a group.
+    pub fn installed_by(&self, steps: &[RunStep]) -> bool {
+        steps.iter().any(|step| match &step.effect {
+            Effect::Device { work: DeviceWork::Firmware { component, version, sha256, .. } } => {
+                let mut all = self.components.values().flatten();
+                all.any(|one| {
+                    (&one.name, &one.version, &one.sha256) == (component, version, sha256)
+                })
+            }
+            Effect::Parts { group } => {
+                group.parts.iter().any(|part| self.installed_by(&part.steps))
+            }
+            Effect::Device { .. }
+            | Effect::Ssh { .. }
+            | Effect::Reboot { .. }
+            | Effect::Netboot { .. }
+            | Effect::Repave { .. }
+            | Effect::Join { .. }
+            | Effect::Leave { .. }
+            | Effect::Verify { .. }
+            | Effect::Net { .. }
+            | Effect::Rma { .. }
+            | Effect::Drain { .. }
+            | Effect::Uncordon { .. }
+            | Effect::Power { .. } => false,
+        })
+    }
+
+    /// What a device of this kind has otherwise, or does not say: nothing when it has it already.
+    pub fn missing_on(&self, kind: TargetKind, has: &BTreeMap<String, String>) -> Vec<String> {
+        let differs = |(name, wanted): (String, String)| match has.get(&name) {
+            Some(version) if *version == wanted => None,
+            Some(version) => Some(format!("{name} is at {version}, not {wanted}")),
+            None => Some(format!("{name} is not known to be at {wanted}")),
+        };
+        self.versions(kind).into_iter().filter_map(differs).collect()
+    }
+}
+
+fn check_components(kind: TargetKind, components: &[Component]) -> Result<(), Refusal> {
+    let list = format!("firmware.components[{}]", kind.as_str());
+    if !DEVICES.contains(&kind) {
+        let words: Vec<_> = DEVICES.iter().map(|kind| kind.as_str()).collect();
+        let instead = format!("use {}", words.join(", "));
+        return Err(Refusal::invalid(&list, "is no kind of device", instead));
+    }
+    if components.len() > MAX_COMPONENTS {
+        let problem = format!("has {} entries", components.len());
+        return Err(Refusal::invalid(&list, problem, format!("use at most {MAX_COMPONENTS}")));
+    }
+    let mut seen = BTreeSet::new();
+    for (index, component) in components.iter().enumerate() {
+        let field = |name: &str| format!("{list}[{index}].{name}");
+        check_name(&field("name"), &component.name)?;
+        // A step is called after it, in small letters.
+        if !seen.insert(component.name.to_lowercase()) {
+            let problem = format!("{:?} is there twice", component.name);
+            return Err(Refusal::invalid(&field("name"), problem, "name each component once"));
+        }
+        if component.version.trim().is_empty() {
+            return Err(Refusal::missing(&field("version")));
+        }
+        text::short(&field("version"), &component.version)?;
+        text::web_url(&field("url"), &component.url)?;
+        sha256(&field("sha256"), &component.sha256)?;
+    }
+    Ok(())
+}
+
+/// A component as devices name it; it becomes a part of a step's name.
+fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
+    if name.is_empty() {
+        return Err(Refusal::missing(field));
+    }
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.len() > text::MAX_NAME || !name.chars().all(legal) {
+        let shown: String = name.chars().take(text::MAX_NAME).collect();
+        let instead = format!("use 1 to {} letters, digits, '.', '_' or '-'", text::MAX_NAME);
+        return Err(Refusal::invalid(field, format!("is {shown:?}"), instead));
+    }
+    Ok(())
+}
+
+/// One component of one device, brought to a version by one step of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    pub run: RunId,
+    pub step: String,
+    pub device: TargetId,
+    pub component: String,
+    /// The version before; empty where the device did not say.
+    pub previous: String,
+    pub version: String,
+    /// False: it was there already, and left alone.
+    pub changed: bool,
+    pub at: Timestamp,
+}
+
+/// What the step in hand has applied, once it has ended with these facts. Others than firmware apply nothing.
+pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
+    let state = run.progress.current()?;
+    let Effect::Device { work: DeviceWork::Firmware { component, version, .. } } =
+        run.effect(state)?
+    else {
+        return None;
+    };
+    let changed = facts.replaced.is_some();
+    let previous = facts.replaced.clone().unwrap_or_else(|| version.clone());
+    Some(Applied {
+        run: run.spec.id.clone(),
+        step: run.step_name(state),
+        device: run.spec.target.clone(),
+        component,
+        previous,
+        version,
+        changed,
+        at,
+    })
 }
 
 /// Which firmware a maintenance uses.
@@ -84,5 +245,167 @@ pub fn resolve(
             "" => "the rack has no hardware type, so there is no default firmware for it".into(),
             kind => format!("there is no default firmware for hardware type {kind}"),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn component(name: &str) -> Component {
+        Component {
+            name: name.into(),
+            version: "2.1".into(),
+            url: "https://files.example/bmc.bin".into(),
+            sha256: "a".repeat(64),
+        }
+    }
+
+    fn firmware(id: &str, available: bool) -> Firmware {
+        Firmware {
+            id: FirmwareId::trusted(id),
+            hardware_type: "nvl72".into(),
+            description: String::new(),
+            components: BTreeMap::from([(TargetKind::Machine, vec![component("BMC")])]),
+            is_default: false,
+            available,
+            created_at: Timestamp::default(),
+        }
+    }
+
+    /// The document's table, and what it says below it.
+    #[test]
+    fn which_firmware_is_used() {
+        let named = FirmwareId::trusted("fw-v2.1");
+        let one = |id: &str, available| Some(firmware(id, available));
+        let uses = |id: &str| format!("use {id}");
+        let table = [
+            // Ingestion, reprovision, on demand without a version: the default.
+            (None, None, one("default", true), "nvl72", uses("default")),
+            (None, None, one("default", false), "nvl72", "skip: default firmware default".into()),
+            (None, None, None, "nvl72", "skip: no default firmware for hardware type nvl72".into()),
+            (None, None, None, "", "skip: no hardware type".into()),
+            // On demand with a version: looked up by id, whatever the default is.
+            (Some(&named), one("fw-v2.1", true), None, "nvl72", uses("fw-v2.1")),
+            (Some(&named), one("fw-v2.1", true), one("default", true), "nvl72", uses("fw-v2.1")),
+            (Some(&named), one("fw-v2.1", true), one("default", true), "", uses("fw-v2.1")),
+            (Some(&named), one("fw-v2.1", false), one("default", true), "nvl72", {
+                "skip: firmware fw-v2.1 is not available".into()
+            }),
+            (Some(&named), None, one("default", true), "nvl72", "unknown fw-v2.1".into()),
+            (Some(&named), None, None, "nvl72", "unknown fw-v2.1".into()),
+        ];
+        for (named, found, default, hardware_type, expected) in table {
+            let shown = match resolve(named, found, default, hardware_type) {
+                Resolution::Use(one) => format!("use {}", one.id),
+                Resolution::Unknown(id) => format!("unknown {id}"),
+                Resolution::Skip(why) => format!("skip: {why}"),
+            };
+            let (how, words) = expected.split_once(": ").unwrap_or((&expected, ""));
+            assert!(shown.starts_with(how) && shown.contains(words), "{shown:?}, not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let sound = || firmware("f", true);
+        let with = |components: Vec<Component>| Firmware {
+            components: BTreeMap::from([(TargetKind::Switch, components)]),
+            ..sound()
+        };
+        let field = |name: &str| format!("firmware.components[switch][0].{name}");
+        let many = (0..=MAX_COMPONENTS).map(|n| component(&n.to_string())).collect();
+        let table = [
+            (sound(), None),
+            (with(vec![component("BMC"), component("EROT_0")]), None),
+            (
+                Firmware { hardware_type: String::new(), ..sound() },
+                Some("firmware.hardware_type".into()),
+            ),
+            (
+                Firmware { description: "a\nb".into(), ..sound() },
+                Some("firmware.description".into()),
+            ),
+            (
+                Firmware { components: BTreeMap::new(), ..sound() },
+                Some("firmware.components".into()),
+            ),
+            (with(Vec::new()), Some("firmware.components".into())),
+            (with(many), Some("firmware.components[switch]".into())),
+            (with(vec![component("")]), Some(field("name"))),
+            (with(vec![component("a/b")]), Some(field("name"))),
+            (
+                with(vec![component("BMC"), component("bmc")]),
+                Some("firmware.components[switch][1].name".into()),
+            ),
+            (
+                with(vec![Component { version: " ".into(), ..component("BMC") }]),
+                Some(field("version")),
+            ),
+            (with(vec![Component { url: String::new(), ..component("BMC") }]), Some(field("url"))),
+            (
+                with(vec![Component { url: "ftp://h/x".into(), ..component("BMC") }]),
+                Some(field("url")),
+            ),
+            (
+                with(vec![Component { url: "https://u:p@h/x".into(), ..component("BMC") }]),
+                Some(field("url")),
+            ),
+            (
+                with(vec![Component { url: "http:///x".into(), ..component("BMC") }]),
+                Some(field("url")),
+            ),
+            (
+                with(vec![Component { sha256: "AB".repeat(32), ..component("BMC") }]),
+                Some(field("sha256")),
+            ),
+            (
+                Firmware {
+                    components: BTreeMap::from([(TargetKind::Rack, vec![component("BMC")])]),
+                    ..sound()
+                },
+                Some("firmware.components[rack]".into()),
+            ),
+        ];
+        for (firmware, wrong) in table {
+            let shown = format!("{firmware:?}");
+            let field = firmware.checked().err().and_then(|refusal| refusal.field);
+            assert_eq!(field, wrong, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_record_is_in_use_while_one_of_its_files_is_installed() {
+        use crate::effect::{Group, Part};
+        use crate::plan::RunType;
+        let one = firmware("f", true);
+        let steps = one.steps(TargetKind::Machine);
+        assert_eq!(steps[0].name, "firmware-bmc");
+        let part = Part {
+            target: TargetId::trusted("m-1"),
+            run_type: RunType::Firmware,
+            steps: steps.clone(),
+        };
+        let group = Effect::Parts { group: Group { parts: vec![part], at_once: 1 } };
+        assert!(one.installed_by(&steps));
+        assert!(one.installed_by(&[run_step("all", 1, 0, group)]));
+        let other = Component { version: "3.0".into(), ..component("BMC") };
+        let other = Firmware {
+            components: BTreeMap::from([(TargetKind::Machine, vec![other])]),
+            ..one.clone()
+        };
+        assert!(!other.installed_by(&steps));
+        assert!(one.steps(TargetKind::Switch).is_empty());
+    }
+
+    #[test]
+    fn what_a_device_has_already_is_not_missing() {
+        let one = firmware("f", true);
+        let has = |version: &str| BTreeMap::from([("BMC".to_string(), version.to_string())]);
+        let machine = TargetKind::Machine;
+        assert!(one.missing_on(machine, &has("2.1")).is_empty());
+        assert_eq!(one.missing_on(machine, &has("1.0")), ["BMC is at 1.0, not 2.1"]);
+        assert_eq!(one.missing_on(machine, &BTreeMap::new()), ["BMC is not known to be at 2.1"]);
+        assert!(one.missing_on(TargetKind::Switch, &BTreeMap::new()).is_empty());
     }
 }

@@ -1,10 +1,36 @@
 //! Hosts: the reprovisioning of a machine's firmware, whoever asked for it. The record has the id of its machine.
+//!
+//! An operator's request has the host check its firmware and upgrade it by itself, in a run on the machine. A request of the rack has
+//! it wait for the part that the rack's operation runs on the machine. What failed is tried again after a while, a bounded number
+//! of times, where trying again does no harm; then a person is waited for. A fresh request starts over, whatever went before.
 
 use crate::effect::Facts;
-use crate::id::{FirmwareId, RunId};
-use crate::lifecycle::{Around, Head, Lifecycle, Next, SubjectKind, Trouble, Why};
-use crate::time::Timestamp;
+use crate::fault::{Class, Code};
+use crate::firmware::{FIRMWARE, Firmware, Resolution};
+use crate::here;
+use crate::id::{FirmwareId, MachineId, RunId};
+use crate::lifecycle::{
+    Change, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why, waited,
+};
+use crate::plan::{Params, RunStep, RunType};
+use crate::refusal::Refusal;
+use crate::run::{Note, Run, RunPhase};
+use crate::target::{TargetId, TargetKind};
+use crate::time::{Timestamp, spoken};
+use crate::why::Explanation;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// How often a failed upgrade is tried again by itself.
+pub const MAX_FIRMWARE_UPGRADE_RETRIES: u32 = 3;
+/// How long a failed upgrade rests before it is tried again, unless the server is set otherwise.
+pub const RETRY_INTERVAL: Duration = Duration::from_secs(600);
+/// How long the operation of a rack may take until it comes to a machine.
+pub const RACK_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
+/// How often a machine that does not let its firmware be upgraded now is asked again.
+const GATE_PAUSE: Duration = Duration::from_secs(60);
+/// How long an upgrade by the host itself normally takes at most.
+const UPGRADE_PATIENCE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
@@ -13,6 +39,21 @@ pub enum HostState {
     CheckingFirmwareV2 { retry_count: u32 },
     WaitingForRackFirmwareUpgrade,
     FailedFirmwareUpgrade { retry_count: u32, cause: Trouble },
+}
+
+impl HostState {
+    /// The words of the states in which somebody waits for its firmware.
+    pub const UNDER_WAY: [&'static str; 3] =
+        ["CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
+
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::CheckingFirmwareV2 { .. } => "CheckingFirmwareV2",
+            Self::WaitingForRackFirmwareUpgrade => "WaitingForRackFirmwareUpgrade",
+            Self::FailedFirmwareUpgrade { .. } => "FailedFirmwareUpgrade",
+        }
+    }
 }
 
 /// Who owns a reprovisioning: a field, not a prefix.
@@ -41,6 +82,7 @@ pub struct ReprovisionRequest {
 pub struct Host {
     pub head: Head,
     pub state: HostState,
+    /// None: nothing is wanted of it, or no longer.
     #[serde(default)]
     pub request: Option<ReprovisionRequest>,
     /// The run that the state waits for.
@@ -48,11 +90,357 @@ pub struct Host {
     pub run: Option<RunId>,
     #[serde(default)]
     pub facts: Facts,
+    /// The name of the last request of an operator, so that repeating it starts nothing twice.
+    #[serde(default)]
+    pub request_id: String,
+}
+
+/// What a turn sees beside the host itself.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// An id for a run that this turn may start.
+    pub fresh: RunId,
+    /// The run that the host waits for, where it does.
+    pub run: Option<Run>,
+    /// What it is to have.
+    pub firmware: Resolution,
+    /// Whether its machine would let an upgrade begin now.
+    pub gate: Result<(), Refusal>,
+    /// The operation of the rack that owns the request, where one does.
+    pub operation: Option<Run>,
+    /// The newest part of that operation that is about this machine's firmware.
+    pub part: Option<Run>,
+    pub retry_interval: Duration,
+}
+
+/// What an upgrade by the host itself comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Check {
+    /// Nothing is to be done, and why.
+    Nothing(String),
+    /// What was named is not there.
+    Unknown(String),
+    Install {
+        firmware: FirmwareId,
+        steps: Vec<RunStep>,
+        /// What differs, component by component.
+        differs: Vec<String>,
+    },
+}
+
+/// Compares what a host has with what it is to have.
+pub fn check(facts: &Facts, firmware: &Resolution) -> Check {
+    let kind = TargetKind::Machine;
+    match firmware {
+        Resolution::Skip(why) => Check::Nothing(format!("no firmware was applied: {why}")),
+        Resolution::Unknown(id) => Check::Unknown(format!("no firmware {id} is in the catalogue")),
+        Resolution::Use(one) => match (one.steps(kind), one.missing_on(kind, &facts.firmware)) {
+            (steps, _) if steps.is_empty() => {
+                Check::Nothing(format!("firmware {} has nothing for machines", one.id))
+            }
+            (_, differs) if differs.is_empty() => Check::Nothing(already(one)),
+            (steps, differs) => Check::Install { firmware: one.id.clone(), steps, differs },
+        },
+    }
+}
+
+fn already(firmware: &Firmware) -> String {
+    let versions = firmware.versions(TargetKind::Machine).into_iter();
+    let versions: Vec<String> = versions.map(|(name, at)| format!("{name} {at}")).collect();
+    format!("it is already at firmware {}: {}", firmware.id, versions.join(", "))
+}
+
+impl Host {
+    pub fn new(machine: &MachineId, now: Timestamp) -> Self {
+        Self {
+            head: Head::new(machine.as_str(), crate::machine::Labels::new(), now),
+            state: HostState::Ready,
+            request: None,
+            run: None,
+            facts: Facts::default(),
+            request_id: String::new(),
+        }
+    }
+
+    pub fn machine(&self) -> MachineId {
+        MachineId::trusted(&self.head.id)
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.state == HostState::Ready
+    }
+
+    /// The operation of the rack that owns its request.
+    pub fn rack_operation(&self) -> Option<&RunId> {
+        match self.request.as_ref().map(|request| &request.owner) {
+            Some(Owner::Rack { operation }) => Some(operation),
+            Some(Owner::Operator { .. }) | None => None,
+        }
+    }
+
+    /// Whether an operator may ask for it to be reprovisioned now: from Ready, and to start over from a failure.
+    pub fn admit(&self) -> Result<(), Refusal> {
+        let fresh = self.request.as_ref().is_some_and(|request| request.started_at.is_none());
+        let idle = match self.state {
+            HostState::Ready | HostState::FailedFirmwareUpgrade { .. } => !fresh,
+            HostState::CheckingFirmwareV2 { .. } | HostState::WaitingForRackFirmwareUpgrade => {
+                false
+            }
+        };
+        if idle {
+            return Ok(());
+        }
+        let id = &self.head.id;
+        let owner = self.request.as_ref().map(|request| request.owner.said());
+        let owner = owner.unwrap_or_else(|| "somebody who has given it up".into());
+        let said = format!("the firmware of {id} is being seen to for {owner}");
+        Err(Refusal::precondition("REPROVISION_UNDER_WAY", said).next(format!("farrier why {id}")))
+    }
+
+    fn become_(&self, state: HostState, said: impl Into<String>, line: &'static str) -> Next<Self> {
+        let record = Self { state, run: None, ..self.clone() };
+        Next::Become(Box::new(Change::new(record, Note::new(said, line))))
+    }
+
+    /// Back to Ready. What was asked is seen to; what was asked since is not.
+    fn settle(&self, said: impl Into<String>, line: &'static str) -> Next<Self> {
+        let request = self.request.clone().filter(|request| request.started_at.is_none());
+        Self { request, ..self.clone() }.become_(HostState::Ready, said, line)
+    }
+
+    fn fail(&self, retry_count: u32, cause: Trouble) -> Next<Self> {
+        let said = cause.said.clone();
+        self.become_(HostState::FailedFirmwareUpgrade { retry_count, cause }, said, here!())
+    }
+
+    /// Both branches of the document: the rack drives the upgrade itself, or the host does.
+    fn take_up(&self, request: &ReprovisionRequest, now: Timestamp) -> Next<Self> {
+        let request = ReprovisionRequest { started_at: Some(now), ..request.clone() };
+        let (state, said) = match &request.owner {
+            Owner::Rack { operation } => (
+                HostState::WaitingForRackFirmwareUpgrade,
+                format!("{operation} is to upgrade its firmware"),
+            ),
+            Owner::Operator { name } => (
+                HostState::CheckingFirmwareV2 { retry_count: 0 },
+                format!("checking its firmware for {name}"),
+            ),
+        };
+        Self { request: Some(request), ..self.clone() }.become_(state, said, here!())
+    }
+
+    /// Nobody wants it any more: what runs is stopped first.
+    fn give_up(&self, seen: &Seen) -> Next<Self> {
+        let going = seen.run.as_ref().filter(|run| waited(run) == Waited::Going);
+        match (going, &self.run) {
+            (Some(run), Some(id)) if run.progress.halt.is_none() => {
+                let record = Self { request: None, ..self.clone() };
+                let note = Note::new(format!("{id} is to stop"), here!());
+                let cancel = vec![(id.clone(), "nobody wants it any more".into())];
+                Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
+            }
+            (Some(_), _) => Next::Rest(Why::new("its operation is being stopped")),
+            (None, _) => self.settle("nobody wants its firmware upgraded any more", here!()),
+        }
+    }
+
+    fn checking(&self, retry_count: u32, seen: &Seen, now: Timestamp) -> Next<Self> {
+        if let Some(id) = &self.run {
+            let waited = seen.run.as_ref().map_or_else(gone, waited);
+            return match waited {
+                Waited::Going => Next::Rest(Why::new(format!("{id} upgrades its firmware"))),
+                Waited::Done => self.settle("its firmware is as wanted", here!()),
+                Waited::Failed(cause) => self.fail(retry_count, cause),
+            };
+        }
+        match (check(&self.facts, &seen.firmware), &seen.gate) {
+            (Check::Nothing(said), _) => self.settle(said, here!()),
+            (Check::Unknown(said), _) => self.fail(retry_count, trouble(said)),
+            (Check::Install { .. }, Err(refusal)) => {
+                let why = Why::new(format!("it may not be upgraded now: {}", refusal.said));
+                Next::Until(now + GATE_PAUSE, why)
+            }
+            (Check::Install { firmware, steps, differs }, Ok(())) => {
+                self.upgrade(seen, &firmware, steps, &differs)
+            }
+        }
+    }
+
+    fn upgrade(
+        &self,
+        seen: &Seen,
+        firmware: &FirmwareId,
+        steps: Vec<RunStep>,
+        differs: &[String],
+    ) -> Next<Self> {
+        let fresh = &seen.fresh;
+        let initiator = self.request.as_ref().map(|request| request.owner.said());
+        let run = NewRun {
+            id: fresh.clone(),
+            target: TargetId::from(&self.machine()),
+            run_type: RunType::Firmware,
+            steps,
+            request_id: fresh.to_string(),
+            initiator: initiator.unwrap_or_default(),
+            part_of: None,
+            reports_to: Some(self.subject()),
+            claims: Vec::new(),
+            params: Params::from([(FIRMWARE.to_string(), firmware.to_string())]),
+        };
+        let note = Note::new(format!("{fresh} is to upgrade it: {}", differs.join("; ")), here!());
+        let record = Self { run: Some(fresh.clone()), ..self.clone() };
+        Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
+    }
+
+    /// The part that the rack's operation runs on this machine decides; where there is none, the end of the operation does.
+    fn waiting(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+        if let Some(part) = &seen.part {
+            return match waited(part) {
+                Waited::Going => {
+                    Next::Rest(Why::new(format!("{} upgrades its firmware", part.spec.id)))
+                }
+                Waited::Done => self.settle("its rack has upgraded its firmware", here!()),
+                Waited::Failed(cause) => self.fail(0, cause),
+            };
+        }
+        let Some(operation) = &seen.operation else {
+            return self.fail(0, trouble("the operation on its rack is not there any more"));
+        };
+        let id = &operation.spec.id;
+        match (operation.phase(), waited(operation)) {
+            (RunPhase::Pending | RunPhase::Running, _) => {
+                let until = self.head.since + RACK_PATIENCE;
+                if now >= until {
+                    let patience = spoken(RACK_PATIENCE);
+                    let said = format!("{id} has not come to this machine within {patience}");
+                    return self.fail(0, trouble(said));
+                }
+                let why = format!("{id} is to upgrade its firmware, and has not come to it");
+                Next::Until(until, Why::new(why))
+            }
+            (RunPhase::Failed, Waited::Failed(cause)) => {
+                let said = format!("{id} failed before it came to this machine: {}", cause.said);
+                self.fail(0, Trouble { said, ..cause })
+            }
+            (RunPhase::Failed, Waited::Going | Waited::Done) => {
+                self.fail(0, trouble(format!("{id} failed before it came to this machine")))
+            }
+            (RunPhase::Canceled, _) => {
+                let said = format!("{id} was canceled before it came to this machine");
+                self.settle(said, here!())
+            }
+            (RunPhase::Succeeded, _) => {
+                self.settle(format!("{id} had no firmware for this machine"), here!())
+            }
+        }
+    }
+
+    /// A failed upgrade is tried again by itself where that does no harm; and what the rack brings to an end later counts.
+    fn failed(&self, retry_count: u32, cause: &Trouble, seen: &Seen, now: Timestamp) -> Next<Self> {
+        let later = seen.part.as_ref().filter(|part| cause.run.as_ref() != Some(&part.spec.id));
+        match later.map(waited) {
+            Some(Waited::Going) => {
+                let state = HostState::WaitingForRackFirmwareUpgrade;
+                return self.become_(state, "its rack tries again", here!());
+            }
+            Some(Waited::Done) => {
+                return self.settle("its rack has upgraded its firmware", here!());
+            }
+            Some(Waited::Failed(_)) | None => {}
+        }
+        match self.next_attempt(seen.retry_interval) {
+            None => Next::Rest(Why::new(format!("{}; a person is waited for", cause.said))),
+            Some(at) if now < at => {
+                Next::Until(at, Why::new(format!("{}; it is tried again then", cause.said)))
+            }
+            Some(_) => {
+                let retry_count = retry_count + 1;
+                let state = HostState::CheckingFirmwareV2 { retry_count };
+                let said = format!("attempt {retry_count} of {MAX_FIRMWARE_UPGRADE_RETRIES} again");
+                self.become_(state, said, here!())
+            }
+        }
+    }
+
+    /// When a failed upgrade is tried again by itself; never, where a person must look first.
+    pub fn next_attempt(&self, interval: Duration) -> Option<Timestamp> {
+        match &self.state {
+            HostState::FailedFirmwareUpgrade { retry_count, cause } => {
+                let safe = Code::parse(&cause.code).map(Code::class) == Some(Class::Retryable);
+                let again = safe && *retry_count < MAX_FIRMWARE_UPGRADE_RETRIES;
+                again.then(|| self.head.since + interval)
+            }
+            HostState::Ready
+            | HostState::CheckingFirmwareV2 { .. }
+            | HostState::WaitingForRackFirmwareUpgrade => None,
+        }
+    }
+
+    /// Why it is as it is, for who asks. None when nothing is asked of it.
+    pub fn explain(&self, seen: &Seen, now: Timestamp) -> Option<Explanation> {
+        let id = &self.head.id;
+        let again = format!("farrier machine reprovision {id}");
+        let stop = format!("farrier machine reprovision {id} --cancel");
+        let (waiting_for, due) = match self.next(seen, now) {
+            Next::Rest(Why(why)) => (why, None),
+            Next::Until(at, Why(why)) => (why, Some(at)),
+            Next::Become(_) | Next::Remove(_) => ("a worker to move it on".into(), None),
+        };
+        let (patience, failed, next_commands) = match &self.state {
+            HostState::Ready => {
+                self.request.as_ref()?;
+                (GATE_PAUSE, None, vec![stop])
+            }
+            HostState::CheckingFirmwareV2 { .. } => (UPGRADE_PATIENCE, None, vec![stop]),
+            HostState::WaitingForRackFirmwareUpgrade => {
+                let whose = self.rack_operation().map(|run| format!("farrier why {run}"));
+                (RACK_PATIENCE, None, whose.into_iter().chain([stop]).collect())
+            }
+            HostState::FailedFirmwareUpgrade { cause, .. } => {
+                let look = cause.run.as_ref().map(|run| format!("farrier why {run}"));
+                let commands = look.into_iter().chain([again, stop]).collect();
+                (seen.retry_interval, Some(cause), commands)
+            }
+        };
+        let since = self.head.since;
+        let waits_for_person = failed.is_some() && due.is_none();
+        Some(Explanation {
+            headline: format!("the firmware of {id} is in state {}", self.state.word()),
+            waiting_for,
+            since: Some(since),
+            normal: match waits_for_person {
+                true => "it stays so until somebody decides".into(),
+                false => format!("up to {}", spoken(patience)),
+            },
+            overdue: !waits_for_person && now.since(since) > patience,
+            failed: failed.map(|cause| cause.said.clone()).unwrap_or_default(),
+            fault: failed.and_then(|cause| Code::parse(&cause.code)),
+            next_commands,
+            ..Explanation::default()
+        })
+    }
+}
+
+impl Owner {
+    pub fn said(&self) -> String {
+        match self {
+            Self::Rack { operation } => operation.to_string(),
+            Self::Operator { name } => name.clone(),
+        }
+    }
+}
+
+fn trouble(said: impl Into<String>) -> Trouble {
+    Trouble { said: said.into(), run: None, code: String::new() }
+}
+
+fn gone() -> Waited {
+    Waited::Failed(trouble("its operation is not there any more"))
 }
 
 impl Lifecycle for Host {
     const KIND: SubjectKind = SubjectKind::Host;
-    type Seen = Around;
+    type Seen = Seen;
 
     fn head(&self) -> &Head {
         &self.head
@@ -63,19 +451,32 @@ impl Lifecycle for Host {
     }
 
     fn word(&self) -> &'static str {
-        match self.state {
-            HostState::Ready => "Ready",
-            HostState::CheckingFirmwareV2 { .. } => "CheckingFirmwareV2",
-            HostState::WaitingForRackFirmwareUpgrade => "WaitingForRackFirmwareUpgrade",
-            HostState::FailedFirmwareUpgrade { .. } => "FailedFirmwareUpgrade",
-        }
+        self.state.word()
     }
 
     fn learn(&mut self, facts: &Facts) {
         self.facts.learn(facts);
     }
 
-    fn next(&self, _seen: &Around, _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nothing is asked of it"))
+    fn next(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
+        use HostState as S;
+        let at_work = || seen.run.as_ref().is_some_and(|run| waited(run) == Waited::Going);
+        match (&self.state, &self.request) {
+            (S::Ready, None) => Next::Rest(Why::new("nothing is asked of it")),
+            (_, None) => self.give_up(seen),
+            // What is at work is seen through first; a fresh request waits for its end.
+            (_, Some(request)) if request.started_at.is_none() && !at_work() => {
+                self.take_up(request, now)
+            }
+            // A request that was taken up leaves Ready with it and is gone when it is back.
+            (S::Ready, Some(_)) => self.settle("its request was seen to", here!()),
+            (S::CheckingFirmwareV2 { retry_count }, Some(_)) => {
+                self.checking(*retry_count, seen, now)
+            }
+            (S::WaitingForRackFirmwareUpgrade, Some(_)) => self.waiting(seen, now),
+            (S::FailedFirmwareUpgrade { retry_count, cause }, Some(_)) => {
+                self.failed(*retry_count, cause, seen, now)
+            }
+        }
     }
 }

@@ -8,10 +8,12 @@
 pub mod blast;
 pub mod condition;
 pub mod deploy;
+pub mod device;
 pub mod effect;
 pub mod fault;
 pub mod filter;
 pub mod firmware;
+pub mod health;
 pub mod host;
 pub mod id;
 pub mod image;

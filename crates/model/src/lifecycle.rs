@@ -6,6 +6,7 @@
 //! is one transaction, whoever dies when.
 
 use crate::effect::{Effect, Facts};
+use crate::health::Standing;
 use crate::id::{RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
 use crate::plan::{RunStep, RunType};
@@ -17,6 +18,7 @@ use crate::time::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 /// The kinds of record with a lifecycle, beside runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -105,6 +107,9 @@ pub struct Head {
     /// Who works on it now, or has claimed it.
     #[serde(default)]
     pub active_run: Option<RunId>,
+    /// What its health reports come to.
+    #[serde(default, skip_serializing_if = "Standing::is_clear")]
+    pub health: Standing,
     /// Marked for deletion.
     #[serde(default)]
     pub deleted: bool,
@@ -124,6 +129,7 @@ impl Head {
             rack: None,
             slot: None,
             active_run: None,
+            health: Standing::default(),
             deleted: false,
             since: now,
             version: 1,
@@ -251,6 +257,11 @@ pub trait Lifecycle:
     /// The state, in one word, for lists, events and metrics.
     fn word(&self) -> &'static str;
     fn next(&self, seen: &Self::Seen, now: Timestamp) -> Next<Self>;
+
+    /// How long it is normally in its state; none where it may stay as long as it likes.
+    fn patience(&self) -> Option<Duration> {
+        None
+    }
 
     /// Takes in what a run has read of it.
     fn learn(&mut self, _facts: &Facts) {}

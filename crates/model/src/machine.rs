@@ -9,6 +9,7 @@ pub mod roster;
 pub mod view;
 
 use crate::condition::{ConditionType, Conditions, Evidence};
+use crate::health::Standing;
 use crate::id::{MachineId, RackId, RunId};
 use crate::refusal::Refusal;
 use crate::text;
@@ -117,6 +118,9 @@ pub struct Machine {
     pub spec: MachineSpec,
     pub phase: Phase,
     pub conditions: Conditions,
+    /// What its health reports come to.
+    #[serde(default, skip_serializing_if = "Standing::is_clear")]
+    pub health: Standing,
     pub active_run: Option<RunId>,
     pub version: i64,
     pub created_at: Timestamp,
@@ -131,6 +135,7 @@ impl Machine {
             spec,
             phase: Phase::FactoryReady,
             conditions: Conditions::default(),
+            health: Standing::default(),
             active_run: None,
             version: 1,
             created_at: now,

@@ -8,8 +8,8 @@ mod resolve;
 
 pub use catalogue::{Maintenance, PowerChange, built_in, default_plan, variants};
 pub use resolve::{
-    Defaults, FORCE, GRACEFUL_SECONDS, IMAGE_REF, NETWORK, Params, RunStep, checked_params,
-    with_defaults,
+    Defaults, FORCE, GRACEFUL_SECONDS, HEALTH_OVERRIDE, IMAGE_REF, NETWORK, Params, RunStep,
+    checked_params, with_defaults,
 };
 
 use crate::effect::{

@@ -1,17 +1,21 @@
 //! Power shelves: what feeds a rack. The states and moves are those of the document; what each of them does is a run on the shelf.
 
+pub mod maintenance;
+
+use crate::device::{Device, Observed, own_run, power_word};
 use crate::effect::{DeviceWork, Effect, Facts, Manner, PowerTo};
 use crate::here;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::{
     Around, Change, DeviceSpec, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why,
-    run_step,
+    run_step, waited,
 };
-use crate::plan::{Params, RunStep, RunType};
-use crate::run::Note;
-use crate::target::{TargetId, TargetKind};
+use crate::plan::{RunStep, RunType};
+use crate::run::{Note, Run};
+use crate::target::TargetKind;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
@@ -34,6 +38,9 @@ pub struct MaintenanceRequest {
     /// Why it was let through although machines in service go dark.
     #[serde(default)]
     pub forced: Option<String>,
+    /// What the client calls its request, so that the same again is not refused as another one.
+    #[serde(default)]
+    pub request_id: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +49,8 @@ pub struct PowerShelf {
     pub spec: DeviceSpec,
     #[serde(default)]
     pub facts: Facts,
+    #[serde(default)]
+    pub observed: Option<Observed>,
     pub state: PowerShelfState,
     /// The run that the state waits for.
     #[serde(default)]
@@ -57,6 +66,10 @@ pub struct PowerShelf {
 const READ: (u32, u32) = (120, 3);
 const CONFIGURE: (u32, u32) = (120, 3);
 const POWER: (u32, u32) = (300, 1);
+/// How long it normally takes until the next worker has looked at it.
+const SOON: Duration = Duration::from_secs(10);
+/// How long a device is normally held by somebody else, so that nobody wonders why it is still there.
+const HELD: Duration = Duration::from_secs(3_600);
 
 impl PowerShelf {
     pub fn new(head: Head, spec: DeviceSpec) -> Self {
@@ -64,6 +77,7 @@ impl PowerShelf {
             head,
             spec,
             facts: Facts::default(),
+            observed: None,
             state: PowerShelfState::Initializing,
             run: None,
             maintenance_requested: None,
@@ -75,13 +89,27 @@ impl PowerShelf {
         PowerShelfId::trusted(&self.head.id)
     }
 
+    /// The run whose end moves it on: the one that its state waits for, or the one that failed, which an operator may
+    /// have brought to a good end.
+    pub fn waits_for(&self) -> Option<&RunId> {
+        match &self.state {
+            PowerShelfState::Error { cause } => cause.run.as_ref(),
+            PowerShelfState::Initializing
+            | PowerShelfState::FetchingData
+            | PowerShelfState::Configuring
+            | PowerShelfState::Ready
+            | PowerShelfState::Maintenance { .. }
+            | PowerShelfState::Deleting => self.run.as_ref(),
+        }
+    }
+
     /// The same in another state, which waits for nothing.
     fn become_(&self, state: PowerShelfState, note: Note) -> Next<Self> {
         let record = Self { state, run: None, retry_requested: false, ..self.clone() };
         Next::Become(Box::new(Change::new(record, note)))
     }
 
-    /// The same in a state that waits for a run on the shelf.
+    /// The same in a state that waits for a run on the shelf, once nobody else holds it.
     fn work(
         &self,
         state: PowerShelfState,
@@ -89,24 +117,18 @@ impl PowerShelf {
         step: (RunType, RunStep),
         note: Note,
     ) -> Next<Self> {
-        let (run_type, step) = step;
+        if let Some(holder) = &self.head.active_run {
+            return Next::Rest(held_by(holder));
+        }
         let fresh = seen.fresh.clone();
         let head = Head { active_run: Some(fresh.clone()), ..self.head.clone() };
-        let initiator = match &self.maintenance_requested {
-            Some(request) => request.initiator.clone(),
-            None => "engine".into(),
-        };
-        let run = NewRun {
-            id: fresh.clone(),
-            target: TargetId::new(TargetKind::PowerShelf, self.head.id.as_str()),
-            run_type,
-            steps: vec![step],
-            request_id: fresh.to_string(),
-            initiator,
-            part_of: None,
-            reports_to: Some(self.subject()),
-            claims: Vec::new(),
-            params: Params::new(),
+        let run = match (&state, &self.maintenance_requested) {
+            (PowerShelfState::Maintenance { .. }, Some(request)) => {
+                let run = own_run(self, fresh.clone(), step, request.initiator.clone());
+                let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
+                NewRun { request_id, ..run }
+            }
+            (_, Some(_) | None) => own_run(self, fresh.clone(), step, "engine".into()),
         };
         let record = Self { head, state, run: Some(fresh), retry_requested: false, ..self.clone() };
         let change = Change { start: vec![run], ..Change::new(record, note) };
@@ -125,21 +147,126 @@ impl PowerShelf {
     }
 
     fn maintain(&self, seen: &Around, request: &MaintenanceRequest) -> Next<Self> {
-        let (operation, name) = match request.operation {
-            PowerTo::On => (PowerTo::On, "power-on"),
-            PowerTo::Off => (PowerTo::Off, "power-off"),
-        };
+        let operation = request.operation;
+        let name = maintenance::step_name(operation);
         let effect = Effect::Power { to: operation, manner: Manner::CONFIGURED };
         let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
         let note = Note::new(format!("{name} for {}", request.initiator), here!());
         self.work(PowerShelfState::Maintenance { operation }, seen, step, note)
     }
 
-    /// A failure clears the request in the very commit that makes it an error: nothing is tried again on hope.
     fn fail(&self, cause: Trouble) -> Next<Self> {
         let note = Note::new(cause.said.clone(), here!());
-        let failed = Self { maintenance_requested: None, ..self.clone() };
-        failed.become_(PowerShelfState::Error { cause }, note)
+        self.become_(PowerShelfState::Error { cause }, note)
+    }
+
+    /// What was asked for has ended, this way or that. It is cleared in the very commit that leaves the state: nothing is tried
+    /// again on hope.
+    fn answered(&self) -> Self {
+        Self { maintenance_requested: None, ..self.clone() }
+    }
+
+    /// In error and asked for nothing: it rests, unless somebody has brought to a good end what had failed.
+    fn in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
+        if self.retry_requested {
+            return self.fetch(seen, Note::new("trying again", here!()));
+        }
+        match seen.run.as_ref().map(|run| (run, waited(run))) {
+            Some((run, Waited::Going)) => Next::Rest(Why::new(format!(
+                "operation {} goes on with what had failed",
+                run.spec.id
+            ))),
+            Some((run, Waited::Done)) => self.mended(run, seen),
+            Some((_, Waited::Failed(_))) | None => Next::Rest(Why::new(cause.said.clone())),
+        }
+    }
+
+    fn mended(&self, run: &Run, seen: &Around) -> Next<Self> {
+        let note = Note::new(format!("{} succeeded after all", run.spec.id), here!());
+        if run.spec.run_type == RunType::Power {
+            return self.become_(PowerShelfState::Ready, note);
+        }
+        self.fetch(seen, note)
+    }
+}
+
+fn held_by(holder: &RunId) -> Why {
+    Why::new(format!("it is held by operation {holder}"))
+}
+
+impl Device for PowerShelf {
+    const TARGET: TargetKind = TargetKind::PowerShelf;
+    const FIELD: &'static str = "power_shelf";
+    const COMMAND: &'static str = "power-shelf";
+    const WAITING: &'static [&'static str] =
+        &["Initializing", "FetchingData", "Configuring", "Maintenance", "Deleting"];
+
+    fn name(now: Timestamp, chance: u64) -> String {
+        PowerShelfId::new(now, chance).to_string()
+    }
+
+    fn create(head: Head, spec: DeviceSpec) -> Self {
+        Self::new(head, spec)
+    }
+
+    fn spec(&self) -> &DeviceSpec {
+        &self.spec
+    }
+
+    fn spec_mut(&mut self) -> &mut DeviceSpec {
+        &mut self.spec
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    fn observed_mut(&mut self) -> &mut Option<Observed> {
+        &mut self.observed
+    }
+
+    fn trouble(&self) -> Option<&Trouble> {
+        match &self.state {
+            PowerShelfState::Error { cause } => Some(cause),
+            PowerShelfState::Initializing
+            | PowerShelfState::FetchingData
+            | PowerShelfState::Configuring
+            | PowerShelfState::Ready
+            | PowerShelfState::Maintenance { .. }
+            | PowerShelfState::Deleting => None,
+        }
+    }
+
+    fn want_retry(&mut self) {
+        self.retry_requested = true;
+    }
+
+    fn is_watched(&self) -> bool {
+        match self.state {
+            PowerShelfState::Ready | PowerShelfState::Error { .. } => true,
+            PowerShelfState::Initializing
+            | PowerShelfState::FetchingData
+            | PowerShelfState::Configuring
+            | PowerShelfState::Maintenance { .. }
+            | PowerShelfState::Deleting => false,
+        }
+    }
+
+    fn detail(&self) -> String {
+        match &self.state {
+            PowerShelfState::Maintenance { operation: PowerTo::On } => "PowerOn".into(),
+            PowerShelfState::Maintenance { operation: PowerTo::Off } => "PowerOff".into(),
+            PowerShelfState::Initializing
+            | PowerShelfState::FetchingData
+            | PowerShelfState::Configuring
+            | PowerShelfState::Ready
+            | PowerShelfState::Error { .. }
+            | PowerShelfState::Deleting => String::new(),
+        }
     }
 }
 
@@ -171,6 +298,18 @@ impl Lifecycle for PowerShelf {
         self.facts.learn(facts);
     }
 
+    fn patience(&self) -> Option<Duration> {
+        let seconds = |(timeout, _): (u32, u32)| Some(Duration::from_secs(timeout.into()));
+        match self.state {
+            PowerShelfState::Initializing => Some(SOON),
+            PowerShelfState::FetchingData => seconds(READ),
+            PowerShelfState::Configuring => seconds(CONFIGURE),
+            PowerShelfState::Maintenance { .. } => seconds(POWER),
+            PowerShelfState::Deleting => Some(HELD),
+            PowerShelfState::Ready | PowerShelfState::Error { .. } => None,
+        }
+    }
+
     fn next(&self, seen: &Around, _now: Timestamp) -> Next<Self> {
         use PowerShelfState as S;
         match (&self.state, self.head.deleted, &self.maintenance_requested) {
@@ -186,31 +325,22 @@ impl Lifecycle for PowerShelf {
                 Waited::Failed(cause) => self.fail(cause),
             },
             (S::Ready | S::Error { .. }, true, _) => {
-                self.become_(S::Deleting, Note::new("marked for deletion", here!()))
+                let note = Note::new("marked for deletion", here!());
+                self.answered().become_(S::Deleting, note)
             }
-            (S::Ready | S::Error { .. }, false, Some(request)) => match &self.head.active_run {
-                Some(holder) => Next::Rest(Why::new(format!("it is held by {holder}"))),
-                None => self.maintain(seen, request),
-            },
-            (S::Error { .. }, false, None) if self.retry_requested => {
-                self.fetch(seen, Note::new("trying again", here!()))
-            }
+            (S::Ready | S::Error { .. }, false, Some(request)) => self.maintain(seen, request),
             (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
-            (S::Error { cause }, false, None) => Next::Rest(Why::new(cause.said.clone())),
+            (S::Error { cause }, false, None) => self.in_error(cause, seen),
             (S::Maintenance { operation }, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("its power is being switched")),
                 Waited::Done => {
-                    let said = match operation {
-                        PowerTo::On => "its power is on",
-                        PowerTo::Off => "its power is off",
-                    };
-                    let done = Self { maintenance_requested: None, ..self.clone() };
-                    done.become_(S::Ready, Note::new(said, here!()))
+                    let said = format!("its power is {}", power_word(*operation));
+                    self.answered().become_(S::Ready, Note::new(said, here!()))
                 }
-                Waited::Failed(cause) => self.fail(cause),
+                Waited::Failed(cause) => self.answered().fail(cause),
             },
             (S::Deleting, _, _) => match &self.head.active_run {
-                Some(holder) => Next::Rest(Why::new(format!("it is held by {holder}"))),
+                Some(holder) => Next::Rest(held_by(holder)),
                 None => Next::Remove(Note::new("removed", here!())),
             },
         }

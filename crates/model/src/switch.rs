@@ -1,10 +1,21 @@
-//! Switches of a rack's scale-up fabric.
+//! Switches of a rack's scale-up fabric. A new one is read, configured and validated, each by a run on it. While an operation on
+//! its rack holds it, it is being reprovisioned; afterwards it is validated again.
 
-use crate::effect::Facts;
+use crate::device::{Device, Observed, own_run};
+use crate::effect::{DeviceWork, Effect, Facts, PowerTo};
+use crate::here;
 use crate::id::{RunId, SwitchId};
-use crate::lifecycle::{Around, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Why};
+use crate::lifecycle::{
+    Around, Change, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Waited, Why, run_step,
+    waited,
+};
+use crate::plan::{RunStep, RunType};
+use crate::run::Note;
+use crate::target::TargetKind;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
@@ -26,6 +37,8 @@ pub struct Switch {
     pub spec: DeviceSpec,
     #[serde(default)]
     pub facts: Facts,
+    #[serde(default)]
+    pub observed: Option<Observed>,
     pub state: SwitchState,
     /// The run that the state waits for.
     #[serde(default)]
@@ -35,12 +48,23 @@ pub struct Switch {
     pub retry_requested: bool,
 }
 
+/// How long each step of a switch's own may take, in seconds, and how often it is tried again.
+const READ: (u32, u32) = (120, 3);
+const CONFIGURE: (u32, u32) = (120, 3);
+/// A switch that has just been worked on may still be starting.
+const CHECK: (u32, u32) = (120, 5);
+/// How long it normally takes until the next worker has looked at it.
+const SOON: Duration = Duration::from_secs(10);
+/// How long an operation on a rack normally holds a switch.
+const HELD: Duration = Duration::from_secs(3 * 3_600);
+
 impl Switch {
     pub fn new(head: Head, spec: DeviceSpec) -> Self {
         Self {
             head,
             spec,
             facts: Facts::default(),
+            observed: None,
             state: SwitchState::Created,
             run: None,
             retry_requested: false,
@@ -49,6 +73,170 @@ impl Switch {
 
     pub fn id(&self) -> SwitchId {
         SwitchId::trusted(&self.head.id)
+    }
+
+    /// The run whose end moves it on: the one that its state waits for, or the one that failed, which an operator may
+    /// have brought to a good end.
+    pub fn waits_for(&self) -> Option<&RunId> {
+        match &self.state {
+            SwitchState::Error { cause } => cause.run.as_ref(),
+            SwitchState::Created
+            | SwitchState::Initializing
+            | SwitchState::Configuring
+            | SwitchState::Validating
+            | SwitchState::Ready
+            | SwitchState::ReProvisioning
+            | SwitchState::Deleting => self.run.as_ref(),
+        }
+    }
+
+    /// The same in another state, which waits for nothing.
+    fn become_(&self, state: SwitchState, note: Note) -> Next<Self> {
+        let record = Self { state, run: None, retry_requested: false, ..self.clone() };
+        Next::Become(Box::new(Change::new(record, note)))
+    }
+
+    /// The same in a state that waits for a run on the switch, once nobody else holds it.
+    fn work(
+        &self,
+        state: SwitchState,
+        seen: &Around,
+        step: (RunType, RunStep),
+        note: Note,
+    ) -> Next<Self> {
+        if let Some(holder) = &self.head.active_run {
+            return Next::Rest(held_by(holder));
+        }
+        let fresh = seen.fresh.clone();
+        let head = Head { active_run: Some(fresh.clone()), ..self.head.clone() };
+        let run = own_run(self, fresh.clone(), step, "engine".into());
+        let record = Self { head, state, run: Some(fresh), retry_requested: false, ..self.clone() };
+        let change = Change { start: vec![run], ..Change::new(record, note) };
+        Next::Become(Box::new(change))
+    }
+
+    fn read(&self, seen: &Around, note: Note) -> Next<Self> {
+        let step = run_step("read", READ.0, READ.1, Effect::Device { work: DeviceWork::Read });
+        self.work(SwitchState::Initializing, seen, (RunType::Intake, step), note)
+    }
+
+    fn configure(&self, seen: &Around, note: Note) -> Next<Self> {
+        let effect = Effect::Device { work: DeviceWork::Configure };
+        let step = run_step("configure", CONFIGURE.0, CONFIGURE.1, effect);
+        self.work(SwitchState::Configuring, seen, (RunType::Intake, step), note)
+    }
+
+    /// It answers, and it is on.
+    fn validate(&self, seen: &Around, note: Note) -> Next<Self> {
+        let work = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(PowerTo::On) };
+        let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work });
+        self.work(SwitchState::Validating, seen, (RunType::Check, step), note)
+    }
+
+    fn fail(&self, cause: Trouble) -> Next<Self> {
+        let note = Note::new(cause.said.clone(), here!());
+        self.become_(SwitchState::Error { cause }, note)
+    }
+
+    /// In error and held by nobody: it rests, unless it is to be tried again or somebody has brought to a good end what had
+    /// failed.
+    fn in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
+        if self.retry_requested {
+            return self.read(seen, Note::new("trying again", here!()));
+        }
+        match seen.run.as_ref().map(|run| (run, waited(run))) {
+            Some((run, Waited::Done)) => {
+                let note = Note::new(format!("{} succeeded after all", run.spec.id), here!());
+                self.read(seen, note)
+            }
+            Some((_, Waited::Going | Waited::Failed(_))) | None => {
+                Next::Rest(Why::new(cause.said.clone()))
+            }
+        }
+    }
+
+    /// Somebody holds it: an operation on its rack, or the run that failed and goes on.
+    fn held_in_error(&self, holder: &RunId, cause: &Trouble) -> Next<Self> {
+        match cause.run.as_ref() == Some(holder) {
+            true => {
+                Next::Rest(Why::new(format!("operation {holder} goes on with what had failed")))
+            }
+            false => self.reprovision(holder),
+        }
+    }
+
+    fn reprovision(&self, holder: &RunId) -> Next<Self> {
+        let note = Note::new(format!("operation {holder} works on it"), here!());
+        self.become_(SwitchState::ReProvisioning, note)
+    }
+}
+
+fn held_by(holder: &RunId) -> Why {
+    Why::new(format!("it is held by operation {holder}"))
+}
+
+impl Device for Switch {
+    const TARGET: TargetKind = TargetKind::Switch;
+    const FIELD: &'static str = "switch";
+    const COMMAND: &'static str = "switch";
+    const WAITING: &'static [&'static str] =
+        &["Created", "Initializing", "Configuring", "Validating", "ReProvisioning", "Deleting"];
+
+    fn name(now: Timestamp, chance: u64) -> String {
+        SwitchId::new(now, chance).to_string()
+    }
+
+    fn create(head: Head, spec: DeviceSpec) -> Self {
+        Self::new(head, spec)
+    }
+
+    fn spec(&self) -> &DeviceSpec {
+        &self.spec
+    }
+
+    fn spec_mut(&mut self) -> &mut DeviceSpec {
+        &mut self.spec
+    }
+
+    fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    fn observed(&self) -> Option<&Observed> {
+        self.observed.as_ref()
+    }
+
+    fn observed_mut(&mut self) -> &mut Option<Observed> {
+        &mut self.observed
+    }
+
+    fn trouble(&self) -> Option<&Trouble> {
+        match &self.state {
+            SwitchState::Error { cause } => Some(cause),
+            SwitchState::Created
+            | SwitchState::Initializing
+            | SwitchState::Configuring
+            | SwitchState::Validating
+            | SwitchState::Ready
+            | SwitchState::ReProvisioning
+            | SwitchState::Deleting => None,
+        }
+    }
+
+    fn want_retry(&mut self) {
+        self.retry_requested = true;
+    }
+
+    fn is_watched(&self) -> bool {
+        match self.state {
+            SwitchState::Ready | SwitchState::Error { .. } => true,
+            SwitchState::Created
+            | SwitchState::Initializing
+            | SwitchState::Configuring
+            | SwitchState::Validating
+            | SwitchState::ReProvisioning
+            | SwitchState::Deleting => false,
+        }
     }
 }
 
@@ -81,7 +269,51 @@ impl Lifecycle for Switch {
         self.facts.learn(facts);
     }
 
-    fn next(&self, _seen: &Around, _now: Timestamp) -> Next<Self> {
-        Next::Rest(Why::new("nothing is asked of it"))
+    fn patience(&self) -> Option<Duration> {
+        let seconds = |(timeout, _): (u32, u32)| Some(Duration::from_secs(timeout.into()));
+        match self.state {
+            SwitchState::Created => Some(SOON),
+            SwitchState::Initializing => seconds(READ),
+            SwitchState::Configuring => seconds(CONFIGURE),
+            SwitchState::Validating => seconds(CHECK),
+            SwitchState::ReProvisioning | SwitchState::Deleting => Some(HELD),
+            SwitchState::Ready | SwitchState::Error { .. } => None,
+        }
+    }
+
+    fn next(&self, seen: &Around, _now: Timestamp) -> Next<Self> {
+        use SwitchState as S;
+        match (&self.state, self.head.deleted, &self.head.active_run) {
+            (S::Created | S::Ready | S::Error { .. }, true, _)
+            | (S::ReProvisioning, true, None) => {
+                self.become_(S::Deleting, Note::new("marked for deletion", here!()))
+            }
+            (S::Created, false, _) => self.read(seen, Note::new("reading it", here!())),
+            (S::Initializing, _, _) => match seen.waited() {
+                Waited::Going => Next::Rest(Why::new("it is being read")),
+                Waited::Done => self.configure(seen, Note::new("it was read", here!())),
+                Waited::Failed(cause) => self.fail(cause),
+            },
+            (S::Configuring, _, _) => match seen.waited() {
+                Waited::Going => Next::Rest(Why::new("it is being configured")),
+                Waited::Done => self.validate(seen, Note::new("it is configured", here!())),
+                Waited::Failed(cause) => self.fail(cause),
+            },
+            (S::Validating, _, _) => match seen.waited() {
+                Waited::Going => Next::Rest(Why::new("it is being validated")),
+                Waited::Done => self.become_(S::Ready, Note::new("it is as it should be", here!())),
+                Waited::Failed(cause) => self.fail(cause),
+            },
+            (S::Ready, false, Some(holder)) => self.reprovision(holder),
+            (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
+            (S::ReProvisioning, _, Some(holder)) => Next::Rest(held_by(holder)),
+            (S::ReProvisioning, false, None) => {
+                self.validate(seen, Note::new("it was let go", here!()))
+            }
+            (S::Error { cause }, false, Some(holder)) => self.held_in_error(holder, cause),
+            (S::Error { cause }, false, None) => self.in_error(cause, seen),
+            (S::Deleting, _, Some(holder)) => Next::Rest(held_by(holder)),
+            (S::Deleting, _, None) => Next::Remove(Note::new("removed", here!())),
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a run acts on: a machine, a switch, a power shelf, or a whole rack.
 
 use crate::id::{MachineId, PowerShelfId, RackId, SwitchId};
+use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -32,6 +33,16 @@ impl TargetKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
+    /// The command that shows all of them.
+    pub const fn list(self) -> &'static str {
+        match self {
+            Self::Machine => "farrier list",
+            Self::Switch => "farrier switch list",
+            Self::PowerShelf => "farrier power-shelf list",
+            Self::Rack => "farrier rack list",
+        }
+    }
+
     /// What a person calls it.
     pub const fn noun(self) -> &'static str {
         match self {
@@ -54,6 +65,21 @@ pub struct TargetId {
 impl TargetId {
     pub fn new(kind: TargetKind, id: impl Into<String>) -> Self {
         Self { kind, id: id.into() }
+    }
+
+    /// An id as a person wrote it: what it begins with says what it names.
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        Self::parse_field(text, "id")
+    }
+
+    /// The same for a field of another name.
+    pub fn parse_field(text: &str, field: &str) -> Result<Self, Refusal> {
+        match text.split_once('-').map(|(kind, _)| kind) {
+            Some("rack") => RackId::parse_field(text, field).map(|id| Self::from(&id)),
+            Some("sw") => SwitchId::parse_field(text, field).map(|id| Self::from(&id)),
+            Some("ps") => PowerShelfId::parse_field(text, field).map(|id| Self::from(&id)),
+            Some(_) | None => MachineId::parse_field(text, field).map(|id| Self::from(&id)),
+        }
     }
 
     pub fn as_str(&self) -> &str {
@@ -145,5 +171,21 @@ mod tests {
             assert_eq!(serde_json::from_str::<TargetId>(&stored).unwrap(), target);
         }
         assert_eq!(TargetId::from(&MachineId::trusted("m-1")).key(), "m-1");
+    }
+
+    #[test]
+    fn an_id_says_what_it_names() {
+        for (text, kind) in [
+            ("rack-1", Some(TargetKind::Rack)),
+            ("sw-1", Some(TargetKind::Switch)),
+            ("ps-1", Some(TargetKind::PowerShelf)),
+            ("m-1", Some(TargetKind::Machine)),
+            ("rack7", Some(TargetKind::Machine)),
+            ("rack-", None),
+            ("op-1", None),
+            ("", None),
+        ] {
+            assert_eq!(TargetId::parse(text).ok().map(|one| one.kind), kind, "{text:?}");
+        }
     }
 }

@@ -14,6 +14,7 @@ pub const MAX_LABELS: usize = 64;
 pub const MAX_LABEL_KEY: usize = 63;
 pub const MAX_LABEL_VALUE: usize = 255;
 pub const MAX_ENDPOINT: usize = 255;
+pub const MAX_URL: usize = 1_024;
 pub const MAX_REQUEST_ID: usize = 128;
 pub const MAX_NAME: usize = 63;
 
@@ -136,6 +137,25 @@ pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
             field,
             format!("{value:?} {problem}"),
             "write host, host:port, [v6]:port or https://host",
+        )),
+    }
+}
+
+/// Where a file is fetched: `http://host…` or `https://host…`, with no login in it.
+pub fn web_url(field: &str, value: &str) -> Result<(), Refusal> {
+    if value.is_empty() {
+        return Err(Refusal::missing(field));
+    }
+    within(field, value, MAX_URL)?;
+    printable(field, value)?;
+    let web = value.starts_with("http://") || value.starts_with("https://");
+    let problem = if web { endpoint_problem(value) } else { Some("is neither http nor https") };
+    match problem {
+        None => Ok(()),
+        Some(problem) => Err(Refusal::invalid(
+            field,
+            format!("{value:?} {problem}"),
+            "write http://host/file or https://host/file",
         )),
     }
 }

@@ -3,6 +3,10 @@
 //! Every state a machine or a run can be in has an answer here; the matches are closed, so a state
 //! without one does not compile.
 
+mod device;
+
+pub use device::{device_overdue, explain_device};
+
 use crate::condition::{Condition, ConditionType};
 use crate::effect::Verb;
 use crate::fault::Code;
@@ -22,6 +26,8 @@ pub struct Explanation {
     pub failed: String,
     pub fault: Option<Code>,
     pub next_commands: Vec<String>,
+    /// What is reported of its health, and what that prevents.
+    pub health: Vec<String>,
 }
 
 /// What a wait is for and how long it normally lasts.
@@ -36,6 +42,15 @@ const PENDING_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
+    let mut told = explain_state(machine, run, now);
+    told.health = machine.health.said();
+    if !told.health.is_empty() {
+        told.next_commands.push(format!("farrier health get {}", machine.id));
+    }
+    told
+}
+
+fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
     let id = &machine.id;
     match machine.effective_state() {
         EffectiveState::Blocked => blocked(machine),
@@ -135,12 +150,13 @@ fn idle(machine: &Machine) -> Explanation {
     let id = &machine.id;
     let looked_at =
         [ConditionType::Reachable, ConditionType::BmcReachable, ConditionType::Degraded];
-    match bad_news(machine, looked_at) {
-        None => plain(
+    match (bad_news(machine, looked_at), machine.health.said().first()) {
+        (None, None) => plain(
             format!("{id} is ready for work: phase READY, nothing active, nothing wrong"),
             vec![format!("farrier get {id}")],
         ),
-        Some((condition, known)) => Explanation {
+        (None, Some(said)) => plain(format!("{id} is ready, but {said}"), Vec::new()),
+        (Some((condition, known)), _) => Explanation {
             headline: format!(
                 "{id} is ready, but {} is {}: {}",
                 condition.as_str(),

@@ -4,8 +4,8 @@ use crate::inspect::Inspector;
 use crate::scout::Scout;
 use async_trait::async_trait;
 use model::condition::Evidence;
-use model::effect::{Answer, Capability, Order};
-use model::fault::Fault;
+use model::effect::{Answer, Capability, Facts, Order};
+use model::fault::{Code, Fault};
 use model::id::MachineId;
 use model::machine::MachineSpec;
 use model::refusal::Refusal;
@@ -84,6 +84,12 @@ pub trait Provider: Send + Sync {
 
     /// Looks how the machine is, changing nothing.
     async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault>;
+
+    /// Reads what a switch or a power shelf says of itself now, changing nothing. Cheap enough to be asked from time to time.
+    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
+        let said = format!("{} cannot look at {}", self.name(), target.id);
+        Err(Fault::new(Code::NotSupported, said))
+    }
 
     /// Whether images must be in the catalogue before it can install them.
     fn catalogued(&self) -> bool {

@@ -32,7 +32,7 @@ use hardware::Hardware;
 use job::Job;
 use ledger::Entry;
 use model::condition::Evidence;
-use model::effect::{Answer, Capability, Effect, Order, Verb};
+use model::effect::{Answer, Capability, Effect, Facts, Order, Verb};
 use model::fault::{Code, Fault, Happened};
 use model::id::MachineId;
 use model::refusal::Refusal;
@@ -300,6 +300,12 @@ impl Provider for Sim {
         let machine = &target.machine_id();
         self.struck(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.probe())
+    }
+
+    async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
+        let machine = &target.machine_id();
+        self.struck(machine).await?;
+        self.with_hardware(machine, |hardware, _| hardware.facts(machine))
     }
 
     fn inspector(&self) -> Option<&dyn Inspector> {

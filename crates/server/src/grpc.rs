@@ -4,7 +4,10 @@ mod admin;
 mod convert;
 mod credentials;
 mod explain;
+mod firmware;
 mod hardware;
+mod health;
+mod hosts;
 mod images;
 mod machines;
 mod operations;
@@ -55,7 +58,10 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::admin_service_server::AdminServiceServer::new(doors.clone()))
         .add_service(v1::credential_service_server::CredentialServiceServer::new(doors.clone()))
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
+        .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
+        .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
+        .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -65,7 +71,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 10] = [
+const SERVICES: [&str; 13] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -74,7 +80,10 @@ const SERVICES: [&str; 10] = [
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
+    "farrier.v1.FirmwareService",
+    "farrier.v1.HostService",
     "farrier.v1.HardwareService",
+    "farrier.v1.HealthService",
     "farrier.v1.SimulatorService",
 ];
 

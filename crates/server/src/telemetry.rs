@@ -1,8 +1,10 @@
 //! What operators of Farrier itself see: structured logs and Prometheus metrics.
 
 use crate::config::{Log, LogFormat};
-use engine::Engine;
+use engine::{Engine, HealthTally};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use model::health::{Class, Tally};
+use model::target::TargetKind;
 use std::io::IsTerminal;
 use store::{Result, Tx, Work};
 use tracing_subscriber::EnvFilter;
@@ -65,6 +67,8 @@ fn describe() {
     describe_gauge!("farrier_runs_active", "Runs that have not ended, by phase.");
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
     describe_gauge!("farrier_machines", "Machines in the inventory.");
+    describe_gauge!("farrier_health_alerts", "Alerts that page, by kind and by what they prevent.");
+    describe_gauge!("farrier_health_alerts_suppressed", "Alerts that page nobody, by kind.");
     describe_gauge!("farrier_watchers", "Open watches.");
     describe_gauge!("farrier_bmcs_resting", "BMCs that probes leave alone for a while.");
     describe_gauge!("farrier_bmc_calls", "Calls to BMCs under way.");
@@ -89,8 +93,30 @@ pub(crate) async fn refresh(engine: &Engine) {
         let count = found.map_or(0, |(_, count)| *count);
         metrics::gauge!("farrier_runs_active", "phase" => phase).set(count as f64);
     }
+    if let Ok(tallies) = engine.store().scan(HealthTally).await {
+        show_health(&tallies);
+    }
     if let Ok(overdue) = engine.overdue().await {
         metrics::gauge!("farrier_runs_overdue").set(overdue as f64);
+    }
+}
+
+/// Kinds and classifications are ours, so there are never more series than these; what there is none of is zero.
+fn show_health(tallies: &[(TargetKind, Tally)]) {
+    for kind in TargetKind::ALL {
+        let found = tallies.iter().find(|(one, _)| *one == kind);
+        let tally = found.map(|(_, tally)| *tally).unwrap_or_default();
+        let kind = kind.as_str();
+        for (class, count) in [
+            (Class::PreventAllocations.as_str(), tally.prevent_allocations),
+            (Class::PreventStateChanges.as_str(), tally.prevent_state_changes),
+            ("other", tally.other),
+        ] {
+            metrics::gauge!("farrier_health_alerts", "kind" => kind, "classification" => class)
+                .set(count as f64);
+        }
+        metrics::gauge!("farrier_health_alerts_suppressed", "kind" => kind)
+            .set(tally.suppressed as f64);
     }
 }
 

@@ -60,12 +60,18 @@ CREATE TABLE firmware_applied (
     at          BIGINT NOT NULL,
     PRIMARY KEY (run_id, step)
 );
-CREATE INDEX firmware_applied_device ON firmware_applied (device, at);
+CREATE INDEX firmware_applied_device ON firmware_applied (device, at, run_id, step);
+CREATE INDEX firmware_applied_at ON firmware_applied (at, run_id, step);
 
--- What is said of an object's health, by whoever says it.
+-- What is said of an object's health, by whoever says it, and how many of the alerts the metrics count as what.
 CREATE TABLE health (
     object_id   {id}   NOT NULL,
     source      {id}   NOT NULL,
+    kind        {id}   NOT NULL,
+    allocations BIGINT NOT NULL,
+    changes     BIGINT NOT NULL,
+    other       BIGINT NOT NULL,
+    suppressed  BIGINT NOT NULL,
     body        TEXT   NOT NULL,
     updated_at  BIGINT NOT NULL,
     PRIMARY KEY (object_id, source)

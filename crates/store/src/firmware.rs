@@ -5,8 +5,9 @@ use crate::event::NewEvent;
 use crate::signal::Signal;
 use crate::value::{Row, values};
 use crate::{Result, Tx};
-use model::firmware::Firmware;
-use model::id::FirmwareId;
+use model::firmware::{Applied, Firmware, MAX_APPLIED};
+use model::id::{FirmwareId, RunId};
+use model::target::TargetId;
 
 /// The object that the history of a record is about.
 fn object(id: &FirmwareId) -> String {
@@ -29,10 +30,18 @@ impl Tx {
         row.as_ref().map(firmware).transpose()
     }
 
-    /// Records by id, after one.
-    pub async fn firmware_list(&mut self, after: &str, limit: i64) -> Result<Vec<Firmware>> {
-        let sql = format!("SELECT {COLUMNS} FROM firmware WHERE id > $1 ORDER BY id LIMIT $2");
-        let rows = self.query(&sql, values![after, limit]).await?;
+    /// Records by id, after one: all of them, or those of a hardware type.
+    pub async fn firmware_list(
+        &mut self,
+        hardware_type: Option<&str>,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Firmware>> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM firmware WHERE id > $1 \
+             AND (CAST($3 AS TEXT) IS NULL OR hardware_type = $3) ORDER BY id LIMIT $2"
+        );
+        let rows = self.query(&sql, values![after, limit, hardware_type]).await?;
         rows.iter().map(firmware).collect()
     }
 
@@ -66,6 +75,49 @@ impl Tx {
         self.firmware_event(id, "removed", event).await
     }
 
+    /// Writes down what was applied, and lets the oldest of that device go.
+    pub fn insert_applied(&mut self, one: &Applied) -> Result<()> {
+        let sql = "INSERT INTO firmware_applied (run_id, step, device, component, previous, version, \
+                   changed, at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING";
+        let device = one.device.key();
+        let values = values![
+            one.run.as_str(),
+            one.step.as_str(),
+            device.as_str(),
+            one.component.as_str(),
+            one.previous.as_str(),
+            one.version.as_str(),
+            i64::from(one.changed),
+            one.at,
+        ];
+        self.put(Statement::new(sql, values), Expect::Any)?;
+        let sql = "DELETE FROM firmware_applied WHERE device = $1 AND (at, run_id, step) < (\
+                   SELECT at, run_id, step FROM firmware_applied WHERE device = $1 \
+                   ORDER BY at DESC, run_id DESC, step DESC LIMIT 1 OFFSET $2)";
+        self.put(Statement::new(sql, values![device, MAX_APPLIED - 1]), Expect::Any)
+    }
+
+    /// What was applied, newest first, before one: to all devices, or to one.
+    pub async fn applied(
+        &mut self,
+        device: Option<&TargetId>,
+        before: Option<&AppliedPlace>,
+        limit: i64,
+    ) -> Result<Vec<Applied>> {
+        let last = AppliedPlace { at: i64::MAX, run: String::new(), step: String::new() };
+        let before = before.unwrap_or(&last);
+        let only = if device.is_some() { "device = $5" } else { "CAST($5 AS TEXT) IS NULL" };
+        let sql = format!(
+            "SELECT run_id, step, device, component, previous, version, changed, at \
+             FROM firmware_applied WHERE {only} AND (at, run_id, step) < ($1, $2, $3) \
+             ORDER BY at DESC, run_id DESC, step DESC LIMIT $4"
+        );
+        let device = device.map(TargetId::key);
+        let values =
+            values![before.at, before.run.as_str(), before.step.as_str(), limit, device.as_deref()];
+        self.query(&sql, values).await?.iter().map(applied).collect()
+    }
+
     async fn firmware_event(
         &mut self,
         id: &FirmwareId,
@@ -79,6 +131,33 @@ impl Tx {
         self.signal(Signal::Event);
         Ok(())
     }
+}
+
+/// Where a page of the history ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AppliedPlace {
+    pub at: i64,
+    pub run: String,
+    pub step: String,
+}
+
+impl AppliedPlace {
+    pub fn of(one: &Applied) -> Self {
+        Self { at: one.at.as_micros(), run: one.run.to_string(), step: one.step.clone() }
+    }
+}
+
+fn applied(row: &Row) -> Result<Applied> {
+    Ok(Applied {
+        run: RunId::trusted(row.text(0)?),
+        step: row.text(1)?.to_string(),
+        device: TargetId::trusted(row.text(2)?),
+        component: row.text(3)?.to_string(),
+        previous: row.text(4)?.to_string(),
+        version: row.text(5)?.to_string(),
+        changed: row.int(6)? == 1,
+        at: row.time(7)?,
+    })
 }
 
 fn firmware(row: &Row) -> Result<Firmware> {

@@ -8,6 +8,7 @@ use crate::value::{Row, Value, values};
 use crate::{Result, StoreError, Tx, Work};
 use model::condition::Conditions;
 use model::filter::Filter;
+use model::health::Standing;
 use model::id::{MachineId, RackId, RunId};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use serde::{Deserialize, Serialize};
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 struct Body {
     spec: MachineSpec,
     conditions: Conditions,
+    #[serde(default, skip_serializing_if = "Standing::is_clear")]
+    health: Standing,
 }
 
 /// One page of a list.
@@ -164,14 +167,18 @@ impl Tx {
 }
 
 fn body(machine: &Machine) -> Result<Value> {
-    let body = Body { spec: machine.spec.clone(), conditions: machine.conditions.clone() };
+    let body = Body {
+        spec: machine.spec.clone(),
+        conditions: machine.conditions.clone(),
+        health: machine.health.clone(),
+    };
     Ok(Value::Text(serde_json::to_string(&body)?))
 }
 
 pub(crate) fn machine(row: &Row) -> Result<Machine> {
     let phase = row.text(2)?;
     let labels: Labels = row.json(4)?;
-    let Body { spec, conditions } = row.json(5)?;
+    let Body { spec, conditions, health } = row.json(5)?;
     Ok(Machine {
         id: MachineId::trusted(row.text(0)?),
         version: row.int(1)?,
@@ -181,6 +188,7 @@ pub(crate) fn machine(row: &Row) -> Result<Machine> {
         labels,
         spec,
         conditions,
+        health,
         created_at: row.time(6)?,
         updated_at: row.time(7)?,
     })

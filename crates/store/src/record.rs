@@ -156,8 +156,7 @@ impl Tx {
         self.put(Statement::new(sql, values![key.as_str(), version]), Expect::One)?;
         let sql = "DELETE FROM subjects WHERE id = $1";
         self.put(Statement::new(sql, values![key.as_str()]), Expect::One)?;
-        let sql = "DELETE FROM health WHERE object_id = $1";
-        self.put(Statement::new(sql, values![key.as_str()]), Expect::Any)?;
+        self.forget_health(&record.subject())?;
         self.put(self.plain_event(kind, &key, version + 1, "removed", event), Expect::One)?;
         self.signal(Signal::Event);
         Ok(())

@@ -10,6 +10,7 @@ use crate::{Result, Tx};
 use model::filter::Filter;
 use model::id::RunId;
 use model::lifecycle::SubjectId;
+use model::plan::RunType;
 use model::run::Run;
 use model::target::TargetId;
 use model::time::Timestamp;
@@ -133,6 +134,22 @@ impl Tx {
         let sql = "SELECT r.spec, s.state, s.version FROM subjects s JOIN runs r ON r.id = s.id \
                    WHERE s.holds_machine IS NOT NULL LIMIT $1";
         let rows = self.query(sql, values![limit]).await?;
+        rows.iter().map(run).collect()
+    }
+
+    /// Runs of these types that have not ended, by id, after one.
+    pub async fn active_runs_of(
+        &mut self,
+        types: &[RunType],
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Run>> {
+        let words: Vec<&str> = types.iter().map(|one| one.as_str()).collect();
+        let sql = self.dialect().fill(&format!(
+            "SELECT r.spec, s.state, s.version {FROM} WHERE s.holds_machine IS NOT NULL \
+             AND r.type {{among $1}} AND s.id > $2 ORDER BY s.id LIMIT $3"
+        ));
+        let rows = self.query(&sql, values![serde_json::to_string(&words)?, after, limit]).await?;
         rows.iter().map(run).collect()
     }
 

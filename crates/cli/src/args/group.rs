@@ -27,6 +27,8 @@ pub enum MachineCommand {
     ConsoleLog(ConsoleLogArgs),
     /// Show whether the machine is on; or switch it on, off, or off and on again
     Power(PowerArgs),
+    /// Have the machine's firmware checked, and upgraded where it differs (FACTORY_READY or MAINTENANCE)
+    Reprovision(ReprovisionArgs),
     /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
     Rma(VerbArgs),
     /// Take a machine back from RMA: switch it on, see that it answers, clear the flag; it is in MAINTENANCE then

@@ -124,6 +124,52 @@ fn images(person: &Terminal, dir: &Path) {
     assert!(said.contains("netboot.listen"), "{said}");
 }
 
+fn firmware(person: &Terminal, dir: &Path) {
+    let sum = "ab".repeat(32);
+    let component = |version: &str| {
+        format!("machine:BMC={version},url=https://files.example/bmc.bin,sha256={sum}")
+    };
+    let create = |id: &str, component: &str, expected| {
+        let line =
+            format!("firmware create {id} --hardware-type nvl72 --default --component {component}");
+        person.line(&line, expected)
+    };
+    let said = create("fw-1", "machine:BMC=1,url=ftp://x/y,sha256=ab", 2);
+    assert!(said.contains("firmware.components[machine][0].url"), "{said}");
+    let said = create("fw-1", "rack:BMC=1,url=http://x/y,sha256=ab", 2);
+    assert!(said.contains("firmware.components[0].device_type"), "{said}");
+    for _ in 0..2 {
+        assert!(create("fw-1", &component("2.0"), 0).contains("fw-1 created"));
+    }
+    let said = create("fw-1", &component("2.1"), 2);
+    assert!(said.contains("a record never changes"), "{said}");
+
+    let file = dir.join("fw.yaml");
+    let text = format!(
+        "firmware_id: fw-2\nhardware_type: nvl72\ncomponents:\n\
+         - {{device_type: machine, name: BMC, version: '2.1', url: 'http://h/x', sha256: {sum}}}\n"
+    );
+    std::fs::write(&file, text).unwrap();
+    person.run(&["firmware", "create", "-f", file.to_str().unwrap()], 0);
+    person.formats("firmware list --hardware-type nvl72", "fw-2");
+    person.formats("firmware get fw-1", "https://files.example/bmc.bin");
+    assert_eq!(person.json("firmware get fw-2")["available"], true);
+
+    let said = person.line("firmware set-default fw-2 --dry-run", 0);
+    assert!(said.contains("nothing was changed"), "{said}");
+    assert_eq!(person.json("firmware get fw-1")["is_default"], true);
+    person.line("firmware set-default fw-2", 0);
+    assert_eq!(person.json("firmware get fw-1")["is_default"], false);
+    person.line("firmware set-available fw-1 false", 0);
+    assert_eq!(person.json("firmware get fw-1")["available"], false);
+    let said = person.line("firmware delete fw-2", 2);
+    assert!(said.contains("is the default of hardware type nvl72"), "{said}");
+    person.line("firmware delete fw-1 --dry-run", 0);
+    person.line("firmware delete fw-1", 0);
+    assert!(person.line("firmware get fw-1", 2).contains("farrier firmware list"));
+    assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
+}
+
 /// Every command without commands of its own.
 fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     let output =
@@ -167,6 +213,7 @@ async fn every_command_works_against_a_real_server() {
         credentials(&person, dir.path());
         hardware(&person);
         images(&person, dir.path());
+        firmware(&person, dir.path());
         exit_codes(&person);
         person.typed.into_inner()
     });

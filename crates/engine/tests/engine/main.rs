@@ -16,6 +16,7 @@ mod rack_lives;
 mod rack_matrix;
 mod rack_world;
 mod retention;
+mod shelves;
 mod small_print;
 mod workers;
 mod world;

@@ -6,8 +6,10 @@
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
 use crate::effect::{Effect, PowerTo, RmaAction};
-use crate::plan::{RunStep, RunType};
+use crate::health::Wish;
+use crate::plan::{HEALTH_OVERRIDE, RunStep, RunType};
 use crate::refusal::Refusal;
+use crate::target::TargetId;
 
 /// The phases in which a run of this type may start.
 pub const fn allowed(run_type: RunType) -> &'static [Phase] {
@@ -82,8 +84,46 @@ const fn on_the_way_back(effect: &Effect) -> bool {
     }
 }
 
+/// Whether an effect has new work placed on the machine.
+const fn places(effect: &Effect) -> bool {
+    match effect {
+        Effect::Join { .. } | Effect::Uncordon { .. } => true,
+        Effect::Ssh { .. }
+        | Effect::Reboot { .. }
+        | Effect::Netboot { .. }
+        | Effect::Repave { .. }
+        | Effect::Leave { .. }
+        | Effect::Verify { .. }
+        | Effect::Net { .. }
+        | Effect::Rma { .. }
+        | Effect::Drain { .. }
+        | Effect::Power { .. }
+        | Effect::Device { .. }
+        | Effect::Parts { .. } => false,
+    }
+}
+
+/// What a run means for who has been told not to use the machine.
+fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
+    let places = steps.iter().any(|step| places(&step.effect));
+    match places || run_type == RunType::ExitMaintenance {
+        true => Wish::Place,
+        false => Wish::Change,
+    }
+}
+
 /// Whether a run of this type with these steps may start.
 pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
+    admit_by(machine, run_type, steps, None)
+}
+
+/// The same where somebody says why it must be, whatever is reported of the machine's health. No other gate yields to that.
+pub fn admit_by(
+    machine: &Machine,
+    run_type: RunType,
+    steps: &[RunStep],
+    force: Option<&str>,
+) -> Result<(), Refusal> {
     let id = &machine.id;
     let what = run_type.as_str();
     let back = run_type == RunType::ExitRma;
@@ -110,7 +150,12 @@ pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<
         let what = format!("step {} of this plan", step.name);
         in_phase(machine, &what, allowed_for(&step.effect))?;
     }
-    Ok(())
+    let target = TargetId::from(&machine.id);
+    machine.health.permit(&target, what, wish(run_type, steps), force).map_err(|refusal| {
+        let anyway =
+            format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON");
+        refusal.next(format!("farrier health get {id}   # or, all the same: {anyway}"))
+    })
 }
 
 /// The one run that a flag lets through is the one that takes it back.
@@ -251,6 +296,59 @@ mod tests {
             let refusal = admit(&busy, run_type, &[]).unwrap_err();
             assert_eq!(refusal.reason, "MACHINE_BUSY");
             assert!(refusal.said.contains("op-7"));
+        }
+    }
+
+    /// Rows: what is asked for. Columns: with an alert that prevents allocations, with one that prevents changes.
+    #[test]
+    fn gates_by_health() {
+        use crate::effect::NodeLabels;
+        use crate::health::{Alert, Class, Report, Reports, Standing};
+        let step =
+            |effect| RunStep { name: "s".into(), timeout_seconds: 1, max_retries: 0, effect };
+        let cluster = || "c".to_string();
+        let join = step(Effect::Join {
+            cluster_ref: cluster(),
+            labels: NodeLabels::new(),
+            taints: Vec::new(),
+        });
+        let uncordon = step(Effect::Uncordon { cluster_ref: cluster(), own: false });
+        let note = step(Effect::Ssh { command: "true".into(), destructive: false });
+        let table: [(RunType, Vec<RunStep>, [bool; 2]); 6] = [
+            (RunType::Reboot, vec![], [true, false]),
+            (RunType::Reimage, vec![note], [true, false]),
+            (RunType::Reimage, vec![join], [false, false]),
+            (RunType::Upgrade, vec![uncordon], [false, false]),
+            (RunType::EnterMaintenance, vec![], [true, false]),
+            (RunType::ExitMaintenance, vec![], [false, false]),
+        ];
+        for (run_type, steps, row) in table {
+            for (class, open) in
+                [Class::PreventAllocations, Class::PreventStateChanges].into_iter().zip(row)
+            {
+                let alert = Alert {
+                    part: String::new(),
+                    message: "a fan is broken".into(),
+                    classes: [class.as_str().to_string()].into(),
+                    since: Timestamp::default(),
+                };
+                let report = Report::new([("fan".to_string(), alert)]);
+                let mut machine = machine(Phase::Maintenance);
+                machine.health = Standing::of(&Reports::from([("site".to_string(), report)]));
+                let verdict = admit(&machine, run_type, &steps);
+                assert_eq!(verdict.is_ok(), open, "{run_type:?} with {class:?}");
+                if let Err(refusal) = verdict {
+                    assert!(
+                        refusal.said.contains("site reports fan: a fan is broken"),
+                        "{refusal}"
+                    );
+                }
+                assert_eq!(admit_by(&machine, run_type, &steps, Some("it must be")), Ok(()));
+                // Force opens no other gate.
+                machine.active_run = Some(RunId::trusted("op-7"));
+                let refusal = admit_by(&machine, run_type, &steps, Some("it must be")).unwrap_err();
+                assert_eq!(refusal.reason, "MACHINE_BUSY");
+            }
         }
     }
 

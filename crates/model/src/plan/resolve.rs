@@ -16,6 +16,8 @@ pub const IMAGE_REF: &str = "image_ref";
 pub const NETWORK: &str = "network";
 pub const GRACEFUL_SECONDS: &str = "graceful_seconds";
 pub const FORCE: &str = "force";
+/// Why a run goes ahead whatever is reported of the machine's health.
+pub const HEALTH_OVERRIDE: &str = "health_override";
 
 /// What a machine needs beside its shutdown: to be cut off, to start again, to be looked at.
 const ROOM_SECONDS: u32 = 300;
@@ -60,15 +62,16 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
             IMAGE_REF => text::short(&field, value)?,
             NETWORK => check_document(&field, value)?,
             GRACEFUL_SECONDS | FORCE => {}
+            HEALTH_OVERRIDE => drop(text::optional_reason(&field, value)?),
             _ => {
                 let instead = format!(
-                    "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS} and {FORCE}"
+                    "the parameters are {IMAGE_REF}, {NETWORK}, {GRACEFUL_SECONDS}, {FORCE} and {HEALTH_OVERRIDE}"
                 );
                 return Err(Refusal::invalid(&field, "is not a parameter", instead));
             }
         }
     }
-    params.retain(|_, value| !value.is_empty());
+    params.retain(|_, value| !value.trim().is_empty());
     manner_of(&params)?.check(|word| format!("params[{word}]"))?;
     Ok(params)
 }

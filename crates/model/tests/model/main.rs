@@ -3,6 +3,8 @@
 mod act;
 mod adopt;
 mod aftermath;
+mod devices;
+mod host;
 mod invariants;
 mod stored;
 mod support;

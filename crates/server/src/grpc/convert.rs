@@ -3,6 +3,7 @@
 
 mod plan;
 
+use super::health::standing;
 pub(crate) use plan::plan_from;
 pub(super) use plan::{plan, run_step};
 
@@ -16,6 +17,7 @@ use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::act::Who;
 use model::run::{Run, RunPhase, StepPhase, StepState, Workflow};
+use model::target::TargetId;
 use model::time::Timestamp;
 use model::{text, why};
 use proto::v1;
@@ -45,6 +47,11 @@ pub(super) fn time(at: Timestamp) -> proto::Timestamp {
         seconds: micros.div_euclid(1_000_000),
         nanos: (micros.rem_euclid(1_000_000) * 1_000) as i32,
     }
+}
+
+pub(super) fn time_from(at: &proto::Timestamp) -> Timestamp {
+    let micros = at.seconds.saturating_mul(1_000_000);
+    Timestamp::from_micros(micros.saturating_add(i64::from(at.nanos) / 1_000))
 }
 
 /// A machine as a client describes it. Status is the server's and is ignored.
@@ -150,6 +157,7 @@ pub(super) fn machine(machine: Machine) -> v1::Machine {
         version: machine.version,
         created_at: Some(time(machine.created_at)),
         updated_at: Some(time(machine.updated_at)),
+        health: standing(&TargetId::from(&machine.id), &machine.health),
     };
     v1::Machine {
         machine_id: machine.id.to_string(),

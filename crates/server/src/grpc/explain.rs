@@ -31,6 +31,7 @@ impl v1::explain_service_server::ExplainService for Doors {
             fault: told.fault.map(|code| code.as_str().to_string()).unwrap_or_default(),
             next_commands: told.next_commands,
             run_id: found.run_id.map(|id| id.to_string()).unwrap_or_default(),
+            health: told.health,
             hindrance: found.hindrance.unwrap_or_default(),
             machine_id: found.machine_id.map(|id| id.to_string()).unwrap_or_default(),
         }))

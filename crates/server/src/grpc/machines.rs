@@ -10,6 +10,7 @@ use model::id::{MachineId, PlanId, RunId};
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
 use model::refusal::Refusal;
 use model::run::act::Action;
+use model::target::TargetId;
 use model::text;
 use proto::v1;
 use tonic::{Request, Response, Status};
@@ -72,7 +73,12 @@ impl v1::machine_service_server::MachineService for Doors {
     async fn get_machine(&self, request: Request<v1::GetMachineRequest>) -> Answer<v1::Machine> {
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
         let found = self.engine.machine(&id).await.map_err(failed)?;
-        Ok(Response::new(machine(found)))
+        let health = self.health_of(&TargetId::from(&id), &found.health).await?;
+        let mut shown = machine(found);
+        if let Some(status) = &mut shown.status {
+            status.health = health;
+        }
+        Ok(Response::new(shown))
     }
 
     async fn list_machines(

@@ -20,6 +20,9 @@ pub(super) enum List {
     Identities,
     ConsoleLog,
     Images,
+    Firmware,
+    FirmwareHistory,
+    Health,
 }
 
 impl List {
@@ -34,6 +37,9 @@ impl List {
             Self::Identities => "identities",
             Self::ConsoleLog => "console-log",
             Self::Images => "images",
+            Self::Firmware => "firmware",
+            Self::FirmwareHistory => "firmware-history",
+            Self::Health => "health",
         }
     }
 }

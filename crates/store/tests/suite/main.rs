@@ -7,6 +7,8 @@ mod bus;
 mod claims;
 mod events;
 mod filters;
+mod firmware;
+mod health;
 mod kept;
 mod logs;
 mod machines;

@@ -1,0 +1,170 @@
+//! `farrier firmware`.
+
+use super::*;
+use proto::v1::FirmwareComponent;
+
+#[derive(Debug, Subcommand)]
+pub enum FirmwareCommand {
+    /// Put a record into the catalogue; one never changes afterwards, but for its two flags
+    Create(FirmwareCreateArgs),
+    /// List records
+    List(FirmwareListArgs),
+    /// Show one record with its components
+    Get(FirmwareArg),
+    /// Make a record the default of its hardware type, instead of the one before
+    SetDefault(FirmwareChangeArgs),
+    /// Say whether a record may be applied
+    SetAvailable(FirmwareAvailableArgs),
+    /// Take a record out of the catalogue, unless it is a default or in use
+    Delete(FirmwareChangeArgs),
+    /// What was applied to which device, newest first
+    History(FirmwareHistoryArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct FirmwareArg {
+    /// The record, as `farrier firmware list` names it
+    pub firmware_id: String,
+}
+
+const FIRMWARE_HELP: &str = "\
+Examples:
+  farrier firmware create fw-v2.1 --hardware-type nvl72 --default \\
+    --component machine:BMC=2.1,url=https://files.example/bmc-2.1.bin,sha256=9f86… \\
+    --component switch:BIOS=0.9,url=https://files.example/bios-0.9.bin,sha256=60303…
+  farrier firmware create -f fw.yaml
+
+Example of a file:
+  firmware_id: fw-v2.1
+  hardware_type: nvl72
+  components:
+    - {device_type: machine, name: BMC, version: \"2.1\", url: \"https://files.example/bmc-2.1.bin\", sha256: 9f86…}
+
+Devices are machine, switch and power_shelf. Components are applied in the order they are given.";
+
+#[derive(Debug, Args)]
+#[command(after_help = FIRMWARE_HELP)]
+pub struct FirmwareCreateArgs {
+    /// How it is called: letters, digits, '.', '_' and '-'
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
+    pub firmware_id: Option<String>,
+    /// A .yaml or .json file with one record
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["hardware_type", "description", "components", "default", "unavailable"])]
+    pub file: Option<PathBuf>,
+    /// The racks it is for
+    #[arg(
+        long,
+        value_name = "TYPE",
+        required_unless_present = "file",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub hardware_type: String,
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    /// A word for people
+    pub description: String,
+    /// One component of one kind of device; may be given several times
+    #[arg(long = "component", value_name = "DEVICE:NAME=VERSION,url=URL,sha256=DIGITS", value_parser = parse_component)]
+    pub components: Vec<FirmwareComponent>,
+    /// Make it the default of its hardware type
+    #[arg(long)]
+    pub default: bool,
+    /// Do not let it be applied yet
+    #[arg(long)]
+    pub unavailable: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FirmwareListArgs {
+    /// Only those of this hardware type
+    #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
+    pub hardware_type: String,
+    /// At most this many; all when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct FirmwareChangeArgs {
+    /// The record, as `farrier firmware list` names it
+    pub firmware_id: String,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FirmwareAvailableArgs {
+    /// The record, as `farrier firmware list` names it
+    pub firmware_id: String,
+    /// Whether it may be applied
+    #[arg(action = clap::ArgAction::Set, value_name = "true|false")]
+    pub available: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct FirmwareHistoryArgs {
+    /// Only of this machine, switch or power shelf
+    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
+    pub device: String,
+    /// At most this many; all when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+/// `machine:BMC=2.1,url=…,sha256=…`. A comma in an address is a part of it.
+fn parse_component(text: &str) -> Result<FirmwareComponent, String> {
+    let wrong = || format!("{text:?} is no component; write machine:BMC=2.1,url=…,sha256=…");
+    let (device_type, rest) = text.split_once(':').ok_or_else(wrong)?;
+    let (name, rest) = rest.split_once('=').ok_or_else(wrong)?;
+    let mut pieces = rest.split(',');
+    let version = pieces.next().unwrap_or_default();
+    let mut one = FirmwareComponent {
+        device_type: device_type.into(),
+        name: name.into(),
+        version: version.into(),
+        ..Default::default()
+    };
+    let mut last = None;
+    for piece in pieces {
+        let named = [("url=", &mut one.url), ("sha256=", &mut one.sha256)];
+        let found = named.into_iter().find_map(|(name, field)| {
+            piece.strip_prefix(name).map(|value| {
+                value.clone_into(field);
+                name
+            })
+        });
+        match (found, last) {
+            (Some(name), _) => last = Some(name),
+            (None, Some("url=")) => one.url = format!("{},{piece}", one.url),
+            (None, _) => return Err(wrong()),
+        }
+    }
+    Ok(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_are_typed() {
+        let one = parse_component("machine:BMC=2.1,sha256=ab,url=http://h/a,b=c").unwrap();
+        assert_eq!(
+            one,
+            FirmwareComponent {
+                device_type: "machine".into(),
+                name: "BMC".into(),
+                version: "2.1".into(),
+                url: "http://h/a,b=c".into(),
+                sha256: "ab".into(),
+            }
+        );
+        for bad in ["machine", "machine:BMC", "machine:BMC=2.1,colour=red"] {
+            assert!(parse_component(bad).unwrap_err().contains("machine:BMC=2.1"), "{bad}");
+        }
+    }
+}

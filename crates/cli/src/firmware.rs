@@ -1,0 +1,208 @@
+//! Firmware: the catalogue of what racks run, and the history of what was applied where.
+
+use crate::args::{FirmwareCommand, FirmwareCreateArgs, FirmwareHistoryArgs, FirmwareListArgs};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::import::file::{Syntax, parse_as, read};
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{
+    AppliedFirmware, CreateFirmwareRequest, DeleteFirmwareRequest, Firmware, GetFirmwareRequest,
+    ListFirmwareHistoryRequest, ListFirmwareRequest, SetDefaultFirmwareRequest,
+    SetFirmwareAvailableRequest,
+};
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: FirmwareCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        FirmwareCommand::Create(args) => create(client, screen, args).await?,
+        FirmwareCommand::List(args) => list(client, screen, &args).await?,
+        FirmwareCommand::Get(args) => {
+            let request = GetFirmwareRequest { firmware_id: args.firmware_id };
+            let found = client.call(client.firmware().get_firmware(request)).await?;
+            screen.one(&found, describe)?;
+        }
+        FirmwareCommand::SetDefault(args) => {
+            let dry_run = args.dry_run;
+            let request = SetDefaultFirmwareRequest { firmware_id: args.firmware_id, dry_run };
+            let done = client.call(client.firmware().set_default_firmware(request)).await?;
+            let what = format!("the default of {}", one_line(&done.hardware_type));
+            screen.one(&done, |done| changed(done, dry_run, &what))?;
+        }
+        FirmwareCommand::SetAvailable(args) => {
+            let dry_run = args.dry_run;
+            let request = SetFirmwareAvailableRequest {
+                firmware_id: args.firmware_id,
+                available: args.available,
+                dry_run,
+            };
+            let done = client.call(client.firmware().set_firmware_available(request)).await?;
+            let what = if args.available { "available" } else { "not available" };
+            screen.one(&done, |done| changed(done, dry_run, what))?;
+        }
+        FirmwareCommand::Delete(args) => {
+            let dry_run = args.dry_run;
+            let request = DeleteFirmwareRequest { firmware_id: args.firmware_id, dry_run };
+            let gone = client.call(client.firmware().delete_firmware(request)).await?;
+            screen.one(&gone, |gone| changed(gone, dry_run, "deleted"))?;
+        }
+        FirmwareCommand::History(args) => history(client, screen, &args).await?,
+    }
+    Ok(Exit::Done)
+}
+
+/// What became of a record, or would.
+fn changed(one: &Firmware, dry_run: bool, what: &str) -> String {
+    let how = if dry_run { "would be" } else { "is" };
+    let unchanged = if dry_run { "\ndry run: nothing was changed" } else { "" };
+    format!("firmware {} {how} {what}{unchanged}\n", one_line(&one.firmware_id))
+}
+
+async fn create(
+    client: &Client,
+    screen: &mut Screen,
+    args: FirmwareCreateArgs,
+) -> Result<(), Failure> {
+    let wanted = match &args.file {
+        Some(file) => {
+            let syntax = Syntax::of(file).filter(|syntax| *syntax != Syntax::Csv);
+            let Some(syntax) = syntax else {
+                return Err(Failure::refused(format!(
+                    "{}: a record is a .yaml or .json file; see `farrier firmware create --help`",
+                    file.display()
+                )));
+            };
+            parse_as(file, &read(file)?, syntax)?
+        }
+        None => Firmware {
+            firmware_id: args.firmware_id.unwrap_or_default(),
+            hardware_type: args.hardware_type,
+            description: args.description,
+            components: args.components,
+            is_default: args.default,
+            available: Some(!args.unavailable),
+            created_at: None,
+        },
+    };
+    let request = CreateFirmwareRequest { firmware: Some(wanted) };
+    let made = client.call(client.firmware().create_firmware(request)).await?;
+    screen.one(&made, |made| {
+        format!("firmware {} created\n\n{}", one_line(&made.firmware_id), describe(made))
+    })
+}
+
+async fn list(
+    client: &Client,
+    screen: &mut Screen,
+    args: &FirmwareListArgs,
+) -> Result<(), Failure> {
+    let found = pages(args.limit, async |page_size, page_token| {
+        let hardware_type = args.hardware_type.clone();
+        let request = ListFirmwareRequest { hardware_type, page_size, page_token };
+        let page = client.call(client.firmware().list_firmware(request)).await?;
+        Ok((page.firmware, page.next_page_token))
+    })
+    .await?;
+    screen.many(&found, table, "no firmware; make a record with `farrier firmware create`")
+}
+
+async fn history(
+    client: &Client,
+    screen: &mut Screen,
+    args: &FirmwareHistoryArgs,
+) -> Result<(), Failure> {
+    let found = pages(args.limit, async |page_size, page_token| {
+        let device_id = args.device.clone();
+        let request = ListFirmwareHistoryRequest { device_id, page_size, page_token };
+        let page = client.call(client.firmware().list_firmware_history(request)).await?;
+        Ok((page.applied, page.next_page_token))
+    })
+    .await?;
+    screen.many(&found, applied, "no firmware was applied")
+}
+
+fn table(all: &[Firmware], wide: bool) -> Table {
+    let clock = Clock::system();
+    let names = ["FIRMWARE_ID", "HARDWARE_TYPE", "DEFAULT", "AVAILABLE", "COMPONENTS", "CREATED"];
+    let more = ["DESCRIPTION"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    let mark = |yes: bool| if yes { "✓" } else { "-" };
+    for one in all {
+        let components: Vec<String> = one
+            .components
+            .iter()
+            .map(|one| format!("{}:{}={}", one.device_type, one.name, one.version))
+            .collect();
+        let mut row: Vec<Cell> = vec![
+            (&one.firmware_id).into(),
+            (&one.hardware_type).into(),
+            mark(one.is_default).into(),
+            mark(one.available()).into(),
+            components.join(",").into(),
+            clock.ago(one.created_at.as_ref()).into(),
+        ];
+        if wide {
+            row.push((&one.description).into());
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn describe(one: &Firmware) -> String {
+    let word = |yes: bool| if yes { "yes" } else { "no" }.to_string();
+    let mut facts = vec![
+        ("Firmware:", one.firmware_id.clone()),
+        ("HardwareType:", one.hardware_type.clone()),
+        ("Description:", one.description.clone()),
+        ("Default:", word(one.is_default)),
+        ("Available:", word(one.available())),
+        ("Created:", Clock::system().ago(one.created_at.as_ref())),
+    ];
+    facts.retain(|(_, value)| !value.is_empty());
+    let mut table = Table::new(&["DEVICE", "COMPONENT", "VERSION", "SHA256", "URL"]);
+    for component in &one.components {
+        table.row(vec![
+            (&component.device_type).into(),
+            (&component.name).into(),
+            (&component.version).into(),
+            (&component.sha256).into(),
+            (&component.url).into(),
+        ]);
+    }
+    format!("{}\n{}", pairs(&facts), table.render(Paint { colour: false }))
+}
+
+fn applied(all: &[AppliedFirmware], wide: bool) -> Table {
+    let clock = Clock::system();
+    let names = ["WHEN", "DEVICE", "COMPONENT", "FROM", "TO", "RESULT", "OPERATION"];
+    let more = ["STEP"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for one in all {
+        let result = match one.changed {
+            true => Cell::toned("changed", Tone::Good),
+            false => Cell::toned("already there", Tone::Dim),
+        };
+        let mut row: Vec<Cell> = vec![
+            clock.ago(one.at.as_ref()).into(),
+            (&one.device_id).into(),
+            (&one.component).into(),
+            (&one.previous).into(),
+            (&one.version).into(),
+            result,
+            (&one.operation_id).into(),
+        ];
+        if wide {
+            row.push((&one.step).into());
+        }
+        table.row(row);
+    }
+    table
+}

@@ -1,0 +1,167 @@
+//! What others report of the health of machines, racks, switches and power shelves.
+
+use crate::args::{HealthCommand, HealthListArgs};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::time::Clock;
+use proto::v1::{
+    GetHealthRequest, Health, HealthBar, ListHealthRequest, MergeHealthReportRequest,
+    RemoveHealthReportRequest, ReplaceHealthReportRequest,
+};
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: HealthCommand,
+) -> Result<Exit, Failure> {
+    let health = match command {
+        HealthCommand::List(args) => return list(client, screen, args).await,
+        HealthCommand::Get(args) => {
+            let request = GetHealthRequest { id: args.id };
+            client.call(client.health().get_health(request)).await?
+        }
+        HealthCommand::Report(args) => {
+            let (id, source, alerts) = (args.id, args.source, args.alerts);
+            let request = MergeHealthReportRequest { id, source, alerts };
+            client.call(client.health().merge_health_report(request)).await?
+        }
+        HealthCommand::Replace(args) => {
+            let (id, source, alerts) = (args.id, args.source, args.alerts);
+            let request = ReplaceHealthReportRequest { id, source, alerts };
+            client.call(client.health().replace_health_report(request)).await?
+        }
+        HealthCommand::Remove(args) => {
+            let (id, source, alert_ids) = (args.id, args.source, args.alerts);
+            let request = RemoveHealthReportRequest { id, source, alert_ids };
+            client.call(client.health().remove_health_report(request)).await?
+        }
+    };
+    screen.one(&health, |health| words(health, &Clock::system()))?;
+    Ok(Exit::Done)
+}
+
+async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Result<Exit, Failure> {
+    let HealthListArgs { source, class, limit } = args;
+    let objects = pages(limit, async |page_size, page_token| {
+        let (source, classification) = (source.clone(), class.clone());
+        let request = ListHealthRequest { page_size, page_token, classification, source };
+        let page = client.call(client.health().list_health(request)).await?;
+        Ok((page.objects, page.next_page_token))
+    })
+    .await?;
+    screen.many(&objects, table, "no alerts")?;
+    Ok(Exit::Done)
+}
+
+fn words(health: &Health, clock: &Clock) -> String {
+    let object = format!("{} ({})", health.id, health.kind.replace('_', " "));
+    let mut text = pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
+    text.push_str(&section(health, clock));
+    text
+}
+
+/// What is prevented and all alerts, as a part of what is shown of an object; empty where nothing is said.
+pub fn section(health: &Health, clock: &Clock) -> String {
+    if health.alerts == 0 {
+        return String::new();
+    }
+    let mut text = String::from("\n");
+    for bar in &health.bars {
+        text.push_str(&pairs(&[(&format!("{}:", bar.classification), said(bar))]));
+    }
+    if !health.bars.is_empty() {
+        text.push('\n');
+    }
+    let mut table = Table::new(&["ALERT", "SOURCE", "PART", "SINCE", "CLASSIFICATIONS", "MESSAGE"]);
+    for report in &health.reports {
+        for alert in &report.alerts {
+            table.row(vec![
+                (&alert.id).into(),
+                (&report.source).into(),
+                (&alert.target).into(),
+                clock.ago(alert.since.as_ref()).into(),
+                alert.classifications.join(",").into(),
+                (&alert.message).into(),
+            ]);
+        }
+    }
+    text.push_str(&table.render(Paint { colour: false }));
+    text
+}
+
+fn said(bar: &HealthBar) -> String {
+    format!("{} reports {}: {}", bar.source, bar.alert, bar.message)
+}
+
+fn table(objects: &[Health], wide: bool) -> Table {
+    let names = ["OBJECT", "KIND", "ALERTS", "PREVENTS"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &["SOURCES"]].concat() } else { names.to_vec() });
+    for health in objects {
+        let bars = health.bars.iter().map(|bar| bar.classification.replace("prevent-", ""));
+        let bars = bars.collect::<Vec<_>>().join(",");
+        let tone = if bars.is_empty() { Tone::Plain } else { Tone::Warn };
+        let mut row = vec![
+            (&health.id).into(),
+            (&health.kind).into(),
+            health.alerts.to_string().into(),
+            Cell::toned(bars, tone),
+        ];
+        if wide {
+            let sources = health.reports.iter().map(|report| report.source.as_str());
+            row.push(sources.collect::<Vec<_>>().join(",").into());
+        }
+        table.row(row);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::v1::{HealthAlert, HealthReport};
+
+    #[test]
+    fn what_is_prevented_stands_above_the_alerts() {
+        let alert = HealthAlert {
+            id: "fan-3".into(),
+            message: "it stands\u{1b} still".into(),
+            classifications: vec!["prevent-allocations".into(), "site-7".into()],
+            since: Some(proto::Timestamp { seconds: 36_001, nanos: 0 }),
+            ..Default::default()
+        };
+        let bar = HealthBar {
+            classification: "prevent-allocations".into(),
+            source: "dcim".into(),
+            alert: "fan-3".into(),
+            message: "it stands still".into(),
+        };
+        let health = Health {
+            id: "ps-1".into(),
+            kind: "power_shelf".into(),
+            reports: vec![HealthReport {
+                source: "dcim".into(),
+                alerts: vec![alert],
+                ..Default::default()
+            }],
+            alerts: 1,
+            bars: vec![bar],
+        };
+        assert_eq!(
+            words(&health, &Clock::fixed(36_721)),
+            "\
+Object:  ps-1 (power shelf)
+Alerts:  1
+
+prevent-allocations:  dcim reports fan-3: it stands still
+
+ALERT  SOURCE  PART  SINCE       CLASSIFICATIONS             MESSAGE
+fan-3  dcim    -     12m 0s ago  prevent-allocations,site-7  it stands\\x1b still
+"
+        );
+        let well = Health { id: "m-1".into(), kind: "machine".into(), ..Default::default() };
+        assert_eq!(words(&well, &Clock::fixed(0)), "Object:  m-1 (machine)\nAlerts:  0\n");
+    }
+}

@@ -1,0 +1,111 @@
+//! Hosts: the firmware of machines, and what is being done about it.
+
+use crate::args::ReprovisionArgs;
+use crate::client::Client;
+use crate::exit::{Exit, Failure};
+use crate::operation::request_id;
+use crate::output::Screen;
+use crate::table::pairs;
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{
+    CancelHostReprovisioningRequest, GetHostRequest, Host, TriggerHostReprovisioningRequest,
+};
+
+/// The state in which nothing is asked of it.
+const READY: &str = "Ready";
+
+pub async fn reprovision(
+    client: &Client,
+    screen: &mut Screen,
+    args: ReprovisionArgs,
+) -> Result<Exit, Failure> {
+    let machine_id = args.machine_id;
+    if args.cancel {
+        let request = CancelHostReprovisioningRequest { machine_id };
+        let host = client.call(client.hosts().cancel_host_reprovisioning(request)).await?;
+        screen.one(&host, |host| {
+            format!("the firmware of {} is given up\n", one_line(&host.machine_id))
+        })?;
+        return Ok(Exit::Done);
+    }
+    let request_id = match args.dry_run {
+        true => String::new(),
+        false => request_id(screen, args.request_id.as_ref())?,
+    };
+    let dry_run = args.dry_run;
+    let firmware_id = args.firmware;
+    let request = TriggerHostReprovisioningRequest { machine_id, firmware_id, request_id, dry_run };
+    let host = client.call(client.hosts().trigger_host_reprovisioning(request)).await?;
+    screen.one(&host, |host| asked(host, dry_run))?;
+    Ok(Exit::Done)
+}
+
+fn asked(host: &Host, dry_run: bool) -> String {
+    let id = one_line(&host.machine_id);
+    let mut text = match dry_run {
+        true => format!("{id} would have its firmware checked\n"),
+        false => format!("{id} has its firmware checked\n"),
+    };
+    if !host.nothing_to_do.is_empty() {
+        text.push_str(&format!("  nothing to install: {}\n", one_line(&host.nothing_to_do)));
+    }
+    for one in &host.differs {
+        text.push_str(&format!("  {}\n", one_line(one)));
+    }
+    for step in &host.steps {
+        text.push_str(&format!("  step {}\n", one_line(step)));
+    }
+    if !host.refused.is_empty() {
+        text.push_str(&format!("  it waits: {}\n", one_line(&host.refused)));
+    }
+    match dry_run {
+        true => text.push_str("\ndry run: nothing was changed\n"),
+        false => text.push_str(&format!("\nNext: farrier why {id}\n")),
+    }
+    text
+}
+
+/// What a machine's page says of its firmware: nothing, where nothing is known or asked.
+pub async fn section(client: &Client, machine_id: &str) -> String {
+    let request = GetHostRequest { machine_id: machine_id.to_string() };
+    match client.call(client.hosts().get_host(request)).await {
+        Ok(host) => described(&host, &Clock::system()),
+        // An older server does not know hosts, and the machine is shown all the same.
+        Err(_) => String::new(),
+    }
+}
+
+fn described(host: &Host, clock: &Clock) -> String {
+    let mut versions: Vec<String> =
+        host.firmware.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    versions.sort();
+    let mut facts = vec![("Firmware:", versions.join(", "))];
+    if host.state != READY {
+        let since = clock.ago(host.since.as_ref());
+        facts.push(("FirmwareState:", format!("{}, {since}", one_line(&host.state))));
+        facts.push(("WaitingFor:", host.waiting_for.clone()));
+        facts.push(("Failed:", host.failed.clone()));
+        facts.push(("Operation:", host.operation_id.clone()));
+    }
+    facts.retain(|(_, value)| !value.is_empty());
+    if facts.is_empty() { String::new() } else { format!("\n{}", pairs(&facts)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ready_host_shows_its_versions_and_no_more() {
+        let clock = Clock::system();
+        let mut host = Host { state: READY.into(), ..Host::default() };
+        assert_eq!(described(&host, &clock), "");
+        host.firmware.insert("BMC".into(), "2.1".into());
+        assert_eq!(described(&host, &clock).trim(), "Firmware:  BMC 2.1");
+        host.state = "FailedFirmwareUpgrade".into();
+        host.failed = "it broke".into();
+        let told = described(&host, &clock);
+        assert!(told.contains("FailedFirmwareUpgrade") && told.contains("it broke"), "{told}");
+    }
+}

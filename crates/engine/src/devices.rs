@@ -1,0 +1,416 @@
+//! The inventory's door for switches and power shelves: registered, changed, marked for deletion, tried again. Each change is one
+//! transaction with its event; where a device stands is told to its rack in the same one.
+
+use crate::Engine;
+use crate::claims::{busy, unknown};
+use crate::lifecycle::Sight;
+use crate::submit::event;
+use crate::topology;
+use model::device::{Device, retry};
+use model::here;
+use model::id::{PowerShelfId, RackId, RunId, SwitchId};
+use model::lifecycle::{DeviceSpec, Head, Trouble};
+use model::machine::{Labels, MachineSpec};
+use model::power_shelf::PowerShelf;
+use model::rack::Rack;
+use model::refusal::Refusal;
+use model::run::Run;
+use model::run::act::Who;
+use model::switch::Switch;
+use model::target::TargetId;
+use model::time::Timestamp;
+use model::why::{Explanation, device_overdue, explain_device};
+use std::marker::PhantomData;
+use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx, Work};
+
+/// How many devices of a kind are looked at for the metric of overdue ones.
+const MAX_OVERDUE: usize = 1_000;
+
+/// A device as its owner describes it.
+#[derive(Debug, Clone)]
+pub struct DescribedDevice {
+    /// Empty: Farrier names it.
+    pub id: String,
+    /// None: as it is.
+    pub spec: Option<PlacedSpec>,
+    pub labels: Labels,
+}
+
+/// How a device is reached, and where it stands.
+#[derive(Debug, Clone, Default)]
+pub struct PlacedSpec {
+    pub spec: DeviceSpec,
+    pub rack: Option<RackId>,
+    pub slot: Option<u32>,
+}
+
+/// A device that was explained, and the run in question.
+pub(crate) struct ExplainedDevice {
+    pub told: Explanation,
+    pub run: Option<Run>,
+    pub held_by: Option<String>,
+}
+
+/// How many devices of a kind wait longer than is normal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverdueDevices {
+    pub kind: &'static str,
+    pub count: usize,
+}
+
+impl Engine {
+    /// Registers a device, or updates the spec and labels of a known one.
+    pub async fn register_device<D: Device>(
+        &self,
+        device: DescribedDevice,
+        actor: String,
+    ) -> Result<D> {
+        self.put_device(device, actor, Known::OrNew).await
+    }
+
+    /// Updates the spec and labels of a known device, at this version if one is named.
+    pub async fn update_device<D: Device>(
+        &self,
+        device: DescribedDevice,
+        version: Option<i64>,
+        actor: String,
+    ) -> Result<D> {
+        self.put_device(device, actor, Known::At(version)).await
+    }
+
+    async fn put_device<D: Device>(
+        &self,
+        device: DescribedDevice,
+        actor: String,
+        known: Known,
+    ) -> Result<D> {
+        let id = match device.id.as_str() {
+            "" => D::name(self.now(), self.chance()),
+            id => id.to_string(),
+        };
+        let spec = device.spec.map(|placed| self.with_device_provider::<D>(placed)).transpose()?;
+        let new_spec = match (&spec, known) {
+            (Some(spec), _) => spec.clone(),
+            (None, Known::OrNew) => self.with_device_provider::<D>(PlacedSpec::default())?,
+            (None, Known::At(_)) => PlacedSpec::default(),
+        };
+        let (labels, now) = (device.labels, self.now());
+        let put = || PutDevice::<D> {
+            id: id.clone(),
+            spec: spec.clone(),
+            new_spec: new_spec.clone(),
+            labels: labels.clone(),
+            actor: actor.clone(),
+            known,
+            now,
+            kind: PhantomData,
+        };
+        self.racing(|| self.store().write(put())).await
+    }
+
+    /// Checks the provider, as for machines; what it says against a machine's field is said of the device's.
+    fn with_device_provider<D: Device>(&self, placed: PlacedSpec) -> Result<PlacedSpec> {
+        let checked = self.with_provider(MachineSpec::from(placed.spec.clone()));
+        let provider = checked.map_err(|error| match error {
+            store::StoreError::Refused(refusal) => {
+                let renamed =
+                    |text: String| text.replace("machine.spec", &format!("{}.spec", D::FIELD));
+                let field = refusal.field.map(renamed);
+                store::StoreError::Refused(Refusal {
+                    field,
+                    said: renamed(refusal.said),
+                    ..refusal
+                })
+            }
+            other => other,
+        })?;
+        Ok(PlacedSpec { spec: DeviceSpec { provider: provider.provider, ..placed.spec }, ..placed })
+    }
+
+    pub async fn device<D: Device>(&self, id: &str) -> Result<D> {
+        let found = self.store().read(GetDevice::<D> { id: id.into(), kind: PhantomData }).await?;
+        Ok(found.ok_or_else(|| no_device::<D>(id))?)
+    }
+
+    /// Devices by id, after one.
+    pub async fn devices<D: Device>(
+        &self,
+        filter: RecordFilter,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<RecordPage<D>> {
+        self.store().scan(ListDevices::<D> { filter, after, limit, kind: PhantomData }).await
+    }
+
+    /// Marks a device for deletion. It goes when nobody holds it any more.
+    pub async fn delete_device<D: Device>(&self, id: &str, who: Who) -> Result<D> {
+        let change = Asked::Delete;
+        self.racing(|| self.store().write(self.tell_device::<D>(id, change, &who))).await
+    }
+
+    /// Has what failed tried again.
+    pub async fn retry_device<D: Device>(&self, id: &str, who: Who) -> Result<D> {
+        let change = Asked::Retry;
+        self.racing(|| self.store().write(self.tell_device::<D>(id, change, &who))).await
+    }
+
+    fn tell_device<D: Device>(&self, id: &str, asked: Asked, who: &Who) -> TellDevice<D> {
+        TellDevice { id: id.into(), asked, who: who.clone(), now: self.now(), kind: PhantomData }
+    }
+
+    /// Why a switch or a power shelf is as it is; none where the id is of neither.
+    pub(crate) async fn explain_device(&self, id: &str) -> Result<Option<ExplainedDevice>> {
+        if SwitchId::parse(id).is_ok() {
+            return self.explain_one::<Switch>(id).await.map(Some);
+        }
+        if PowerShelfId::parse(id).is_ok() {
+            return self.explain_one::<PowerShelf>(id).await.map(Some);
+        }
+        Ok(None)
+    }
+
+    async fn explain_one<D>(&self, id: &str) -> Result<ExplainedDevice>
+    where
+        D: Device<Seen = model::lifecycle::Around> + Sight,
+    {
+        let fresh = RunId::new(self.now(), self.chance());
+        let now = self.now();
+        let why = WhyDevice::<D> { id: id.into(), fresh, now, kind: PhantomData };
+        let found = self.store().read(why).await?;
+        Ok(found.ok_or_else(|| no_device::<D>(id))?)
+    }
+
+    /// How many devices of each kind wait longer than is normal.
+    pub async fn overdue_devices(&self) -> Result<Vec<OverdueDevices>> {
+        Ok(vec![self.overdue_of::<Switch>().await?, self.overdue_of::<PowerShelf>().await?])
+    }
+
+    async fn overdue_of<D: Device>(&self) -> Result<OverdueDevices> {
+        let filter = RecordFilter {
+            states: D::WAITING.iter().map(|word| (*word).to_string()).collect(),
+            ..RecordFilter::default()
+        };
+        let page = self.devices::<D>(filter, None, MAX_OVERDUE).await?;
+        let now = self.now();
+        let count = page.records.iter().filter(|one| device_overdue(*one, now)).count();
+        Ok(OverdueDevices { kind: D::KIND.as_str(), count })
+    }
+}
+
+pub(crate) fn no_device<D: Device>(id: &str) -> Refusal {
+    unknown(&TargetId::new(D::TARGET, id))
+}
+
+/// What is expected of the device that is written.
+#[derive(Debug, Clone, Copy)]
+enum Known {
+    /// It may be new.
+    OrNew,
+    /// It exists, at this version if one is named.
+    At(Option<i64>),
+}
+
+struct PutDevice<D> {
+    id: String,
+    spec: Option<PlacedSpec>,
+    /// What a new device is given.
+    new_spec: PlacedSpec,
+    labels: Labels,
+    actor: String,
+    known: Known,
+    now: Timestamp,
+    kind: PhantomData<fn() -> D>,
+}
+
+impl<D: Device> Work for PutDevice<D> {
+    type Out = D;
+
+    async fn run(&self, tx: &mut Tx) -> Result<D> {
+        if let Some(placed) = &self.spec {
+            check_place::<D>(tx, &self.id, placed).await?;
+        }
+        match tx.record_locked::<D>(&self.id).await? {
+            Some(device) => self.change(tx, device).await,
+            None if matches!(self.known, Known::OrNew) => self.create(tx).await,
+            None => Err(no_device::<D>(&self.id).into()),
+        }
+    }
+}
+
+impl<D: Device> PutDevice<D> {
+    fn event(&self, message: &str, line: &str) -> NewEvent {
+        event(Cause::Request, &self.actor, message.into(), line, self.now)
+    }
+
+    async fn create(&self, tx: &mut Tx) -> Result<D> {
+        let PlacedSpec { spec, rack, slot } = self.new_spec.clone();
+        let head = Head::new(self.id.as_str(), self.labels.clone(), self.now);
+        let mut device = D::create(Head { rack, slot, ..head }, spec);
+        let event = self.event("registered", here!());
+        tx.insert_record(&mut device, &event).await?;
+        topology::moved(tx, None, device.head().rack.as_ref(), &event).await?;
+        Ok(device)
+    }
+
+    async fn change(&self, tx: &mut Tx, mut device: D) -> Result<D> {
+        self.check_version(&device)?;
+        let before = device.clone();
+        if let Some(placed) = self.spec.clone() {
+            *device.spec_mut() = placed.spec;
+            device.head_mut().rack = placed.rack;
+            device.head_mut().slot = placed.slot;
+        }
+        device.head_mut().labels = self.labels.clone();
+        if device == before {
+            return Ok(device);
+        }
+        let (from, to) = (before.head().rack.clone(), device.head().rack.clone());
+        if let (true, Some(holder)) = (from != to, &before.head().active_run) {
+            return Err(busy(&before.target(), holder).into());
+        }
+        let event = self.event("spec, place or labels changed", here!());
+        tx.tell_record(&mut device, &event)?;
+        topology::moved(tx, from.as_ref(), to.as_ref(), &event).await?;
+        Ok(device)
+    }
+
+    /// Somebody who changes what they read must not undo what happened since.
+    fn check_version(&self, device: &D) -> Result<()> {
+        let version = device.head().version;
+        match self.known {
+            Known::At(Some(expected)) if expected != version => {
+                let said = format!(
+                    "{} is at version {version} by now, and this change was made from version {expected}",
+                    self.id
+                );
+                let next = device.target().get();
+                Err(Refusal::precondition("VERSION_MOVED", said).next(next).into())
+            }
+            Known::At(_) | Known::OrNew => Ok(()),
+        }
+    }
+}
+
+/// The rack is known, and the place in it is free. Who asks has the rack for itself meanwhile.
+async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> Result<()> {
+    let Some(rack_id) = &placed.rack else { return Ok(()) };
+    let field = |name: &str| format!("{}.spec.{name}", D::FIELD);
+    let rack = tx.record_locked::<Rack>(rack_id.as_str()).await?;
+    if rack.is_none_or(|rack| rack.head.deleted) {
+        let problem = format!("names {rack_id}, and no such rack is known");
+        let instead = "list them with `farrier rack list`, or create it first";
+        return Err(Refusal::invalid(&field("rack_id"), problem, instead).into());
+    }
+    let Some(slot) = placed.slot else { return Ok(()) };
+    let there = tx.records_in_rack::<D>(rack_id).await?;
+    let taken = there.iter().find(|one| one.head().id != id && one.head().slot == Some(slot));
+    match taken {
+        None => Ok(()),
+        Some(other) => {
+            let problem = format!("is {slot}, where {} stands in {rack_id}", other.head().id);
+            let instead = format!("choose another, or move {} first", other.head().id);
+            Err(Refusal::invalid(&field("slot"), problem, instead).into())
+        }
+    }
+}
+
+struct GetDevice<D> {
+    id: String,
+    kind: PhantomData<fn() -> D>,
+}
+
+impl<D: Device> Work for GetDevice<D> {
+    type Out = Option<D>;
+    const SINGLE: bool = true;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<D>> {
+        tx.record(&self.id).await
+    }
+}
+
+struct ListDevices<D> {
+    filter: RecordFilter,
+    after: Option<String>,
+    limit: usize,
+    kind: PhantomData<fn() -> D>,
+}
+
+impl<D: Device> Work for ListDevices<D> {
+    type Out = RecordPage<D>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<D>> {
+        tx.records(&self.filter, self.after.as_deref(), self.limit).await
+    }
+}
+
+/// What is asked of a device's own lifecycle.
+#[derive(Debug, Clone, Copy)]
+enum Asked {
+    Delete,
+    Retry,
+}
+
+struct TellDevice<D> {
+    id: String,
+    asked: Asked,
+    who: Who,
+    now: Timestamp,
+    kind: PhantomData<fn() -> D>,
+}
+
+impl<D: Device> Work for TellDevice<D> {
+    type Out = D;
+
+    async fn run(&self, tx: &mut Tx) -> Result<D> {
+        let found = tx.record_locked::<D>(&self.id).await?;
+        let mut device = found.ok_or_else(|| no_device::<D>(&self.id))?;
+        let before = device.clone();
+        let message = match self.asked {
+            Asked::Delete => {
+                device.head_mut().deleted = true;
+                "marked for deletion"
+            }
+            Asked::Retry => {
+                retry(&mut device)?;
+                "to be tried again"
+            }
+        };
+        if device != before {
+            let event = event(Cause::Request, &self.who.by, message.into(), here!(), self.now);
+            tx.tell_record(&mut device, &event)?;
+        }
+        Ok(device)
+    }
+}
+
+struct WhyDevice<D> {
+    id: String,
+    fresh: RunId,
+    now: Timestamp,
+    kind: PhantomData<fn() -> D>,
+}
+
+impl<D> Work for WhyDevice<D>
+where
+    D: Device<Seen = model::lifecycle::Around> + Sight,
+{
+    type Out = Option<ExplainedDevice>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Some(device) = tx.record::<D>(&self.id).await? else { return Ok(None) };
+        let seen = device.see(tx, self.fresh.clone(), self.now).await?;
+        let next = device.next(&seen, self.now);
+        let told = explain_device(&device, &next, self.now);
+        let id = device.head().active_run.clone();
+        let id = id.or_else(|| device.trouble().and_then(|one: &Trouble| one.run.clone()));
+        let run = match &id {
+            Some(id) => tx.run(id).await?,
+            None => None,
+        };
+        let held_by = match &run {
+            Some(run) => tx.holder(&run.spec.id).await?,
+            None => None,
+        };
+        Ok(Some(ExplainedDevice { told, run, held_by }))
+    }
+}

@@ -1,0 +1,263 @@
+//! The catalogue of firmware, and the history of what was applied where.
+
+use crate::Engine;
+use crate::submit::event;
+use model::firmware::{Applied, Firmware};
+use model::here;
+use model::host::{Host, HostState};
+use model::id::FirmwareId;
+use model::lifecycle::Lifecycle;
+use model::plan::RunType;
+use model::refusal::{Refusal, RefusalKind};
+use model::run::act::Who;
+use model::target::TargetId;
+use model::time::Timestamp;
+use store::{AppliedPlace, Cause, NewEvent, RecordFilter, Result, Tx, Work};
+
+/// How many operations and hosts are read at once to see who applies a record.
+const PAGE: i64 = 500;
+/// The operations that apply firmware.
+const APPLYING: [RunType; 2] = [RunType::Firmware, RunType::RackMaintenance];
+
+/// What may be done with a record of the catalogue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    MakeDefault,
+    SetAvailable(bool),
+    Delete,
+}
+
+impl Engine {
+    /// Puts a record into the catalogue. The same again is answered with what is there.
+    pub async fn create_firmware(&self, firmware: Firmware, who: Who) -> Result<Firmware> {
+        let firmware = Firmware { created_at: self.now(), ..firmware.checked()? };
+        let create = || CreateFirmware { firmware: firmware.clone(), who: who.clone() };
+        self.racing(|| self.store().write(create())).await
+    }
+
+    pub async fn firmware(&self, id: &FirmwareId) -> Result<Firmware> {
+        let found = self.store().read(GetFirmware { id: id.clone() }).await?;
+        Ok(found.ok_or_else(|| no_firmware(id))?)
+    }
+
+    /// By id, after one: all, or those of a hardware type.
+    pub async fn firmware_list(
+        &self,
+        hardware_type: Option<String>,
+        after: &str,
+        limit: i64,
+    ) -> Result<Vec<Firmware>> {
+        self.store().scan(ListFirmware { hardware_type, after: after.into(), limit }).await
+    }
+
+    /// Changes a record, or says only what would become of it.
+    pub async fn change_firmware(
+        &self,
+        id: FirmwareId,
+        change: Change,
+        dry_run: bool,
+        who: Who,
+    ) -> Result<Firmware> {
+        let now = self.now();
+        let work = || ChangeFirmware { id: id.clone(), change, dry_run, who: who.clone(), now };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    /// What was applied, newest first, before one: to all devices, or to one.
+    pub async fn applied(
+        &self,
+        device: Option<TargetId>,
+        before: Option<AppliedPlace>,
+        limit: i64,
+    ) -> Result<Vec<Applied>> {
+        self.store().scan(ListApplied { device, before, limit }).await
+    }
+}
+
+pub(crate) fn no_firmware(id: &FirmwareId) -> Refusal {
+    Refusal::not_found("firmware", id, "farrier firmware list")
+}
+
+struct GetFirmware {
+    id: FirmwareId,
+}
+
+impl Work for GetFirmware {
+    type Out = Option<Firmware>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        tx.firmware(&self.id).await
+    }
+}
+
+struct ListFirmware {
+    hardware_type: Option<String>,
+    after: String,
+    limit: i64,
+}
+
+impl Work for ListFirmware {
+    type Out = Vec<Firmware>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        tx.firmware_list(self.hardware_type.as_deref(), &self.after, self.limit).await
+    }
+}
+
+struct ListApplied {
+    device: Option<TargetId>,
+    before: Option<AppliedPlace>,
+    limit: i64,
+}
+
+impl Work for ListApplied {
+    type Out = Vec<Applied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        tx.applied(self.device.as_ref(), self.before.as_ref(), self.limit).await
+    }
+}
+
+struct CreateFirmware {
+    firmware: Firmware,
+    who: Who,
+}
+
+impl Work for CreateFirmware {
+    type Out = Firmware;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Firmware> {
+        let firmware = &self.firmware;
+        let id = &firmware.id;
+        if let Some(known) = tx.firmware(id).await? {
+            if known.same_as(firmware) {
+                return Ok(known);
+            }
+            let said = format!(
+                "the firmware {id} is in the catalogue with other contents, and a record never changes"
+            );
+            return Err(Refusal::new(RefusalKind::Exists, "FIRMWARE_EXISTS", said)
+                .next(format!("farrier firmware get {id}   # or create it under a new id"))
+                .into());
+        }
+        let message = format!("created for hardware type {}", firmware.hardware_type);
+        let event = event(Cause::Request, &self.who.by, message, here!(), firmware.created_at);
+        if firmware.is_default {
+            step_down(tx, firmware, &event).await?;
+        }
+        tx.insert_firmware(firmware, &event).await?;
+        Ok(firmware.clone())
+    }
+}
+
+/// The default of the same hardware type stops being it: there is one.
+async fn step_down(tx: &mut Tx, next: &Firmware, event: &NewEvent) -> Result<()> {
+    let default = tx.default_firmware(&next.hardware_type).await?;
+    if let Some(before) = default.filter(|before| before.id != next.id) {
+        let message = format!("no longer the default of {}: {} is", next.hardware_type, next.id);
+        let before = Firmware { is_default: false, ..before };
+        tx.update_firmware(&before, &NewEvent { message, ..event.clone() }).await?;
+    }
+    Ok(())
+}
+
+struct ChangeFirmware {
+    id: FirmwareId,
+    change: Change,
+    dry_run: bool,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Work for ChangeFirmware {
+    type Out = Firmware;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Firmware> {
+        let found = tx.firmware(&self.id).await?.ok_or_else(|| no_firmware(&self.id))?;
+        let (after, message) = match self.change {
+            Change::MakeDefault => (
+                Firmware { is_default: true, ..found.clone() },
+                format!("made the default of {}", found.hardware_type),
+            ),
+            Change::SetAvailable(available) => {
+                let said = if available { "made available" } else { "made unavailable" };
+                (Firmware { available, ..found.clone() }, said.to_string())
+            }
+            Change::Delete => {
+                self.check_unused(tx, &found).await?;
+                (found.clone(), "deleted".to_string())
+            }
+        };
+        let unchanged = after == found && self.change != Change::Delete;
+        if self.dry_run || unchanged {
+            return Ok(after);
+        }
+        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
+        match self.change {
+            Change::MakeDefault => {
+                step_down(tx, &after, &event).await?;
+                tx.update_firmware(&after, &event).await?;
+            }
+            Change::SetAvailable(_) => tx.update_firmware(&after, &event).await?,
+            Change::Delete => tx.delete_firmware(&self.id, &event).await?,
+        }
+        Ok(after)
+    }
+}
+
+impl ChangeFirmware {
+    /// Nobody may be left with a name for which there is nothing.
+    async fn check_unused(&self, tx: &mut Tx, found: &Firmware) -> Result<()> {
+        let id = &found.id;
+        if found.is_default {
+            let said = format!(
+                "the firmware {id} is the default of hardware type {}",
+                found.hardware_type
+            );
+            return Err(Refusal::precondition("FIRMWARE_IS_DEFAULT", said)
+                .next("farrier firmware set-default ANOTHER")
+                .into());
+        }
+        match applying(tx, found).await? {
+            None => Ok(()),
+            Some(user) => {
+                let said = format!("the firmware {id} is being applied by {user}");
+                Err(Refusal::precondition("FIRMWARE_IN_USE", said)
+                    .next(format!("farrier why {user}"))
+                    .into())
+            }
+        }
+    }
+}
+
+/// Who applies a record now, or is about to: an operation, or the machine whose host was asked to.
+async fn applying(tx: &mut Tx, firmware: &Firmware) -> Result<Option<String>> {
+    let mut after = String::new();
+    loop {
+        let runs = tx.active_runs_of(&APPLYING, &after, PAGE).await?;
+        if let Some(run) = runs.iter().find(|run| firmware.installed_by(&run.spec.steps)) {
+            return Ok(Some(run.spec.id.to_string()));
+        }
+        match runs.last() {
+            Some(last) if runs.len() as i64 == PAGE => after = last.spec.id.to_string(),
+            Some(_) | None => break,
+        }
+    }
+    let states = HostState::UNDER_WAY.map(String::from).to_vec();
+    let filter = RecordFilter { states, ..RecordFilter::default() };
+    let mut after = None;
+    loop {
+        let page = tx.records::<Host>(&filter, after.as_deref(), PAGE as usize).await?;
+        let wants = |host: &&Host| {
+            let request = host.request.as_ref();
+            request.is_some_and(|request| request.firmware.as_ref() == Some(&firmware.id))
+        };
+        if let Some(host) = page.records.iter().find(wants) {
+            return Ok(Some(host.head().id.clone()));
+        }
+        match page.next {
+            Some(next) => after = Some(next),
+            None => return Ok(None),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The door for health reports: each change is one transaction, a change of the object that it is about.
+
+use crate::Engine;
+use crate::submit::event;
+use model::health::{Change, Filter, Reports};
+use model::here;
+use model::refusal::{Refusal, RefusalKind};
+use model::run::act::Who;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use store::{Cause, Reported, Result, Tx, Work};
+
+impl Engine {
+    /// What is said of an object that is there.
+    pub async fn health(&self, object: &TargetId) -> Result<Reports> {
+        self.store().read(GetHealth { object: object.clone() }).await
+    }
+
+    /// Objects with alerts, by key, after one.
+    pub async fn health_list(
+        &self,
+        filter: Filter,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Reported>> {
+        self.store().scan(ListHealth { filter, after: after.into(), limit }).await
+    }
+
+    /// Changes what a source says of an object. The same again changes nothing.
+    pub async fn change_health(
+        &self,
+        object: &TargetId,
+        source: String,
+        change: Change,
+        who: Who,
+    ) -> Result<Reports> {
+        let source = model::health::source("source", &source)?;
+        let change = change.checked()?;
+        self.racing(|| {
+            self.store().write(ChangeHealth {
+                object: object.clone(),
+                source: source.clone(),
+                change: change.clone(),
+                who: who.clone(),
+                now: self.now(),
+            })
+        })
+        .await
+    }
+}
+
+struct GetHealth {
+    object: TargetId,
+}
+
+impl Work for GetHealth {
+    type Out = Reports;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Reports> {
+        if !tx.exists(&self.object).await? {
+            return Err(crate::claims::unknown(&self.object).into());
+        }
+        tx.health(&self.object).await
+    }
+}
+
+struct ListHealth {
+    filter: Filter,
+    after: String,
+    limit: usize,
+}
+
+impl Work for ListHealth {
+    type Out = Vec<Reported>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        tx.health_list(&self.filter, &self.after, self.limit).await
+    }
+}
+
+struct ChangeHealth {
+    object: TargetId,
+    source: String,
+    change: Change,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Work for ChangeHealth {
+    type Out = Reports;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Reports> {
+        let (object, source) = (&self.object, &self.source);
+        if let Change::Remove(ids) = &self.change {
+            let known = tx.health(object).await?;
+            let report = known.get(source).ok_or_else(|| self.nothing("no report"))?;
+            if let Some(id) = ids.iter().find(|id| !report.alerts.contains_key(*id)) {
+                return Err(self.nothing(&format!("no alert {id}")).into());
+            }
+        }
+        let said = self.change.said(source);
+        let event = event(Cause::Request, &self.who.by, said, here!(), self.now);
+        tx.change_health(object, source, &self.change, &event).await
+    }
+}
+
+impl ChangeHealth {
+    /// Who takes back what was never said has mistyped something.
+    fn nothing(&self, what: &str) -> Refusal {
+        let said = format!("there is {what} of {} on {}", self.source, self.object);
+        Refusal::new(RefusalKind::NotFound, "NOT_FOUND", said)
+            .next(format!("farrier health get {}", self.object))
+    }
+}
+
+/// How many alerts there are of each kind, for the metrics.
+pub struct HealthTally;
+
+impl Work for HealthTally {
+    type Out = Vec<(TargetKind, model::health::Tally)>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        tx.health_tally().await
+    }
+}

@@ -1,0 +1,393 @@
+//! Hosts: the firmware of machines, seen to for an operator or for their rack. What becomes of a request is the model's; here it is
+//! written down, and what a turn must know is read.
+
+use crate::Engine;
+use crate::firmware::no_firmware;
+use crate::submit::{event, no_machine};
+use model::firmware::{Resolution, resolve};
+use model::health::{Alert, Alerts, Class};
+use model::here;
+use model::host::{Check, Host, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen, check};
+use model::id::{FirmwareId, MachineId, RunId};
+use model::lifecycle::Lifecycle;
+use model::machine::Machine;
+use model::machine::admit::admit;
+use model::plan::RunType;
+use model::rack::Rack;
+use model::refusal::Refusal;
+use model::run::Run;
+use model::run::act::Who;
+use model::target::TargetId;
+use model::time::Timestamp;
+use model::why::Explanation;
+use std::time::Duration;
+use store::{Cause, NewEvent, Result, Tx, Work};
+
+/// Who says that a machine's firmware is being upgraded, and what the alert is called.
+const SOURCE: &str = "host-reprovision";
+const ALERT: &str = "host-fw-update";
+/// How far back the part of a rack's operation is searched among the runs of a machine.
+const MAX_PARTS_BACK: i64 = 20;
+
+/// A request to see to the firmware of a machine.
+#[derive(Debug, Clone)]
+pub struct Reprovision {
+    pub machine: MachineId,
+    /// None: the default of its rack's hardware type.
+    pub firmware: Option<FirmwareId>,
+    pub request_id: String,
+    pub by: String,
+    /// Say what would be done, and change nothing.
+    pub dry_run: bool,
+}
+
+/// A host as it is, and what is to be done about it.
+#[derive(Debug, Clone)]
+pub struct HostView {
+    pub host: Host,
+    /// What it is to have comes to this.
+    pub check: Check,
+    /// Why its machine would not let an upgrade begin now.
+    pub gate: Option<Refusal>,
+    pub told: Option<Explanation>,
+    /// When a failure is tried again by itself.
+    pub next_attempt: Option<Timestamp>,
+}
+
+impl Engine {
+    /// Has a machine's firmware checked, and upgraded where it differs.
+    pub async fn reprovision(&self, request: Reprovision) -> Result<HostView> {
+        let work = || Request {
+            asked: request.clone(),
+            fresh: RunId::new(self.now(), self.chance()),
+            interval: self.host_retry_interval(),
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    /// Gives up what was asked of a host. What runs is stopped first.
+    pub async fn cancel_reprovision(&self, machine: &MachineId, who: Who) -> Result<HostView> {
+        let work = || GiveUp {
+            machine: machine.clone(),
+            who: who.clone(),
+            fresh: RunId::new(self.now(), self.chance()),
+            interval: self.host_retry_interval(),
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    /// The host of a machine, Ready where nothing was ever asked of it.
+    pub async fn host(&self, machine: &MachineId) -> Result<HostView> {
+        let fresh = RunId::new(self.now(), self.chance());
+        let interval = self.host_retry_interval();
+        self.store().read(Show { machine: machine.clone(), fresh, interval, now: self.now() }).await
+    }
+
+    fn host_retry_interval(&self) -> Duration {
+        self.settings().host_firmware_upgrade_retry_interval
+    }
+}
+
+/// Tells machines that an operation on their rack is about to upgrade their firmware.
+pub(crate) async fn request_for_rack(
+    tx: &mut Tx,
+    machines: &[MachineId],
+    operation: &RunId,
+    firmware: Option<&FirmwareId>,
+    event: &NewEvent,
+) -> Result<()> {
+    let mut machines: Vec<&MachineId> = machines.iter().collect();
+    // The same order everywhere, so that nobody waits in a ring.
+    machines.sort();
+    for machine in machines {
+        let found = tx.record_locked::<Host>(machine.as_str()).await?;
+        let known = found.is_some();
+        let mut host = found.unwrap_or_else(|| Host::new(machine, event.at));
+        host.request = Some(ReprovisionRequest {
+            owner: Owner::Rack { operation: operation.clone() },
+            firmware: firmware.cloned(),
+            requested_at: event.at,
+            started_at: None,
+        });
+        let message = format!("{operation} is to upgrade its firmware");
+        write(tx, &mut host, known, &NewEvent { message, ..event.clone() }).await?;
+    }
+    Ok(())
+}
+
+/// Writes a host that has something to do, and has its turn look at it.
+async fn write(tx: &mut Tx, host: &mut Host, known: bool, event: &NewEvent) -> Result<()> {
+    match known {
+        true => tx.tell_record(host, event),
+        false => tx.insert_record(host, event).await,
+    }
+}
+
+/// Keeps what a run has read of a machine. `host` was locked before the machine.
+pub(crate) async fn learn(
+    tx: &mut Tx,
+    machine: &MachineId,
+    host: Option<Host>,
+    facts: &model::effect::Facts,
+    event: &NewEvent,
+) -> Result<()> {
+    match host {
+        Some(mut host) => {
+            let before = host.facts.clone();
+            host.learn(facts);
+            if host.facts == before { Ok(()) } else { tx.update_record(&mut host, event) }
+        }
+        None => {
+            let mut host = Host::new(machine, event.at);
+            host.learn(facts);
+            tx.insert_record(&mut host, event).await
+        }
+    }
+}
+
+/// What a host's turn sees; under its own lock the machine is held too, so that its gate is still open when a run begins.
+pub(crate) async fn look(
+    tx: &mut Tx,
+    host: &Host,
+    fresh: RunId,
+    machine: Option<&Machine>,
+) -> Result<Seen> {
+    let run = match &host.run {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
+    let firmware = wanted(tx, machine, named).await?;
+    let gate = gate(machine, host, &firmware);
+    let (operation, part) = match host.rack_operation() {
+        Some(id) => (tx.run(id).await?, part_of(tx, host, id).await?),
+        None => (None, None),
+    };
+    Ok(Seen { fresh, run, firmware, gate, operation, part, retry_interval: RETRY_INTERVAL })
+}
+
+/// The newest run on the machine's firmware that is a part of the operation.
+async fn part_of(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<Option<Run>> {
+    let target = TargetId::from(&host.machine());
+    let latest = tx.latest_runs(&target, MAX_PARTS_BACK).await?;
+    let is_part = |run: &Run| {
+        run.spec.run_type == RunType::Firmware && run.spec.part_of.as_ref() == Some(operation)
+    };
+    Ok(latest.into_iter().find(is_part))
+}
+
+/// What a machine is to have: what was named, or the default of its rack's hardware type.
+async fn wanted(
+    tx: &mut Tx,
+    machine: Option<&Machine>,
+    named: Option<&FirmwareId>,
+) -> Result<Resolution> {
+    if let Some(id) = named {
+        return Ok(resolve(named, tx.firmware(id).await?, None, ""));
+    }
+    let rack = machine.and_then(|machine| machine.spec.rack.as_ref());
+    let rack = match rack {
+        Some(id) => tx.record::<Rack>(id.as_str()).await?,
+        None => None,
+    };
+    let hardware_type = rack.map(|rack| rack.spec.hardware_type).unwrap_or_default();
+    if hardware_type.is_empty() {
+        let said = "its machine stands in no rack with a hardware type, so there is no default firmware for it";
+        return Ok(Resolution::Skip(said.into()));
+    }
+    let default = tx.default_firmware(&hardware_type).await?;
+    Ok(resolve(None, None, default, &hardware_type))
+}
+
+fn gate(
+    machine: Option<&Machine>,
+    host: &Host,
+    firmware: &Resolution,
+) -> std::result::Result<(), Refusal> {
+    let Some(machine) = machine else { return Err(no_machine(&host.machine())) };
+    match check(&host.facts, firmware) {
+        Check::Install { steps, .. } => admit(machine, RunType::Firmware, &steps),
+        Check::Nothing(_) | Check::Unknown(_) => Ok(()),
+    }
+}
+
+/// The alert is there while the firmware is seen to, and gone when it is Ready again: written with the state itself.
+pub(crate) async fn alert(
+    tx: &mut Tx,
+    before: &Host,
+    after: &Host,
+    event: &NewEvent,
+) -> Result<()> {
+    let machine = TargetId::from(&after.machine());
+    match (before.is_ready(), after.is_ready()) {
+        (true, false) => {
+            let classes = [Class::PreventAllocations, Class::SuppressExternalAlerting];
+            let alert = Alert {
+                part: String::new(),
+                message: "its firmware is being upgraded".into(),
+                classes: classes.iter().map(|class| class.as_str().to_string()).collect(),
+                since: event.at,
+            };
+            let alerts = Alerts::from([(ALERT.to_string(), alert)]);
+            tx.merge_health(&machine, SOURCE, &alerts, event).await.map(|_| ())
+        }
+        (false, true) => tx.remove_health(&machine, SOURCE, event).await.map(|_| ()),
+        (true, true) | (false, false) => Ok(()),
+    }
+}
+
+fn view(host: Host, seen: Seen, now: Timestamp) -> HostView {
+    HostView {
+        check: check(&host.facts, &seen.firmware),
+        told: host.explain(&seen, now),
+        next_attempt: host.next_attempt(seen.retry_interval),
+        gate: seen.gate.err(),
+        host,
+    }
+}
+
+/// Why a machine's firmware is as it is; none when nothing is asked of it.
+async fn explain(
+    tx: &mut Tx,
+    machine: &Machine,
+    interval: Duration,
+    now: Timestamp,
+) -> Result<Option<Explanation>> {
+    let Some(host) = tx.record::<Host>(machine.id.as_str()).await? else { return Ok(None) };
+    let fresh = RunId::new(now, 0);
+    let seen = Seen { retry_interval: interval, ..look(tx, &host, fresh, Some(machine)).await? };
+    Ok(host.explain(&seen, now))
+}
+
+impl Engine {
+    /// What is said of a machine, and of its firmware where somebody waits for it.
+    pub(crate) async fn told_of_firmware(
+        &self,
+        machine: &Machine,
+        told: Explanation,
+    ) -> Result<Explanation> {
+        let work = Told {
+            machine: machine.clone(),
+            interval: self.host_retry_interval(),
+            now: self.now(),
+        };
+        Ok(match self.store().read(work).await? {
+            None => told,
+            Some(firmware) => both(told, firmware, machine.active_run.is_some()),
+        })
+    }
+}
+
+/// While an operation works on the machine, that is what is waited for; otherwise it is the firmware.
+fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation {
+    let headline = format!("{}; {}", machine.headline, firmware.headline);
+    let (first, then) = if busy { (machine, firmware) } else { (firmware, machine) };
+    let mut next_commands = first.next_commands;
+    next_commands.extend(then.next_commands);
+    let health = if busy { first.health } else { then.health };
+    Explanation { headline, next_commands, health, ..first }
+}
+
+struct Told {
+    machine: Machine,
+    interval: Duration,
+    now: Timestamp,
+}
+
+impl Work for Told {
+    type Out = Option<Explanation>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Explanation>> {
+        explain(tx, &self.machine, self.interval, self.now).await
+    }
+}
+
+struct Request {
+    asked: Reprovision,
+    fresh: RunId,
+    interval: Duration,
+    now: Timestamp,
+}
+
+impl Work for Request {
+    type Out = HostView;
+
+    async fn run(&self, tx: &mut Tx) -> Result<HostView> {
+        let Reprovision { machine: id, firmware, request_id, by, dry_run } = &self.asked;
+        let found = tx.record_locked::<Host>(id.as_str()).await?;
+        let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+        if let Some(firmware) = firmware
+            && tx.firmware(firmware).await?.is_none()
+        {
+            return Err(no_firmware(firmware).into());
+        }
+        let known = found.is_some();
+        let mut host = found.unwrap_or_else(|| Host::new(id, self.now));
+        let repeated = host.request_id == *request_id && !dry_run;
+        if !repeated {
+            host.admit()?;
+            // What it would come to is seen from the very record that would be written.
+            host.request_id.clone_from(request_id);
+            host.request = Some(ReprovisionRequest {
+                owner: Owner::Operator { name: by.clone() },
+                firmware: firmware.clone(),
+                requested_at: self.now,
+                started_at: None,
+            });
+        }
+        if !repeated && !dry_run {
+            let message = "its firmware is to be seen to".to_string();
+            let event = event(Cause::Request, by, message, here!(), self.now);
+            write(tx, &mut host, known, &event).await?;
+        }
+        let seen = look(tx, &host, self.fresh.clone(), Some(&machine)).await?;
+        Ok(view(host, Seen { retry_interval: self.interval, ..seen }, self.now))
+    }
+}
+
+struct GiveUp {
+    machine: MachineId,
+    who: Who,
+    fresh: RunId,
+    interval: Duration,
+    now: Timestamp,
+}
+
+impl Work for GiveUp {
+    type Out = HostView;
+
+    async fn run(&self, tx: &mut Tx) -> Result<HostView> {
+        let id = &self.machine;
+        let found = tx.record_locked::<Host>(id.as_str()).await?;
+        let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+        let mut host = found.unwrap_or_else(|| Host::new(id, self.now));
+        if host.request.take().is_some() {
+            let message = "nobody wants its firmware upgraded any more".to_string();
+            let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
+            tx.tell_record(&mut host, &event)?;
+        }
+        let seen = look(tx, &host, self.fresh.clone(), Some(&machine)).await?;
+        Ok(view(host, Seen { retry_interval: self.interval, ..seen }, self.now))
+    }
+}
+
+struct Show {
+    machine: MachineId,
+    fresh: RunId,
+    interval: Duration,
+    now: Timestamp,
+}
+
+impl Work for Show {
+    type Out = HostView;
+
+    async fn run(&self, tx: &mut Tx) -> Result<HostView> {
+        let machine = tx.machine(&self.machine).await?.ok_or_else(|| no_machine(&self.machine))?;
+        let found = tx.record::<Host>(self.machine.as_str()).await?;
+        let host = found.unwrap_or_else(|| Host::new(&self.machine, self.now));
+        let seen = look(tx, &host, self.fresh.clone(), Some(&machine)).await?;
+        Ok(view(host, Seen { retry_interval: self.interval, ..seen }, self.now))
+    }
+}

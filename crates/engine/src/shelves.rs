@@ -1,0 +1,130 @@
+//! Switching power shelves on and off by request: all shelves that are named, or none, in one transaction. What speaks against it is
+//! the model's to say; here it is made to hold under concurrency.
+
+use crate::Engine;
+use crate::submit::event;
+use model::here;
+use model::id::RackId;
+use model::power_shelf::PowerShelf;
+use model::power_shelf::maintenance::{Asked, Fed, Foreseen, Named, foresee, step_name};
+use model::rack::Rack;
+use model::target::TargetId;
+use model::time::Timestamp;
+use std::collections::BTreeSet;
+use store::{Cause, Result, StoreError, Tx, Work};
+
+/// What a request would come to, and the shelves it is about as they are.
+#[derive(Debug, Clone)]
+pub struct ShelfPreview {
+    pub foreseen: Foreseen,
+    pub shelves: Vec<Named>,
+}
+
+impl Engine {
+    /// Asks every named shelf to switch its power, or none of them. Answers what was foreseen.
+    pub async fn maintain_shelves(&self, asked: Asked) -> Result<Foreseen> {
+        let asked = asked.checked(self.settings().max_find_by_ids)?;
+        self.racing(|| self.store().write(Maintain { asked: asked.clone(), now: self.now() })).await
+    }
+
+    /// What the same request would come to. Nothing is written.
+    pub async fn preview_shelves(&self, asked: Asked) -> Result<ShelfPreview> {
+        let asked = asked.checked(self.settings().max_find_by_ids)?;
+        self.store().read(Preview { asked }).await
+    }
+}
+
+struct Preview {
+    asked: Asked,
+}
+
+impl Work for Preview {
+    type Out = ShelfPreview;
+
+    async fn run(&self, tx: &mut Tx) -> Result<ShelfPreview> {
+        let shelves = named(tx, &self.asked, Lock::Free).await?;
+        let fed = fed(tx, &racks_of(&shelves)).await?;
+        Ok(ShelfPreview { foreseen: foresee(&self.asked, &shelves, &fed), shelves })
+    }
+}
+
+struct Maintain {
+    asked: Asked,
+    now: Timestamp,
+}
+
+impl Work for Maintain {
+    type Out = Foreseen;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Foreseen> {
+        // The racks first: two requests that would each leave the other's shelf on must not pass each other.
+        let racks = racks_of(&named(tx, &self.asked, Lock::Free).await?);
+        for rack in &racks {
+            tx.record_locked::<Rack>(rack.as_str()).await?;
+        }
+        let shelves = named(tx, &self.asked, Lock::Held).await?;
+        if racks_of(&shelves) != racks {
+            return Err(StoreError::Conflict);
+        }
+        let fed = fed(tx, &racks).await?;
+        let foreseen = foresee(&self.asked, &shelves, &fed);
+        foreseen.permitted()?;
+        for one in shelves {
+            if let (true, Some(shelf)) = (foreseen.told.contains(&one.id), one.shelf) {
+                self.tell(tx, shelf)?;
+            }
+        }
+        Ok(foreseen)
+    }
+}
+
+impl Maintain {
+    fn tell(&self, tx: &mut Tx, mut shelf: PowerShelf) -> Result<()> {
+        let name = step_name(self.asked.operation);
+        let message = match &self.asked.forced {
+            Some(reason) => format!("{name} requested, by force: {reason}"),
+            None => format!("{name} requested"),
+        };
+        shelf.maintenance_requested = Some(self.asked.request(self.now));
+        let event = event(Cause::Request, &self.asked.initiator, message, here!(), self.now);
+        tx.tell_record(&mut shelf, &event)
+    }
+}
+
+/// Whether rows are held against other writers.
+#[derive(Clone, Copy)]
+enum Lock {
+    Free,
+    Held,
+}
+
+async fn named(tx: &mut Tx, asked: &Asked, lock: Lock) -> Result<Vec<Named>> {
+    let mut found = Vec::new();
+    for id in &asked.ids {
+        let shelf = match lock {
+            Lock::Free => tx.record::<PowerShelf>(id.as_str()).await?,
+            Lock::Held => tx.record_locked::<PowerShelf>(id.as_str()).await?,
+        };
+        let made = match &asked.request_id {
+            Some(request_id) => tx.run_of_request(&TargetId::from(id), request_id).await?,
+            None => None,
+        };
+        found.push(Named { id: id.clone(), shelf, made });
+    }
+    Ok(found)
+}
+
+fn racks_of(shelves: &[Named]) -> BTreeSet<RackId> {
+    let known = shelves.iter().filter_map(|one| one.shelf.as_ref());
+    known.filter_map(|shelf| shelf.head.rack.clone()).collect()
+}
+
+async fn fed(tx: &mut Tx, racks: &BTreeSet<RackId>) -> Result<Vec<Fed>> {
+    let mut found = Vec::new();
+    for rack in racks {
+        let shelves = tx.records_in_rack::<PowerShelf>(rack).await?;
+        let machines = tx.machines_in_rack(rack).await?;
+        found.push(Fed { rack: rack.clone(), shelves, machines });
+    }
+    Ok(found)
+}

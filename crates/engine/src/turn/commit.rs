@@ -1,0 +1,85 @@
+//! What a worker writes and reads of the run in its hands, each as one transaction.
+
+use crate::claims::Aftermath;
+use model::firmware::Applied;
+use model::id::ObjectId;
+use model::run::{Decision, Run};
+use model::time::Timestamp;
+use store::{Cause, Held, Hold, NewEvent, NewLog, Result, Settle, Tx, Work};
+
+/// The one write of a worker: state, history, event, queue, and what it means for the machine.
+pub(super) struct Commit {
+    pub decision: Decision,
+    /// What the step that has ended has put on its device.
+    pub applied: Option<Applied>,
+    pub epoch: i64,
+    pub wakes: i64,
+    pub hold: Hold,
+    pub lines: Vec<NewLog>,
+    pub now: Timestamp,
+}
+
+impl Work for Commit {
+    type Out = i64;
+
+    async fn run(&self, tx: &mut Tx) -> Result<i64> {
+        let Decision { run, notes, evidence, facts, .. } = &self.decision;
+        let said: Vec<&str> = notes.iter().map(|note| note.said.as_str()).collect();
+        let line: Vec<&str> = notes.iter().map(|note| note.line).collect();
+        let event = NewEvent {
+            cause: Cause::Engine,
+            actor: "engine".into(),
+            message: said.join("; "),
+            decided_by: line.join(", "),
+            at: self.now,
+        };
+        // What it acts on comes first wherever both are locked, so that nobody waits in a ring.
+        let facts = facts.as_ref();
+        let held = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
+        let settle = Settle {
+            run: run.clone(),
+            epoch: self.epoch,
+            wakes: self.wakes,
+            hold: self.hold,
+            now: self.now,
+        };
+        let version = tx.settle(&settle)?.version;
+        let run = Run { version, ..run.clone() };
+        tx.tell_run(&run, &event)?;
+        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, held).await?;
+        if let Some(applied) = &self.applied {
+            tx.insert_applied(applied)?;
+        }
+        tx.append_log(&run.spec.id, &self.lines)?;
+        Ok(version)
+    }
+}
+
+pub(super) struct Release {
+    pub id: ObjectId,
+    pub epoch: i64,
+    pub wakes: i64,
+    pub due: Option<Timestamp>,
+    pub now: Timestamp,
+}
+
+impl Work for Release {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.release(&self.id, self.epoch, self.wakes, self.due, self.now)
+    }
+}
+
+pub(super) struct Load {
+    pub id: model::id::RunId,
+}
+
+impl Work for Load {
+    type Out = Option<Held>;
+    const SINGLE: bool = true;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
+        tx.held(&self.id).await
+    }
+}

@@ -1,0 +1,440 @@
+//! Power shelves and switches with simulated hardware: read, configured, switched, broken and mended, placed and removed.
+
+use crate::workers::{PATIENCE, engine, open, settings, until};
+use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
+use model::device::Device;
+use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
+use model::id::{MachineId, PowerShelfId, RackId, RunId};
+use model::lifecycle::{Head, Lifecycle};
+use model::machine::{Labels, MachineSpec};
+use model::plan::RunType;
+use model::power_shelf::PowerShelf;
+use model::power_shelf::maintenance::Asked;
+use model::rack::{Rack, RackSpec};
+use model::refusal::Refusal;
+use model::retry::Backoff;
+use model::run::act::{Action, Who};
+use model::run::{Policy, Run};
+use model::switch::Switch;
+use model::target::TargetId;
+use model::time::Timestamp;
+use providers::sim::{Action as Fails, FaultRule, PROBE, Sim, Speed};
+use providers::{Journal, Provider, Target};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx, Work};
+
+struct Site {
+    engine: Engine,
+    store: Store,
+    sim: Sim,
+    _dir: tempfile::TempDir,
+}
+
+async fn site() -> Site {
+    site_with(settings("shelves")).await
+}
+
+async fn site_with(settings: Settings) -> Site {
+    let backoff = Backoff { first: Duration::from_millis(1), most: Duration::from_millis(2) };
+    let settings = Settings { policy: Policy { backoff }, ..settings };
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir).await;
+    let sim = Sim::in_ram(Speed::Zero);
+    let engine = engine(&store, Arc::new(sim.clone()), settings).await;
+    Site { engine, store, sim, _dir: dir }
+}
+
+impl Site {
+    async fn add<D: Device>(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<D> {
+        let rack = rack.map(RackId::trusted);
+        let spec = Some(PlacedSpec { rack, slot, ..PlacedSpec::default() });
+        let described = DescribedDevice { id: id.into(), spec, labels: Labels::new() };
+        self.engine.register_device::<D>(described, "ada".into()).await
+    }
+
+    /// A shelf or a switch that has been taken in.
+    async fn ready<D: Device>(&self, id: &str, rack: Option<&str>) -> D {
+        self.add::<D>(id, rack, None).await.unwrap();
+        self.until::<D>(id, |device| device.word() == "Ready").await
+    }
+
+    async fn until<D: Device>(&self, id: &str, reached: impl Fn(&D) -> bool) -> D {
+        let started = Instant::now();
+        loop {
+            let device: D = self.engine.device(id).await.unwrap();
+            if reached(&device) {
+                return device;
+            }
+            assert!(started.elapsed() < PATIENCE, "{id} is {} for ever", device.word());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    async fn switched(&self, id: &str, power: PowerTo) -> PowerShelf {
+        let reached = |shelf: &PowerShelf| {
+            shelf.facts.power == Some(power)
+                && shelf.maintenance_requested.is_none()
+                && shelf.word() == "Ready"
+        };
+        self.until(id, reached).await
+    }
+
+    async fn ask(&self, asked: Asked) -> std::result::Result<(), Refusal> {
+        match self.engine.maintain_shelves(asked).await {
+            Ok(_) => Ok(()),
+            Err(StoreError::Refused(refusal)) => Err(refusal),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn rack(&self, id: &str) {
+        self.store.write(AddRack { id: id.into() }).await.unwrap();
+    }
+
+    async fn machine(&self, id: &str, rack: &str) {
+        let rack = Some(RackId::trusted(rack));
+        let spec = MachineSpec { target_cluster_ref: "c".into(), rack, ..MachineSpec::default() };
+        let id = Some(MachineId::trusted(id));
+        let described = Described { id, spec: Some(spec), labels: Labels::new() };
+        self.engine.register(described, "ada".into()).await.unwrap();
+    }
+
+    fn fault(&self, machine: &str, effect: &str, times: u32) {
+        let rule = FaultRule {
+            machine: machine.into(),
+            effect: effect.into(),
+            times,
+            message: "the breaker is out".into(),
+            ..FaultRule::new(Fails::Fail)
+        };
+        self.sim.add_fault(rule).unwrap();
+    }
+
+    async fn said(&self, id: &str) -> Vec<(String, String, String)> {
+        let history = self.engine.history(id, 0, 1_000).await.unwrap();
+        history.into_iter().map(|one| (one.word, one.actor, one.message)).collect()
+    }
+}
+
+fn off(ids: &[&str]) -> Asked {
+    ask(ids, PowerTo::Off)
+}
+
+fn ask(ids: &[&str], operation: PowerTo) -> Asked {
+    let ids = ids.iter().map(|id| PowerShelfId::trusted(*id)).collect();
+    Asked { ids, operation, initiator: "ada (T-1)".into(), forced: None, request_id: None }
+}
+
+struct AddRack {
+    id: String,
+}
+
+impl Work for AddRack {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let head = Head::new(self.id.as_str(), Labels::new(), Timestamp::from_millis(1));
+        let mut rack = Rack::new(head, RackSpec::default());
+        tx.insert_record(&mut rack, &event("made")).await
+    }
+}
+
+struct GetRack {
+    id: String,
+}
+
+impl Work for GetRack {
+    type Out = Rack;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Rack> {
+        Ok(tx.record(&self.id).await?.expect("the rack is there"))
+    }
+}
+
+/// Has a device held by somebody, or let go.
+struct Hold {
+    id: String,
+    by: Option<RunId>,
+}
+
+impl Work for Hold {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let mut switch: Switch = tx.record_locked(&self.id).await?.expect("the switch is there");
+        switch.head.active_run = self.by.clone();
+        tx.tell_record(&mut switch, &event("held or let go"))
+    }
+}
+
+fn event(message: &str) -> NewEvent {
+    NewEvent {
+        cause: Cause::Request,
+        actor: "test".into(),
+        message: message.into(),
+        decided_by: model::here!().into(),
+        at: Timestamp::from_millis(1),
+    }
+}
+
+fn states(history: &[(String, String, String)]) -> Vec<&str> {
+    let mut words: Vec<&str> = history.iter().map(|(word, _, _)| word.as_str()).collect();
+    words.dedup();
+    words
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_device_is_read_configured_and_ready() {
+    let site = site().await;
+    let shelf: PowerShelf = site.ready("ps-1", None).await;
+    assert_eq!((shelf.facts.model.as_str(), shelf.facts.power), ("Simulated", Some(PowerTo::On)));
+    assert!(!shelf.facts.firmware.is_empty() && !shelf.facts.serial.is_empty());
+    let history = site.said("ps-1").await;
+    assert_eq!(states(&history), ["Initializing", "FetchingData", "Configuring", "Ready"]);
+    site.ready::<Switch>("sw-1", None).await;
+    let history = site.said("sw-1").await;
+    let expected = ["Created", "Initializing", "Configuring", "Validating", "Ready"];
+    assert_eq!(states(&history), expected);
+    // The same again changes nothing.
+    let again: Switch = site.add("sw-1", None, None).await.unwrap();
+    assert_eq!(again, site.engine.device("sw-1").await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shelves_are_switched_together_and_read_back() {
+    let site = site().await;
+    for id in ["ps-1", "ps-2"] {
+        site.ready::<PowerShelf>(id, None).await;
+    }
+    site.ask(off(&["ps-1", "ps-2", "ps-1"])).await.unwrap();
+    for id in ["ps-1", "ps-2"] {
+        site.switched(id, PowerTo::Off).await;
+        let history = site.said(id).await;
+        assert_eq!(states(&history)[3..], ["Ready", "Maintenance", "Ready"]);
+        let asked = history.iter().find(|(_, _, said)| said == "power-off requested").unwrap();
+        assert_eq!(asked.1, "ada (T-1)");
+    }
+    site.ask(ask(&["ps-2"], PowerTo::On)).await.unwrap();
+    site.switched("ps-2", PowerTo::On).await;
+    assert_eq!(
+        site.engine.device::<PowerShelf>("ps-1").await.unwrap().facts.power,
+        Some(PowerTo::Off)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_shelf_that_cannot_keeps_all_from_it() {
+    let site = site().await;
+    let before: PowerShelf = site.ready("ps-1", None).await;
+    let refusal = site.ask(off(&["ps-1", "ps-9"])).await.unwrap_err();
+    assert_eq!(refusal.reason, "NOT_FOUND");
+    assert_eq!(site.engine.device::<PowerShelf>("ps-1").await.unwrap(), before);
+    let preview = site.engine.preview_shelves(off(&["ps-1", "ps-9"])).await.unwrap();
+    assert_eq!(preview.foreseen.refusals, [refusal]);
+    let many: Vec<String> = (0..101).map(|number| format!("ps-{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let refusal = site.ask(off(&many)).await.unwrap_err();
+    assert_eq!(refusal.field.as_deref(), Some("power_shelf_ids"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_is_an_error_that_can_be_left() {
+    let site = site().await;
+    site.ready::<PowerShelf>("ps-1", None).await;
+    let in_error = |shelf: &PowerShelf| shelf.trouble().is_some();
+    site.fault("ps-1", "power", 2);
+    site.ask(off(&["ps-1"])).await.unwrap();
+    let failed = site.until("ps-1", in_error).await;
+    let cause = failed.trouble().unwrap();
+    assert!(cause.said.contains("the breaker is out"), "{}", cause.said);
+    assert_eq!(failed.maintenance_requested, None, "it is not tried again on hope");
+    let why = site.engine.explain("ps-1").await.unwrap();
+    assert!(why.told.headline.contains("the breaker is out"), "{why:?}");
+    assert_eq!(why.told.next_commands[0], "farrier power-shelf retry ps-1");
+    assert_eq!(why.run_id, cause.run);
+    // A new request leaves it.
+    site.ask(off(&["ps-1"])).await.unwrap();
+    site.switched("ps-1", PowerTo::Off).await;
+    // So does the operator who has the very run tried again.
+    site.fault("ps-1", "power", 2);
+    site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
+    let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
+    let who = Who { by: "ada".into(), reason: "mended".into() };
+    site.engine.act(run.clone(), Action::RetryStep, who.clone()).await.unwrap();
+    until(&site.engine, &run, Run::ended).await;
+    site.switched("ps-1", PowerTo::On).await;
+    // And so does a retry.
+    site.fault("ps-1", "power", 2);
+    site.ask(off(&["ps-1"])).await.unwrap();
+    site.until("ps-1", in_error).await;
+    site.engine.retry_device::<PowerShelf>("ps-1", who.clone()).await.unwrap();
+    site.until("ps-1", |shelf: &PowerShelf| shelf.word() == "Ready").await;
+    let refused = site.engine.retry_device::<PowerShelf>("ps-1", who).await.unwrap_err();
+    assert!(refused.to_string().contains("only what is in Error"), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_while_one_is_under_way_is_refused_and_its_repetition_is_not() {
+    let site = site().await;
+    site.ready::<PowerShelf>("ps-1", None).await;
+    site.sim
+        .add_fault(FaultRule {
+            machine: "ps-1".into(),
+            effect: "power".into(),
+            action: Fails::Slow,
+            delay_ms: 500,
+            times: 1,
+            ..FaultRule::new(Fails::Fail)
+        })
+        .unwrap();
+    let named = Asked { request_id: Some("r-1".into()), ..off(&["ps-1"]) };
+    site.ask(named.clone()).await.unwrap();
+    let refusal = site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap_err();
+    assert_eq!(refusal.reason, "MAINTENANCE_REQUESTED");
+    assert!(refusal.said.contains("power-off") && refusal.said.contains("ada (T-1)"), "{refusal}");
+    site.ask(named.clone()).await.unwrap();
+    site.switched("ps-1", PowerTo::Off).await;
+    let count = site.said("ps-1").await.len();
+    site.ask(named).await.unwrap();
+    assert_eq!(site.said("ps-1").await.len(), count, "it was done before");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_in_service_keep_their_power_unless_by_force() {
+    let site = site().await;
+    site.rack("rack-1").await;
+    site.machine("m-1", "rack-1").await;
+    let who = |run_type| crate::workers::start(&site.engine, "m-1", run_type);
+    until(&site.engine, &who(RunType::EnterMaintenance).await.spec.id, Run::ended).await;
+    until(&site.engine, &who(RunType::ExitMaintenance).await.spec.id, Run::ended).await;
+    for id in ["ps-1", "ps-2"] {
+        site.ready::<PowerShelf>(id, Some("rack-1")).await;
+    }
+    let refusal = site.ask(off(&["ps-1", "ps-2"])).await.unwrap_err();
+    assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+    assert!(refusal.said.contains("m-1 is READY and in service"), "{refusal}");
+    // One of them may go; then the other one is the last.
+    site.ask(off(&["ps-1"])).await.unwrap();
+    let refusal = site.ask(off(&["ps-2"])).await.unwrap_err();
+    assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+    site.switched("ps-1", PowerTo::Off).await;
+    let forced = Asked { forced: Some("the rack burns".into()), ..off(&["ps-2"]) };
+    let foreseen = site.engine.maintain_shelves(forced).await.unwrap();
+    assert_eq!(foreseen.dark.len(), 1);
+    assert!(foreseen.warnings[0].contains("the controller of ps-2"), "{:?}", foreseen.warnings);
+    site.switched("ps-2", PowerTo::Off).await;
+    let history = site.said("ps-2").await;
+    assert!(history.iter().any(|one| one.2.ends_with("by force: the rack burns")), "{history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_requests_that_would_leave_each_others_shelf_on_one_is_refused() {
+    let site = site().await;
+    site.rack("rack-1").await;
+    site.machine("m-1", "rack-1").await;
+    let run = crate::workers::start(&site.engine, "m-1", RunType::EnterMaintenance).await;
+    until(&site.engine, &run.spec.id, Run::ended).await;
+    let run = crate::workers::start(&site.engine, "m-1", RunType::ExitMaintenance).await;
+    until(&site.engine, &run.spec.id, Run::ended).await;
+    for id in ["ps-1", "ps-2"] {
+        site.ready::<PowerShelf>(id, Some("rack-1")).await;
+    }
+    let (one, two) = tokio::join!(site.ask(off(&["ps-1"])), site.ask(off(&["ps-2"])));
+    assert_eq!([one.is_ok(), two.is_ok()].iter().filter(|fine| **fine).count(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_place_is_known_and_free_and_the_rack_hears_of_every_move() {
+    let site = site().await;
+    for rack in ["rack-1", "rack-2"] {
+        site.rack(rack).await;
+    }
+    let refused = site.add::<Switch>("sw-1", Some("rack-9"), None).await.unwrap_err();
+    assert!(refused.to_string().starts_with("switch.spec.rack_id"), "{refused}");
+    site.add::<Switch>("sw-1", Some("rack-1"), Some(3)).await.unwrap();
+    let told = |id: &str| site.store.read(GetRack { id: id.into() });
+    assert!(told("rack-1").await.unwrap().topology_changed);
+    assert!(!told("rack-2").await.unwrap().topology_changed);
+    let refused = site.add::<Switch>("sw-2", Some("rack-1"), Some(3)).await.unwrap_err();
+    assert!(refused.to_string().contains("sw-1 stands"), "{refused}");
+    // A shelf is of another kind, and stands in another row.
+    site.add::<PowerShelf>("ps-1", Some("rack-1"), Some(3)).await.unwrap();
+    site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
+    site.add::<Switch>("sw-1", Some("rack-2"), Some(3)).await.unwrap();
+    assert!(told("rack-2").await.unwrap().topology_changed);
+    let filter = RecordFilter { rack: Some(RackId::trusted("rack-2")), ..RecordFilter::default() };
+    let page = site.engine.devices::<Switch>(filter, None, 10).await.unwrap();
+    assert_eq!(page.records.len(), 1);
+    let spec = PlacedSpec {
+        spec: model::lifecycle::DeviceSpec { provider: "nobody".into(), ..Default::default() },
+        ..PlacedSpec::default()
+    };
+    let described = DescribedDevice { id: "sw-3".into(), spec: Some(spec), labels: Labels::new() };
+    let refused = site.engine.register_device::<Switch>(described, "ada".into()).await;
+    assert!(refused.unwrap_err().to_string().starts_with("switch.spec.provider"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
+    let site = site().await;
+    site.rack("rack-1").await;
+    site.ready::<Switch>("sw-1", Some("rack-1")).await;
+    let holder = RunId::trusted("op-rack");
+    site.store.write(Hold { id: "sw-1".into(), by: Some(holder) }).await.unwrap();
+    site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
+    let who = Who { by: "ada".into(), reason: String::new() };
+    site.engine.delete_device::<Switch>("sw-1", who.clone()).await.unwrap();
+    let why = site.engine.explain("sw-1").await.unwrap().told;
+    assert!(why.waiting_for.contains("op-rack"), "{why:?}");
+    site.store.write(Hold { id: "sw-1".into(), by: None }).await.unwrap();
+    let started = Instant::now();
+    while site.engine.device::<Switch>("sw-1").await.is_ok() {
+        assert!(started.elapsed() < PATIENCE, "it never goes");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(states(&site.said("sw-1").await).last(), Some(&"removed"));
+    site.ready::<Switch>("sw-1", Some("rack-1")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_switch_that_is_let_go_is_validated_again() {
+    let site = site().await;
+    site.ready::<Switch>("sw-1", None).await;
+    let holder = RunId::trusted("op-rack");
+    site.store.write(Hold { id: "sw-1".into(), by: Some(holder) }).await.unwrap();
+    site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
+    site.store.write(Hold { id: "sw-1".into(), by: None }).await.unwrap();
+    site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
+    let history = site.said("sw-1").await;
+    assert_eq!(states(&history)[4..], ["Ready", "ReProvisioning", "Validating", "Ready"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn power_that_others_switch_is_noticed_and_silence_is_believed_after_a_while() {
+    let often = Settings { probe_interval: Duration::from_millis(50), ..settings("shelves") };
+    let site = site_with(often).await;
+    let shelf: PowerShelf = site.ready("ps-1", None).await;
+    let seen = site.until("ps-1", |shelf: &PowerShelf| shelf.observed.is_some()).await;
+    assert!(seen.observed.unwrap().reachable);
+    // Somebody at the rack presses the button.
+    let target = Target { id: shelf.target(), spec: shelf.spec.clone().into() };
+    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let key = Key::new(&RunId::trusted("op-hand"), "power", 1);
+    let order = Order { key, effect, verb: Verb::Perform, logged: 0 };
+    site.sim.ask(&target, &order, &Journal::new().0).await.unwrap();
+    site.switched("ps-1", PowerTo::Off).await;
+    site.fault("ps-1", PROBE, 0);
+    let lost = |shelf: &PowerShelf| shelf.observed.as_ref().is_some_and(|seen| !seen.reachable);
+    let gone = site.until("ps-1", lost).await;
+    assert!(gone.observed.unwrap().said.contains("the breaker is out"));
+    let why = site.engine.explain("ps-1").await.unwrap().told;
+    assert!(why.headline.contains("cannot be reached"), "{why:?}");
+    site.sim.clear_faults(None).unwrap();
+    site.until("ps-1", |shelf: &PowerShelf| !lost(shelf)).await;
+    let count = site.said("ps-1").await.len();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(site.said("ps-1").await.len(), count, "what does not change is not written");
+    let target = TargetId::from(&PowerShelfId::trusted("ps-1"));
+    assert_eq!(shelf.target(), target);
+}

@@ -1,0 +1,571 @@
+//! Health reports: what others say of an object, and what Farrier then leaves undone.
+//!
+//! Anybody who watches a machine, a switch, a power shelf or a rack may report on it, under a name of his own: the source. A
+//! report is a list of alerts by id. Sources do not touch each other's reports: each merges into, replaces or removes its own. What
+//! all of them together keep from happening is the object's [`Standing`], which is kept with the object, so that a gate sees
+//! it without asking for more.
+
+use crate::refusal::Refusal;
+use crate::target::TargetId;
+use crate::text;
+use crate::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many sources may report on one object.
+pub const MAX_SOURCES: usize = 16;
+/// How many alerts one report may have.
+pub const MAX_ALERTS: usize = 32;
+/// How many classifications one alert may have.
+pub const MAX_CLASSES: usize = 8;
+
+/// The classifications that Farrier honours. Any other word is kept and shown, and means nothing to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Nothing new is placed on it: it does not leave maintenance, join a cluster, or have its node uncordoned.
+    PreventAllocations,
+    /// No new operation starts on it.
+    PreventStateChanges,
+    /// It is counted apart from the alerts that page somebody.
+    SuppressExternalAlerting,
+}
+
+impl Class {
+    pub const ALL: [Self; 3] =
+        [Self::PreventAllocations, Self::PreventStateChanges, Self::SuppressExternalAlerting];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::PreventAllocations => "prevent-allocations",
+            Self::PreventStateChanges => "prevent-state-changes",
+            Self::SuppressExternalAlerting => "suppress-external-alerting",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == word)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Alert {
+    /// The part of the object that it is about; empty: all of it.
+    #[serde(default)]
+    pub part: String,
+    pub message: String,
+    #[serde(default)]
+    pub classes: BTreeSet<String>,
+    /// Since when it has been so.
+    pub since: Timestamp,
+}
+
+impl Alert {
+    pub fn is(&self, class: Class) -> bool {
+        self.classes.contains(class.as_str())
+    }
+
+    /// The same alert, said again: it has been so since it was first said.
+    fn again(&self, known: Option<&Self>) -> Self {
+        let since = known.map_or(self.since, |known| known.since.min(self.since));
+        Self { since, ..self.clone() }
+    }
+}
+
+/// Alerts by id.
+pub type Alerts = BTreeMap<String, Alert>;
+
+/// What one source says of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub alerts: Alerts,
+    /// When it last changed.
+    #[serde(default)]
+    pub updated_at: Timestamp,
+}
+
+impl Report {
+    pub fn new(alerts: impl IntoIterator<Item = (String, Alert)>) -> Self {
+        Self { alerts: alerts.into_iter().collect(), updated_at: Timestamp::default() }
+    }
+
+    /// What the metrics count of it.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for alert in self.alerts.values() {
+            let (places, changes) =
+                (alert.is(Class::PreventAllocations), alert.is(Class::PreventStateChanges));
+            if alert.is(Class::SuppressExternalAlerting) {
+                tally.suppressed += 1;
+                continue;
+            }
+            tally.prevent_allocations += i64::from(places);
+            tally.prevent_state_changes += i64::from(changes);
+            tally.other += i64::from(!places && !changes);
+        }
+        tally
+    }
+}
+
+/// How many alerts there are of each kind that the metrics tell apart. One that prevents two things counts for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    pub prevent_allocations: i64,
+    pub prevent_state_changes: i64,
+    pub other: i64,
+    pub suppressed: i64,
+}
+
+/// What all sources say of an object.
+pub type Reports = BTreeMap<String, Report>;
+
+/// What a source changes in its report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// These alerts are added, or take the place of those with the same ids; the others stay.
+    Merge(Alerts),
+    /// The report is exactly this.
+    Replace(Alerts),
+    /// These alerts are over; none named: all of them.
+    Remove(BTreeSet<String>),
+}
+
+impl Change {
+    /// Checks every field that a client wrote.
+    pub fn checked(self) -> Result<Self, Refusal> {
+        match &self {
+            Self::Merge(alerts) | Self::Replace(alerts) => check_alerts(alerts)?,
+            Self::Remove(ids) => ids.iter().try_for_each(|id| text::name("alert_ids", id))?,
+        }
+        Ok(self)
+    }
+
+    /// What is said of it in the object's history.
+    pub fn said(&self, source: &str) -> String {
+        let list = |alerts: &Alerts| {
+            let said: Vec<String> =
+                alerts.iter().map(|(id, alert)| format!("{id}: {}", alert.message)).collect();
+            said.join("; ")
+        };
+        match self {
+            Self::Merge(alerts) => format!("{source} reports {}", list(alerts)),
+            Self::Replace(alerts) if alerts.is_empty() => {
+                format!("{source} reports no alerts any more")
+            }
+            Self::Replace(alerts) => format!("{source} reports {}, and nothing else", list(alerts)),
+            Self::Remove(ids) if ids.is_empty() => format!("the report of {source} is removed"),
+            Self::Remove(ids) => {
+                let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+                format!("{source} takes back {}", ids.join(", "))
+            }
+        }
+    }
+}
+
+/// The name of a source, as a client wrote it.
+pub fn source(field: &str, value: &str) -> Result<String, Refusal> {
+    text::name(field, value)?;
+    Ok(value.to_string())
+}
+
+fn check_alerts(alerts: &Alerts) -> Result<(), Refusal> {
+    too_many("alerts", alerts.len(), MAX_ALERTS)?;
+    for (id, alert) in alerts {
+        text::name("alerts.id", id)?;
+        let field = |name: &str| format!("alerts[{id}].{name}");
+        text::short(&field("target"), &alert.part)?;
+        text::reason(&field("message"), &alert.message)?;
+        let classes = field("classifications");
+        too_many(&classes, alert.classes.len(), MAX_CLASSES)?;
+        alert.classes.iter().try_for_each(|class| text::name(&classes, class))?;
+    }
+    Ok(())
+}
+
+fn too_many(field: &str, count: usize, most: usize) -> Result<(), Refusal> {
+    match count > most {
+        false => Ok(()),
+        true => {
+            let problem = format!("has {count} entries");
+            Err(Refusal::invalid(field, problem, format!("give at most {most}")))
+        }
+    }
+}
+
+/// The reports on an object after a change of one of them. A report without alerts is no report.
+pub fn apply(
+    known: &Reports,
+    source: &str,
+    change: &Change,
+    now: Timestamp,
+) -> Result<Reports, Refusal> {
+    let before = known.get(source).map(|report| report.alerts.clone()).unwrap_or_default();
+    let again = |alerts: &Alerts| -> Alerts {
+        alerts.iter().map(|(id, alert)| (id.clone(), alert.again(before.get(id)))).collect()
+    };
+    let after = match change {
+        Change::Merge(alerts) => {
+            let mut merged = before.clone();
+            merged.extend(again(alerts));
+            merged
+        }
+        Change::Replace(alerts) => again(alerts),
+        Change::Remove(ids) if ids.is_empty() => Alerts::new(),
+        Change::Remove(ids) => {
+            let mut left = before.clone();
+            left.retain(|id, _| !ids.contains(id));
+            left
+        }
+    };
+    too_many("alerts", after.len(), MAX_ALERTS)?;
+    let mut reports = known.clone();
+    match (after.is_empty(), after == before) {
+        (_, true) => return Ok(reports),
+        (true, false) => drop(reports.remove(source)),
+        (false, false) => {
+            reports.insert(source.into(), Report { alerts: after, updated_at: now });
+        }
+    }
+    match reports.len() > MAX_SOURCES {
+        false => Ok(reports),
+        true => Err(Refusal::invalid(
+            "source",
+            format!("{source:?} would be one more than the {MAX_SOURCES} that may report on it"),
+            "remove the report of a source that is not in use any more",
+        )),
+    }
+}
+
+/// The alert that keeps something from happening.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bar {
+    pub source: String,
+    pub alert: String,
+    pub message: String,
+}
+
+/// What all reports on an object come to: the effective report, as short as a gate needs it.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    /// How many alerts there are, of all sources.
+    pub alerts: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocations: Option<Bar>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_changes: Option<Bar>,
+}
+
+/// What somebody wants to do with an object that has a standing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// To work on it.
+    Change,
+    /// To work on it, and to have new work placed on it in the end.
+    Place,
+}
+
+impl Standing {
+    pub fn of(reports: &Reports) -> Self {
+        let alerts: usize = reports.values().map(|report| report.alerts.len()).sum();
+        Self {
+            alerts: u32::try_from(alerts).unwrap_or(u32::MAX),
+            allocations: first(reports, Class::PreventAllocations),
+            state_changes: first(reports, Class::PreventStateChanges),
+        }
+    }
+
+    /// Nobody has anything to say.
+    pub fn is_clear(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is prevented, and by which alert.
+    pub fn bars(&self) -> Vec<(Class, &Bar)> {
+        let all = [
+            (Class::PreventStateChanges, &self.state_changes),
+            (Class::PreventAllocations, &self.allocations),
+        ];
+        all.into_iter().filter_map(|(class, bar)| Some((class, bar.as_ref()?))).collect()
+    }
+
+    /// The same in sentences, for whoever asks why.
+    pub fn said(&self) -> Vec<String> {
+        let bars = self.bars();
+        let mut said: Vec<String> = bars
+            .iter()
+            .map(|(class, bar)| format!("{}: {}", prevented(*class), bar.said()))
+            .collect();
+        match (self.alerts, said.is_empty()) {
+            (0, _) | (1, false) => {}
+            (1, true) => said.push("1 alert is reported".into()),
+            (count, _) => said.push(format!("{count} alerts are reported")),
+        }
+        said
+    }
+
+    /// Whether something may begin. `what` is what is asked for, in a word; force has a reason that is written down.
+    pub fn permit(
+        &self,
+        target: &TargetId,
+        what: &str,
+        wish: Wish,
+        force: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let bar = match wish {
+            Wish::Change => self.state_changes.as_ref(),
+            Wish::Place => self.state_changes.as_ref().or(self.allocations.as_ref()),
+        };
+        match (bar, force) {
+            (None, _) | (Some(_), Some(_)) => Ok(()),
+            (Some(bar), None) => {
+                let said = format!("{what} is prevented on {target}: {}", bar.said());
+                Err(Refusal::precondition("HEALTH_PREVENTS", said)
+                    .next(format!("farrier health get {target}")))
+            }
+        }
+    }
+}
+
+impl Bar {
+    fn said(&self) -> String {
+        format!("{} reports {}: {}", self.source, self.alert, self.message)
+    }
+}
+
+const fn prevented(class: Class) -> &'static str {
+    match class {
+        Class::PreventAllocations => "nothing new is placed on it",
+        Class::PreventStateChanges => "no operation starts on it",
+        Class::SuppressExternalAlerting => "nobody is paged for it",
+    }
+}
+
+/// The alert of a class that has been there longest.
+fn first(reports: &Reports, class: Class) -> Option<Bar> {
+    let all = reports.iter().flat_map(|(source, report)| {
+        report.alerts.iter().map(move |(id, alert)| (alert.since, source, id, alert))
+    });
+    let oldest = all
+        .filter(|(_, _, _, alert)| alert.is(class))
+        .min_by_key(|(since, source, id, _)| (*since, *source, *id));
+    oldest.map(|(_, source, id, alert)| Bar {
+        source: source.clone(),
+        alert: id.clone(),
+        message: alert.message.clone(),
+    })
+}
+
+/// Which objects a list shows: those with an alert of this class, of this source; none: any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub source: Option<String>,
+    pub class: Option<String>,
+}
+
+impl Filter {
+    pub fn matches(&self, reports: &Reports) -> bool {
+        let sources = reports.iter();
+        sources.filter(|(name, _)| self.source.as_ref().is_none_or(|wanted| wanted == *name)).any(
+            |(_, report)| {
+                let mut alerts = report.alerts.values();
+                alerts
+                    .any(|alert| self.class.as_ref().is_none_or(|one| alert.classes.contains(one)))
+            },
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::TargetKind;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1_000)
+    }
+
+    fn alert(message: &str, classes: &[&str], since: i64) -> Alert {
+        Alert {
+            part: String::new(),
+            message: message.into(),
+            classes: classes.iter().map(ToString::to_string).collect(),
+            since: at(since),
+        }
+    }
+
+    fn alerts(all: &[(&str, &str, i64)]) -> Alerts {
+        all.iter()
+            .map(|(id, message, since)| (id.to_string(), alert(message, &[], *since)))
+            .collect()
+    }
+
+    fn ids(all: &[&str]) -> BTreeSet<String> {
+        all.iter().map(ToString::to_string).collect()
+    }
+
+    fn shown(reports: &Reports) -> Vec<String> {
+        let report = |(source, report): (&String, &Report)| {
+            let alerts = report.alerts.iter();
+            let alerts: Vec<String> = alerts
+                .map(|(id, one)| format!("{id}={}@{}", one.message, one.since.as_millis() / 1_000))
+                .collect();
+            format!("{source}[{}]@{}", alerts.join(" "), report.updated_at.as_millis() / 1_000)
+        };
+        reports.iter().map(report).collect()
+    }
+
+    #[test]
+    fn each_change_touches_its_own_report_only() {
+        let mut known = Reports::new();
+        for (source, found) in
+            [("a", [("x", "old", 1), ("y", "old", 2)]), ("b", [("x", "b", 3), ("z", "b", 3)])]
+        {
+            known.insert(source.into(), Report { alerts: alerts(&found), updated_at: at(3) });
+        }
+        let b = "b[x=b@3 z=b@3]@3";
+        let table: [(&str, Change, &[&str]); 9] = [
+            ("a", Change::Merge(alerts(&[("x", "new", 9)])), &["a[x=new@1 y=old@2]@9", b]),
+            ("a", Change::Merge(alerts(&[("w", "new", 9)])), &["a[w=new@9 x=old@1 y=old@2]@9", b]),
+            // The same again changes nothing, not even the time.
+            ("a", Change::Merge(alerts(&[("x", "old", 9)])), &["a[x=old@1 y=old@2]@3", b]),
+            ("a", Change::Replace(alerts(&[("x", "new", 9)])), &["a[x=new@1]@9", b]),
+            ("a", Change::Replace(Alerts::new()), &[b]),
+            ("a", Change::Remove(ids(&["x", "nobody"])), &["a[y=old@2]@9", b]),
+            ("a", Change::Remove(ids(&["x", "y"])), &[b]),
+            ("a", Change::Remove(ids(&[])), &[b]),
+            ("c", Change::Remove(ids(&[])), &["a[x=old@1 y=old@2]@3", b]),
+        ];
+        for (source, change, expected) in table {
+            let after = apply(&known, source, &change, at(9)).unwrap();
+            assert_eq!(shown(&after), expected, "{change:?}");
+            // Whoever says a thing twice says it once.
+            assert_eq!(apply(&after, source, &change, at(10)), Ok(after.clone()), "{change:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_much_is_named() {
+        let many = |count: usize| -> Alerts {
+            (0..count).map(|n| (format!("a{n}"), alert("m", &[], 0))).collect()
+        };
+        let with = |one: Alert| Alerts::from([("a".to_string(), one)]);
+        let long = "x".repeat(text::MAX_LONG + 1);
+        let words: Vec<String> = (0..=MAX_CLASSES).map(|n| format!("c{n}")).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let table = [
+            (many(MAX_ALERTS), None),
+            (many(MAX_ALERTS + 1), Some("alerts")),
+            (Alerts::from([("A B".to_string(), alert("m", &[], 0))]), Some("alerts.id")),
+            (with(alert("", &[], 0)), Some("alerts[a].message")),
+            (with(alert(&long, &[], 0)), Some("alerts[a].message")),
+            (with(alert("a\nb", &[], 0)), Some("alerts[a].message")),
+            (with(alert("m", &["Not A Word"], 0)), Some("alerts[a].classifications")),
+            (with(alert("m", &words, 0)), Some("alerts[a].classifications")),
+            (with(Alert { part: "p".repeat(129), ..alert("m", &[], 0) }), Some("alerts[a].target")),
+            (with(alert("m", &["anything", "prevent-allocations"], 0)), None),
+        ];
+        for (alerts, field) in table {
+            let said = Change::Merge(alerts.clone()).checked().err().and_then(|one| one.field);
+            assert_eq!(said.as_deref(), field, "{alerts:?}");
+            assert_eq!(Change::Replace(alerts).checked().err().and_then(|one| one.field), said);
+        }
+        assert!(Change::Remove(ids(&["A B"])).checked().is_err());
+
+        let full: Reports =
+            (0..MAX_SOURCES).map(|n| (format!("s{n}"), Report::new(many(1)))).collect();
+        let refusal = apply(&full, "one-more", &Change::Merge(many(1)), at(1)).unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("source"));
+        assert!(apply(&full, "s0", &Change::Merge(many(2)), at(1)).is_ok());
+        let refusal = apply(&full, "s0", &Change::Merge(many(MAX_ALERTS + 1)), at(1)).unwrap_err();
+        assert_eq!(refusal.field.as_deref(), Some("alerts"));
+    }
+
+    fn standing(classes: &[&[&str]]) -> Standing {
+        let report = |n: usize, classes: &&[&str]| {
+            let one = alert("too hot", classes, n as i64);
+            (format!("s{n}"), Report::new([(format!("a{n}"), one)]))
+        };
+        Standing::of(&classes.iter().enumerate().map(|(n, one)| report(n, one)).collect())
+    }
+
+    /// Rows: the alerts. Columns: may it be worked on, may new work be placed on it.
+    #[test]
+    fn gates_by_classification() {
+        let place = Class::PreventAllocations.as_str();
+        let change = Class::PreventStateChanges.as_str();
+        let silent = Class::SuppressExternalAlerting.as_str();
+        let table: [(&[&[&str]], bool, bool); 8] = [
+            (&[], true, true),
+            (&[&[]], true, true),
+            (&[&["unknown-word"]], true, true),
+            (&[&[silent]], true, true),
+            (&[&[place]], true, false),
+            (&[&[change]], false, false),
+            (&[&["unknown-word"], &[place, silent]], true, false),
+            (&[&[place], &[change]], false, false),
+        ];
+        let target = TargetId::new(TargetKind::Rack, "rack-1");
+        for (classes, may_change, may_place) in table {
+            let standing = standing(classes);
+            for (wish, open) in [(Wish::Change, may_change), (Wish::Place, may_place)] {
+                let verdict = standing.permit(&target, "REBOOT", wish, None);
+                assert_eq!(verdict.is_ok(), open, "{classes:?} {wish:?}");
+                assert_eq!(standing.permit(&target, "REBOOT", wish, Some("fire")), Ok(()));
+                if let Err(refusal) = verdict {
+                    assert_eq!(refusal.reason, "HEALTH_PREVENTS");
+                    assert!(refusal.said.contains("too hot"), "{refusal}");
+                    assert_eq!(refusal.next.as_deref(), Some("farrier health get rack-1"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_oldest_alert_is_named_and_the_others_are_counted() {
+        let place = Class::PreventAllocations.as_str();
+        let both = standing(&[&[], &[place], &[place]]);
+        assert_eq!(both.allocations.as_ref().map(|bar| bar.alert.as_str()), Some("a1"));
+        assert_eq!(
+            both.said(),
+            ["nothing new is placed on it: s1 reports a1: too hot", "3 alerts are reported"]
+        );
+        assert_eq!(standing(&[&[place]]).said().len(), 1);
+        assert!(standing(&[]).is_clear());
+    }
+
+    #[test]
+    fn what_pages_somebody_is_counted_by_what_it_prevents() {
+        let place = Class::PreventAllocations.as_str();
+        let change = Class::PreventStateChanges.as_str();
+        let silent = Class::SuppressExternalAlerting.as_str();
+        let all = [vec![], vec!["word"], vec![place], vec![place, change], vec![place, silent]];
+        let report = Report::new(
+            all.iter().enumerate().map(|(n, classes)| (format!("a{n}"), alert("m", classes, 0))),
+        );
+        let tally = report.tally();
+        assert_eq!(
+            (tally.prevent_allocations, tally.prevent_state_changes, tally.other, tally.suppressed),
+            (2, 1, 2, 1)
+        );
+    }
+
+    #[test]
+    fn a_filter_finds_one_alert_that_is_all_of_it() {
+        let of = |classes: &[&str]| Report::new([("a".to_string(), alert("m", classes, 0))]);
+        let reports = Reports::from([("s".to_string(), of(&["x"])), ("t".to_string(), of(&["y"]))]);
+        let table = [
+            (None, None, true),
+            (Some("s"), None, true),
+            (Some("u"), None, false),
+            (None, Some("y"), true),
+            (Some("s"), Some("y"), false),
+            (Some("t"), Some("y"), true),
+        ];
+        for (source, class, found) in table {
+            let filter =
+                Filter { source: source.map(String::from), class: class.map(String::from) };
+            assert_eq!(filter.matches(&reports), found, "{filter:?}");
+        }
+        assert!(!Filter::default().matches(&Reports::new()));
+    }
+}

@@ -1,0 +1,255 @@
+//! Switching power shelves on and off by request: who asked, what would come of it, and what speaks against it. All of it is known
+//! before anything is written, so a preview and the request itself are one function.
+//!
+//! Nobody knows which shelf feeds which machine. So as long as another shelf of the rack stays on, none goes dark; when none
+//! does, all machines of the rack do.
+
+use super::{MaintenanceRequest, PowerShelf, PowerShelfState};
+use crate::blast::{Dark, permit};
+use crate::device::{power_word, switches_power};
+use crate::effect::PowerTo;
+use crate::id::{PowerShelfId, RackId};
+use crate::lifecycle::Lifecycle;
+use crate::machine::Machine;
+use crate::refusal::{Refusal, RefusalKind};
+use crate::run::Run;
+use crate::time::Timestamp;
+
+pub const DEFAULT_MAX_IDS: usize = 100;
+
+/// The step that does it, and the word for it in sentences.
+pub const fn step_name(operation: PowerTo) -> &'static str {
+    match operation {
+        PowerTo::On => "power-on",
+        PowerTo::Off => "power-off",
+    }
+}
+
+/// Who is said to have asked. The table is that of the document.
+pub fn initiator(user: Option<&str>, reference: Option<&str>) -> String {
+    let given =
+        |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(String::from);
+    match (given(user), given(reference)) {
+        (Some(user), Some(reference)) => format!("{user} ({reference})"),
+        (Some(user), None) => user,
+        (None, Some(reference)) => reference,
+        (None, None) => "admin-cli".into(),
+    }
+}
+
+/// A request for one or more shelves, all or none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Sorted, each once.
+    pub ids: Vec<PowerShelfId>,
+    pub operation: PowerTo,
+    pub initiator: String,
+    /// Why it must be although machines in service go dark.
+    pub forced: Option<String>,
+    pub request_id: Option<String>,
+}
+
+impl Asked {
+    /// Naming a shelf twice does no harm. `most` is how many may be named.
+    pub fn checked(mut self, most: usize) -> Result<Self, Refusal> {
+        const FIELD: &str = "power_shelf_ids";
+        if self.ids.is_empty() {
+            return Err(Refusal::invalid(FIELD, "is empty", format!("name 1 to {most} shelves")));
+        }
+        if self.ids.len() > most {
+            let problem = format!("names {} shelves", self.ids.len());
+            return Err(Refusal::invalid(FIELD, problem, format!("name 1 to {most}")));
+        }
+        self.ids.sort();
+        self.ids.dedup();
+        Ok(self)
+    }
+
+    pub fn request(&self, now: Timestamp) -> MaintenanceRequest {
+        MaintenanceRequest {
+            requested_at: now,
+            initiator: self.initiator.clone(),
+            operation: self.operation,
+            forced: self.forced.clone(),
+            request_id: self.request_id.clone(),
+        }
+    }
+}
+
+/// What is known of a shelf that was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    pub id: PowerShelfId,
+    pub shelf: Option<PowerShelf>,
+    /// The run that the same request has made before.
+    pub made: Option<Run>,
+}
+
+/// A rack in which a shelf stands that was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fed {
+    pub rack: RackId,
+    /// All of its shelves, named or not.
+    pub shelves: Vec<PowerShelf>,
+    pub machines: Vec<Machine>,
+}
+
+/// What would come of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Foreseen {
+    /// Shelves that would be told; those that the same request has told already are not among them.
+    pub told: Vec<PowerShelfId>,
+    /// Why it cannot be, in the order in which it would be refused.
+    pub refusals: Vec<Refusal>,
+    pub dark: Vec<Dark>,
+    pub warnings: Vec<String>,
+    /// How it was found out what goes dark.
+    pub rules: Vec<String>,
+}
+
+impl Foreseen {
+    pub fn permitted(&self) -> Result<(), Refusal> {
+        self.refusals.first().map_or(Ok(()), |refusal| Err(refusal.clone()))
+    }
+}
+
+/// What a request would come to, whether it is let through or not.
+pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
+    let mut seen = Foreseen::default();
+    for one in named {
+        match standing(asked, one) {
+            Ok(Standing::Free) => seen.told.push(one.id.clone()),
+            Ok(Standing::Told) => {}
+            Err(refusal) => seen.refusals.push(refusal),
+        }
+    }
+    if asked.operation == PowerTo::Off {
+        let alone =
+            named.iter().filter_map(|one| one.shelf.as_ref()).filter(|one| one.head.rack.is_none());
+        for shelf in alone {
+            let id = &shelf.head.id;
+            seen.rules.push(format!("{id} stands in no rack: nobody knows what it feeds"));
+            seen.warnings.push(own_controller(&[id.as_str()]));
+        }
+        for rack in fed {
+            darken(&mut seen, asked, rack);
+        }
+    }
+    // Who has nothing left to do takes power from nobody.
+    let what = format!("{} of {}", step_name(asked.operation), listed(&asked.ids));
+    if !seen.told.is_empty() || asked.forced.is_some() {
+        seen.refusals.extend(permit(&what, &seen.dark, asked.forced.as_deref()).err());
+    }
+    seen
+}
+
+enum Standing {
+    Free,
+    /// By the same request, earlier.
+    Told,
+}
+
+fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
+    let Some(shelf) = &named.shelf else {
+        return Err(Refusal::not_found("power shelf", &named.id, "farrier power-shelf list"));
+    };
+    if asked.request_id.is_some() && replayed(asked, shelf, named.made.as_ref())? {
+        return Ok(Standing::Told);
+    }
+    let id = &named.id;
+    let look = format!("farrier power-shelf get {id}");
+    if shelf.head.deleted {
+        let said = format!("{id} is marked for deletion");
+        return Err(Refusal::precondition("MARKED_FOR_DELETION", said).next(look));
+    }
+    if let Some(request) = &shelf.maintenance_requested {
+        let (name, by) = (step_name(request.operation), &request.initiator);
+        let how = match (&shelf.state, &shelf.run) {
+            (PowerShelfState::Maintenance { .. }, Some(run)) => format!("is under way as {run}"),
+            (_, _) => "has not begun yet".into(),
+        };
+        let said = format!("{id} is asked for a {name} already, by {by}, which {how}");
+        return Err(Refusal::precondition("MAINTENANCE_REQUESTED", said).next(look));
+    }
+    match &shelf.head.active_run {
+        Some(holder) if shelf.run.as_ref() != Some(holder) => {
+            let said = format!("{id} is held by operation {holder}, until it ends or is canceled");
+            Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {holder}")))
+        }
+        Some(_) | None => Ok(Standing::Free),
+    }
+}
+
+/// Whether the same request was made before. Another one under its name is refused.
+fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<bool, Refusal> {
+    let pending =
+        shelf.maintenance_requested.as_ref().filter(|one| one.request_id == asked.request_id);
+    let before = match (pending, made) {
+        (Some(pending), _) => Some(pending.operation),
+        (None, Some(run)) => switches_power(run),
+        (None, None) => return Ok(false),
+    };
+    if before == Some(asked.operation) {
+        return Ok(true);
+    }
+    let request_id = asked.request_id.clone().unwrap_or_default();
+    let id = &shelf.head.id;
+    let said = format!("request_id {request_id:?} was used on {id} for something else");
+    Err(Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+        .next("repeat it with a new --request-id"))
+}
+
+/// Whether a shelf goes on feeding its rack: known to be on, and nobody is about to change that.
+fn stays_on(shelf: &PowerShelf) -> bool {
+    let asked_off =
+        shelf.maintenance_requested.as_ref().is_some_and(|one| one.operation == PowerTo::Off);
+    let off_under_way =
+        matches!(shelf.state, PowerShelfState::Maintenance { operation: PowerTo::Off });
+    let others = shelf.head.active_run.is_some() && shelf.head.active_run != shelf.run;
+    shelf.facts.power == Some(PowerTo::On)
+        && !asked_off
+        && !off_under_way
+        && !others
+        && !shelf.head.deleted
+}
+
+fn darken(seen: &mut Foreseen, asked: &Asked, fed: &Fed) {
+    let rack = &fed.rack;
+    let (off, others): (Vec<&PowerShelf>, Vec<&PowerShelf>) =
+        fed.shelves.iter().partition(|shelf| asked.ids.contains(&shelf.id()));
+    if let Some(feeding) = others.into_iter().find(|shelf| stays_on(shelf)) {
+        let rule = format!("{rack} keeps its power: {} stays on", feeding.head.id);
+        seen.rules.push(rule);
+        return;
+    }
+    let off: Vec<&str> = off.iter().map(|shelf| shelf.head.id.as_str()).collect();
+    seen.rules.push(format!(
+        "{rack} has no other shelf that is known to stay on, so all of its machines are taken to go dark"
+    ));
+    seen.warnings.push(own_controller(&off));
+    seen.dark.extend(fed.machines.iter().map(Dark::of));
+}
+
+fn own_controller(shelves: &[&str]) -> String {
+    format!(
+        "the controller of {} may lose its own power with this: then only a person at the rack can switch it on again",
+        shelves.join(", ")
+    )
+}
+
+/// How many shelves a sentence names; the others are counted.
+const MAX_NAMED: usize = 4;
+
+fn listed(ids: &[PowerShelfId]) -> String {
+    let named: Vec<&str> = ids.iter().take(MAX_NAMED).map(PowerShelfId::as_str).collect();
+    match ids.len().saturating_sub(MAX_NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+/// What a shelf is in, for a preview: its state, and its power as far as it is known.
+pub fn standing_words(shelf: &PowerShelf) -> String {
+    let power = shelf.facts.power.map_or("not known", power_word);
+    format!("{}, power {power}", shelf.word())
+}

@@ -1,0 +1,337 @@
+//! The reprovisioning of a host, as tables: every state with every request and everything that may be seen.
+
+use crate::support::{at, spec};
+use model::fault::{Code, Fault};
+use model::firmware::{Component, Firmware, Resolution};
+use model::host::{
+    Host, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, Owner, RACK_PATIENCE, RETRY_INTERVAL,
+    ReprovisionRequest, Seen,
+};
+use model::id::{FirmwareId, MachineId, RunId};
+use model::lifecycle::{Lifecycle, Next, Trouble, Why};
+use model::plan::RunType;
+use model::refusal::Refusal;
+use model::run::{Failure, Halt, HaltKind, Run, RunSpec, Workflow};
+use model::target::{TargetId, TargetKind};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const SINCE: i64 = 100;
+
+fn firmware(components: &[(&str, &str)]) -> Resolution {
+    let component = |(name, version): &(&str, &str)| Component {
+        name: (*name).into(),
+        version: (*version).into(),
+        url: "http://h/x".into(),
+        sha256: "a".repeat(64),
+    };
+    let components = components.iter().map(component).collect();
+    Resolution::Use(Box::new(Firmware {
+        id: FirmwareId::trusted("fw-2"),
+        hardware_type: "x".into(),
+        description: String::new(),
+        components: BTreeMap::from([(TargetKind::Machine, components)]),
+        is_default: true,
+        available: true,
+        created_at: at(0),
+    }))
+}
+
+fn run(id: &str, workflow: Workflow, code: Option<Code>) -> Run {
+    let run_type = RunType::Firmware;
+    let mut run = Run::new(RunSpec { id: RunId::trusted(id), run_type, ..spec(Vec::new()) });
+    run.progress.workflow = workflow;
+    run.progress.failure = code.map(|code| Failure {
+        fault: Fault::new(code, "it broke"),
+        step: "firmware-bmc".into(),
+        attempts: 1,
+    });
+    run
+}
+
+fn failed(id: &str, code: Code) -> Run {
+    run(id, Workflow::FailedRetryable, Some(code))
+}
+
+fn rack() -> Owner {
+    Owner::Rack { operation: RunId::trusted("op-rack") }
+}
+
+fn person() -> Owner {
+    Owner::Operator { name: "ada".into() }
+}
+
+fn fresh(owner: Owner) -> Option<ReprovisionRequest> {
+    Some(ReprovisionRequest { owner, firmware: None, requested_at: at(90), started_at: None })
+}
+
+fn taken_up(owner: Owner) -> Option<ReprovisionRequest> {
+    let request = fresh(owner)?;
+    Some(ReprovisionRequest { started_at: Some(at(95)), ..request })
+}
+
+fn host(state: HostState, request: Option<ReprovisionRequest>) -> Host {
+    let mut host = Host::new(&MachineId::trusted("m-1"), at(0));
+    host.head.since = at(SINCE);
+    Host { state, request, ..host }
+}
+
+fn with_run(host: Host) -> Host {
+    Host { run: Some(RunId::trusted("op-own")), ..host }
+}
+
+const fn checking(retry_count: u32) -> HostState {
+    HostState::CheckingFirmwareV2 { retry_count }
+}
+
+const WAITING: HostState = HostState::WaitingForRackFirmwareUpgrade;
+
+fn broken(retry_count: u32, code: &str) -> HostState {
+    let cause =
+        Trouble { said: "it broke".into(), run: Some(RunId::trusted("op-old")), code: code.into() };
+    HostState::FailedFirmwareUpgrade { retry_count, cause }
+}
+
+fn seen() -> Seen {
+    Seen {
+        fresh: RunId::trusted("op-new"),
+        run: None,
+        firmware: firmware(&[("BMC", "2.0")]),
+        gate: Ok(()),
+        operation: None,
+        part: None,
+        retry_interval: RETRY_INTERVAL,
+    }
+}
+
+/// The next move in one line: what it becomes, with what started or canceled, or how long it rests and why.
+fn told(host: &Host, seen: &Seen, now: i64) -> String {
+    match host.next(seen, at(now)) {
+        Next::Rest(Why(why)) => format!("rests: {why}"),
+        Next::Until(until, Why(why)) => {
+            format!("until {}: {why}", until.since(at(0)).as_secs())
+        }
+        Next::Remove(_) => "removed".into(),
+        Next::Become(change) => {
+            let mut words = vec![match &change.record.state {
+                HostState::CheckingFirmwareV2 { retry_count } => format!("Checking {retry_count}"),
+                HostState::FailedFirmwareUpgrade { retry_count, .. } => {
+                    format!("Failed {retry_count}")
+                }
+                HostState::Ready => "Ready".into(),
+                HostState::WaitingForRackFirmwareUpgrade => "Waiting".into(),
+            }];
+            words.extend(change.start.iter().map(|run| {
+                assert_eq!(run.target, TargetId::trusted("m-1"));
+                assert_eq!(run.run_type, RunType::Firmware);
+                assert_eq!(run.reports_to, Some(host.subject()));
+                assert_eq!(change.record.run.as_ref(), Some(&run.id));
+                format!("starts {} of {} steps", run.id, run.steps.len())
+            }));
+            words.extend(change.cancel.iter().map(|(run, _)| format!("stops {run}")));
+            match change.record.request {
+                None => words.push("asked nothing".into()),
+                Some(request) if request.started_at.is_none() => words.push("fresh".into()),
+                Some(_) => {}
+            }
+            words.join(", ")
+        }
+    }
+}
+
+/// Rows: the states. Columns: a fresh request of the rack, one of a person. Both start over, whatever went before.
+#[test]
+fn a_fresh_request_takes_the_branch_of_its_owner() {
+    let states = [
+        HostState::Ready,
+        checking(2),
+        WAITING,
+        broken(0, "effect-failed"),
+        broken(MAX_FIRMWARE_UPGRADE_RETRIES, "effect-failed"),
+        broken(0, "outcome-unknown"),
+    ];
+    for state in states {
+        let shown = format!("{state:?}");
+        assert_eq!(told(&host(state.clone(), fresh(rack())), &seen(), 200), "Waiting", "{shown}");
+        assert_eq!(told(&host(state, fresh(person())), &seen(), 200), "Checking 0", "{shown}");
+    }
+}
+
+#[test]
+fn what_is_at_work_is_seen_through_before_a_fresh_request() {
+    let busy = with_run(host(checking(1), fresh(rack())));
+    let going = Seen { run: Some(run("op-own", Workflow::Running, None)), ..seen() };
+    assert_eq!(told(&busy, &going, 200), "rests: op-own upgrades its firmware");
+    let done = Seen { run: Some(run("op-own", Workflow::Completed, None)), ..seen() };
+    assert_eq!(told(&busy, &done, 200), "Waiting");
+}
+
+#[test]
+fn checking_compares_installs_and_follows() {
+    let plain = host(checking(1), taken_up(person()));
+    let own = |run: Run| (with_run(plain.clone()), Seen { run: Some(run), ..seen() });
+    let mut current = plain.clone();
+    current.facts.firmware.insert("BMC".into(), "2.0".into());
+    let refused = || Err(Refusal::precondition("MACHINE_BUSY", "m-1 is held by op-9"));
+    let wanted = |firmware: Resolution| Seen { firmware, ..seen() };
+    let table = [
+        ((plain.clone(), seen()), "Checking 1, starts op-new of 1 steps"),
+        ((current.clone(), seen()), "Ready, asked nothing"),
+        ((current, wanted(firmware(&[("BMC", "2.0"), ("BIOS", "1.1")]))), {
+            "Checking 1, starts op-new of 2 steps"
+        }),
+        ((plain.clone(), wanted(firmware(&[]))), "Ready, asked nothing"),
+        ((plain.clone(), wanted(Resolution::Skip("not available".into()))), "Ready, asked nothing"),
+        ((plain.clone(), wanted(Resolution::Unknown(FirmwareId::trusted("nope")))), "Failed 1"),
+        ((plain.clone(), Seen { gate: refused(), ..seen() }), {
+            "until 260: it may not be upgraded now: m-1 is held by op-9"
+        }),
+        (own(run("op-own", Workflow::Pending, None)), "rests: op-own upgrades its firmware"),
+        (own(run("op-own", Workflow::Running, None)), "rests: op-own upgrades its firmware"),
+        (own(run("op-own", Workflow::Completed, None)), "Ready, asked nothing"),
+        (own(run("op-own", Workflow::Reconciled, None)), "Ready, asked nothing"),
+        (own(failed("op-own", Code::EffectFailed)), "Failed 1"),
+        (own(run("op-own", Workflow::Cancelled, None)), "Failed 1"),
+        ((with_run(plain), seen()), "Failed 1"),
+    ];
+    for ((host, seen), expected) in table {
+        assert_eq!(told(&host, &seen, 200), expected, "{host:?} {seen:?}");
+    }
+}
+
+#[test]
+fn waiting_follows_the_part_and_then_the_operation() {
+    let waiting = host(WAITING, taken_up(rack()));
+    let part = |run: Run| Seen {
+        part: Some(run),
+        operation: Some(self::run("op-rack", Workflow::Running, None)),
+        ..seen()
+    };
+    let whole = |run: Run| Seen { operation: Some(run), ..seen() };
+    let late = i64::try_from(RACK_PATIENCE.as_secs()).unwrap() + SINCE;
+    let not_yet = "op-rack is to upgrade its firmware, and has not come to it";
+    let table = [
+        (
+            part(run("op-part", Workflow::Running, None)),
+            200,
+            "rests: op-part upgrades its firmware",
+        ),
+        (part(run("op-part", Workflow::Running, None)), late, {
+            "rests: op-part upgrades its firmware"
+        }),
+        (part(run("op-part", Workflow::Completed, None)), 200, "Ready, asked nothing"),
+        (part(failed("op-part", Code::EffectFailed)), 200, "Failed 0"),
+        (part(run("op-part", Workflow::Cancelled, None)), 200, "Failed 0"),
+        (whole(run("op-rack", Workflow::Pending, None)), 200, &format!("until {late}: {not_yet}")),
+        (whole(run("op-rack", Workflow::Running, None)), 200, &format!("until {late}: {not_yet}")),
+        (whole(run("op-rack", Workflow::Running, None)), late, "Failed 0"),
+        (whole(run("op-rack", Workflow::Completed, None)), 200, "Ready, asked nothing"),
+        (whole(run("op-rack", Workflow::Cancelled, None)), 200, "Ready, asked nothing"),
+        (whole(failed("op-rack", Code::PartFailed)), 200, "Failed 0"),
+        (seen(), 200, "Failed 0"),
+    ];
+    for (seen, now, expected) in table {
+        assert_eq!(told(&waiting, &seen, now), expected, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_failure_is_tried_again_where_that_does_no_harm() {
+    let interval = i64::try_from(RETRY_INTERVAL.as_secs()).unwrap();
+    let due = SINCE + interval;
+    let rests = "rests: it broke; a person is waited for";
+    let table = [
+        (
+            broken(0, "effect-failed"),
+            due - 1,
+            format!("until {due}: it broke; it is tried again then"),
+        ),
+        (broken(0, "effect-failed"), due, "Checking 1".into()),
+        (broken(2, "effect-failed"), due, "Checking 3".into()),
+        (broken(MAX_FIRMWARE_UPGRADE_RETRIES, "effect-failed"), due, rests.into()),
+        // What may have happened, what was canceled, and what is wrong in itself is a person's.
+        (broken(0, "outcome-unknown"), due, rests.into()),
+        (broken(0, "part-failed"), due, rests.into()),
+        (broken(0, "capability-missing"), due, rests.into()),
+        (broken(0, ""), due, rests.into()),
+    ];
+    for owner in [rack(), person()] {
+        for (state, now, expected) in &table {
+            let host = host(state.clone(), taken_up(owner.clone()));
+            assert_eq!(told(&host, &seen(), *now), *expected, "{host:?}");
+        }
+    }
+    let short = Seen { retry_interval: Duration::from_secs(1), ..seen() };
+    let quick = host(broken(0, "effect-failed"), taken_up(person()));
+    assert_eq!(told(&quick, &short, SINCE + 1), "Checking 1");
+}
+
+/// The rack's operation is repaired by its own means; what it brings to an end then counts here.
+#[test]
+fn what_the_rack_does_after_a_failure_counts() {
+    let failed_host = host(broken(0, "effect-failed"), taken_up(rack()));
+    let part = |run: Run| Seen { part: Some(run), ..seen() };
+    let table = [
+        (part(failed("op-old", Code::EffectFailed)), "until 700: it broke; it is tried again then"),
+        (part(run("op-part", Workflow::Running, None)), "Waiting"),
+        (part(run("op-part", Workflow::Completed, None)), "Ready, asked nothing"),
+    ];
+    for (seen, expected) in table {
+        assert_eq!(told(&failed_host, &seen, 200), expected, "{seen:?}");
+    }
+}
+
+/// Every state can be left: who gives up is back at Ready, once what runs has stopped.
+#[test]
+fn nobody_has_to_wait_for_what_nobody_wants() {
+    assert_eq!(told(&host(HostState::Ready, None), &seen(), 200), "rests: nothing is asked of it");
+    for state in [checking(0), WAITING, broken(3, "outcome-unknown")] {
+        assert_eq!(told(&host(state, None), &seen(), 200), "Ready, asked nothing");
+    }
+    let busy = with_run(host(checking(0), None));
+    let mut own = run("op-own", Workflow::Running, None);
+    let going = Seen { run: Some(own.clone()), ..seen() };
+    assert_eq!(told(&busy, &going, 200), "Checking 0, stops op-own, asked nothing");
+    own.progress.halt = Some(Halt {
+        kind: HaltKind::Cancel,
+        reason: String::new(),
+        by: String::new(),
+        undoing: false,
+    });
+    let stopping = Seen { run: Some(own), ..seen() };
+    assert_eq!(told(&busy, &stopping, 200), "rests: its operation is being stopped");
+    let ended = Seen { run: Some(run("op-own", Workflow::Cancelled, None)), ..seen() };
+    assert_eq!(told(&busy, &ended, 200), "Ready, asked nothing");
+}
+
+#[test]
+fn an_operator_may_ask_from_ready_and_to_start_over() {
+    for (host, admitted) in [
+        (host(HostState::Ready, None), true),
+        (host(HostState::Ready, fresh(rack())), false),
+        (host(checking(0), taken_up(person())), false),
+        (host(WAITING, taken_up(rack())), false),
+        (host(broken(0, "effect-failed"), taken_up(rack())), true),
+        (host(broken(0, "effect-failed"), fresh(person())), false),
+    ] {
+        assert_eq!(host.admit().is_ok(), admitted, "{host:?}");
+    }
+}
+
+#[test]
+fn every_state_but_ready_says_why_and_what_to_type() {
+    assert_eq!(host(HostState::Ready, None).explain(&seen(), at(200)), None);
+    for (state, owner) in [
+        (checking(0), person()),
+        (WAITING, rack()),
+        (broken(0, "effect-failed"), person()),
+        (broken(3, "effect-failed"), rack()),
+    ] {
+        let word = state.word();
+        let told = host(state, taken_up(owner)).explain(&seen(), at(200)).unwrap();
+        assert!(told.headline.contains(word), "{told:?}");
+        assert!(!told.waiting_for.is_empty() && !told.normal.is_empty(), "{told:?}");
+        let cancel = "farrier machine reprovision m-1 --cancel";
+        assert!(told.next_commands.iter().any(|command| command == cancel), "{told:?}");
+    }
+}

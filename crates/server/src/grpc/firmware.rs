@@ -1,0 +1,210 @@
+//! FirmwareService: the catalogue of firmware, and the history of what was applied where.
+
+use super::Doors;
+use super::convert::{initiator, time};
+use super::page::{List, Page};
+use super::status::{failed, refused};
+use engine::firmware::Change;
+use model::firmware::{Applied, Component, DEVICES, Firmware};
+use model::id::FirmwareId;
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use proto::v1;
+use std::collections::BTreeMap;
+use store::AppliedPlace;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::firmware_service_server::FirmwareService for Doors {
+    async fn create_firmware(
+        &self,
+        request: Request<v1::CreateFirmwareRequest>,
+    ) -> Answer<v1::Firmware> {
+        let who = who(request.metadata());
+        let asked = request.into_inner().firmware;
+        let asked = asked.ok_or_else(|| refused(Refusal::missing("firmware")))?;
+        let wanted = firmware_from(asked).map_err(refused)?;
+        let created = self.engine.create_firmware(wanted, who).await.map_err(failed)?;
+        Ok(Response::new(firmware(&created)))
+    }
+
+    async fn get_firmware(&self, request: Request<v1::GetFirmwareRequest>) -> Answer<v1::Firmware> {
+        let id = FirmwareId::parse(&request.get_ref().firmware_id).map_err(refused)?;
+        let found = self.engine.firmware(&id).await.map_err(failed)?;
+        Ok(Response::new(firmware(&found)))
+    }
+
+    async fn list_firmware(
+        &self,
+        request: Request<v1::ListFirmwareRequest>,
+    ) -> Answer<v1::ListFirmwareResponse> {
+        let asked = request.into_inner();
+        let page =
+            Page::new(List::Firmware, &asked.hardware_type, asked.page_size, &asked.page_token)
+                .map_err(refused)?;
+        let of = Some(asked.hardware_type).filter(|one| !one.is_empty());
+        let found = self.engine.firmware_list(of, page.after(), page.size + 1).await;
+        let named: Vec<(String, Firmware)> =
+            found.map_err(failed)?.into_iter().map(|one| (one.id.to_string(), one)).collect();
+        let (found, next_page_token) = page.cut(named, |(id, _)| id);
+        let firmware = found.iter().map(|(_, one)| firmware(one)).collect();
+        Ok(Response::new(v1::ListFirmwareResponse { firmware, next_page_token }))
+    }
+
+    async fn delete_firmware(
+        &self,
+        request: Request<v1::DeleteFirmwareRequest>,
+    ) -> Answer<v1::Firmware> {
+        let who = who(request.metadata());
+        let asked = request.into_inner();
+        self.change(&asked.firmware_id, Change::Delete, asked.dry_run, who).await
+    }
+
+    async fn set_default_firmware(
+        &self,
+        request: Request<v1::SetDefaultFirmwareRequest>,
+    ) -> Answer<v1::Firmware> {
+        let who = who(request.metadata());
+        let asked = request.into_inner();
+        self.change(&asked.firmware_id, Change::MakeDefault, asked.dry_run, who).await
+    }
+
+    async fn set_firmware_available(
+        &self,
+        request: Request<v1::SetFirmwareAvailableRequest>,
+    ) -> Answer<v1::Firmware> {
+        let who = who(request.metadata());
+        let asked = request.into_inner();
+        let change = Change::SetAvailable(asked.available);
+        self.change(&asked.firmware_id, change, asked.dry_run, who).await
+    }
+
+    async fn list_firmware_history(
+        &self,
+        request: Request<v1::ListFirmwareHistoryRequest>,
+    ) -> Answer<v1::ListFirmwareHistoryResponse> {
+        let asked = request.into_inner();
+        let device = match asked.device_id.as_str() {
+            "" => None,
+            id => Some(TargetId::parse_field(id, "device_id").map_err(refused)?),
+        };
+        let page =
+            Page::new(List::FirmwareHistory, &asked.device_id, asked.page_size, &asked.page_token)
+                .map_err(refused)?;
+        let before = page.from.as_deref().map(place_from).transpose().map_err(refused)?;
+        let found = self.engine.applied(device, before, page.size + 1).await.map_err(failed)?;
+        let placed: Vec<(String, Applied)> =
+            found.into_iter().map(|one| (place(&one), one)).collect();
+        let (found, next_page_token) = page.cut(placed, |(place, _)| place);
+        let applied = found.iter().map(|(_, one)| applied(one)).collect();
+        Ok(Response::new(v1::ListFirmwareHistoryResponse { applied, next_page_token }))
+    }
+}
+
+impl Doors {
+    async fn change(
+        &self,
+        id: &str,
+        change: Change,
+        dry_run: bool,
+        who: Who,
+    ) -> Answer<v1::Firmware> {
+        let id = FirmwareId::parse(id).map_err(refused)?;
+        let done = self.engine.change_firmware(id, change, dry_run, who).await.map_err(failed)?;
+        Ok(Response::new(firmware(&done)))
+    }
+}
+
+fn who(metadata: &MetadataMap) -> Who {
+    Who { by: initiator(metadata), reason: String::new() }
+}
+
+/// A place in the history, as a page's token has it.
+fn place(one: &Applied) -> String {
+    let AppliedPlace { at, run, step } = AppliedPlace::of(one);
+    format!("{at} {run} {step}")
+}
+
+fn place_from(text: &str) -> Result<AppliedPlace, Refusal> {
+    let mut words = text.splitn(3, ' ');
+    let (at, run, step) = (words.next(), words.next(), words.next());
+    match (at.and_then(|at| at.parse().ok()), run, step) {
+        (Some(at), Some(run), Some(step)) => {
+            Ok(AppliedPlace { at, run: run.into(), step: step.into() })
+        }
+        (_, _, _) => Err(Refusal::invalid(
+            "page_token",
+            "was not given out by this server",
+            "use next_page_token of the page before",
+        )),
+    }
+}
+
+fn firmware_from(asked: v1::Firmware) -> Result<Firmware, Refusal> {
+    let id = FirmwareId::parse_field(&asked.firmware_id, "firmware.firmware_id")?;
+    let mut components: BTreeMap<TargetKind, Vec<Component>> = BTreeMap::new();
+    for (index, one) in asked.components.into_iter().enumerate() {
+        let field = format!("firmware.components[{index}].device_type");
+        let kind = device_type_from(&field, &one.device_type)?;
+        let v1::FirmwareComponent { name, version, url, sha256, .. } = one;
+        components.entry(kind).or_default().push(Component { name, version, url, sha256 });
+    }
+    Ok(Firmware {
+        id,
+        hardware_type: asked.hardware_type,
+        description: asked.description,
+        components,
+        is_default: asked.is_default,
+        available: asked.available.unwrap_or(true),
+        created_at: Timestamp::default(),
+    })
+}
+
+fn device_type_from(field: &str, word: &str) -> Result<TargetKind, Refusal> {
+    let kind = TargetKind::parse(word).filter(|kind| DEVICES.contains(kind));
+    kind.ok_or_else(|| {
+        let words: Vec<_> = DEVICES.iter().map(|kind| kind.as_str()).collect();
+        let shown: String = word.chars().take(64).collect();
+        Refusal::invalid(field, format!("is {shown:?}"), format!("use {}", words.join(", ")))
+    })
+}
+
+fn firmware(one: &Firmware) -> v1::Firmware {
+    let components = one.components.iter().flat_map(|(kind, all)| {
+        all.iter().map(|component| v1::FirmwareComponent {
+            device_type: kind.as_str().into(),
+            name: component.name.clone(),
+            version: component.version.clone(),
+            url: component.url.clone(),
+            sha256: component.sha256.clone(),
+        })
+    });
+    v1::Firmware {
+        firmware_id: one.id.to_string(),
+        hardware_type: one.hardware_type.clone(),
+        description: one.description.clone(),
+        components: components.collect(),
+        is_default: one.is_default,
+        available: Some(one.available),
+        created_at: Some(time(one.created_at)),
+    }
+}
+
+fn applied(one: &Applied) -> v1::AppliedFirmware {
+    v1::AppliedFirmware {
+        at: Some(time(one.at)),
+        device_type: one.device.kind.as_str().into(),
+        device_id: one.device.id.clone(),
+        component: one.component.clone(),
+        previous: one.previous.clone(),
+        version: one.version.clone(),
+        changed: one.changed,
+        operation_id: one.run.to_string(),
+        step: one.step.clone(),
+    }
+}

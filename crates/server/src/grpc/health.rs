@@ -1,0 +1,171 @@
+//! HealthService: what others report of machines, racks, switches and power shelves.
+
+use super::Doors;
+use super::convert::{initiator, time, time_from};
+use super::page::{List, Page};
+use super::status::{failed, refused};
+use model::health::{Alert, Alerts, Change, Filter, Reports, Standing};
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::target::TargetId;
+use model::text;
+use model::time::Timestamp;
+use proto::v1;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::health_service_server::HealthService for Doors {
+    async fn get_health(&self, request: Request<v1::GetHealthRequest>) -> Answer<v1::Health> {
+        let object = TargetId::parse(&request.get_ref().id).map_err(refused)?;
+        let found = self.engine.health(&object).await.map_err(failed)?;
+        Ok(Response::new(reported(&object, &found)))
+    }
+
+    async fn list_health(
+        &self,
+        request: Request<v1::ListHealthRequest>,
+    ) -> Answer<v1::ListHealthResponse> {
+        let asked = request.into_inner();
+        let wanted = format!("{} {}", asked.source, asked.classification);
+        let page = Page::new(List::Health, &wanted, asked.page_size, &asked.page_token)
+            .map_err(refused)?;
+        let filter = Filter {
+            source: word("source", asked.source).map_err(refused)?,
+            class: word("classification", asked.classification).map_err(refused)?,
+        };
+        let limit = usize::try_from(page.size + 1).unwrap_or(usize::MAX);
+        let found = self.engine.health_list(filter, page.after(), limit).await.map_err(failed)?;
+        let found = found.into_iter().map(|(object, reports)| (object.key(), object, reports));
+        let (found, next_page_token) = page.cut(found.collect(), |(key, _, _)| key);
+        let objects = found.iter().map(|(_, object, reports)| reported(object, reports)).collect();
+        Ok(Response::new(v1::ListHealthResponse { objects, next_page_token }))
+    }
+
+    async fn merge_health_report(
+        &self,
+        request: Request<v1::MergeHealthReportRequest>,
+    ) -> Answer<v1::Health> {
+        let (metadata, _, asked) = request.into_parts();
+        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
+        if alerts.is_empty() {
+            return Err(refused(Refusal::missing("alerts")));
+        }
+        self.change_health(&metadata, &asked.id, asked.source, Change::Merge(alerts)).await
+    }
+
+    async fn replace_health_report(
+        &self,
+        request: Request<v1::ReplaceHealthReportRequest>,
+    ) -> Answer<v1::Health> {
+        let (metadata, _, asked) = request.into_parts();
+        let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
+        self.change_health(&metadata, &asked.id, asked.source, Change::Replace(alerts)).await
+    }
+
+    async fn remove_health_report(
+        &self,
+        request: Request<v1::RemoveHealthReportRequest>,
+    ) -> Answer<v1::Health> {
+        let (metadata, _, asked) = request.into_parts();
+        let change = Change::Remove(asked.alert_ids.into_iter().collect());
+        self.change_health(&metadata, &asked.id, asked.source, change).await
+    }
+}
+
+impl Doors {
+    async fn change_health(
+        &self,
+        metadata: &MetadataMap,
+        id: &str,
+        source: String,
+        change: Change,
+    ) -> Answer<v1::Health> {
+        let object = TargetId::parse(id).map_err(refused)?;
+        let who = Who { by: initiator(metadata), reason: String::new() };
+        let after =
+            self.engine.change_health(&object, source, change, who).await.map_err(failed)?;
+        Ok(Response::new(reported(&object, &after)))
+    }
+
+    /// What an object's status shows of its health, its reports included; nothing where nothing is said, and then nothing is read.
+    pub(super) async fn health_of(
+        &self,
+        object: &TargetId,
+        standing: &Standing,
+    ) -> Result<Option<v1::Health>, Status> {
+        if standing.is_clear() {
+            return Ok(None);
+        }
+        let reports = self.engine.health(object).await.map_err(failed)?;
+        Ok((!reports.is_empty()).then(|| reported(object, &reports)))
+    }
+}
+
+fn word(field: &str, value: String) -> Result<Option<String>, Refusal> {
+    text::optional_name(field, &value)?;
+    Ok((!value.is_empty()).then_some(value))
+}
+
+fn alerts_from(asked: Vec<v1::HealthAlert>, now: Timestamp) -> Result<Alerts, Refusal> {
+    let mut alerts = Alerts::new();
+    for one in asked {
+        let alert = Alert {
+            part: one.target,
+            message: one.message,
+            classes: one.classifications.into_iter().collect(),
+            // What begins tomorrow is not so yet.
+            since: one.since.map_or(now, |since| time_from(&since)).min(now),
+        };
+        if alerts.contains_key(&one.id) {
+            let problem = format!("{:?} is given twice", one.id);
+            return Err(Refusal::invalid("alerts.id", problem, "give each alert an id of its own"));
+        }
+        alerts.insert(one.id, alert);
+    }
+    Ok(alerts)
+}
+
+/// An object's health with all its reports.
+fn reported(object: &TargetId, reports: &Reports) -> v1::Health {
+    let report = |(source, report): (&String, &model::health::Report)| v1::HealthReport {
+        source: source.clone(),
+        alerts: report.alerts.iter().map(|(id, one)| alert(id, one)).collect(),
+        updated_at: Some(time(report.updated_at)),
+    };
+    let summary = standing(object, &Standing::of(reports)).unwrap_or_else(|| v1::Health {
+        id: object.to_string(),
+        kind: object.kind.as_str().into(),
+        ..v1::Health::default()
+    });
+    v1::Health { reports: reports.iter().map(report).collect(), ..summary }
+}
+
+fn alert(id: &str, alert: &Alert) -> v1::HealthAlert {
+    v1::HealthAlert {
+        id: id.into(),
+        target: alert.part.clone(),
+        message: alert.message.clone(),
+        classifications: alert.classes.iter().cloned().collect(),
+        since: Some(time(alert.since)),
+    }
+}
+
+/// The same without the reports, for lists; none where nothing is said.
+pub(super) fn standing(object: &TargetId, standing: &Standing) -> Option<v1::Health> {
+    let bars = standing.bars().into_iter().map(|(class, bar)| v1::HealthBar {
+        classification: class.as_str().into(),
+        source: bar.source.clone(),
+        alert: bar.alert.clone(),
+        message: bar.message.clone(),
+    });
+    (!standing.is_clear()).then(|| v1::Health {
+        id: object.to_string(),
+        kind: object.kind.as_str().into(),
+        reports: Vec::new(),
+        alerts: i32::try_from(standing.alerts).unwrap_or(i32::MAX),
+        bars: bars.collect(),
+    })
+}

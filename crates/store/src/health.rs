@@ -1,0 +1,258 @@
+//! Health reports by object and source. What they come to is kept with the object itself: a change of a report is a change of
+//! the object, with the object's own version and in its own history.
+
+use crate::driver::{Expect, Statement};
+use crate::event::NewEvent;
+use crate::value::{Row, values};
+use crate::{Result, StoreError, Tx};
+use model::health::{Alerts, Change, Filter, Report, Reports, Standing, Tally, apply};
+use model::id::MachineId;
+use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
+use model::power_shelf::PowerShelf;
+use model::rack::Rack;
+use model::refusal::Refusal;
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How many rows one question reads: more than one object can have.
+const BATCH: i64 = 500;
+
+/// An object with its reports.
+pub type Reported = (TargetId, Reports);
+
+impl Tx {
+    /// Whether there is such an object.
+    pub async fn exists(&mut self, object: &TargetId) -> Result<bool> {
+        let (table, kind) = match object.kind {
+            TargetKind::Machine => ("machines", None),
+            TargetKind::Switch => ("records", Some(SubjectKind::Switch)),
+            TargetKind::PowerShelf => ("records", Some(SubjectKind::PowerShelf)),
+            TargetKind::Rack => ("records", Some(SubjectKind::Rack)),
+        };
+        let key =
+            kind.map_or(object.id.clone(), |kind| SubjectId::new(kind, object.as_str()).key());
+        let sql = format!("SELECT 1 FROM {table} WHERE id = $1");
+        Ok(self.query_one(&sql, values![key]).await?.is_some())
+    }
+
+    /// What all sources say of an object.
+    pub async fn health(&mut self, object: &TargetId) -> Result<Reports> {
+        let sql = "SELECT object_id, source, body FROM health WHERE object_id = $1";
+        let rows = self.query(sql, values![object.key()]).await?;
+        Ok(gathered(&rows)?.into_values().next().unwrap_or_default())
+    }
+
+    /// The same for several. Those of whom nothing is said are left out.
+    pub async fn health_among(
+        &mut self,
+        objects: &[TargetId],
+    ) -> Result<BTreeMap<TargetId, Reports>> {
+        let keys: Vec<String> = objects.iter().map(TargetId::key).collect();
+        let sql = "SELECT object_id, source, body FROM health WHERE object_id {among $1}";
+        let sql = self.dialect().fill(sql);
+        let rows = self.query(&sql, values![serde_json::to_string(&keys)?]).await?;
+        let found = gathered(&rows)?.into_iter();
+        Ok(found.map(|(key, reports)| (TargetId::trusted(&key), reports)).collect())
+    }
+
+    /// Objects with alerts, by key, after one, at most `limit`.
+    pub async fn health_list(
+        &mut self,
+        filter: &Filter,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Reported>> {
+        let sql = "SELECT object_id, source, body FROM health WHERE object_id > $1 \
+                   ORDER BY object_id, source LIMIT $2";
+        let mut after = after.to_string();
+        let mut found = Vec::new();
+        loop {
+            let rows = self.query(sql, values![after.as_str(), BATCH]).await?;
+            let more = rows.len() as i64 == BATCH;
+            let mut objects = gathered(&rows)?;
+            if more {
+                // The last one may go on behind the end of what was read.
+                objects.pop_last();
+            }
+            for (key, reports) in objects {
+                after.clone_from(&key);
+                if filter.matches(&reports) && found.len() < limit {
+                    found.push((TargetId::trusted(&key), reports));
+                }
+            }
+            if !more || found.len() == limit {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// How many alerts there are on the objects of each kind, for the metrics.
+    pub async fn health_tally(&mut self) -> Result<Vec<(TargetKind, Tally)>> {
+        let sql = "SELECT kind, CAST(SUM(allocations) AS BIGINT), CAST(SUM(changes) AS BIGINT), \
+                   CAST(SUM(other) AS BIGINT), CAST(SUM(suppressed) AS BIGINT) \
+                   FROM health GROUP BY kind";
+        let tally = |row: &Row| {
+            let kind = row.text(0)?;
+            let kind = TargetKind::parse(kind)
+                .ok_or_else(|| StoreError::Corrupt(format!("kind {kind:?}")))?;
+            let tally = Tally {
+                prevent_allocations: row.int(1)?,
+                prevent_state_changes: row.int(2)?,
+                other: row.int(3)?,
+                suppressed: row.int(4)?,
+            };
+            Ok((kind, tally))
+        };
+        self.query(sql, &[]).await?.iter().map(tally).collect()
+    }
+
+    /// Adds alerts to what a source says of an object; those with the same ids take the place of the old ones.
+    pub async fn merge_health(
+        &mut self,
+        object: &TargetId,
+        source: &str,
+        alerts: &Alerts,
+        event: &NewEvent,
+    ) -> Result<Reports> {
+        self.change_health(object, source, &Change::Merge(alerts.clone()), event).await
+    }
+
+    /// Makes what a source says of an object exactly this.
+    pub async fn replace_health(
+        &mut self,
+        object: &TargetId,
+        source: &str,
+        alerts: &Alerts,
+        event: &NewEvent,
+    ) -> Result<Reports> {
+        self.change_health(object, source, &Change::Replace(alerts.clone()), event).await
+    }
+
+    /// Takes back all that a source says of an object.
+    pub async fn remove_health(
+        &mut self,
+        object: &TargetId,
+        source: &str,
+        event: &NewEvent,
+    ) -> Result<Reports> {
+        self.change_health(object, source, &Change::Remove(BTreeSet::new()), event).await
+    }
+
+    /// Changes a report, what the reports come to, and the object's history: one change of the object. What changes nothing is no
+    /// event. Whoever holds the object itself in this transaction must read it again afterwards.
+    pub async fn change_health(
+        &mut self,
+        object: &TargetId,
+        source: &str,
+        change: &Change,
+        event: &NewEvent,
+    ) -> Result<Reports> {
+        match object.kind {
+            TargetKind::Machine => {
+                let id = MachineId::trusted(object.as_str());
+                let found = self.machine_locked(&id).await?;
+                let mut machine = found.ok_or_else(|| unknown(object))?;
+                let (known, after) = self.changed(object, source, change, event).await?;
+                if known != after {
+                    machine.health = Standing::of(&after);
+                    self.update_machine(&mut machine, event)?;
+                }
+                Ok(after)
+            }
+            TargetKind::Switch => self.change_of::<Switch>(object, source, change, event).await,
+            TargetKind::PowerShelf => {
+                self.change_of::<PowerShelf>(object, source, change, event).await
+            }
+            TargetKind::Rack => self.change_of::<Rack>(object, source, change, event).await,
+        }
+    }
+
+    async fn change_of<R: Lifecycle>(
+        &mut self,
+        object: &TargetId,
+        source: &str,
+        change: &Change,
+        event: &NewEvent,
+    ) -> Result<Reports> {
+        let found = self.record_locked::<R>(object.as_str()).await?;
+        let mut record = found.ok_or_else(|| unknown(object))?;
+        let (known, after) = self.changed(object, source, change, event).await?;
+        if known != after {
+            record.head_mut().health = Standing::of(&after);
+            self.update_record(&mut record, event)?;
+        }
+        Ok(after)
+    }
+
+    /// Writes one report. The object is locked.
+    async fn changed(
+        &mut self,
+        object: &TargetId,
+        source: &str,
+        change: &Change,
+        event: &NewEvent,
+    ) -> Result<(Reports, Reports)> {
+        let known = self.health(object).await?;
+        let after = apply(&known, source, change, event.at)?;
+        let statement = match after.get(source) {
+            _ if known == after => return Ok((known, after)),
+            None => {
+                let sql = "DELETE FROM health WHERE object_id = $1 AND source = $2";
+                Statement::new(sql, values![object.key(), source])
+            }
+            Some(report) => written(object, source, report)?,
+        };
+        self.put(statement, Expect::One)?;
+        Ok((known, after))
+    }
+
+    /// Forgets all that is said of an object that is removed.
+    pub(crate) fn forget_health(&mut self, subject: &SubjectId) -> Result<()> {
+        let kind = match subject.kind {
+            SubjectKind::Rack => TargetKind::Rack,
+            SubjectKind::Switch => TargetKind::Switch,
+            SubjectKind::PowerShelf => TargetKind::PowerShelf,
+            // What is said of the machine stays with the machine.
+            SubjectKind::Host => return Ok(()),
+        };
+        let sql = "DELETE FROM health WHERE object_id = $1";
+        let key = TargetId::new(kind, subject.id.as_str()).key();
+        self.put(Statement::new(sql, values![key]), Expect::Any)
+    }
+}
+
+fn written(object: &TargetId, source: &str, report: &Report) -> Result<Statement> {
+    let sql = "INSERT INTO health (object_id, source, kind, allocations, changes, other, suppressed, body, \
+               updated_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
+               ON CONFLICT (object_id, source) DO UPDATE SET allocations = excluded.allocations, \
+               changes = excluded.changes, other = excluded.other, suppressed = excluded.suppressed, \
+               body = excluded.body, updated_at = excluded.updated_at";
+    let tally = report.tally();
+    let values = values![
+        object.key(),
+        source,
+        object.kind.as_str(),
+        tally.prevent_allocations,
+        tally.prevent_state_changes,
+        tally.other,
+        tally.suppressed,
+        serde_json::to_string(report)?,
+        report.updated_at,
+    ];
+    Ok(Statement::new(sql, values))
+}
+
+fn unknown(object: &TargetId) -> Refusal {
+    Refusal::not_found(object.kind.noun(), object, object.kind.list())
+}
+
+/// Rows of object, source and report, by object.
+fn gathered(rows: &[Row]) -> Result<BTreeMap<String, Reports>> {
+    let mut objects: BTreeMap<String, Reports> = BTreeMap::new();
+    for row in rows {
+        let reports = objects.entry(row.text(0)?.to_string()).or_default();
+        reports.insert(row.text(1)?.to_string(), row.json(2)?);
+    }
+    Ok(objects)
+}

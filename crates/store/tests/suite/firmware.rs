@@ -1,0 +1,115 @@
+//! The catalogue of firmware, and what was applied where.
+
+use crate::harness::{Db, at, event};
+use model::firmware::{Applied, Component, Firmware, MAX_APPLIED};
+use model::id::{FirmwareId, RunId};
+use model::target::{TargetId, TargetKind};
+use std::collections::BTreeMap;
+use store::{AppliedPlace, StoreError};
+
+on_both!(
+    a_hardware_type_has_one_default,
+    firmware_is_listed_by_id,
+    what_was_applied_is_written_once_and_the_oldest_goes,
+);
+
+fn firmware(id: &str, hardware_type: &str, is_default: bool) -> Firmware {
+    let component = Component {
+        name: "BMC".into(),
+        version: "2.1".into(),
+        url: "https://files.example/x".into(),
+        sha256: "ab".repeat(32),
+    };
+    Firmware {
+        id: FirmwareId::trusted(id),
+        hardware_type: hardware_type.into(),
+        description: String::new(),
+        components: BTreeMap::from([(TargetKind::Machine, vec![component])]),
+        is_default,
+        available: true,
+        created_at: at(1),
+    }
+}
+
+async fn a_hardware_type_has_one_default(db: Db) {
+    let insert = |one: Firmware| tx!([one], |tx| tx.insert_firmware(&one, &event()).await);
+    db.write(insert(firmware("a", "x", true))).await.unwrap();
+    db.write(insert(firmware("b", "y", true))).await.unwrap();
+    db.write(insert(firmware("c", "x", false))).await.unwrap();
+    for taken in [firmware("d", "x", true), firmware("a", "z", false)] {
+        assert_eq!(db.write(insert(taken)).await, Err(StoreError::Conflict));
+    }
+    let second = firmware("c", "x", true);
+    let update = tx!([second], |tx| tx.update_firmware(&second, &event()).await);
+    assert_eq!(db.write(update).await, Err(StoreError::Conflict));
+    // The old one goes and the new one comes in one transaction.
+    let change = tx!([second], |tx| {
+        tx.update_firmware(&firmware("a", "x", false), &event()).await?;
+        tx.update_firmware(&second, &event()).await
+    });
+    db.write(change).await.unwrap();
+    let default = db.read(tx!([], |tx| tx.default_firmware("x").await)).await;
+    assert_eq!(default, Ok(Some(second)));
+    let gone = || tx!([], |tx| tx.delete_firmware(&FirmwareId::trusted("c"), &event()).await);
+    db.write(gone()).await.unwrap();
+    assert_eq!(db.write(gone()).await, Err(StoreError::Conflict));
+    assert_eq!(db.read(tx!([], |tx| tx.default_firmware("x").await)).await, Ok(None));
+}
+
+async fn firmware_is_listed_by_id(db: Db) {
+    for (id, hardware_type) in [("b", "x"), ("a", "y"), ("c", "x")] {
+        let one = firmware(id, hardware_type, false);
+        db.write(tx!([one], |tx| tx.insert_firmware(&one, &event()).await)).await.unwrap();
+    }
+    for (of, after, expected) in [
+        (None, "", vec!["a", "b"]),
+        (None, "b", vec!["c"]),
+        (Some("x"), "", vec!["b", "c"]),
+        (Some("z"), "", vec![]),
+    ] {
+        let list = tx!([], |tx| tx.firmware_list(of, after, 2).await);
+        let found = db.read(list).await.unwrap();
+        let ids: Vec<&str> = found.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(ids, expected, "{of:?} after {after:?}");
+    }
+}
+
+fn device(id: &str) -> TargetId {
+    TargetId::parse(id).unwrap()
+}
+
+fn applied(device: &str, step: &str, second: i64) -> Applied {
+    Applied {
+        run: RunId::trusted("op-1"),
+        step: step.into(),
+        device: self::device(device),
+        component: "BMC".into(),
+        previous: "1.0".into(),
+        version: "2.1".into(),
+        changed: true,
+        at: at(second),
+    }
+}
+
+async fn what_was_applied_is_written_once_and_the_oldest_goes(db: Db) {
+    let insert = |one: Applied| tx!([one], |tx| tx.insert_applied(&one));
+    let other = applied("sw-1", "other", 1);
+    db.write(insert(other.clone())).await.unwrap();
+    for n in 0..MAX_APPLIED + 3 {
+        let one = applied("m-1", &format!("s{n:04}"), n + 2);
+        for _ in 0..2 {
+            db.write(insert(one.clone())).await.unwrap();
+        }
+    }
+    let list = |device: Option<TargetId>, before: Option<AppliedPlace>| {
+        tx!([device, before], |tx| tx.applied(device.as_ref(), before.as_ref(), 10_000).await)
+    };
+    let mine = db.read(list(Some(device("m-1")), None)).await.unwrap();
+    assert_eq!(mine.len() as i64, MAX_APPLIED);
+    assert_eq!(mine[0].step, format!("s{:04}", MAX_APPLIED + 2), "newest first");
+    let place = AppliedPlace::of(&mine[9]);
+    let rest = db.read(list(Some(device("m-1")), Some(place))).await.unwrap();
+    assert_eq!(rest, mine[10..]);
+    let all = db.read(list(None, None)).await.unwrap();
+    assert_eq!((all.len() as i64, all.last()), (MAX_APPLIED + 1, Some(&other)));
+}
