@@ -247,15 +247,6 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was moved under a claim that had been lost",
     },
     Mutant {
-        name: "a lifecycle takes its device from who holds it",
-        file: "crates/engine/src/lifecycle.rs",
-        sound: "    holder.is_some() && *holder != after.head().active_run\n",
-        broken: "    !AWAKE && holder.is_some() && *holder != after.head().active_run\n",
-        test: "parts::a_lifecycle_takes_its_device_from_nobody",
-        life: NO_LIFE,
-        says: "`left == right` failed",
-    },
-    Mutant {
         name: "a whole takes the place of its parts",
         file: "crates/engine/src/worker.rs",
         sound: "        self.in_flight().saturating_sub(self.0.waiting.load(Ordering::Relaxed))\n",

@@ -188,7 +188,7 @@ async fn page(
 ) -> (Vec<String>, Option<String>) {
     let (filter, after) = (filter.clone(), after.map(String::from));
     let read =
-        tx!([filter, after], |tx| { tx.records::<PowerShelf>(&filter, after.as_deref(), 2).await });
+        tx!([filter, after], |tx| tx.records::<PowerShelf>(&filter, after.as_deref(), 2).await);
     let page = db.read(read).await.unwrap();
     (page.records.into_iter().map(|one| one.head.id).collect(), page.next)
 }
