@@ -55,7 +55,7 @@ fn reimages() -> Vec<Life> {
         reimage("repave answers garbage", vec![repave(sim::Action::Garbage, 1)], vec![]),
         reimage("repave is told twice", vec![repave(sim::Action::Twice, 1)], vec![]),
         reimage("repave answers late", vec![late("repave", 20_000)], vec![]),
-        hanging("join hangs", "join", (RunType::Reimage, default_plan(RunType::Reimage))),
+        hanging("join hangs", "join", (RunType::Reimage, default_plan(RunType::Reimage).unwrap())),
         reimage("mended, step retried", broken(), vec![Ask::Mend, Ask::Act(Action::RetryStep)]),
         reimage("mended, run again", broken(), vec![Ask::Mend, Ask::Again(Again::Rerun)]),
         reimage(

@@ -144,7 +144,7 @@ pub fn group(name: &str, effect: &Effect, devices: &[&str], at_once: u32) -> Run
         run_type: RunType::Firmware,
         steps: vec![model::lifecycle::run_step(effect.word(), 60, 1, effect.clone())],
     };
-    let group = Group { parts: devices.iter().map(part).collect(), at_once };
+    let group = Group { parts: devices.iter().map(part).collect(), at_once, unless: Vec::new() };
     model::lifecycle::run_step(name, 3_600, 0, Effect::Parts { group })
 }
 
