@@ -395,7 +395,7 @@ impl Config {
             retention: self.retention.settings(),
             max_find_by_ids: self.engine.max_find_by_ids,
             racks: self.racks.limits(),
-            ..Settings::default()
+            host_firmware_upgrade_retry_interval: self.racks.host_retry_interval(),
         }
     }
 

@@ -8,6 +8,7 @@
 mod assets;
 mod badge;
 mod clock;
+mod device;
 mod fault;
 mod fleet;
 mod frame;
@@ -18,6 +19,8 @@ mod machine;
 mod markdown;
 mod operation;
 mod operations;
+mod rack;
+mod racks;
 mod read;
 mod stream;
 mod summary;
@@ -55,6 +58,10 @@ pub(crate) fn router(engine: Engine) -> Router {
         .route("/", get(fleet::show))
         .route("/machines", get(|| async { Redirect::temporary("/") }))
         .route("/machines/{id}", get(machine::show))
+        .route("/racks", get(racks::show))
+        .route("/racks/{id}", get(rack::show))
+        .route("/switches/{id}", get(device::switch))
+        .route("/power-shelves/{id}", get(device::power_shelf))
         .route("/operations", get(operations::show))
         .route("/operations/{id}", get(operation::show))
         .route("/operations/{id}/stream", get(stream::of_operation))

@@ -181,6 +181,7 @@ fn firmware(person: &Terminal, dir: &Path) {
     assert_eq!(person.json("firmware get fw-1")["is_default"], true);
     person.line("firmware set-default fw-2", 0);
     assert_eq!(person.json("firmware get fw-1")["is_default"], false);
+    hosts(person);
     person.line("firmware set-available fw-1 false", 0);
     assert_eq!(person.json("firmware get fw-1")["available"], false);
     let said = person.line("firmware delete fw-2", 2);
@@ -189,6 +190,70 @@ fn firmware(person: &Terminal, dir: &Path) {
     person.line("firmware delete fw-1", 0);
     assert!(person.line("firmware get fw-1", 2).contains("farrier firmware list"));
     assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
+}
+
+fn health(person: &Terminal) {
+    let alert = "id=fan-3,message=fan 3 stands still, again,class=prevent-state-changes";
+    let report = ["health", "report", "machine-2", "--source", "dcim", "--alert", alert];
+    let told = person.run(&report, 0);
+    assert!(told.contains("dcim reports fan-3: fan 3 stands still, again"), "{told}");
+    person.formats("health get machine-2", "fan-3");
+    person.formats("health list", "machine-2");
+    person.formats("get machine-2", "fan-3");
+    person.formats("why machine-2", "fan-3");
+    assert!(person.line("health list --class nothing-has-it", 0).lines().count() == 1);
+    let refused = person.line("reboot machine-2", 2);
+    assert!(refused.contains("farrier health get machine-2"), "{refused}");
+    let forced =
+        ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
+    person.run(&forced, 0);
+    let told = person.run(
+        &["health", "replace", "machine-2", "--source", "dcim", "--alert", "id=nic,message=slow"],
+        0,
+    );
+    assert!(told.contains("nic") && !told.contains("fan-3"), "{told}");
+    person.line("reboot machine-2", 0);
+    let refused = person.line("health remove machine-2 --source dcim --alert fan-3", 2);
+    assert!(refused.contains("no alert fan-3 of dcim"), "{refused}");
+    person.line("health remove machine-2 --source dcim", 0);
+    assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
+    assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
+}
+
+/// A machine's firmware, upgraded by itself and in the name of several.
+fn hosts(person: &Terminal) {
+    person.line("machine register fresh-1", 0);
+    let preview = person.line("machine reprovision fresh-1 --firmware fw-2 --dry-run", 0);
+    for word in ["BMC is not known to be at 2.1", "step firmware-bmc", "nothing was changed"] {
+        assert!(preview.contains(word), "{word:?} is not in\n{preview}");
+    }
+    let said = person.line("machine reprovision fresh-1 --firmware nope", 2);
+    assert!(said.contains("farrier firmware list"), "{said}");
+    person.line("machine reprovision fresh-1 --firmware fw-2 --request-id up", 0);
+    let started = Instant::now();
+    while !person.line("get fresh-1", 0).contains("BMC 2.1") {
+        assert!(started.elapsed() < crate::fleet::PATIENCE, "its firmware is never upgraded");
+    }
+    person.line("machine reprovision fresh-1 --firmware fw-2 --request-id up", 0);
+    let applied = person.json("firmware history --device fresh-1");
+    assert_eq!(applied.as_array().unwrap().len(), 1, "{applied}");
+    assert_eq!(applied[0]["previous"], "1.0", "{applied}");
+    person.formats("firmware history --device fresh-1", "fresh-1");
+    person.line("machine reprovision fresh-1 --cancel", 0);
+
+    let line = "component firmware update --compute-trays fresh-1 --target-version";
+    let said = person.line(&format!("{line} fw-2 --request-id already"), 0);
+    assert!(said.contains("already there"), "{said}");
+    let (code, said, _) = finish(farrier(
+        &person.url,
+        &format!("{line} fw-1 --dry-run").split(' ').collect::<Vec<_>>(),
+    ));
+    assert!(code == 2 && said.contains("stands in no rack"), "{code} {said}");
+    let said = person.line(&format!("{line} nope"), 2);
+    assert!(said.contains("farrier firmware list"), "{said}");
+    let line = "component firmware status --compute-trays fresh-1";
+    person.formats(&format!("{line} --target-version fw-1"), "fw-1");
+    person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");
 }
 
 /// Every command without commands of its own.
@@ -237,6 +302,7 @@ async fn every_command_works_against_a_real_server() {
         devices(&person);
         firmware(&person, dir.path());
         crate::racks::typed(&person);
+        health(&person);
         exit_codes(&person);
         person.typed.into_inner()
     });

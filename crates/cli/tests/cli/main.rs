@@ -5,6 +5,7 @@ mod api;
 mod api_cli;
 mod api_faults;
 mod api_filters;
+mod api_health;
 mod api_http;
 mod api_inventory;
 mod api_plans;

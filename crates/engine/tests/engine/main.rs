@@ -9,6 +9,7 @@ mod board;
 mod chaos;
 mod clients;
 mod gate;
+mod hosts;
 mod lives;
 mod matrix;
 mod parts;

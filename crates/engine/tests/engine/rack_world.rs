@@ -127,6 +127,7 @@ impl Work for Want {
                     initiator: "client".into(),
                     operation,
                     forced: None,
+                    request_id: None,
                 });
             }
             Wish::Retry => shelf.retry_requested = true,

@@ -99,7 +99,8 @@ impl Scene {
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         let view = self.view().await;
-        panic!("{RACK} is never {word}, but {:?}: {}", view.rack.state, view.waits_for);
+        let path = self.path().await;
+        panic!("{RACK} is never {word}, but {:?}: {}; {path:?}", view.rack.state, view.waits_for);
     }
 
     async fn start(&self, wanted: Wanted) -> Result<MaintenanceStarted> {
@@ -290,6 +291,8 @@ fn a_rack_that_lacks_devices_says_so_and_goes_on_when_they_come() {
         let scene =
             Scene::with_expected(Counts { machines: 2, switches: 0, power_shelves: 0 }).await;
         scene.add_machine("m-1", None).await.expect("registered");
+        tokio::time::sleep(Duration::from_secs(24 * 3_600 - 60)).await;
+        scene.until("Discovering").await;
         let rack = scene.until("Error").await;
         let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
         assert_eq!(cause.during, During::Discovery);
@@ -535,8 +538,17 @@ fn places_are_checked_and_racks_are_told_of_moves() {
         let Err(StoreError::Refused(refusal)) = nowhere else { panic!("{nowhere:?}") };
         assert_eq!(refusal.field.as_deref(), Some("machine.spec.rack_id"));
         scene.add_machine("m-3", Some(12)).await.expect("registered");
-        scene.until("Discovering").await;
+        // It looks for them anew, and brings the new one into service.
+        for _ in 0..PATIENCE {
+            if scene.path().await.iter().filter(|word| *word == "Validating").count() == 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        let path = scene.path().await;
+        assert_eq!(path.iter().filter(|word| *word == "Discovering").count(), 2, "{path:?}");
         scene.until("Ready").await;
+        scene.nobody_is_held().await;
     });
 }
 

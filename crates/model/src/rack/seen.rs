@@ -6,6 +6,7 @@ use crate::blast::{Against, Dark};
 use crate::condition::ConditionType;
 use crate::effect::PowerTo;
 use crate::firmware::Resolution;
+use crate::health::Standing;
 use crate::id::RunId;
 use crate::lifecycle::{Lifecycle, Trouble};
 use crate::machine::Machine;
@@ -30,6 +31,8 @@ pub struct Device {
     pub dark: Option<Dark>,
     /// Why nothing may be done to it.
     pub blocked: Option<String>,
+    /// What its health reports come to.
+    pub health: Standing,
 }
 
 impl Device {
@@ -47,6 +50,7 @@ impl Device {
             power: None,
             dark: Some(Dark::of(machine)),
             blocked: flag,
+            health: machine.health.clone(),
         }
     }
 
@@ -78,6 +82,7 @@ impl Device {
             power,
             dark: None,
             blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
+            health: head.health.clone(),
         }
     }
 
@@ -109,14 +114,9 @@ pub struct Operation {
 impl Operation {
     /// `failed` is the part that its failure is about, where there is one.
     pub fn of(run: &Run, parts_at_work: bool, failed: Option<&Run>) -> Self {
-        let stopped = run.progress.steps.get(run.progress.at);
-        let begun = stopped.filter(|_| run.progress.started_at.is_some());
-        let leg =
-            begun.and_then(|step| run.plan_step(step)).and_then(|step| Leg::parse(&step.name));
-        let leg = match (leg, begun.is_none() && run.progress.started_at.is_some()) {
-            (None, true) => Some(Leg::Validate),
-            (leg, _) => leg,
-        };
+        let last = run.progress.steps.iter().rfind(|step| step.started_at.is_some());
+        let leg = last.and_then(|step| run.plan_step(step));
+        let leg = leg.and_then(|step| Leg::parse(&step.name));
         Self {
             id: run.spec.id.clone(),
             phase: run.phase(),

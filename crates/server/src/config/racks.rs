@@ -1,8 +1,10 @@
 //! `[racks]`: how long the legs of a rack's maintenance may take, and how many devices are at work at once.
 
+use model::host::RETRY_INTERVAL;
 use model::plan::MAX_TIMEOUT_SECONDS;
 use model::rack::maintenance::Limits;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -19,6 +21,8 @@ pub struct Racks {
     pub check_seconds: u32,
     /// How many devices of one rack's operation are at work at once.
     pub at_once: u32,
+    /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
+    pub host_firmware_upgrade_retry_seconds: u32,
 }
 
 impl Default for Racks {
@@ -38,6 +42,7 @@ impl Default for Racks {
             power_seconds,
             check_seconds,
             at_once,
+            host_firmware_upgrade_retry_seconds: RETRY_INTERVAL.as_secs() as u32,
         }
     }
 }
@@ -51,6 +56,7 @@ impl Racks {
             ("power_seconds", self.power_seconds),
             ("check_seconds", self.check_seconds),
             ("at_once", self.at_once),
+            ("host_firmware_upgrade_retry_seconds", self.host_firmware_upgrade_retry_seconds),
         ];
         let sound = 1..=MAX_TIMEOUT_SECONDS;
         match all.into_iter().find(|(_, value)| !sound.contains(value)) {
@@ -59,6 +65,10 @@ impl Racks {
                 Err(format!("racks.{field} is {value}; use 1 to {MAX_TIMEOUT_SECONDS}"))
             }
         }
+    }
+
+    pub fn host_retry_interval(&self) -> Duration {
+        Duration::from_secs(self.host_firmware_upgrade_retry_seconds.into())
     }
 
     pub fn limits(&self) -> Limits {
@@ -80,6 +90,7 @@ mod tests {
     #[test]
     fn what_is_set_is_what_holds_and_nothing_is_zero() {
         assert_eq!(Racks::default().limits(), Limits::default());
+        assert_eq!(Racks::default().host_retry_interval(), RETRY_INTERVAL);
         let none = Racks { at_once: 0, ..Racks::default() };
         assert!(none.check().unwrap_err().contains("racks.at_once is 0"));
         assert!(Racks::default().check().is_ok());

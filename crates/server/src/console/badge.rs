@@ -88,6 +88,46 @@ pub(super) const fn step_phase(phase: StepPhase) -> Look {
     }
 }
 
+/// The state of a rack, a switch, a power shelf or a machine in a rack, by its word.
+pub(super) fn record_state(word: &str, shown: &str) -> Markup {
+    let sign = match tone_of_record(word) {
+        Tone::Gray => "○",
+        Tone::Green => "✓",
+        Tone::Blue => "▸",
+        Tone::Yellow => "‖",
+        Tone::Orange => "!",
+        Tone::Red => "×",
+    };
+    html! {
+        span class={ "badge " (tone_of_record(word).class()) } {
+            span aria-hidden="true" { (sign) " " } (clean(shown))
+        }
+    }
+}
+
+/// How a record in this state is going. Words that are not known here are neither good nor bad.
+pub(super) fn tone_of_record(word: &str) -> Tone {
+    if let Some(state) = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word) {
+        return effective(state).tone;
+    }
+    match word {
+        "Ready" => Tone::Green,
+        "Error" | "FailedFirmwareUpgrade" => Tone::Red,
+        "Deleting" => Tone::Yellow,
+        "Created" => Tone::Gray,
+        "Initializing"
+        | "FetchingData"
+        | "Configuring"
+        | "Validating"
+        | "Discovering"
+        | "Maintenance"
+        | "ReProvisioning"
+        | "CheckingFirmwareV2"
+        | "WaitingForRackFirmwareUpgrade" => Tone::Blue,
+        _ => Tone::Gray,
+    }
+}
+
 /// The state that an event names, as a badge where it is one we know.
 pub(super) fn named(word: &str) -> Markup {
     let state = EffectiveState::ALL.into_iter().find(|state| state.as_str() == word);

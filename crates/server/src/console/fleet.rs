@@ -15,8 +15,8 @@ use maud::{Markup, html};
 use model::condition::ConditionType;
 use model::filter::{Filter, Subject};
 use model::id::MachineId;
-use model::machine::Machine;
 use model::machine::view::EffectiveState;
+use model::machine::{Labels, Machine};
 use model::time::Timestamp;
 use store::{MachinePage, Result};
 
@@ -255,6 +255,13 @@ fn row(machine: &Machine) -> Markup {
 }
 
 /// Labels, each a way to its likes.
+/// Labels of something that no list here filters by.
+pub(super) fn label_list(labels: &Labels) -> Markup {
+    html! {
+        @for (key, value) in labels { span.label { (clean(key)) "=" (clean(value)) } " " }
+    }
+}
+
 pub(super) fn labels(machine: &Machine) -> Markup {
     html! {
         @for (key, value) in &machine.labels {

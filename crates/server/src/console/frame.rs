@@ -13,13 +13,15 @@ use store::Cursor;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Section {
     Fleet,
+    Racks,
     Operations,
     Faults,
     Nowhere,
 }
 
-const NAVIGATION: [(Section, &str, &str); 3] = [
+const NAVIGATION: [(Section, &str, &str); 4] = [
     (Section::Fleet, "/", "Fleet"),
+    (Section::Racks, "/racks", "Racks"),
     (Section::Operations, "/operations", "Operations"),
     (Section::Faults, "/faults", "Faults"),
 ];

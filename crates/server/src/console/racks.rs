@@ -1,0 +1,87 @@
+//! Racks by id: how many of what stands in each, and what is the matter.
+
+use super::badge::record_state;
+use super::clock::stamp;
+use super::fleet::label_list;
+use super::frame::{Frame, Live, Section, target_link};
+use super::list::PAGE_SIZE;
+use super::text::{clean, in_query};
+use super::wrong::Page;
+use super::{Asked, Console, read};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use engine::racks::RackFilter;
+use maud::{Markup, html};
+use model::id::RackId;
+use model::lifecycle::Lifecycle;
+use model::rack::{Rack, RackState};
+use model::time::Timestamp;
+
+pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+    let after = asked.get("after").map(|id| RackId::parse_field(id, "after")).transpose()?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let first = after.is_none();
+    let after = after.map(|id| id.to_string());
+    let page = engine.racks(RackFilter::default(), after, PAGE_SIZE as usize).await?;
+    let now = engine.now();
+    let body = html! {
+        h1 { "Racks" }
+        div #list data-region {
+            div.scroll { table.wide {
+                caption.vh { "Racks" }
+                thead { tr {
+                    th scope="col" { "Rack" } th scope="col" { "State" } th scope="col" { "Hardware" }
+                    th.num scope="col" { "Machines" } th.num scope="col" { "Switches" }
+                    th.num scope="col" { "Power shelves" } th scope="col" { "Since" }
+                    th scope="col" { "Labels" } th scope="col" { "What is the matter" }
+                } }
+                tbody {
+                    @for rack in &page.records { (row(rack, now)) }
+                    @if page.records.is_empty() { tr { td colspan="9" {
+                        "No rack is registered. Make one: " code { "farrier rack create rack-1 --hardware-type …" }
+                    } } }
+                }
+            } }
+            nav.pages aria-label="Pages" {
+                @if !first { a href="/racks" { "« first page" } }
+                @if let Some(next) = &page.next {
+                    a rel="next" href={ "/racks?after=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                }
+            }
+        }
+    };
+    let live = Some(Live::changes("", drawn_at));
+    Ok(Frame { title: "Racks", section: Section::Racks, live, body }.answer(StatusCode::OK))
+}
+
+fn row(rack: &Rack, now: Timestamp) -> Markup {
+    let expected = rack.spec.expected;
+    html! {
+        tr {
+            th scope="row" { (target_link(&rack.target())) }
+            td { (record_state(rack.word(), &rack.state_words())) }
+            td { (clean(&rack.spec.hardware_type)) }
+            td.num { (expected.machines) } td.num { (expected.switches) } td.num { (expected.power_shelves) }
+            td.when { (stamp(rack.head.since, now)) }
+            td { (label_list(&rack.head.labels)) }
+            td.words { (clean(&matter(rack))) }
+        }
+    }
+}
+
+/// What is the matter with a rack that has failed; nothing else fits into a row.
+fn matter(rack: &Rack) -> String {
+    match &rack.state {
+        RackState::Error { cause } => match &cause.device {
+            Some(device) => format!("{device}: {}", cause.trouble.said),
+            None => cause.trouble.said.clone(),
+        },
+        RackState::Created
+        | RackState::Discovering
+        | RackState::Maintenance { .. }
+        | RackState::Validating
+        | RackState::Ready
+        | RackState::Deleting => String::new(),
+    }
+}
