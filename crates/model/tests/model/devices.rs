@@ -318,12 +318,25 @@ fn a_wait_has_its_patience_and_a_rest_has_none() {
         ("Error", false),
         ("Deleting", true),
     ] {
-        assert_eq!(shelf_in(word).patience().is_some(), waits, "{word}");
+        let shelf = shelf_in(word);
+        assert_eq!(shelf.patience().is_some(), waits, "{word}");
+        assert_eq!(PowerShelf::WAITING.contains(&shelf.word()), waits, "{word}");
+        assert!(PowerShelf::STATES.contains(&shelf.word()), "{word}");
     }
-    for (word, waits) in
-        [("Created", true), ("Validating", true), ("ReProvisioning", true), ("Ready", false)]
-    {
-        assert_eq!(switch_in(word).patience().is_some(), waits, "{word}");
+    for (word, waits) in [
+        ("Created", true),
+        ("Initializing", true),
+        ("Configuring", true),
+        ("Validating", true),
+        ("ReProvisioning", true),
+        ("Ready", false),
+        ("Error", false),
+        ("Deleting", true),
+    ] {
+        let switch = switch_in(word);
+        assert_eq!(switch.patience().is_some(), waits, "{word}");
+        assert_eq!(Switch::WAITING.contains(&switch.word()), waits, "{word}");
+        assert!(Switch::STATES.contains(&switch.word()), "{word}");
     }
 }
 
