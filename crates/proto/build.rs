@@ -3,10 +3,11 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 15] = [
+const FILES: [&str; 18] = [
     "farrier/v1/admin.proto",
     "farrier/v1/components.proto",
     "farrier/v1/credentials.proto",
+    "farrier/v1/devices.proto",
     "farrier/v1/explain.proto",
     "farrier/v1/firmware.proto",
     "farrier/v1/hardware.proto",
@@ -16,9 +17,11 @@ const FILES: [&str; 15] = [
     "farrier/v1/machines.proto",
     "farrier/v1/operations.proto",
     "farrier/v1/plans.proto",
+    "farrier/v1/power_shelves.proto",
     "farrier/v1/racks.proto",
     "farrier/v1/runs.proto",
     "farrier/v1/simulator.proto",
+    "farrier/v1/switches.proto",
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

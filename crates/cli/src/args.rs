@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 mod component;
+mod device;
 mod firmware;
 mod group;
 mod hardware;
@@ -20,6 +21,7 @@ mod host;
 mod image;
 mod power;
 pub use component::*;
+pub use device::*;
 pub use firmware::*;
 mod rack;
 pub use group::*;
@@ -191,6 +193,12 @@ pub enum ClientCommand {
     /// Netboot: how machines find Farrier when they boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
+    /// Switches: the scale-up fabric of a rack
+    #[command(subcommand)]
+    Switch(SwitchCommand),
+    /// Power shelves: what feeds a rack; switch them on and off
+    #[command(subcommand)]
+    PowerShelf(PowerShelfCommand),
     /// Racks: what stands in them, and the maintenance of all of it
     #[command(subcommand)]
     Rack(RackCommand),

@@ -13,8 +13,9 @@ use proto::v1::{
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
     machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
-    plan_service_client::PlanServiceClient, rack_service_client::RackServiceClient,
-    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
+    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
+    simulator_service_client::SimulatorServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -100,6 +101,8 @@ impl Client {
         hosts: HostServiceClient;
         images: ImageServiceClient;
         simulator: SimulatorServiceClient;
+        switches: SwitchServiceClient;
+        power_shelves: PowerShelfServiceClient;
     }
 
     /// A client for this server. Nothing is sent yet.

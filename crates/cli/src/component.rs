@@ -30,16 +30,18 @@ pub async fn run(
                 power_shelves,
                 target_version,
             };
-            let found = client.call(client.components().get_component_firmware_status(request));
-            screen.many(&found.await?.components, statuses, "no devices")?;
+            let mut components = client.components();
+            let found = client.call(components.get_component_firmware_status(request)).await?;
+            screen.many(&found.components, statuses, "no devices")?;
             Ok(Exit::Done)
         }
         ComponentFirmwareCommand::Versions(args) => {
             let (compute_trays, switches, power_shelves) = devices(args);
             let request =
                 ListComponentFirmwareVersionsRequest { compute_trays, switches, power_shelves };
-            let found = client.call(client.components().list_component_firmware_versions(request));
-            screen.many(&found.await?.components, versions, "no devices")?;
+            let mut components = client.components();
+            let found = client.call(components.list_component_firmware_versions(request)).await?;
+            screen.many(&found.components, versions, "no devices")?;
             Ok(Exit::Done)
         }
     }
@@ -78,8 +80,7 @@ async fn update(
         reference: args.reference,
         dry_run,
     };
-    let call = client.components().update_component_firmware(request);
-    let done = client.call(call).await?.results;
+    let done = client.call(client.components().update_component_firmware(request)).await?.results;
     screen.many(&done, results, "no devices")?;
     if dry_run {
         screen.say("\ndry run: nothing was changed")?;

@@ -9,6 +9,7 @@ mod bmc;
 mod client;
 mod component;
 mod credential;
+mod device;
 mod discover;
 mod exit;
 mod firmware;
@@ -25,10 +26,12 @@ mod operation;
 mod output;
 mod plan;
 mod power;
+mod power_shelf;
 mod rack;
 mod run;
 mod serve;
 mod sim;
+mod switch;
 mod table;
 mod text;
 mod time;
@@ -110,6 +113,8 @@ async fn ask(
         ClientCommand::Component(command) => component::run(client, screen, command).await,
         ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
+        ClientCommand::Switch(command) => switch::run(client, screen, command).await,
+        ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
         ClientCommand::Rack(command) => rack::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,

@@ -5,7 +5,10 @@
 //! way out, and it is what the pages in `docs/states` are drawn from: they cannot say anything else than the code does.
 
 mod devices;
+mod host;
+mod rack;
 
+use crate::fault::{Code, Fault};
 use crate::id::{PlanId, RunId};
 use crate::lifecycle::{Lifecycle, Next};
 use crate::plan::{OnFailure, Params, RunType};
@@ -17,6 +20,9 @@ use std::fmt;
 
 /// More records than this means that the kind tells apart what no decision depends on.
 const MAX_RECORDS: usize = 20_000;
+
+/// What happened where nothing did.
+const AT_ONCE: &str = "at once";
 
 /// Something that can happen to a record between two turns: in a few words, the record as it is then, and what the turn sees.
 pub struct Happening<R: Lifecycle> {
@@ -142,7 +148,10 @@ impl<R: Explore> Walk<R> {
         match record.next(&seen, now) {
             Next::Until(at, why) => {
                 self.rest(index, &record, why.0)?;
-                let later = format!("{what}, and the time has come");
+                let later = match what {
+                    AT_ONCE => "the time has come".into(),
+                    what => format!("{what}, and the time has come"),
+                };
                 match record.next(&seen, at) {
                     Next::Rest(_) | Next::Until(..) => Ok(None),
                     moves @ (Next::Become(_) | Next::Remove(_)) => {
@@ -253,7 +262,7 @@ const RACK: &str = "op-rack";
 
 /// What is said, whichever run it is said of.
 fn nameless(said: &str) -> String {
-    said.replace(OWN, "op-…").replace(RACK, "op-…")
+    [OWN, RACK, "op-other"].iter().fold(said.to_string(), |said, id| said.replace(id, "op-…"))
 }
 
 /// A run without steps in a state.
@@ -276,7 +285,17 @@ fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
         engine: ENGINE_VERSION,
         created_at: Timestamp::default(),
     };
-    let fault = crate::fault::Fault::new(crate::fault::Code::EffectFailed, "what the device said");
+    let code = match workflow {
+        Workflow::FailedManualIntervention => Code::OutcomeUnknown,
+        Workflow::Pending
+        | Workflow::Running
+        | Workflow::Completed
+        | Workflow::FailedRetryable
+        | Workflow::Cancelled
+        | Workflow::Compensating
+        | Workflow::Reconciled => Code::EffectFailed,
+    };
+    let fault = Fault::new(code, "what the device said");
     let failure = Failure { fault, step: "its step".into(), attempts: 1 };
     let failure = workflow.failed().then_some(failure);
     Run { progress: Progress { workflow, failure, ..Progress::fresh(&[]) }, spec, version: 1 }
@@ -345,4 +364,118 @@ fn listed(all: &BTreeSet<String>, between: &str) -> String {
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::here;
+    use crate::lifecycle::{Change, Head, SubjectKind, Why};
+    use crate::machine::Labels;
+    use crate::run::Note;
+    use serde::{Deserialize, Serialize};
+    use std::time::Duration;
+
+    /// A lifecycle with a mistake, or without one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    enum Mistake {
+        None,
+        NoWayOut,
+        Unreached,
+        Unknown,
+    }
+
+    #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+    struct Lamp<const MISTAKE: u8> {
+        head: Head,
+        lit: bool,
+    }
+
+    impl<const MISTAKE: u8> Lamp<MISTAKE> {
+        fn mistake() -> Mistake {
+            match MISTAKE {
+                0 => Mistake::None,
+                1 => Mistake::NoWayOut,
+                2 => Mistake::Unreached,
+                _ => Mistake::Unknown,
+            }
+        }
+    }
+
+    impl<const MISTAKE: u8> Lifecycle for Lamp<MISTAKE> {
+        const KIND: SubjectKind = SubjectKind::Rack;
+        type Seen = ();
+
+        fn head(&self) -> &Head {
+            &self.head
+        }
+
+        fn head_mut(&mut self) -> &mut Head {
+            &mut self.head
+        }
+
+        fn word(&self) -> &'static str {
+            match (self.lit, Self::mistake()) {
+                (false, _) => "Dark",
+                (true, Mistake::Unknown) => "Blinking",
+                (true, Mistake::None | Mistake::NoWayOut | Mistake::Unreached) => "Lit",
+            }
+        }
+
+        fn next(&self, (): &(), now: Timestamp) -> Next<Self> {
+            let night = Timestamp::default() + Duration::from_secs(60);
+            match (self.lit, Self::mistake()) {
+                (false, Mistake::Unreached) => Next::Remove(Note::new("broken", here!())),
+                (false, _) if now < night => Next::Until(night, Why::new("it is day")),
+                (false, _) => {
+                    let lit = Self { lit: true, ..self.clone() };
+                    Next::Become(Box::new(Change::new(lit, Note::new("night falls", here!()))))
+                }
+                (true, Mistake::NoWayOut) => Next::Rest(Why::new("it burns for ever")),
+                (true, _) => Next::Remove(Note::new("burnt out", here!())),
+            }
+        }
+    }
+
+    impl<const MISTAKE: u8> Explore for Lamp<MISTAKE> {
+        const TITLE: &'static str = "The states of a lamp";
+        const ABOUT: &'static str = "It gives light.";
+        const STATES: &'static [&'static str] = &["Dark", "Lit"];
+
+        fn fresh() -> Self {
+            let head = Head::new("lamp", Labels::new(), Timestamp::default());
+            Self { head, lit: false }
+        }
+
+        fn happens(&self) -> Vec<Happening<Self>> {
+            vec![Happening { what: AT_ONCE, record: self.clone(), seen: () }]
+        }
+
+        fn advice(&self) -> &'static str {
+            "wait"
+        }
+    }
+
+    #[test]
+    fn what_is_sound_is_drawn_and_what_is_not_is_named() {
+        let page = chart::<Lamp<0>>().unwrap().page();
+        for line in [
+            "    [*] --> Dark\n",
+            "    Dark --> Lit: the time has come\n",
+            "    Lit --> [*]: at once\n",
+            "| Dark | it is day | wait |\n",
+            "| Dark | Lit | the time has come | night falls |\n",
+            "| Lit | (gone) | at once | burnt out |\n",
+        ] {
+            assert!(page.contains(line), "{line:?} is not in\n{page}");
+        }
+        for (wrong, said) in [
+            (chart::<Lamp<1>>(), "no way out of Lamp"),
+            (chart::<Lamp<2>>(), "nothing leads to Lit"),
+            (chart::<Lamp<3>>(), "Blinking is not among the states"),
+        ] {
+            let wrong = wrong.unwrap_err();
+            assert!(wrong.starts_with(said), "{wrong}");
+        }
+    }
 }

@@ -198,6 +198,15 @@ impl Device for PowerShelf {
     const TARGET: TargetKind = TargetKind::PowerShelf;
     const FIELD: &'static str = "power_shelf";
     const COMMAND: &'static str = "power-shelf";
+    const STATES: &'static [&'static str] = &[
+        "Initializing",
+        "FetchingData",
+        "Configuring",
+        "Ready",
+        "Maintenance",
+        "Error",
+        "Deleting",
+    ];
     const WAITING: &'static [&'static str] =
         &["Initializing", "FetchingData", "Configuring", "Maintenance", "Deleting"];
 

@@ -179,6 +179,16 @@ impl Device for Switch {
     const TARGET: TargetKind = TargetKind::Switch;
     const FIELD: &'static str = "switch";
     const COMMAND: &'static str = "switch";
+    const STATES: &'static [&'static str] = &[
+        "Created",
+        "Initializing",
+        "Configuring",
+        "Validating",
+        "Ready",
+        "ReProvisioning",
+        "Error",
+        "Deleting",
+    ];
     const WAITING: &'static [&'static str] =
         &["Created", "Initializing", "Configuring", "Validating", "ReProvisioning", "Deleting"];
 

@@ -11,5 +11,8 @@ pub mod v1 {
 /// Timestamps as they travel.
 pub use pbjson_types::Timestamp;
 
+/// Nothing, as it travels.
+pub use pbjson_types::Empty;
+
 /// The compiled descriptors of every proto file, with their comments.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/farrier.bin"));

@@ -87,6 +87,8 @@ pub struct EngineConfig {
     pub backoff_first_ms: u64,
     /// The longest wait between two attempts.
     pub backoff_most_ms: u64,
+    /// How many objects one request may name.
+    pub max_find_by_ids: usize,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -195,6 +197,7 @@ impl Default for EngineConfig {
             grace_ms: millis(settings.grace),
             backoff_first_ms: millis(settings.policy.backoff.first),
             backoff_most_ms: millis(settings.policy.backoff.most),
+            max_find_by_ids: settings.max_find_by_ids,
         }
     }
 }
@@ -317,6 +320,7 @@ impl Config {
         let engine = &self.engine;
         let positive = [
             ("engine.max_in_flight", engine.max_in_flight as u64),
+            ("engine.max_find_by_ids", engine.max_find_by_ids as u64),
             ("engine.lease_ms", engine.lease_ms),
             ("engine.renew_ms", engine.renew_ms),
             ("engine.poll_ms", engine.poll_ms),
@@ -389,9 +393,9 @@ impl Config {
             probes_at_once: self.probes.at_once,
             rhythm: self.probes.rhythm(),
             retention: self.retention.settings(),
+            max_find_by_ids: self.engine.max_find_by_ids,
             racks: self.racks.limits(),
             host_firmware_upgrade_retry_interval: self.racks.host_retry_interval(),
-            ..Settings::default()
         }
     }
 

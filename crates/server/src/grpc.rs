@@ -4,6 +4,7 @@ mod admin;
 mod components;
 mod convert;
 mod credentials;
+mod devices;
 mod explain;
 mod firmware;
 mod hardware;
@@ -14,11 +15,13 @@ mod machines;
 mod operations;
 mod page;
 mod plans;
+mod power_shelves;
 mod racks;
 mod runs;
 mod simulator;
 mod status;
 mod stream;
+mod switches;
 
 pub(crate) use convert::plan_from;
 
@@ -62,6 +65,8 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::hardware_service_server::HardwareServiceServer::new(doors.clone()))
         .add_service(v1::health_service_server::HealthServiceServer::new(doors.clone()))
         .add_service(v1::image_service_server::ImageServiceServer::new(doors.clone()))
+        .add_service(v1::switch_service_server::SwitchServiceServer::new(doors.clone()))
+        .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(doors.clone()))
         .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
         .add_service(v1::component_service_server::ComponentServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
@@ -75,7 +80,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 15] = [
+const SERVICES: [&str; 17] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -91,6 +96,8 @@ const SERVICES: [&str; 15] = [
     "farrier.v1.HardwareService",
     "farrier.v1.HealthService",
     "farrier.v1.SimulatorService",
+    "farrier.v1.SwitchService",
+    "farrier.v1.PowerShelfService",
 ];
 
 /// Serving means that the database answers.

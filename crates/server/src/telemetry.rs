@@ -3,7 +3,10 @@
 use crate::config::{Log, LogFormat};
 use engine::{Engine, HealthTally};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use model::device::Device;
 use model::health::{Class, Tally};
+use model::power_shelf::PowerShelf;
+use model::switch::Switch;
 use model::target::TargetKind;
 use std::io::IsTerminal;
 use store::{Result, Tx, Work};
@@ -66,6 +69,10 @@ fn describe() {
     describe_gauge!("farrier_runs_in_hand", "Runs this replica is working on.");
     describe_gauge!("farrier_runs_active", "Runs that have not ended, by phase.");
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
+    describe_gauge!("farrier_devices", "Racks, switches and power shelves, by kind and state.");
+    describe_gauge!("farrier_devices_overdue", "Devices that wait longer than is normal, by kind.");
+    describe_counter!("farrier_device_probes_total", "Switches and power shelves looked at.");
+    metrics::counter!("farrier_device_probes_total").increment(0);
     describe_gauge!("farrier_machines", "Machines in the inventory.");
     describe_gauge!("farrier_health_alerts", "Alerts that page, by kind and by what they prevent.");
     describe_gauge!("farrier_health_alerts_suppressed", "Alerts that page nobody, by kind.");
@@ -99,6 +106,13 @@ pub(crate) async fn refresh(engine: &Engine) {
     if let Ok(overdue) = engine.overdue().await {
         metrics::gauge!("farrier_runs_overdue").set(overdue as f64);
     }
+    for (kind, state, count) in counts.devices {
+        metrics::gauge!("farrier_devices", "kind" => kind, "state" => state).set(count as f64);
+    }
+    for overdue in engine.overdue_devices().await.unwrap_or_default() {
+        let gauge = metrics::gauge!("farrier_devices_overdue", "kind" => overdue.kind);
+        gauge.set(overdue.count as f64);
+    }
 }
 
 /// Kinds and classifications are ours, so there are never more series than these; what there is none of is zero.
@@ -125,12 +139,32 @@ struct Counts;
 struct Counted {
     machines: i64,
     phases: Vec<(String, i64)>,
+    devices: Vec<(String, String, i64)>,
 }
 
 impl Work for Counts {
     type Out = Counted;
 
     async fn run(&self, tx: &mut Tx) -> Result<Counted> {
-        Ok(Counted { machines: tx.count_machines().await?, phases: tx.phase_counts().await? })
+        Ok(Counted {
+            machines: tx.count_machines().await?,
+            phases: tx.phase_counts().await?,
+            devices: device_counts(tx).await?,
+        })
     }
+}
+
+/// How many devices are in each state, with a zero for every state in which none is: a gauge that is not set again would
+/// go on showing what was.
+async fn device_counts(tx: &mut Tx) -> Result<Vec<(String, String, i64)>> {
+    let counted = tx.record_counts().await?;
+    let known = all_states::<Switch>().chain(all_states::<PowerShelf>());
+    let empty =
+        known.filter(|(kind, state)| !counted.iter().any(|(a, b, _)| (a, b) == (kind, state)));
+    let empty: Vec<_> = empty.map(|(kind, state)| (kind, state, 0)).collect();
+    Ok(counted.into_iter().chain(empty).collect())
+}
+
+fn all_states<D: Device>() -> impl Iterator<Item = (String, String)> {
+    D::STATES.iter().map(|state| (D::KIND.as_str().to_string(), (*state).to_string()))
 }

@@ -32,7 +32,7 @@ impl Tx {
         };
         let key =
             kind.map_or(object.id.clone(), |kind| SubjectId::new(kind, object.as_str()).key());
-        let sql = format!("SELECT 1 FROM {table} WHERE id = $1");
+        let sql = format!("SELECT id FROM {table} WHERE id = $1");
         Ok(self.query_one(&sql, values![key]).await?.is_some())
     }
 

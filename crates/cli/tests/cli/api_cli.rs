@@ -124,6 +124,27 @@ fn images(person: &Terminal, dir: &Path) {
     assert!(said.contains("netboot.listen"), "{said}");
 }
 
+fn devices(person: &Terminal) {
+    for (noun, id) in [("switch", "sw-1"), ("power-shelf", "ps-1")] {
+        person.line(&format!("{noun} register {id} --provider sim --serial S1"), 0);
+        person.line(&format!("{noun} update {id} --label row=a"), 0);
+        let started = Instant::now();
+        while person.json(&format!("{noun} get {id}"))["status"]["state"] != "Ready" {
+            assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never ready");
+        }
+        person.formats(&format!("{noun} get {id}"), "S1");
+        person.formats(&format!("{noun} list --label row=a"), id);
+        let said = person.line(&format!("{noun} retry {id}"), 2);
+        assert!(said.contains("only what is in Error"), "{said}");
+    }
+    for verb in ["power-on", "power-off"] {
+        let line = format!("power-shelf maintenance {verb} --id ps-1 --dry-run");
+        assert!(person.line(&line, 0).contains(verb));
+    }
+    person.line("switch delete sw-1", 0);
+    person.line("power-shelf delete ps-1", 0);
+}
+
 fn firmware(person: &Terminal, dir: &Path) {
     let sum = "ab".repeat(32);
     let component = |version: &str| {
@@ -169,6 +190,34 @@ fn firmware(person: &Terminal, dir: &Path) {
     person.line("firmware delete fw-1", 0);
     assert!(person.line("firmware get fw-1", 2).contains("farrier firmware list"));
     assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
+}
+
+fn health(person: &Terminal) {
+    let alert = "id=fan-3,message=fan 3 stands still, again,class=prevent-state-changes";
+    let report = ["health", "report", "machine-2", "--source", "dcim", "--alert", alert];
+    let told = person.run(&report, 0);
+    assert!(told.contains("dcim reports fan-3: fan 3 stands still, again"), "{told}");
+    person.formats("health get machine-2", "fan-3");
+    person.formats("health list", "machine-2");
+    person.formats("get machine-2", "fan-3");
+    person.formats("why machine-2", "fan-3");
+    assert!(person.line("health list --class nothing-has-it", 0).lines().count() == 1);
+    let refused = person.line("reboot machine-2", 2);
+    assert!(refused.contains("farrier health get machine-2"), "{refused}");
+    let forced =
+        ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
+    person.run(&forced, 0);
+    let told = person.run(
+        &["health", "replace", "machine-2", "--source", "dcim", "--alert", "id=nic,message=slow"],
+        0,
+    );
+    assert!(told.contains("nic") && !told.contains("fan-3"), "{told}");
+    person.line("reboot machine-2", 0);
+    let refused = person.line("health remove machine-2 --source dcim --alert fan-3", 2);
+    assert!(refused.contains("no alert fan-3 of dcim"), "{refused}");
+    person.line("health remove machine-2 --source dcim", 0);
+    assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
+    assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
 }
 
 /// A machine's firmware, upgraded by itself and in the name of several.
@@ -250,8 +299,10 @@ async fn every_command_works_against_a_real_server() {
         credentials(&person, dir.path());
         hardware(&person);
         images(&person, dir.path());
+        devices(&person);
         firmware(&person, dir.path());
         crate::racks::typed(&person);
+        health(&person);
         exit_codes(&person);
         person.typed.into_inner()
     });

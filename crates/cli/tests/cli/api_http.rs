@@ -71,6 +71,10 @@ fn check_histogram(samples: &BTreeMap<String, f64>, name: &str) {
     }
 }
 
+fn alerts_on(kind: &str, class: &str) -> String {
+    format!("farrier_health_alerts{{kind=\"{kind}\",classification=\"{class}\"}}")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_metrics_count_what_happens() {
     let (world, mut api) = World::open("zero").await;
@@ -84,6 +88,21 @@ async fn the_metrics_count_what_happens() {
     let missing = v1::GetMachineRequest { machine_id: "nobody".into() };
     api.machines.get_machine(missing).await.unwrap_err();
 
+    let alert = |id: &str, class: &str| v1::HealthAlert {
+        id: id.into(),
+        message: "told".into(),
+        classifications: vec![class.into()],
+        ..Default::default()
+    };
+    let alerts = [("a", "prevent-allocations"), ("b", "evil-1"), ("c", "evil-2")];
+    let quiet = [("d", "suppress-external-alerting")];
+    let report = v1::MergeHealthReportRequest {
+        id: "m-1".into(),
+        source: "site".into(),
+        alerts: alerts.iter().chain(&quiet).map(|(id, class)| alert(id, class)).collect(),
+    };
+    api.health.merge_health_report(report).await.unwrap();
+
     let (head, page) = http(&world, "GET", "/metrics");
     assert!(head.starts_with("http/1.1 200"), "{head}");
     assert!(head.contains("content-type: text/plain; version=0.0.4"), "{head}");
@@ -92,6 +111,11 @@ async fn the_metrics_count_what_happens() {
     for (series, value) in [
         ("farrier_machines", 2.0),
         ("farrier_watchers", 1.0),
+        (&alerts_on("machine", "prevent-allocations"), 1.0),
+        (&alerts_on("machine", "prevent-state-changes"), 0.0),
+        (&alerts_on("machine", "other"), 2.0),
+        (&alerts_on("rack", "other"), 0.0),
+        ("farrier_health_alerts_suppressed{kind=\"machine\"}", 1.0),
         ("farrier_runs_in_hand", 1.0),
         ("farrier_runs_overdue", 0.0),
         ("farrier_runs_active{phase=\"PENDING\"}", 0.0),
@@ -105,6 +129,7 @@ async fn the_metrics_count_what_happens() {
         assert_eq!(samples.get(series), Some(&value), "{series}\n{page}");
     }
     assert!(samples["farrier_probes_total"] >= 2.0);
+    assert!(!page.contains("evil-1"), "a client's words are no labels");
     for name in ["farrier_order_seconds", "farrier_reaction_seconds", "farrier_request_seconds"] {
         check_histogram(&samples, name);
     }

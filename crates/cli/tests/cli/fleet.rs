@@ -3,6 +3,7 @@
 use proto::v1;
 use proto::v1::admin_service_client::AdminServiceClient;
 use proto::v1::explain_service_client::ExplainServiceClient;
+use proto::v1::health_service_client::HealthServiceClient;
 use proto::v1::machine_service_client::MachineServiceClient;
 use proto::v1::operation_service_client::OperationServiceClient;
 use proto::v1::plan_service_client::PlanServiceClient;
@@ -197,6 +198,7 @@ pub struct Clients {
     pub plans: PlanServiceClient<Channel>,
     pub admin: AdminServiceClient<Channel>,
     pub explain: ExplainServiceClient<Channel>,
+    pub health: HealthServiceClient<Channel>,
 }
 
 impl Clients {
@@ -217,7 +219,8 @@ impl Clients {
             sim: SimulatorServiceClient::new(channel.clone()),
             plans: PlanServiceClient::new(channel.clone()),
             admin: AdminServiceClient::new(channel.clone()),
-            explain: ExplainServiceClient::new(channel),
+            explain: ExplainServiceClient::new(channel.clone()),
+            health: HealthServiceClient::new(channel),
         }
     }
 

@@ -167,8 +167,11 @@ impl Begin {
     async fn accept(&self, tx: &mut Tx, rack: &mut Rack, planned: &Planned) -> Result<Run> {
         let start = &self.start;
         let by = initiator(&start.by, &start.reference);
-        // After everything that has happened to the rack, whatever the clocks of other replicas said then.
-        let at = self.now.max(rack.head.updated_at + Timestamp::TICK);
+        // After everything that was done to its devices, whatever the clocks of other replicas said then.
+        let mut targets = planned.claims();
+        targets.push(rack.target());
+        let newest = tx.newest_run_at(&targets).await?.max(rack.head.updated_at);
+        let at = self.now.max(newest + Timestamp::TICK);
         let forced = start.force.as_ref().map(|reason| format!(", by force: {reason}"));
         let message = format!(
             "{} {} accepted for {by}{}",

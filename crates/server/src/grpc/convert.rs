@@ -37,6 +37,11 @@ pub(super) fn initiator(metadata: &MetadataMap) -> String {
     }
 }
 
+/// The same, and none where nobody says, or a client has to say that it does not know.
+pub(super) fn user(metadata: &MetadataMap) -> Option<String> {
+    Some(initiator(metadata)).filter(|name| !["anonymous", "unknown"].contains(&name.as_str()))
+}
+
 pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Who, Refusal> {
     Ok(Who { by: initiator(metadata), reason: text::optional_reason("reason", reason)? })
 }

@@ -151,6 +151,10 @@ async fn lists_are_filtered_and_paged(db: Db) {
     assert_eq!(list(Some("vendor"), None, "m-3", 9).await, ["m-4"]);
     assert!(list(Some("vendor"), Some("odd"), "", 9).await.is_empty());
 
+    for (id, there) in [("m-1", true), ("m-7", false), ("ps-1", true), ("sw-1", false)] {
+        let object = on(id);
+        assert_eq!(db.read(tx!([object], |tx| tx.exists(&object).await)).await, Ok(there), "{id}");
+    }
     let asked = [on("m-1"), on("m-7"), on("ps-1")];
     let among = db.read(tx!([asked], |tx| tx.health_among(&asked).await)).await.unwrap();
     assert_eq!(among.keys().map(TargetId::key).collect::<Vec<_>>(), ["m-1", "power_shelf:ps-1"]);

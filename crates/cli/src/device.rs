@@ -1,0 +1,277 @@
+//! What switches and power shelves look like, and how what was given is laid over them: the same for both.
+
+use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
+use crate::exit::Failure;
+use crate::table::{Cell, Table, Tone, pairs};
+use crate::time::Clock;
+use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
+use std::collections::{BTreeMap, HashMap};
+use tonic_types::StatusExt;
+
+/// One device, as it is shown.
+pub struct Shown<'a> {
+    pub id: &'a str,
+    pub labels: &'a HashMap<String, String>,
+    pub spec: Option<&'a DeviceSpec>,
+    pub status: Option<&'a DeviceStatus>,
+}
+
+pub fn filter(args: &DeviceListArgs) -> DeviceFilter {
+    DeviceFilter {
+        rack_id: args.rack.clone(),
+        states: args.states.clone(),
+        labels: args.labels.iter().cloned().collect(),
+    }
+}
+
+/// Lays what was given over a spec and its labels.
+pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given: DeviceSpecArgs) {
+    let fields = [
+        (&mut spec.bmc_endpoint, given.bmc_endpoint),
+        (&mut spec.bmc_credential, given.bmc_credential),
+        (&mut spec.ssh_endpoint, given.ssh_endpoint),
+        (&mut spec.ssh_credential, given.ssh_credential),
+        (&mut spec.provider, given.provider),
+        (&mut spec.serial, given.serial),
+    ];
+    for (field, value) in fields {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
+    if let Some(rack) = given.rack {
+        // A place belongs to its rack.
+        if rack != spec.rack_id {
+            spec.slot = None;
+        }
+        spec.rack_id = rack;
+    }
+    spec.slot = given.slot.or(spec.slot);
+    labels.extend(given.labels);
+}
+
+pub fn change(
+    spec: &mut Option<DeviceSpec>,
+    labels: &mut HashMap<String, String>,
+    given: DeviceChangeArgs,
+) {
+    let spec = spec.get_or_insert_with(DeviceSpec::default);
+    if given.no_rack {
+        spec.rack_id.clear();
+        spec.slot = None;
+    }
+    apply(spec, labels, given.spec);
+    for key in &given.remove_labels {
+        labels.remove(key);
+    }
+}
+
+/// How often a change is made anew because somebody else changed the device first.
+const MAX_UPDATES: u32 = 50;
+
+/// Makes a change from what was read, and anew when it was changed between the reading and the writing.
+pub async fn update<T>(
+    mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>, Failure>,
+    failure: impl Fn(tonic::Status) -> Failure,
+) -> Result<T, Failure> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match attempt().await? {
+            Ok(done) => return Ok(done),
+            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            Err(status) => return Err(failure(status)),
+        }
+    }
+}
+
+fn has_moved(status: &tonic::Status) -> bool {
+    let details = status.get_error_details();
+    details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
+}
+
+fn state_cell(status: &DeviceStatus) -> Cell {
+    let words = match status.detail.as_str() {
+        "" => status.state.clone(),
+        detail => format!("{}({detail})", status.state),
+    };
+    let tone = match status.state.as_str() {
+        "Ready" => Tone::Good,
+        "Error" => Tone::Bad,
+        "Deleting" => Tone::Dim,
+        _ => Tone::Busy,
+    };
+    Cell::toned(words, tone)
+}
+
+fn power(status: &DeviceStatus) -> &str {
+    status.facts.as_ref().map_or("", |facts| facts.power.as_str())
+}
+
+/// ✓ it answers, ✗ it does not, - nobody has looked yet.
+fn reachable(status: &DeviceStatus) -> Cell {
+    match &status.observed {
+        Some(seen) if seen.reachable => Cell::toned("✓", Tone::Good),
+        Some(_) => Cell::toned("✗", Tone::Bad),
+        None => "-".into(),
+    }
+}
+
+fn slot(spec: &DeviceSpec) -> String {
+    spec.slot.map(|slot| slot.to_string()).unwrap_or_default()
+}
+
+pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
+    let names = [name, "STATE", "POWER", "REACHABLE", "RACK", "SLOT", "ACTIVE_OP"];
+    let more = ["MODEL", "SERIAL", "BMC", "PROVIDER", "LABELS", "CAUSE"];
+    let names = if wide { [&names[..], &more[..]].concat() } else { names.to_vec() };
+    let mut table = Table::new(&names);
+    for device in devices {
+        let spec = device.spec.cloned().unwrap_or_default();
+        let status = device.status.cloned().unwrap_or_default();
+        let mut row: Vec<Cell> = vec![
+            device.id.into(),
+            state_cell(&status),
+            power(&status).into(),
+            reachable(&status),
+            (&spec.rack_id).into(),
+            slot(&spec).into(),
+            (&status.active_operation_id).into(),
+        ];
+        if wide {
+            let facts = status.facts.unwrap_or_default();
+            row.extend([
+                facts.model.into(),
+                facts.serial.into(),
+                spec.bmc_endpoint.into(),
+                spec.provider.into(),
+                listed(device.labels, ",").into(),
+                status.cause.map(|cause| cause.message).unwrap_or_default().into(),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn listed(pairs: &HashMap<String, String>, between: &str) -> String {
+    let sorted: BTreeMap<_, _> = pairs.iter().collect();
+    let pairs: Vec<String> =
+        sorted.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(between)
+}
+
+/// Everything about one device. `more` stands before what is known of its making.
+pub fn describe(
+    noun: &str,
+    device: &Shown<'_>,
+    more: Vec<(&str, String)>,
+    clock: &Clock,
+) -> String {
+    let spec = device.spec.cloned().unwrap_or_default();
+    let status = device.status.cloned().unwrap_or_default();
+    let facts = status.facts.clone().unwrap_or_default();
+    let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
+    let seen = status.observed.as_ref().map_or_else(String::new, |seen| {
+        let how = if seen.reachable { "yes" } else { "no" };
+        format!("{how}, since {} ({})", clock.ago(seen.at.as_ref()), seen.message)
+    });
+    let state = match (status.detail.as_str(), status.deleted) {
+        ("", false) => status.state.clone(),
+        ("", true) => format!("{}, marked for deletion", status.state),
+        (detail, false) => format!("{} ({detail})", status.state),
+        (detail, true) => format!("{} ({detail}), marked for deletion", status.state),
+    };
+    let mut lines = vec![
+        (noun, device.id.to_string()),
+        ("State:", format!("{state}, since {}", clock.ago(status.since.as_ref()))),
+    ];
+    if let Some(cause) = &status.cause {
+        let fault =
+            if cause.fault.is_empty() { String::new() } else { format!(" ({})", cause.fault) };
+        lines.push(("Cause:", format!("{}{fault}", cause.message)));
+        lines.push(("Failed operation:", or_dash(cause.operation_id.clone())));
+    }
+    lines.extend(more);
+    lines.extend([
+        ("Power:", or_dash(power(&status).into())),
+        ("Reachable:", or_dash(seen)),
+        ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
+        ("Rack:", or_dash(spec.rack_id.clone())),
+        ("Slot:", or_dash(slot(&spec))),
+        ("Labels:", or_dash(listed(device.labels, ","))),
+        ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
+        ("Serial:", or_dash(facts.serial)),
+        ("Firmware:", or_dash(listed(&facts.firmware, ", "))),
+        ("BMC:", or_dash(spec.bmc_endpoint)),
+        ("BMC credential:", or_dash(spec.bmc_credential)),
+        ("SSH:", or_dash(spec.ssh_endpoint)),
+        ("SSH credential:", or_dash(spec.ssh_credential)),
+        ("Provider:", or_dash(spec.provider)),
+        ("Created:", clock.absolute(status.created_at.as_ref())),
+        ("Updated:", clock.absolute(status.updated_at.as_ref())),
+    ]);
+    pairs(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Paint;
+    use proto::v1::{DeviceFacts, DeviceObserved};
+
+    #[test]
+    fn a_list_shows_what_a_device_does_and_where_it_stands() {
+        let labels = HashMap::new();
+        let spec = DeviceSpec { rack_id: "rack-1".into(), slot: Some(3), ..Default::default() };
+        let status = DeviceStatus {
+            state: "Maintenance".into(),
+            detail: "PowerOff".into(),
+            facts: Some(DeviceFacts { power: "ON".into(), ..Default::default() }),
+            observed: Some(DeviceObserved { reachable: false, ..Default::default() }),
+            active_operation_id: "op-1".into(),
+            ..Default::default()
+        };
+        let shown = [
+            Shown { id: "ps-1", labels: &labels, spec: Some(&spec), status: Some(&status) },
+            Shown { id: "ps-2", labels: &labels, spec: None, status: None },
+        ];
+        assert_eq!(
+            table("POWER_SHELF_ID", &shown, false).render(Paint { colour: false }),
+            "\
+POWER_SHELF_ID  STATE                  POWER  REACHABLE  RACK    SLOT  ACTIVE_OP
+ps-1            Maintenance(PowerOff)  ON     ✗          rack-1  3     op-1
+ps-2            -                      -      -          -       -     -
+"
+        );
+    }
+
+    #[test]
+    fn a_change_keeps_what_was_not_given_and_a_place_goes_with_its_rack() {
+        let spec = DeviceSpec {
+            rack_id: "rack-1".into(),
+            slot: Some(3),
+            serial: "S".into(),
+            ..Default::default()
+        };
+        let mut labels = HashMap::from([("a".to_string(), "1".to_string())]);
+        let given =
+            |spec, no_rack| DeviceChangeArgs { spec, no_rack, remove_labels: vec!["a".into()] };
+        for (rack, slot, no_rack, expected) in [
+            (None, None, false, ("rack-1", Some(3))),
+            (None, Some(4), false, ("rack-1", Some(4))),
+            (Some("rack-2"), None, false, ("rack-2", None)),
+            (Some("rack-2"), Some(1), false, ("rack-2", Some(1))),
+            (None, None, true, ("", None)),
+        ] {
+            let mut changed = Some(spec.clone());
+            let rack = rack.map(String::from);
+            let args = DeviceSpecArgs { rack, slot, ..Default::default() };
+            change(&mut changed, &mut labels, given(args, no_rack));
+            let changed = changed.unwrap();
+            assert_eq!((changed.rack_id.as_str(), changed.slot), expected);
+            assert_eq!(changed.serial, "S");
+        }
+        assert!(labels.is_empty());
+    }
+}

@@ -1,0 +1,241 @@
+//! Power shelves: the inventory, what is tried again, and power on demand.
+
+use crate::args::{
+    DeviceListArgs, PowerShelfCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
+    ShelfMaintenanceArgs, ShelfMaintenanceCommand,
+};
+use crate::client::{Client, pages};
+use crate::device::{Shown, apply, change, describe, filter, table, update};
+use crate::exit::{Exit, Failure, eprintln_quietly};
+use crate::output::Screen;
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{
+    DeletePowerShelfRequest, DeviceSpec, GetPowerShelfRequest, ListPowerShelvesRequest, PowerShelf,
+    PowerShelfId, PowerShelfMaintenanceOperation as Operation, PowerShelfMaintenancePreview,
+    PowerShelfMaintenanceRequest, RegisterPowerShelfRequest, RetryPowerShelfRequest,
+    UpdatePowerShelfRequest,
+};
+use std::collections::BTreeSet;
+
+/// The metadata in which an answer says what a person must know all the same.
+const WARNING: &str = "farrier-warning";
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: PowerShelfCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        PowerShelfCommand::List(args) => list(client, screen, &args).await?,
+        PowerShelfCommand::Get(args) => {
+            let shelf = fetch(client, args.power_shelf_id).await?;
+            screen.one(&shelf, |shelf| words(shelf, &Clock::system()))?;
+        }
+        PowerShelfCommand::Register(args) => {
+            say(screen, &register(client, args).await?, "registered")?;
+        }
+        PowerShelfCommand::Update(args) => say(screen, &changed(client, args).await?, "updated")?,
+        PowerShelfCommand::Delete(args) => {
+            let request = DeletePowerShelfRequest { power_shelf_id: args.power_shelf_id };
+            let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
+            say(screen, &shelf, "marked for deletion")?;
+        }
+        PowerShelfCommand::Retry(args) => {
+            let request = RetryPowerShelfRequest { power_shelf_id: args.power_shelf_id };
+            let shelf = client.call(client.power_shelves().retry_power_shelf(request)).await?;
+            say(screen, &shelf, "is tried again")?;
+        }
+        PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOn(args)) => {
+            return maintain(client, screen, args, Operation::PowerOn).await;
+        }
+        PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOff(args)) => {
+            return maintain(client, screen, args, Operation::PowerOff).await;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn say(screen: &mut Screen, shelf: &PowerShelf, done: &str) -> Result<(), Failure> {
+    screen.one(shelf, |shelf| format!("{} {done}\n", one_line(&shelf.power_shelf_id)))
+}
+
+async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Failure> {
+    let request = GetPowerShelfRequest { power_shelf_id };
+    client.call(client.power_shelves().get_power_shelf(request)).await
+}
+
+async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
+    let shelves = pages(args.limit, async |page_size, page_token| {
+        let request = ListPowerShelvesRequest { filter: Some(filter(args)), page_size, page_token };
+        let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
+        Ok((page.power_shelves, page.next_page_token))
+    })
+    .await?;
+    let rows = |shelves: &[PowerShelf], wide| {
+        table("POWER_SHELF_ID", &shelves.iter().map(shown).collect::<Vec<_>>(), wide)
+    };
+    let none = "no power shelves; register one with `farrier power-shelf register ps-…`";
+    screen.many(&shelves, rows, none)
+}
+
+async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<PowerShelf, Failure> {
+    let power_shelf_id = args.power_shelf_id.unwrap_or_default();
+    let mut shelf = PowerShelf { power_shelf_id, ..Default::default() };
+    apply(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
+    let request = RegisterPowerShelfRequest { power_shelf: Some(shelf) };
+    client.call(client.power_shelves().register_power_shelf(request)).await
+}
+
+/// The server replaces spec and labels, so what was not given is taken from what is there.
+async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf, Failure> {
+    let attempt = async || {
+        let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
+        let expected_version = shelf.status.take().map_or(0, |status| status.version);
+        change(&mut shelf.spec, &mut shelf.labels, args.change.clone());
+        let request = UpdatePowerShelfRequest { power_shelf: Some(shelf), expected_version };
+        let answer = client.power_shelves().update_power_shelf(request).await;
+        Ok(answer.map(tonic::Response::into_inner))
+    };
+    update(attempt, |status| client.failure(status)).await
+}
+
+/// Asks the shelves to switch their power, or shows what would come of it.
+async fn maintain(
+    client: &Client,
+    screen: &mut Screen,
+    args: ShelfMaintenanceArgs,
+    operation: Operation,
+) -> Result<Exit, Failure> {
+    let ids: BTreeSet<String> = args.power_shelf_ids.into_iter().collect();
+    let count = ids.len();
+    let request = PowerShelfMaintenanceRequest {
+        power_shelf_ids: ids.into_iter().map(|id| PowerShelfId { id }).collect(),
+        operation: operation.into(),
+        reference: args.reference,
+        force: args.force.then_some(true),
+        reason: args.reason,
+        dry_run: None,
+        request_id: args.request_id,
+    };
+    let mut shelves = client.power_shelves();
+    if args.dry_run {
+        let preview = client.call(shelves.preview_power_shelf_maintenance(request)).await?;
+        screen.one(&preview, foreseen)?;
+        return Ok(if preview.refusals.is_empty() { Exit::Done } else { Exit::Refused });
+    }
+    let answer = shelves.set_power_shelf_maintenance(request).await;
+    let warnings: Vec<String> = answer.as_ref().map(heard).unwrap_or_default();
+    client.call(std::future::ready(answer)).await?;
+    for warning in warnings {
+        eprintln_quietly(&format!("warning: {}", one_line(&warning)));
+    }
+    screen.say(&format!("Power shelf maintenance request submitted for {count} power shelves."))?;
+    Ok(Exit::Done)
+}
+
+fn heard<T>(answer: &tonic::Response<T>) -> Vec<String> {
+    let said = answer.metadata().get_all(WARNING).iter();
+    said.filter_map(|value| value.to_str().ok()).map(String::from).collect()
+}
+
+/// What would come of a request, from top to bottom.
+fn foreseen(preview: &PowerShelfMaintenancePreview) -> String {
+    let mut text = String::from("Dry run: nothing is changed.\n\nPower shelves:\n");
+    for shelf in &preview.shelves {
+        let steps = match shelf.steps.is_empty() {
+            true => "nothing to do".to_string(),
+            false => shelf.steps.join(", "),
+        };
+        let (id, standing) = (one_line(&shelf.power_shelf_id), one_line(&shelf.standing));
+        text.push_str(&format!("  {id} ({standing}): {}\n", one_line(&steps)));
+    }
+    let dark = preview.dark.iter().map(|one| match one.against.as_str() {
+        "" => one.machine_id.clone(),
+        against => format!("{}  ({against})", one.machine_id),
+    });
+    let sections = [
+        ("Would go dark:", dark.collect::<Vec<_>>()),
+        ("Because:", preview.rules.clone()),
+        ("Warnings:", preview.warnings.clone()),
+        ("Would be refused:", preview.refusals.clone()),
+    ];
+    for (title, lines) in sections {
+        if !lines.is_empty() {
+            text.push_str(&format!("\n{title}\n"));
+        }
+        for line in lines {
+            text.push_str(&format!("  {}\n", one_line(&line)));
+        }
+    }
+    text
+}
+
+fn shown(shelf: &PowerShelf) -> Shown<'_> {
+    Shown {
+        id: &shelf.power_shelf_id,
+        labels: &shelf.labels,
+        spec: shelf.spec.as_ref(),
+        status: shelf.status.as_ref(),
+    }
+}
+
+fn words(shelf: &PowerShelf, clock: &Clock) -> String {
+    let asked = shelf.maintenance_requested.as_ref().map(|asked| {
+        let what = match asked.operation() {
+            Operation::PowerOn => "PowerOn",
+            Operation::PowerOff => "PowerOff",
+            Operation::Unspecified => "?",
+        };
+        let forced = match asked.forced.as_str() {
+            "" => String::new(),
+            reason => format!(", by force: {reason}"),
+        };
+        let when = clock.ago(asked.requested_at.as_ref());
+        ("Requested:", format!("{what} by {}, {when}{forced}", asked.initiator))
+    });
+    describe("Power shelf:", &shown(shelf), asked.into_iter().collect(), clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::v1::{DarkMachine, PowerShelfMaintenanceStep};
+
+    #[test]
+    fn a_dry_run_reads_from_top_to_bottom() {
+        let preview = PowerShelfMaintenancePreview {
+            shelves: vec![PowerShelfMaintenanceStep {
+                power_shelf_id: "ps-1".into(),
+                standing: "Ready, power on".into(),
+                steps: vec!["power-off".into()],
+            }],
+            dark: vec![
+                DarkMachine { machine_id: "m-1".into(), against: "m-1 is READY".into() },
+                DarkMachine { machine_id: "m-2".into(), against: String::new() },
+            ],
+            refusals: vec!["it would take power".into()],
+            warnings: Vec::new(),
+            rules: vec!["no other shelf".into()],
+        };
+        assert_eq!(
+            foreseen(&preview),
+            "\
+Dry run: nothing is changed.
+
+Power shelves:
+  ps-1 (Ready, power on): power-off
+
+Would go dark:
+  m-1  (m-1 is READY)
+  m-2
+
+Because:
+  no other shelf
+
+Would be refused:
+  it would take power
+"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Health reports over the wire: what they keep from starting, and who is told.
+
+use crate::api::{field_of, on_both, params, refused};
+use crate::fleet::Clients;
+use proto::v1;
+use tonic::Code;
+
+fn alert(id: &str, classes: &[&str]) -> v1::HealthAlert {
+    v1::HealthAlert {
+        id: id.into(),
+        message: format!("{id} is broken"),
+        classifications: classes.iter().map(ToString::to_string).collect(),
+        ..Default::default()
+    }
+}
+
+fn merge(id: &str, source: &str, alerts: &[v1::HealthAlert]) -> v1::MergeHealthReportRequest {
+    v1::MergeHealthReportRequest { id: id.into(), source: source.into(), alerts: alerts.to_vec() }
+}
+
+async fn report(
+    api: &mut Clients,
+    id: &str,
+    source: &str,
+    alerts: &[v1::HealthAlert],
+) -> v1::Health {
+    api.health.merge_health_report(merge(id, source, alerts)).await.unwrap().into_inner()
+}
+
+async fn remove(api: &mut Clients, id: &str, source: &str) {
+    let (id, source) = (id.to_string(), source.to_string());
+    let request = v1::RemoveHealthReportRequest { id, source, ..Default::default() };
+    api.health.remove_health_report(request).await.unwrap();
+}
+
+fn run(id: &str, kind: &str, request: &str, pairs: &[(&str, &str)]) -> v1::StartRunRequest {
+    v1::StartRunRequest {
+        machine_id: id.into(),
+        request_id: request.into(),
+        r#type: kind.into(),
+        params: params(pairs),
+        ..Default::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_reported_keeps_operations_from_starting() {
+    on_both("zero", async |_, mut api| {
+        api.in_maintenance("m-1").await;
+        api.done("m-1", "REPAVE", "image").await;
+        let alerts = [alert("fan", &["prevent-allocations", "site-word"])];
+        let told = report(&mut api, "m-1", "dcim", &alerts).await;
+        assert_eq!((told.alerts, told.bars.len(), told.kind.as_str()), (1, 1, "machine"));
+        let refusal = refused(
+            api.try_run(run("m-1", "EXIT_MAINTENANCE", "out", &[])).await,
+            Code::FailedPrecondition,
+            &["dcim reports fan: fan is broken", "farrier health get m-1"],
+        );
+        assert!(refusal.message().contains("health_override=REASON"), "{refusal:?}");
+        // What places nothing goes on.
+        api.done("m-1", "REBOOT", "reboot").await;
+
+        report(&mut api, "m-1", "leak", &[alert("water", &["prevent-state-changes"])]).await;
+        let reboot = run("m-1", "REBOOT", "again", &[]);
+        refused(api.try_run(reboot).await, Code::FailedPrecondition, &["leak reports water"]);
+        // What was asked for before is answered with what it made.
+        assert!(api.try_run(run("m-1", "REBOOT", "reboot", &[])).await.is_ok());
+        let why = api.why("m-1").await;
+        assert_eq!(why.health.len(), 3, "{why:?}");
+        assert!(why.next_commands.contains(&"farrier health get m-1".to_string()), "{why:?}");
+        let shown = api.machine("m-1").await.status.unwrap().health.unwrap();
+        assert_eq!((shown.alerts, shown.reports.len()), (2, 2));
+
+        let forced = [("health_override", "the water is off")];
+        let forced = api.try_run(run("m-1", "REBOOT", "forced", &forced)).await.unwrap();
+        assert_eq!(forced.params["health_override"], "the water is off");
+        api.finished(&forced.run_id).await;
+
+        remove(&mut api, "m-1", "leak").await;
+        remove(&mut api, "m-1", "dcim").await;
+        api.done("m-1", "EXIT_MAINTENANCE", "out").await;
+        assert_eq!(api.machine("m-1").await.status.unwrap().health, None);
+        let told = api.history("m-1").await;
+        let said: Vec<&str> = told.iter().map(|one| one.message.as_str()).collect();
+        for line in [
+            "dcim reports fan: fan is broken",
+            "leak reports water: water is broken",
+            "the report of leak is removed",
+        ] {
+            assert!(said.contains(&line), "{line:?} is not in {said:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_are_merged_replaced_listed_and_refused_by_field() {
+    on_both("zero", async |_, mut api| {
+        for n in 1..=3 {
+            api.register(&format!("m-{n}")).await;
+        }
+        for id in ["m-1", "m-2"] {
+            report(&mut api, id, "dcim", &[alert("fan", &["odd"]), alert("psu", &[])]).await;
+        }
+        let exactly = v1::ReplaceHealthReportRequest {
+            id: "m-2".into(),
+            source: "dcim".into(),
+            alerts: vec![alert("nic", &[])],
+        };
+        let told = api.health.replace_health_report(exactly).await.unwrap().into_inner();
+        let ids: Vec<&str> = told.reports[0].alerts.iter().map(|one| one.id.as_str()).collect();
+        assert_eq!(ids, ["nic"]);
+
+        let mut ids = Vec::new();
+        let mut page_token = String::new();
+        loop {
+            let request = v1::ListHealthRequest { page_size: 1, page_token, ..Default::default() };
+            let page = api.health.list_health(request).await.unwrap().into_inner();
+            ids.extend(page.objects.into_iter().map(|one| one.id));
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(ids, ["m-1", "m-2"]);
+        let odd = v1::ListHealthRequest { classification: "odd".into(), ..Default::default() };
+        let odd = api.health.list_health(odd).await.unwrap().into_inner().objects;
+        assert_eq!(odd.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), ["m-1"]);
+
+        let twice = [alert("fan", &[]), alert("fan", &[])];
+        let many: Vec<_> = (0..33).map(|n| alert(&format!("a{n}"), &[])).collect();
+        for (request, field) in [
+            (merge("", "dcim", &[alert("a", &[])]), "id"),
+            (merge("op-1", "dcim", &[alert("a", &[])]), "id"),
+            (merge("m-1", "", &[alert("a", &[])]), "source"),
+            (merge("m-1", "Not A Name", &[alert("a", &[])]), "source"),
+            (merge("m-1", "dcim", &[]), "alerts"),
+            (merge("m-1", "dcim", &many), "alerts"),
+            (merge("m-1", "dcim", &twice), "alerts.id"),
+            (merge("m-1", "dcim", &[alert("a", &["Bad Word"])]), "alerts[a].classifications"),
+        ] {
+            let answer = api.health.merge_health_report(request).await;
+            assert_eq!(field_of(&refused(answer, Code::InvalidArgument, &[])), field);
+        }
+        for id in ["m-9", "rack-9", "sw-9", "ps-9"] {
+            let answer = api.health.get_health(v1::GetHealthRequest { id: id.into() }).await;
+            refused(answer, Code::NotFound, &[id]);
+            let answer =
+                api.health.merge_health_report(merge(id, "dcim", &[alert("a", &[])])).await;
+            refused(answer, Code::NotFound, &[id]);
+        }
+        let nothing = v1::RemoveHealthReportRequest {
+            id: "m-1".into(),
+            source: "dcim".into(),
+            alert_ids: vec!["nobody".into()],
+        };
+        let answer = api.health.remove_health_report(nothing).await;
+        refused(answer, Code::NotFound, &["no alert nobody of dcim on m-1"]);
+    })
+    .await;
+}

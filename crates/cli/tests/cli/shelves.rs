@@ -1,0 +1,266 @@
+//! Power shelves and switches through the real binary: the commands, their words and exit codes, the wire, and a server that is
+//! killed while a shelf is being switched off.
+
+use crate::api::{World, refused};
+use crate::fleet::{Clients, PATIENCE, Server, Setup};
+use crate::stage::{farrier, finish};
+use proto::v1;
+use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
+use std::time::{Duration, Instant};
+use tonic::{Code, Request};
+use v1::PowerShelfMaintenanceOperation as Operation;
+
+/// Types a command and expects its exit code: what it printed, on stdout and on stderr.
+#[track_caller]
+fn typed(url: &str, line: &str, expected: i32) -> (String, String) {
+    let args: Vec<&str> = line.split(' ').collect();
+    let (code, stdout, stderr) = finish(farrier(url, &args));
+    assert_eq!(code, expected, "{line}\n{stdout}\n{stderr}");
+    (stdout, stderr)
+}
+
+#[track_caller]
+fn json(url: &str, line: &str) -> serde_json::Value {
+    let (text, _) = typed(url, &format!("{line} -o json"), 0);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
+}
+
+/// Waits until a device is in a state.
+#[track_caller]
+fn until(url: &str, get: &str, reached: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    let started = Instant::now();
+    loop {
+        let device = json(url, get);
+        if reached(&device) {
+            return device;
+        }
+        assert!(started.elapsed() < PATIENCE, "{get} never gets there: {device:#}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn ready(device: &serde_json::Value) -> bool {
+    device["status"]["state"] == "Ready"
+}
+
+fn slow_power(delay_ms: i32) -> v1::SimFault {
+    v1::SimFault {
+        machine: "ps-1".into(),
+        effect: "power".into(),
+        action: "slow".into(),
+        delay_ms,
+        times: 1,
+        ..Default::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shelves_are_typed_as_in_the_document() {
+    let (world, mut clients) = World::open("zero").await;
+    let url = &world.server.url();
+    for id in ["ps-1", "ps-2", "ps-3"] {
+        typed(url, &format!("power-shelf register {id} --provider sim --label row=a"), 0);
+        until(url, &format!("power-shelf get {id}"), ready);
+    }
+    let submitted = |count: u32| {
+        format!("Power shelf maintenance request submitted for {count} power shelves.\n")
+    };
+    let off = |id: &str| {
+        until(url, &format!("power-shelf get {id}"), |shelf| {
+            ready(shelf) && shelf["status"]["facts"]["power"] == "OFF"
+        })
+    };
+    let (said, warned) = typed(url, "power-shelf maintenance power-off --power-shelf-id ps-1", 0);
+    assert_eq!(said, submitted(1));
+    assert!(warned.contains("the controller of ps-1 may lose its own power"), "{warned}");
+    off("ps-1");
+    let line = "power-shelf fix power-off --id ps-2 ps-3 ps-2 --ref https://tracker/MAINT-123";
+    assert_eq!(typed(url, line, 0).0, submitted(2));
+    off("ps-2");
+    off("ps-3");
+    let (history, _) = typed(url, "history ps-2", 0);
+    assert!(history.contains("ada (https://tracker/MAINT-123)"), "{history}");
+    let line = "power-shelf maintenance power-on --power-shelf-id ps-1 --power-shelf-id ps-2";
+    assert_eq!(typed(url, line, 0).0, submitted(2));
+    let on = |shelf: &serde_json::Value| ready(shelf) && shelf["status"]["facts"]["power"] == "ON";
+    until(url, "power-shelf get ps-1", on);
+    until(url, "power-shelf get ps-2", on);
+
+    let (list, _) = typed(url, "power-shelf list --label row=a --state Ready", 0);
+    let header = "POWER_SHELF_ID  STATE  POWER  REACHABLE  RACK  SLOT  ACTIVE_OP";
+    assert_eq!(list.lines().next(), Some(header), "{list}");
+    assert_eq!(list.lines().count(), 4, "{list}");
+    let (_, said) = typed(url, "power-shelf list --state Redy", 2);
+    assert!(said.contains("filter.states") && said.contains("Ready"), "{said}");
+    let (shown, _) = typed(url, "power-shelf get ps-3", 0);
+    assert!(shown.contains("Power:") && shown.contains("OFF"), "{shown}");
+
+    // A failure is an error with its cause, and there is a way out of it.
+    clients
+        .fault(v1::SimFault {
+            action: "fail".into(),
+            times: 0,
+            message: "the breaker is out".into(),
+            ..slow_power(0)
+        })
+        .await;
+    typed(url, "power-shelf maintenance power-off --id ps-1", 0);
+    let in_error = |shelf: &serde_json::Value| shelf["status"]["state"] == "Error";
+    until(url, "power-shelf get ps-1", in_error);
+    let (why, _) = typed(url, "why ps-1", 0);
+    assert!(
+        why.contains("the breaker is out") && why.contains("farrier power-shelf retry ps-1"),
+        "{why}"
+    );
+    typed(url, "power-shelf retry ps-1", 0);
+    until(url, "power-shelf get ps-1", ready);
+    typed(url, "power-shelf delete ps-1", 0);
+    let started = Instant::now();
+    while finish(farrier(url, &["power-shelf", "get", "ps-1"])).0 == 0 {
+        assert!(started.elapsed() < PATIENCE, "it never goes");
+    }
+    let (_, said) = typed(url, "power-shelf get ps-1", 2);
+    assert!(said.contains("farrier power-shelf list"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_changes_nothing() {
+    let (world, _) = World::open("zero").await;
+    let url = &world.server.url();
+    typed(url, "power-shelf register ps-1 --provider sim", 0);
+    let before = until(url, "power-shelf get ps-1", ready);
+    let line = "power-shelf maintenance power-off --id ps-1 --dry-run";
+    let (said, _) = typed(url, line, 0);
+    assert!(said.contains("ps-1 (Ready, power on): power-off"), "{said}");
+    assert!(said.contains("ps-1 stands in no rack"), "{said}");
+    let (said, _) = typed(url, "power-shelf maintenance power-off --id ps-1 ps-9 --dry-run", 2);
+    assert!(said.contains("no power shelf ps-9 is known"), "{said}");
+    let preview = json(url, line);
+    assert_eq!(preview["shelves"][0]["steps"], serde_json::json!(["power-off"]));
+    let after = json(url, "power-shelf get ps-1");
+    assert_eq!(after["status"]["facts"], before["status"]["facts"]);
+    assert_eq!(after["maintenance_requested"], serde_json::Value::Null);
+    let (history, _) = typed(url, "history ps-1", 0);
+    assert!(!history.contains("requested"), "{history}");
+}
+
+async fn shelves(world: &World) -> PowerShelfServiceClient<tonic::transport::Channel> {
+    PowerShelfServiceClient::connect(world.server.url()).await.unwrap()
+}
+
+fn asked(ids: &[&str], operation: Operation) -> v1::PowerShelfMaintenanceRequest {
+    v1::PowerShelfMaintenanceRequest {
+        power_shelf_ids: ids.iter().map(|id| v1::PowerShelfId { id: (*id).into() }).collect(),
+        operation: operation.into(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_wire_refuses_what_the_document_refuses() {
+    let (world, mut clients) = World::open("zero").await;
+    let url = &world.server.url();
+    typed(url, "power-shelf register ps-1 --provider sim", 0);
+    until(url, "power-shelf get ps-1", ready);
+    let mut api = shelves(&world).await;
+    let many: Vec<String> = (0..101).map(|number| format!("ps-{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    for (request, code, words) in [
+        (asked(&["ps-1"], Operation::Unspecified), Code::InvalidArgument, "operation"),
+        (asked(&[], Operation::PowerOn), Code::InvalidArgument, "power_shelf_ids"),
+        (asked(&many, Operation::PowerOn), Code::InvalidArgument, "1 to 100"),
+        (asked(&["sw-1"], Operation::PowerOn), Code::InvalidArgument, "power_shelf_ids"),
+        (asked(&["ps-1", "ps-9"], Operation::PowerOn), Code::NotFound, "ps-9"),
+    ] {
+        refused(api.set_power_shelf_maintenance(request).await, code, &[words]);
+    }
+    let forced = v1::PowerShelfMaintenanceRequest {
+        force: Some(true),
+        ..asked(&["ps-1"], Operation::PowerOff)
+    };
+    let answer = api.set_power_shelf_maintenance(forced).await;
+    refused(answer, Code::InvalidArgument, &["reason"]);
+    // Checked like any other, and nothing is written.
+    let dry = v1::PowerShelfMaintenanceRequest {
+        dry_run: Some(true),
+        ..asked(&["ps-1"], Operation::PowerOff)
+    };
+    api.set_power_shelf_maintenance(dry).await.unwrap();
+    let shelf = json(url, "power-shelf get ps-1");
+    assert_eq!(shelf["maintenance_requested"], serde_json::Value::Null);
+
+    clients.fault(slow_power(1_000)).await;
+    let named = v1::PowerShelfMaintenanceRequest {
+        request_id: Some("r-1".into()),
+        ..asked(&["ps-1"], Operation::PowerOff)
+    };
+    // Nobody says who asks, and there is no reference.
+    api.set_power_shelf_maintenance(Request::new(named.clone())).await.unwrap();
+    let shelf = json(url, "power-shelf get ps-1");
+    assert_eq!(shelf["maintenance_requested"]["initiator"], "admin-cli", "{shelf:#}");
+    let answer = api.set_power_shelf_maintenance(asked(&["ps-1"], Operation::PowerOn)).await;
+    refused(answer, Code::FailedPrecondition, &["power-off already", "admin-cli"]);
+    api.set_power_shelf_maintenance(named).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn switches_are_taken_in_changed_and_let_go() {
+    let (world, _) = World::open("zero").await;
+    let url = &world.server.url();
+    let (_, said) = typed(url, "switch register core-1 --provider sim", 2);
+    assert!(said.contains("switch.switch_id"), "{said}");
+    let (_, said) = typed(url, "switch register sw-1 --provider nobody", 2);
+    assert!(said.contains("switch.spec.provider"), "{said}");
+    let (_, said) = typed(url, "switch register sw-1 --provider sim --rack rack-9", 2);
+    assert!(said.contains("switch.spec.rack_id"), "{said}");
+    typed(url, "switch register sw-1 --provider sim --serial S1 --label a=1", 0);
+    until(url, "switch get sw-1", ready);
+    typed(url, "switch update sw-1 --bmc-endpoint 10.0.0.9 --label b=2 --remove-label a", 0);
+    let switch = json(url, "switch get sw-1");
+    assert_eq!(switch["spec"]["serial"], "S1", "what is not given stays");
+    assert_eq!(switch["spec"]["bmc_endpoint"], "10.0.0.9");
+    assert_eq!(switch["labels"], serde_json::json!({"b": "2"}));
+    let (_, said) = typed(url, "switch retry sw-1", 2);
+    assert!(said.contains("only what is in Error"), "{said}");
+    let (why, _) = typed(url, "why sw-1", 0);
+    assert!(why.starts_with("sw-1 is Ready"), "{why}");
+    typed(url, "switch delete sw-1", 0);
+    let page = json(url, "switch list --rack rack-1");
+    assert_eq!(page, serde_json::json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_power_off_survives_kill_9_in_the_middle_and_is_done_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(Setup::new(dir.path(), "fast"));
+    let url = server.url();
+    typed(&url, "power-shelf register ps-1 --provider sim", 0);
+    until(&url, "power-shelf get ps-1", ready);
+    let mut clients: Clients = server.clients().await;
+    clients.fault(slow_power(1_500)).await;
+    typed(&url, "power-shelf maintenance power-off --id ps-1", 0);
+    let run = loop {
+        let shelf = json(&url, "power-shelf get ps-1");
+        let active =
+            shelf["status"]["active_operation_id"].as_str().unwrap_or_default().to_string();
+        if !active.is_empty() {
+            break clients.at_step(&active, "power-off").await;
+        }
+    };
+    let setup = server.kill();
+    std::thread::sleep(Duration::from_millis(300));
+    let server = Server::start(setup);
+    let url = server.url();
+    let shelf = until(&url, "power-shelf get ps-1", |shelf| {
+        ready(shelf) && shelf["status"]["facts"]["power"] == "OFF"
+    });
+    assert_eq!(shelf["maintenance_requested"], serde_json::Value::Null);
+    assert_eq!(shelf["status"]["active_operation_id"], "");
+    let mut clients = server.clients().await;
+    let ended = clients.finished(&run.run_id).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    let applied: Vec<i32> = clients.applied(&run.run_id).await.into_values().collect();
+    assert_eq!(applied.iter().sum::<i32>(), 1, "{applied:?}");
+    let history = json(&url, &format!("history {}", run.run_id)).to_string();
+    assert!(history.contains("took over"), "{history}");
+}

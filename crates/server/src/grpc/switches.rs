@@ -1,0 +1,88 @@
+//! SwitchService.
+
+use super::Doors;
+use super::convert::{initiator, who};
+use super::devices::{Wanted, described, labels, spec, status};
+use super::page::List;
+use super::status::{failed, refused};
+use engine::DescribedDevice;
+use model::id::SwitchId;
+use model::refusal::Refusal;
+use model::switch::Switch;
+use proto::v1;
+use tonic::{Request, Response, Status};
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl v1::switch_service_server::SwitchService for Doors {
+    async fn register_switch(
+        &self,
+        request: Request<v1::RegisterSwitchRequest>,
+    ) -> Answer<v1::Switch> {
+        let actor = initiator(request.metadata());
+        let asked = switch_from(request.into_inner().switch).map_err(refused)?;
+        let done = self.engine.register_device(asked, actor).await.map_err(failed)?;
+        Ok(Response::new(switch(&done)))
+    }
+
+    async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
+        let found = self.engine.device(id.as_str()).await.map_err(failed)?;
+        Ok(Response::new(switch(&found)))
+    }
+
+    async fn list_switches(
+        &self,
+        request: Request<v1::ListSwitchesRequest>,
+    ) -> Answer<v1::ListSwitchesResponse> {
+        let v1::ListSwitchesRequest { filter, page_size, page_token } = request.into_inner();
+        let wanted = Wanted { list: List::Switches, filter, size: page_size, token: &page_token };
+        let (found, next_page_token) = self.device_page(wanted).await?;
+        let switches = found.iter().map(switch).collect();
+        Ok(Response::new(v1::ListSwitchesResponse { switches, next_page_token }))
+    }
+
+    async fn update_switch(&self, request: Request<v1::UpdateSwitchRequest>) -> Answer<v1::Switch> {
+        let actor = initiator(request.metadata());
+        let asked = request.into_inner();
+        let version = (asked.expected_version != 0).then_some(asked.expected_version);
+        let described = switch_from(asked.switch).map_err(refused)?;
+        if described.id.is_empty() {
+            return Err(refused(Refusal::missing("switch.switch_id")));
+        }
+        let done = self.engine.update_device(described, version, actor).await.map_err(failed)?;
+        Ok(Response::new(switch(&done)))
+    }
+
+    async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
+        let who = who(request.metadata(), "").map_err(refused)?;
+        let done = self.engine.delete_device(id.as_str(), who).await.map_err(failed)?;
+        Ok(Response::new(switch(&done)))
+    }
+
+    async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
+        let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
+        let who = who(request.metadata(), "").map_err(refused)?;
+        let done = self.engine.retry_device(id.as_str(), who).await.map_err(failed)?;
+        Ok(Response::new(switch(&done)))
+    }
+}
+
+fn switch_from(asked: Option<v1::Switch>) -> Result<DescribedDevice, Refusal> {
+    let asked = asked.ok_or_else(|| Refusal::missing("switch"))?;
+    if !asked.switch_id.is_empty() {
+        SwitchId::parse_field(&asked.switch_id, "switch.switch_id")?;
+    }
+    described::<Switch>(asked.switch_id, asked.labels, asked.spec)
+}
+
+fn switch(switch: &Switch) -> v1::Switch {
+    v1::Switch {
+        switch_id: switch.head.id.clone(),
+        labels: labels(switch),
+        spec: Some(spec(switch)),
+        status: Some(status(switch)),
+    }
+}
