@@ -154,7 +154,7 @@ pub(crate) async fn look(
     fresh: RunId,
     machine: Option<&Machine>,
 ) -> Result<Seen> {
-    let run = match &host.run {
+    let run = match host.waits_for() {
         Some(id) => tx.run(id).await?,
         None => None,
     };

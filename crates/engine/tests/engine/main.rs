@@ -8,6 +8,7 @@ mod audit;
 mod board;
 mod chaos;
 mod clients;
+mod components;
 mod gate;
 mod hosts;
 mod lives;
