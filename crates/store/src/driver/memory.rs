@@ -74,7 +74,7 @@ mod tests {
         type Out = ();
 
         async fn run(&self, tx: &mut Tx) -> Result<()> {
-            tx.insert_plan(&default_plan(RunType::Reboot), Timestamp::default()).await
+            tx.insert_plan(&default_plan(RunType::Reboot).unwrap(), Timestamp::default()).await
         }
     }
 
