@@ -343,7 +343,7 @@ impl Turn {
             Err(fault) => return Ok(Err(fault)),
         };
         Ok(match self.engine.providers().get(&target.spec.provider).cloned() {
-            Some(provider) => Ok(Hands::Provider(provider, target)),
+            Some(provider) => Ok(Hands::Provider(provider, Box::new(target))),
             None => Err(no_provider(&target.spec.provider)),
         })
     }
@@ -388,7 +388,7 @@ impl Turn {
 
 /// Who carries out an order.
 enum Hands {
-    Provider(Arc<dyn Provider>, Target),
+    Provider(Arc<dyn Provider>, Box<Target>),
     Engine(Engine, Arc<Whole>),
 }
 

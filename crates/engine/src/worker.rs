@@ -4,6 +4,8 @@
 //! is the safety net. Everything held by a replica that stopped renewing goes back to the queue, and a
 //! starting replica takes back what its own earlier incarnation held.
 
+mod claim;
+
 use crate::chance::Chance;
 use crate::clock::Clock;
 use crate::observe::Observer;
@@ -11,6 +13,7 @@ use crate::settings::Settings;
 use crate::turn::Turn;
 use crate::watch::Hub;
 use crate::witness::Witness;
+use claim::Claim;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::SubjectKind;
 use model::plan::Defaults;
@@ -482,36 +485,3 @@ work!(HeldBy { owner: String } -> Vec<(ObjectId, i64)>, |work, tx| tx.held_by(&w
 
 work!(Pulses {} -> Vec<Pulse>, |_work, tx| tx.pulses().await);
 work!(NextDue {} -> Option<Timestamp>, |_work, tx| tx.next_due().await);
-
-/// Takes what is due, and reads it in the same transaction.
-struct Claim {
-    owner: String,
-    now: Timestamp,
-    limit: i64,
-}
-
-impl Work for Claim {
-    type Out = Vec<(Claimed, Result<Held>)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let claimed = tx.claim_due(&self.owner, self.now, self.limit).await?;
-        if claimed.is_empty() {
-            return Ok(Vec::new());
-        }
-        let runs = claimed.iter().filter(|one| one.kind.is_none());
-        let ids: Vec<&str> = runs.map(|one| one.id.as_str()).collect();
-        let mut held: BTreeMap<ObjectId, Result<Held>> = match ids.is_empty() {
-            true => BTreeMap::new(),
-            false => {
-                let held = tx.held_among(&ids).await?;
-                held.into_iter().map(|(id, held)| (id.object(), held)).collect()
-            }
-        };
-        let gone = || Err(StoreError::Corrupt("its record is missing".into()));
-        let with_run = |one: Claimed| {
-            let held = held.remove(&one.id).unwrap_or_else(gone);
-            (one, held)
-        };
-        Ok(claimed.into_iter().map(with_run).collect())
-    }
-}

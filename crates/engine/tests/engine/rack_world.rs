@@ -269,13 +269,16 @@ impl Work for LookAtAll {
     }
 }
 
+/// How a run ended, and how its steps did.
+type Ended = (Workflow, Vec<(String, StepPhase)>);
+
 /// How a story came out, as far as it must not depend on what happened on the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RackOutcome {
     /// The states of records, by id.
     pub records: Vec<(String, &'static str)>,
     /// What was done on each target, in order: how each run ended, and its steps.
-    pub runs: BTreeMap<String, Vec<(Workflow, Vec<(String, StepPhase)>)>>,
+    pub runs: BTreeMap<String, Vec<Ended>>,
     /// How often each step of each run acted.
     pub acted: BTreeMap<(String, usize, String), u32>,
 }

@@ -51,11 +51,7 @@ pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
         },
         RackState::Ready => Explanation {
             headline: format!("{id} is Ready"),
-            // What is asked of a rack that is Ready begins with its next turn, unless somebody holds its devices.
-            waiting_for: match asked(rack) {
-                true => waits_for.to_string(),
-                false => String::new(),
-            },
+            waiting_for: asked(rack).then(|| waits_for.to_string()).unwrap_or_default(),
             next_commands: vec![get, format!("farrier rack maintenance start {id} --dry-run")],
             ..told
         },
@@ -83,6 +79,7 @@ pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     }
 }
 
+/// What is asked of a rack that is Ready begins with its next turn, unless somebody holds its devices.
 fn asked(rack: &Rack) -> bool {
     rack.topology_changed
         || rack.reprovision_requested.is_some()
