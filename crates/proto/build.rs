@@ -3,8 +3,9 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "farrier/v1/admin.proto",
+    "farrier/v1/components.proto",
     "farrier/v1/credentials.proto",
     "farrier/v1/devices.proto",
     "farrier/v1/explain.proto",

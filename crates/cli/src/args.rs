@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod component;
 mod device;
 mod firmware;
 mod group;
@@ -19,6 +20,7 @@ mod health;
 mod host;
 mod image;
 mod power;
+pub use component::*;
 pub use device::*;
 pub use firmware::*;
 mod rack;
@@ -182,6 +184,9 @@ pub enum ClientCommand {
     /// Images: what machines can be made to run
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Components: the firmware of several devices at once
+    #[command(subcommand)]
+    Component(ComponentCommand),
     /// Firmware: what racks run, and what was applied where
     #[command(subcommand)]
     Firmware(FirmwareCommand),

@@ -7,7 +7,8 @@
 use crate::exit::{Exit, Failure};
 use crate::time::brief;
 use proto::v1::{
-    admin_service_client::AdminServiceClient, credential_service_client::CredentialServiceClient,
+    admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
+    credential_service_client::CredentialServiceClient,
     explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
@@ -93,6 +94,7 @@ impl Client {
         admin: AdminServiceClient;
         credentials: CredentialServiceClient;
         explain: ExplainServiceClient;
+        components: ComponentServiceClient;
         firmware: FirmwareServiceClient;
         hardware: HardwareServiceClient;
         health: HealthServiceClient;

@@ -161,6 +161,16 @@ fn listed(pairs: &HashMap<String, String>, between: &str) -> String {
     pairs.join(between)
 }
 
+/// What the device says, and what its owner said where that is something else.
+fn serial(read: &str, registered: &str) -> String {
+    match (read, registered) {
+        ("", registered) => registered.into(),
+        (read, "") => read.into(),
+        (read, registered) if read == registered => read.into(),
+        (read, registered) => format!("{read} (registered as {registered})"),
+    }
+}
+
 /// Everything about one device. `more` stands before what is known of its making.
 pub fn describe(
     noun: &str,
@@ -201,7 +211,7 @@ pub fn describe(
         ("Slot:", or_dash(slot(&spec))),
         ("Labels:", or_dash(listed(device.labels, ","))),
         ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
-        ("Serial:", or_dash(facts.serial)),
+        ("Serial:", or_dash(serial(&facts.serial, &spec.serial))),
         ("Firmware:", or_dash(listed(&facts.firmware, ", "))),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
@@ -244,6 +254,16 @@ ps-1            Maintenance(PowerOff)  ON     ✗          rack-1  3     op-1
 ps-2            -                      -      -          -       -     -
 "
         );
+    }
+
+    #[test]
+    fn a_serial_that_is_another_one_is_shown_as_both() {
+        for (read, registered, shown) in
+            [("", "", ""), ("A", "", "A"), ("", "B", "B"), ("A", "A", "A")]
+        {
+            assert_eq!(serial(read, registered), shown);
+        }
+        assert_eq!(serial("A", "B"), "A (registered as B)");
     }
 
     #[test]

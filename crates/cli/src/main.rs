@@ -7,6 +7,7 @@ mod admin;
 mod args;
 mod bmc;
 mod client;
+mod component;
 mod credential;
 mod device;
 mod discover;
@@ -109,6 +110,7 @@ async fn ask(
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
+        ClientCommand::Component(command) => component::run(client, screen, command).await,
         ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
         ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,

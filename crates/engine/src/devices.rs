@@ -248,6 +248,7 @@ impl<D: Device> PutDevice<D> {
         let mut device = D::create(Head { rack, slot, ..head }, spec);
         let event = self.event("registered", here!());
         tx.insert_record(&mut device, &event).await?;
+        let event = self.event(&format!("{} was added", self.id), here!());
         topology::moved(tx, None, device.head().rack.as_ref(), &event).await?;
         Ok(device)
     }
@@ -270,6 +271,7 @@ impl<D: Device> PutDevice<D> {
         }
         let event = self.event("spec, place or labels changed", here!());
         tx.tell_record(&mut device, &event)?;
+        let event = self.event(&format!("{} was moved", self.id), here!());
         topology::moved(tx, from.as_ref(), to.as_ref(), &event).await?;
         Ok(device)
     }

@@ -2,9 +2,10 @@
 //! written down, and what a turn must know is read.
 
 use crate::Engine;
+use crate::components::wanted;
 use crate::firmware::no_firmware;
 use crate::submit::{event, no_machine};
-use model::firmware::{Resolution, resolve};
+use model::firmware::Resolution;
 use model::health::{Alert, Alerts, Class};
 use model::here;
 use model::host::{Check, Host, Owner, RETRY_INTERVAL, ReprovisionRequest, Seen, check};
@@ -13,7 +14,6 @@ use model::lifecycle::Lifecycle;
 use model::machine::Machine;
 use model::machine::admit::admit;
 use model::plan::RunType;
-use model::rack::Rack;
 use model::refusal::Refusal;
 use model::run::Run;
 use model::run::act::Who;
@@ -154,12 +154,13 @@ pub(crate) async fn look(
     fresh: RunId,
     machine: Option<&Machine>,
 ) -> Result<Seen> {
-    let run = match &host.run {
+    let run = match host.waits_for() {
         Some(id) => tx.run(id).await?,
         None => None,
     };
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
-    let firmware = wanted(tx, machine, named).await?;
+    let rack = machine.and_then(|machine| machine.spec.rack.as_ref());
+    let firmware = wanted(tx, rack, named).await?;
     let gate = gate(machine, host, &firmware);
     let (operation, part) = match host.rack_operation() {
         Some(id) => (tx.run(id).await?, part_of(tx, host, id).await?),
@@ -176,29 +177,6 @@ async fn part_of(tx: &mut Tx, host: &Host, operation: &RunId) -> Result<Option<R
         run.spec.run_type == RunType::Firmware && run.spec.part_of.as_ref() == Some(operation)
     };
     Ok(latest.into_iter().find(is_part))
-}
-
-/// What a machine is to have: what was named, or the default of its rack's hardware type.
-async fn wanted(
-    tx: &mut Tx,
-    machine: Option<&Machine>,
-    named: Option<&FirmwareId>,
-) -> Result<Resolution> {
-    if let Some(id) = named {
-        return Ok(resolve(named, tx.firmware(id).await?, None, ""));
-    }
-    let rack = machine.and_then(|machine| machine.spec.rack.as_ref());
-    let rack = match rack {
-        Some(id) => tx.record::<Rack>(id.as_str()).await?,
-        None => None,
-    };
-    let hardware_type = rack.map(|rack| rack.spec.hardware_type).unwrap_or_default();
-    if hardware_type.is_empty() {
-        let said = "its machine stands in no rack with a hardware type, so there is no default firmware for it";
-        return Ok(Resolution::Skip(said.into()));
-    }
-    let default = tx.default_firmware(&hardware_type).await?;
-    Ok(resolve(None, None, default, &hardware_type))
 }
 
 fn gate(

@@ -8,6 +8,7 @@
 pub mod chance;
 mod claims;
 pub mod clock;
+pub mod components;
 mod conduct;
 mod devices;
 pub mod firmware;

@@ -137,6 +137,8 @@ impl<R: Sight> Work for Advance<R> {
                 Next::Remove(note) => {
                     let event = self.event(&note);
                     tx.remove_record(&record, &event)?;
+                    let message = format!("{id} was removed");
+                    let event = NewEvent { message, ..event };
                     return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
                 }
                 // Who lets go of it wakes it.

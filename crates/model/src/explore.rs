@@ -5,7 +5,10 @@
 //! way out, and it is what the pages in `docs/states` are drawn from: they cannot say anything else than the code does.
 
 mod devices;
+mod host;
+mod rack;
 
+use crate::fault::{Code, Fault};
 use crate::id::{PlanId, RunId};
 use crate::lifecycle::{Lifecycle, Next};
 use crate::plan::{OnFailure, Params, RunType};
@@ -17,6 +20,9 @@ use std::fmt;
 
 /// More records than this means that the kind tells apart what no decision depends on.
 const MAX_RECORDS: usize = 20_000;
+
+/// What happened where nothing did.
+const AT_ONCE: &str = "at once";
 
 /// Something that can happen to a record between two turns: in a few words, the record as it is then, and what the turn sees.
 pub struct Happening<R: Lifecycle> {
@@ -142,7 +148,10 @@ impl<R: Explore> Walk<R> {
         match record.next(&seen, now) {
             Next::Until(at, why) => {
                 self.rest(index, &record, why.0)?;
-                let later = format!("{what}, and the time has come");
+                let later = match what {
+                    AT_ONCE => "the time has come".into(),
+                    what => format!("{what}, and the time has come"),
+                };
                 match record.next(&seen, at) {
                     Next::Rest(_) | Next::Until(..) => Ok(None),
                     moves @ (Next::Become(_) | Next::Remove(_)) => {
@@ -253,7 +262,7 @@ const RACK: &str = "op-rack";
 
 /// What is said, whichever run it is said of.
 fn nameless(said: &str) -> String {
-    said.replace(OWN, "op-…").replace(RACK, "op-…")
+    [OWN, RACK, "op-other"].iter().fold(said.to_string(), |said, id| said.replace(id, "op-…"))
 }
 
 /// A run without steps in a state.
@@ -276,7 +285,17 @@ fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
         engine: ENGINE_VERSION,
         created_at: Timestamp::default(),
     };
-    let fault = crate::fault::Fault::new(crate::fault::Code::EffectFailed, "what the device said");
+    let code = match workflow {
+        Workflow::FailedManualIntervention => Code::OutcomeUnknown,
+        Workflow::Pending
+        | Workflow::Running
+        | Workflow::Completed
+        | Workflow::FailedRetryable
+        | Workflow::Cancelled
+        | Workflow::Compensating
+        | Workflow::Reconciled => Code::EffectFailed,
+    };
+    let fault = Fault::new(code, "what the device said");
     let failure = Failure { fault, step: "its step".into(), attempts: 1 };
     let failure = workflow.failed().then_some(failure);
     Run { progress: Progress { workflow, failure, ..Progress::fresh(&[]) }, spec, version: 1 }
@@ -429,7 +448,7 @@ mod tests {
         }
 
         fn happens(&self) -> Vec<Happening<Self>> {
-            vec![Happening { what: "at once", record: self.clone(), seen: () }]
+            vec![Happening { what: AT_ONCE, record: self.clone(), seen: () }]
         }
 
         fn advice(&self) -> &'static str {
@@ -442,10 +461,10 @@ mod tests {
         let page = chart::<Lamp<0>>().unwrap().page();
         for line in [
             "    [*] --> Dark\n",
-            "    Dark --> Lit: at once, and the time has come\n",
+            "    Dark --> Lit: the time has come\n",
             "    Lit --> [*]: at once\n",
             "| Dark | it is day | wait |\n",
-            "| Dark | Lit | at once, and the time has come | night falls |\n",
+            "| Dark | Lit | the time has come | night falls |\n",
             "| Lit | (gone) | at once | burnt out |\n",
         ] {
             assert!(page.contains(line), "{line:?} is not in\n{page}");

@@ -386,7 +386,8 @@ mod tests {
             run_type: RunType::Firmware,
             steps: steps.clone(),
         };
-        let group = Effect::Parts { group: Group { parts: vec![part], at_once: 1 } };
+        let group =
+            Effect::Parts { group: Group { parts: vec![part], at_once: 1, unless: Vec::new() } };
         assert!(one.installed_by(&steps));
         assert!(one.installed_by(&[run_step("all", 1, 0, group)]));
         let other = Component { version: "3.0".into(), ..component("BMC") };

@@ -4,6 +4,8 @@
 //! it wait for the part that the rack's operation runs on the machine. What failed is tried again after a while, a bounded number
 //! of times, where trying again does no harm; then a person is waited for. A fresh request starts over, whatever went before.
 
+mod why;
+
 use crate::effect::Facts;
 use crate::fault::{Class, Code};
 use crate::firmware::{FIRMWARE, Firmware, Resolution};
@@ -17,7 +19,6 @@ use crate::refusal::Refusal;
 use crate::run::{Note, Run, RunPhase};
 use crate::target::{TargetId, TargetKind};
 use crate::time::{Timestamp, spoken};
-use crate::why::Explanation;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -100,7 +101,7 @@ pub struct Host {
 pub struct Seen {
     /// An id for a run that this turn may start.
     pub fresh: RunId,
-    /// The run that the host waits for, where it does.
+    /// The run that the host waits for, or that failed, which an operator may have brought to a good end.
     pub run: Option<Run>,
     /// What it is to have.
     pub firmware: Resolution,
@@ -170,6 +171,16 @@ impl Host {
         self.state == HostState::Ready
     }
 
+    /// The run whose end moves it on: the one that its state waits for, or the one that failed.
+    pub fn waits_for(&self) -> Option<&RunId> {
+        match &self.state {
+            HostState::FailedFirmwareUpgrade { cause, .. } => cause.run.as_ref(),
+            HostState::Ready
+            | HostState::CheckingFirmwareV2 { .. }
+            | HostState::WaitingForRackFirmwareUpgrade => self.run.as_ref(),
+        }
+    }
+
     /// The operation of the rack that owns its request.
     pub fn rack_operation(&self) -> Option<&RunId> {
         match self.request.as_ref().map(|request| &request.owner) {
@@ -232,15 +243,16 @@ impl Host {
     /// Nobody wants it any more: what runs is stopped first.
     fn give_up(&self, seen: &Seen) -> Next<Self> {
         let going = seen.run.as_ref().filter(|run| waited(run) == Waited::Going);
-        match (going, &self.run) {
-            (Some(run), Some(id)) if run.progress.halt.is_none() => {
+        match going {
+            Some(run) if run.progress.halt.is_none() => {
+                let id = &run.spec.id;
                 let record = Self { request: None, ..self.clone() };
                 let note = Note::new(format!("{id} is to stop"), here!());
                 let cancel = vec![(id.clone(), "nobody wants it any more".into())];
                 Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
             }
-            (Some(_), _) => Next::Rest(Why::new("its operation is being stopped")),
-            (None, _) => self.settle("nobody wants its firmware upgraded any more", here!()),
+            Some(_) => Next::Rest(Why::new("its operation is being stopped")),
+            None => self.settle("nobody wants its firmware upgraded any more", here!()),
         }
     }
 
@@ -348,6 +360,16 @@ impl Host {
             }
             Some(Waited::Failed(_)) | None => {}
         }
+        match seen.run.as_ref().map(|run| (run, waited(run))) {
+            Some((run, Waited::Going)) => {
+                let why = format!("operation {} goes on with what had failed", run.spec.id);
+                return Next::Rest(Why::new(why));
+            }
+            Some((_, Waited::Done)) => {
+                return self.settle("what had failed was brought to a good end", here!());
+            }
+            Some((_, Waited::Failed(_))) | None => {}
+        }
         match self.next_attempt(seen.retry_interval) {
             None => Next::Rest(Why::new(format!("{}; a person is waited for", cause.said))),
             Some(at) if now < at => {
@@ -374,50 +396,6 @@ impl Host {
             | HostState::CheckingFirmwareV2 { .. }
             | HostState::WaitingForRackFirmwareUpgrade => None,
         }
-    }
-
-    /// Why it is as it is, for who asks. None when nothing is asked of it.
-    pub fn explain(&self, seen: &Seen, now: Timestamp) -> Option<Explanation> {
-        let id = &self.head.id;
-        let again = format!("farrier machine reprovision {id}");
-        let stop = format!("farrier machine reprovision {id} --cancel");
-        let (waiting_for, due) = match self.next(seen, now) {
-            Next::Rest(Why(why)) => (why, None),
-            Next::Until(at, Why(why)) => (why, Some(at)),
-            Next::Become(_) | Next::Remove(_) => ("a worker to move it on".into(), None),
-        };
-        let (patience, failed, next_commands) = match &self.state {
-            HostState::Ready => {
-                self.request.as_ref()?;
-                (GATE_PAUSE, None, vec![stop])
-            }
-            HostState::CheckingFirmwareV2 { .. } => (UPGRADE_PATIENCE, None, vec![stop]),
-            HostState::WaitingForRackFirmwareUpgrade => {
-                let whose = self.rack_operation().map(|run| format!("farrier why {run}"));
-                (RACK_PATIENCE, None, whose.into_iter().chain([stop]).collect())
-            }
-            HostState::FailedFirmwareUpgrade { cause, .. } => {
-                let look = cause.run.as_ref().map(|run| format!("farrier why {run}"));
-                let commands = look.into_iter().chain([again, stop]).collect();
-                (seen.retry_interval, Some(cause), commands)
-            }
-        };
-        let since = self.head.since;
-        let waits_for_person = failed.is_some() && due.is_none();
-        Some(Explanation {
-            headline: format!("the firmware of {id} is in state {}", self.state.word()),
-            waiting_for,
-            since: Some(since),
-            normal: match waits_for_person {
-                true => "it stays so until somebody decides".into(),
-                false => format!("up to {}", spoken(patience)),
-            },
-            overdue: !waits_for_person && now.since(since) > patience,
-            failed: failed.map(|cause| cause.said.clone()).unwrap_or_default(),
-            fault: failed.and_then(|cause| Code::parse(&cause.code)),
-            next_commands,
-            ..Explanation::default()
-        })
     }
 }
 

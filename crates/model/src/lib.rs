@@ -6,6 +6,7 @@
 //! `engine`. That is what lets tables and exhaustive walks stand as tests.
 
 pub mod blast;
+pub mod component;
 pub mod condition;
 pub mod deploy;
 pub mod device;

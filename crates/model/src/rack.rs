@@ -170,6 +170,9 @@ impl Rack {
             let said = format!("it waits until its devices are let go: {}", some_of(&held));
             return Next::Until(now + RECHECK, Why::new(said));
         }
+        if let Some(refusal) = maintenance::ill(self, &planned.devices, None).first() {
+            return Next::Until(now + RECHECK, Why::new(refusal.said.clone()));
+        }
         let run = planned.new_run(self, &seen.fresh, "engine".into());
         let record = Self {
             state: RackState::Maintenance { stage: Stage::FirmwareUpgrade },

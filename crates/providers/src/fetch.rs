@@ -84,7 +84,9 @@ async fn fetch(url: &str, sha256: &str) -> Result<Fetched, Fault> {
     let answer = open(url).await?;
     let (file, size, found) = receive(url, answer.into_body()).await?;
     if !found.eq_ignore_ascii_case(sha256) {
-        let said = format!("{url} has the SHA-256 {found} and not {sha256}; nothing was installed");
+        let place = shown(url);
+        let said =
+            format!("{place} has the SHA-256 {found} and not {sha256}; nothing was installed");
         return Err(Fault::new(Code::ChecksumWrong, said));
     }
     Ok(Fetched { file: Arc::new(file), size, sha256: found })
@@ -170,7 +172,16 @@ fn connector() -> Result<HttpsConnector<HttpConnector>, Fault> {
 }
 
 fn unfetched(url: &str, why: impl Display) -> Fault {
-    Fault::new(Code::FirmwareUnfetched, format!("{url} could not be fetched: {why}"))
+    Fault::new(Code::FirmwareUnfetched, format!("{} could not be fetched: {why}", shown(url)))
+}
+
+/// A place as it may be written into a log: without who logs in there, and without what a signed one is signed with.
+pub fn shown(url: &str) -> String {
+    let bare = url.split(['?', '#']).next().unwrap_or_default();
+    let Some((scheme, rest)) = bare.split_once("://") else { return bare.to_owned() };
+    let (authority, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
 }
 
 /// An error with what caused it, which often is the only part that says something.
@@ -184,6 +195,18 @@ fn caused(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_place_is_shown_without_its_secrets() {
+        for (url, expected) in [
+            ("https://files/bmc.bin", "https://files/bmc.bin"),
+            ("https://me:secret@files:8443/a/b.bin?sig=secret#x", "https://files:8443/a/b.bin"),
+            ("tftp://10.0.0.1", "tftp://10.0.0.1"),
+            ("bmc.bin?secret", "bmc.bin"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
 
     #[test]
     fn a_redirect_leads_on_and_never_out_of_encryption() {

@@ -1,40 +1,118 @@
-//! The simulated datacenter: machines that are registered at start.
+//! The simulated datacenter: machines that are registered at start, and in the demo the racks they stand in, with their switches
+//! and power shelves.
 
-use engine::{Described, Engine};
+use engine::racks::DescribedRack;
+use engine::{Described, DescribedDevice, Engine, PlacedSpec};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use model::id::MachineId;
+use model::device::Device;
+use model::id::{MachineId, RackId};
+use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
+use model::power_shelf::PowerShelf;
+use model::rack::{Counts, RackSpec};
+use model::switch::Switch;
 use store::{Result, StoreError};
 
 pub(crate) const RACKS: usize = 2;
 pub(crate) const PER_RACK: usize = 18;
+const SWITCHES: usize = 3;
+const SHELVES: usize = 2;
 /// How many machines are registered at once.
 const AT_ONCE: usize = 64;
 
-/// Two racks of eighteen.
+/// Two racks of eighteen. From the bottom: a shelf, nine machines, the switches, nine machines, a shelf.
 pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
     for rack in 1..=RACKS {
+        let env = if rack == 1 { "prod" } else { "stage" };
+        let place = create_rack(engine, rack, env).await?;
         for slot in 1..=PER_RACK {
             let id = format!("r{rack}-m{slot:02}");
-            let env = if rack == 1 { "prod" } else { "stage" };
-            register(engine, &id, rack, slot, env).await?;
+            let above = if slot > PER_RACK / 2 { SWITCHES } else { 0 };
+            let at = (place.clone(), (1 + slot + above) as u32);
+            register(engine, &id, (rack, slot), env, Some(at)).await?;
+        }
+        for number in 1..=SWITCHES {
+            let at = (place.clone(), (1 + PER_RACK / 2 + number) as u32);
+            let id = format!("sw-r{rack}-{number}");
+            register_device::<Switch>(engine, &id, (rack, 100 + number), env, at).await?;
+        }
+        for number in 1..=SHELVES {
+            let bottom = number == 1;
+            let slot = if bottom { 1 } else { 1 + PER_RACK + SWITCHES + 1 };
+            let at = (place.clone(), slot as u32);
+            let id = format!("ps-r{rack}-{number}");
+            register_device::<PowerShelf>(engine, &id, (rack, 200 + number), env, at).await?;
         }
     }
     Ok(())
+}
+
+/// Makes a rack, or finds the one that was made of it since.
+async fn create_rack(engine: &Engine, rack: usize, env: &str) -> Result<RackId> {
+    let id = RackId::trusted(format!("rack-r{rack}"));
+    match engine.rack(&id).await {
+        Ok(_) => return Ok(id),
+        Err(StoreError::Refused(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let count = |number: usize| number as u32;
+    let expected = Counts {
+        machines: count(PER_RACK),
+        switches: count(SWITCHES),
+        power_shelves: count(SHELVES),
+    };
+    let labels = Labels::from([
+        ("env".to_string(), env.to_string()),
+        ("location".to_string(), format!("hall-1/r{rack}")),
+    ]);
+    let spec = RackSpec { hardware_type: "demo".into(), expected };
+    let described = DescribedRack { id: id.clone(), labels, spec };
+    engine.create_rack(described, "demo".into()).await?;
+    Ok(id)
+}
+
+/// Registers a device that is not there yet; one that is keeps what was made of it.
+async fn register_device<D: Device>(
+    engine: &Engine,
+    id: &str,
+    (rack, number): (usize, usize),
+    env: &str,
+    (place, slot): (RackId, u32),
+) -> Result<()> {
+    match engine.device::<D>(id).await {
+        Ok(_) => return Ok(()),
+        Err(StoreError::Refused(_)) => {}
+        Err(error) => return Err(error),
+    }
+    let spec = DeviceSpec {
+        provider: providers::sim::Sim::NAME.into(),
+        bmc_endpoint: format!("10.128.{rack}.{number}"),
+        ..DeviceSpec::default()
+    };
+    let labels = Labels::from([("env".to_string(), env.to_string())]);
+    let spec = Some(PlacedSpec { spec, rack: Some(place), slot: Some(slot) });
+    let described = DescribedDevice { id: id.into(), spec, labels };
+    engine.register_device::<D>(described, "demo".into()).await.map(drop)
 }
 
 /// `count` machines, forty to a rack.
 pub(crate) async fn register_fleet(engine: &Engine, count: usize) -> Result<()> {
     let each = stream::iter(0..count).map(|index| async move {
         let (rack, slot) = (index / 40 + 1, index % 40 + 1);
-        register(engine, &format!("sim-{:05}", index + 1), rack, slot, "sim").await
+        register(engine, &format!("sim-{:05}", index + 1), (rack, slot), "sim", None).await
     });
     // Many at once share their commits.
     each.buffer_unordered(AT_ONCE).try_collect().await
 }
 
 /// Registers a machine that is not there yet; one that is keeps what was made of it.
-async fn register(engine: &Engine, id: &str, rack: usize, slot: usize, env: &str) -> Result<()> {
+async fn register(
+    engine: &Engine,
+    id: &str,
+    (rack, slot): (usize, usize),
+    env: &str,
+    at: Option<(RackId, u32)>,
+) -> Result<()> {
     let machine_id = MachineId::trusted(id);
     match engine.machine(&machine_id).await {
         Ok(_) => return Ok(()),
@@ -54,6 +132,8 @@ async fn register(engine: &Engine, id: &str, rack: usize, slot: usize, env: &str
         mac_addresses: vec![format!("02:00:00:{:02x}:{high:02x}:{low:02x}", rack / 256)],
         provider: providers::sim::Sim::NAME.into(),
         serial: format!("SIM{rack:03}{slot:03}"),
+        rack: at.as_ref().map(|(rack, _)| rack.clone()),
+        slot: at.map(|(_, slot)| slot),
         ..MachineSpec::default()
     };
     let machine = Described { id: Some(machine_id), spec: Some(spec), labels };

@@ -1,6 +1,7 @@
 //! The gRPC services: parse, ask the engine, answer. One file for each service.
 
 mod admin;
+mod components;
 mod convert;
 mod credentials;
 mod devices;
@@ -67,6 +68,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::switch_service_server::SwitchServiceServer::new(doors.clone()))
         .add_service(v1::power_shelf_service_server::PowerShelfServiceServer::new(doors.clone()))
         .add_service(v1::host_service_server::HostServiceServer::new(doors.clone()))
+        .add_service(v1::component_service_server::ComponentServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::rack_service_server::RackServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
@@ -78,7 +80,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 16] = [
+const SERVICES: [&str; 17] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -88,6 +90,7 @@ const SERVICES: [&str; 16] = [
     "farrier.v1.CredentialService",
     "farrier.v1.ImageService",
     "farrier.v1.ExplainService",
+    "farrier.v1.ComponentService",
     "farrier.v1.FirmwareService",
     "farrier.v1.HostService",
     "farrier.v1.HardwareService",

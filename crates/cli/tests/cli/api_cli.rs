@@ -181,6 +181,7 @@ fn firmware(person: &Terminal, dir: &Path) {
     assert_eq!(person.json("firmware get fw-1")["is_default"], true);
     person.line("firmware set-default fw-2", 0);
     assert_eq!(person.json("firmware get fw-1")["is_default"], false);
+    hosts(person);
     person.line("firmware set-available fw-1 false", 0);
     assert_eq!(person.json("firmware get fw-1")["available"], false);
     let said = person.line("firmware delete fw-2", 2);
@@ -217,6 +218,42 @@ fn health(person: &Terminal) {
     person.line("health remove machine-2 --source dcim", 0);
     assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
     assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
+}
+
+/// A machine's firmware, upgraded by itself and in the name of several.
+fn hosts(person: &Terminal) {
+    person.line("machine register fresh-1", 0);
+    let preview = person.line("machine reprovision fresh-1 --firmware fw-2 --dry-run", 0);
+    for word in ["BMC is not known to be at 2.1", "step firmware-bmc", "nothing was changed"] {
+        assert!(preview.contains(word), "{word:?} is not in\n{preview}");
+    }
+    let said = person.line("machine reprovision fresh-1 --firmware nope", 2);
+    assert!(said.contains("farrier firmware list"), "{said}");
+    person.line("machine reprovision fresh-1 --firmware fw-2 --request-id up", 0);
+    let started = Instant::now();
+    while !person.line("get fresh-1", 0).contains("BMC 2.1") {
+        assert!(started.elapsed() < crate::fleet::PATIENCE, "its firmware is never upgraded");
+    }
+    person.line("machine reprovision fresh-1 --firmware fw-2 --request-id up", 0);
+    let applied = person.json("firmware history --device fresh-1");
+    assert_eq!(applied.as_array().unwrap().len(), 1, "{applied}");
+    assert_eq!(applied[0]["previous"], "1.0", "{applied}");
+    person.formats("firmware history --device fresh-1", "fresh-1");
+    person.line("machine reprovision fresh-1 --cancel", 0);
+
+    let line = "component firmware update --compute-trays fresh-1 --target-version";
+    let said = person.line(&format!("{line} fw-2 --request-id already"), 0);
+    assert!(said.contains("already there"), "{said}");
+    let (code, said, _) = finish(farrier(
+        &person.url,
+        &format!("{line} fw-1 --dry-run").split(' ').collect::<Vec<_>>(),
+    ));
+    assert!(code == 2 && said.contains("stands in no rack"), "{code} {said}");
+    let said = person.line(&format!("{line} nope"), 2);
+    assert!(said.contains("farrier firmware list"), "{said}");
+    let line = "component firmware status --compute-trays fresh-1";
+    person.formats(&format!("{line} --target-version fw-1"), "fw-1");
+    person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");
 }
 
 /// Every command without commands of its own.
@@ -264,6 +301,7 @@ async fn every_command_works_against_a_real_server() {
         images(&person, dir.path());
         devices(&person);
         firmware(&person, dir.path());
+        hosts(&person);
         crate::racks::typed(&person);
         health(&person);
         exit_codes(&person);

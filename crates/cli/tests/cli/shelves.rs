@@ -144,6 +144,41 @@ async fn a_dry_run_changes_nothing() {
     assert!(!history.contains("requested"), "{history}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_in_service_keep_their_power_unless_by_force() {
+    let (world, mut clients) = World::open("zero").await;
+    let url = &world.server.url();
+    // It waits for more devices than come, so that it does nothing with those that do.
+    typed(url, "rack create rack-1 --hardware-type t --expect-machines 9", 0);
+    typed(url, "machine register m-1 --provider sim --cluster c --rack rack-1 --slot 2", 0);
+    for (kind, request) in [("ENTER_MAINTENANCE", "in"), ("EXIT_MAINTENANCE", "out")] {
+        let run = clients.start("m-1", kind, request).await;
+        clients.finished(&run.run_id).await;
+    }
+    for (id, slot) in [("ps-1", 1), ("ps-2", 3)] {
+        let line = format!("power-shelf register {id} --provider sim --rack rack-1 --slot {slot}");
+        typed(url, &line, 0);
+        until(url, &format!("power-shelf get {id}"), ready);
+    }
+    let (_, said) = typed(url, "power-shelf register ps-3 --rack rack-1 --slot 1", 2);
+    assert!(said.contains("power_shelf.spec.slot") && said.contains("ps-1 stands"), "{said}");
+    let both = "power-shelf maintenance power-off --id ps-1 ps-2";
+    let (said, _) = typed(url, &format!("{both} --dry-run"), 2);
+    assert!(said.contains("Would go dark:\n  m-1  (m-1 is READY and in service)"), "{said}");
+    assert!(said.contains("Would be refused:"), "{said}");
+    let (_, said) = typed(url, both, 2);
+    assert!(said.contains("m-1 is READY and in service") && said.contains("--force"), "{said}");
+    let (said, _) = typed(url, "power-shelf fix power-off --id ps-1 --dry-run", 0);
+    assert!(said.contains("rack-1 keeps its power: ps-2 stays on"), "{said}");
+    let (_, warned) = typed(url, &format!("{both} --force --reason burning"), 0);
+    assert!(warned.contains("warning: the controller of ps-1, ps-2"), "{warned}");
+    until(url, "power-shelf get ps-2", |shelf| {
+        ready(shelf) && shelf["status"]["facts"]["power"] == "OFF"
+    });
+    let (history, _) = typed(url, "history ps-2", 0);
+    assert!(history.contains("power-off requested, by force: burning"), "{history}");
+}
+
 async fn shelves(world: &World) -> PowerShelfServiceClient<tonic::transport::Channel> {
     PowerShelfServiceClient::connect(world.server.url()).await.unwrap()
 }

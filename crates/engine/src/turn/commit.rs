@@ -35,7 +35,7 @@ impl Work for Commit {
         };
         // What it acts on comes first wherever both are locked, so that nobody waits in a ring.
         let facts = facts.as_ref();
-        let held = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
+        let locked = Aftermath { run, evidence, facts, event: &event }.load(tx).await?;
         let settle = Settle {
             run: run.clone(),
             epoch: self.epoch,
@@ -46,7 +46,7 @@ impl Work for Commit {
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
         tx.tell_run(&run, &event)?;
-        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, held).await?;
+        Aftermath { run: &run, evidence, facts, event: &event }.write(tx, locked).await?;
         if let Some(applied) = &self.applied {
             tx.insert_applied(applied)?;
         }

@@ -25,14 +25,14 @@ use store::{Cause, NewEvent, Result, StoreError, Tx, Work};
 const RACK: &str = "rack-1";
 const PATIENCE: u32 = 20_000;
 
-struct Scene {
-    world: World,
+pub struct Scene {
+    pub world: World,
     process: Process,
 }
 
 impl Scene {
     /// A rack of two machines, two switches and a shelf that has come into service.
-    async fn ready() -> Self {
+    pub async fn ready() -> Self {
         let scene =
             Self::with_expected(Counts { machines: 2, switches: 2, power_shelves: 1 }).await;
         scene.fill().await;
@@ -50,7 +50,7 @@ impl Scene {
         scene
     }
 
-    fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Engine {
         &self.process.engine
     }
 
@@ -72,7 +72,7 @@ impl Scene {
         self.place(id, Some(RACK), slot).await
     }
 
-    async fn place(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<()> {
+    pub async fn place(&self, id: &str, rack: Option<&str>, slot: Option<u32>) -> Result<()> {
         let rack = rack.map(RackId::trusted);
         let spec = MachineSpec { rack, slot, ..MachineSpec::default() };
         let id = Some(MachineId::trusted(id));
@@ -90,7 +90,7 @@ impl Scene {
         self.engine().rack(&RackId::trusted(RACK)).await.expect("a rack")
     }
 
-    async fn until(&self, word: &str) -> Rack {
+    pub async fn until(&self, word: &str) -> Rack {
         for _ in 0..PATIENCE {
             let view = self.view().await;
             if view.rack.word() == word {
@@ -118,7 +118,7 @@ impl Scene {
         }
     }
 
-    async fn ended(&self, id: &RunId) -> Run {
+    pub async fn ended(&self, id: &RunId) -> Run {
         for _ in 0..PATIENCE {
             let run = self.engine().run(id).await.expect("a run");
             if run.ended() {
@@ -137,7 +137,7 @@ impl Scene {
         words
     }
 
-    fn fail(&self, machine: &str, effect: &str) {
+    pub fn fail(&self, machine: &str, effect: &str) {
         let rule = FaultRule {
             machine: machine.into(),
             effect: effect.into(),
@@ -185,7 +185,7 @@ fn who() -> Who {
     Who { by: "ada".into(), reason: "a test".into() }
 }
 
-fn firmware(id: &str, version: &str, is_default: bool, available: bool) -> Firmware {
+pub fn firmware(id: &str, version: &str, is_default: bool, available: bool) -> Firmware {
     let component = Component {
         name: "BMC".into(),
         version: version.into(),
@@ -209,7 +209,7 @@ fn event(at: Timestamp) -> NewEvent {
     NewEvent { cause: Cause::Admin, actor, message, decided_by: "a test".into(), at }
 }
 
-struct AddFirmware(Firmware);
+pub struct AddFirmware(pub Firmware);
 
 impl Work for AddFirmware {
     type Out = ();

@@ -1,6 +1,6 @@
 //! What can happen to switches and power shelves: to their own runs, by requests, and by operations on their rack.
 
-use super::{Explore, Happening, OWN, RACK, run_in};
+use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
 use crate::device::Device;
 use crate::effect::PowerTo;
 use crate::id::RunId;
@@ -66,7 +66,7 @@ fn of_devices<D: Device<Seen = Around>>(
     kinds: &[RunType],
 ) -> Vec<Happening<D>> {
     let mut all = vec![Happening {
-        what: "at once",
+        what: AT_ONCE,
         record: device.clone(),
         seen: as_it_stands(device, waits_for),
     }];

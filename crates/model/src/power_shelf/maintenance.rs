@@ -8,11 +8,13 @@ use super::{MaintenanceRequest, PowerShelf, PowerShelfState};
 use crate::blast::{Dark, permit};
 use crate::device::{power_word, switches_power};
 use crate::effect::PowerTo;
+use crate::health::Wish;
 use crate::id::{PowerShelfId, RackId};
 use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::run::Run;
+use crate::target::TargetId;
 use crate::time::Timestamp;
 
 pub const DEFAULT_MAX_IDS: usize = 100;
@@ -176,7 +178,12 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
             let said = format!("{id} is held by operation {holder}, until it ends or is canceled");
             Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {holder}")))
         }
-        Some(_) | None => Ok(Standing::Free),
+        Some(_) | None => {
+            let (what, force) = (step_name(asked.operation), asked.forced.as_deref());
+            let target = TargetId::from(id);
+            shelf.head.health.permit(&target, what, Wish::Change, force)?;
+            Ok(Standing::Free)
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod gate;
 mod legs;
 mod words;
 
+pub(crate) use gate::ill;
 pub use gate::{admit, gates, interlock};
 pub use legs::{Leg, Limits};
 pub use words::{

@@ -6,6 +6,7 @@ use crate::blast::{Against, Dark};
 use crate::condition::ConditionType;
 use crate::effect::PowerTo;
 use crate::firmware::Resolution;
+use crate::health::Standing;
 use crate::id::RunId;
 use crate::lifecycle::{Lifecycle, Trouble};
 use crate::machine::Machine;
@@ -30,6 +31,8 @@ pub struct Device {
     pub dark: Option<Dark>,
     /// Why nothing may be done to it.
     pub blocked: Option<String>,
+    /// What its health reports come to.
+    pub health: Standing,
 }
 
 impl Device {
@@ -47,6 +50,7 @@ impl Device {
             power: None,
             dark: Some(Dark::of(machine)),
             blocked: flag,
+            health: machine.health.clone(),
         }
     }
 
@@ -78,6 +82,7 @@ impl Device {
             power,
             dark: None,
             blocked: head.deleted.then(|| format!("{} is marked for deletion", head.id)),
+            health: head.health.clone(),
         }
     }
 

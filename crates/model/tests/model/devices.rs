@@ -6,6 +6,7 @@ use model::condition::ConditionType;
 use model::device::{Device, power_left};
 use model::effect::{Effect, Manner, PowerTo};
 use model::fault::{Code, Fault};
+use model::health::{Bar, Standing};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Around, DeviceSpec, Head, Lifecycle, Next, Trouble};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
@@ -317,12 +318,25 @@ fn a_wait_has_its_patience_and_a_rest_has_none() {
         ("Error", false),
         ("Deleting", true),
     ] {
-        assert_eq!(shelf_in(word).patience().is_some(), waits, "{word}");
+        let shelf = shelf_in(word);
+        assert_eq!(shelf.patience().is_some(), waits, "{word}");
+        assert_eq!(PowerShelf::WAITING.contains(&shelf.word()), waits, "{word}");
+        assert!(PowerShelf::STATES.contains(&shelf.word()), "{word}");
     }
-    for (word, waits) in
-        [("Created", true), ("Validating", true), ("ReProvisioning", true), ("Ready", false)]
-    {
-        assert_eq!(switch_in(word).patience().is_some(), waits, "{word}");
+    for (word, waits) in [
+        ("Created", true),
+        ("Initializing", true),
+        ("Configuring", true),
+        ("Validating", true),
+        ("ReProvisioning", true),
+        ("Ready", false),
+        ("Error", false),
+        ("Deleting", true),
+    ] {
+        let switch = switch_in(word);
+        assert_eq!(switch.patience().is_some(), waits, "{word}");
+        assert_eq!(Switch::WAITING.contains(&switch.word()), waits, "{word}");
+        assert!(Switch::STATES.contains(&switch.word()), "{word}");
     }
 }
 
@@ -432,6 +446,17 @@ fn a_shelf_takes_one_request_at_a_time_in_any_state_but_deleted() {
     let said =
         foresee(&ask(&["ps-1"], PowerTo::On), &[named(&working)], &[]).refusals[0].said.clone();
     assert!(said.contains("power-on") && said.contains(OWN) && said.contains("ada"), "{said}");
+}
+
+#[test]
+fn what_is_reported_prevents_a_request_unless_by_force() {
+    let bar = Bar { source: "leak".into(), alert: "water".into(), message: "wet".into() };
+    let mut shelf = standing("ps-1", Some(PowerTo::On));
+    shelf.head.health = Standing { alerts: 1, allocations: None, state_changes: Some(bar) };
+    let asked = ask(&["ps-1"], PowerTo::On);
+    assert_eq!(reasons(&asked, &[named(&shelf)], &[]), ["HEALTH_PREVENTS"]);
+    let forced = Asked { forced: Some("it is dry again".into()), ..asked };
+    assert!(reasons(&forced, &[named(&shelf)], &[]).is_empty());
 }
 
 #[test]

@@ -281,6 +281,25 @@ fn what_the_rack_does_after_a_failure_counts() {
     }
 }
 
+/// An operator may take up the run that failed, by its own actions.
+#[test]
+fn what_a_person_does_with_the_failed_run_counts() {
+    let stuck = host(broken(3, "outcome-unknown"), taken_up(person()));
+    let old = |workflow| Seen { run: Some(run("op-old", workflow, None)), ..seen() };
+    let table = [
+        (old(Workflow::Running), "rests: operation op-old goes on with what had failed"),
+        (old(Workflow::Completed), "Ready, asked nothing"),
+        (old(Workflow::Reconciled), "Ready, asked nothing"),
+        (old(Workflow::Cancelled), "rests: it broke; a person is waited for"),
+    ];
+    for (seen, expected) in table {
+        assert_eq!(told(&stuck, &seen, 200), expected, "{seen:?}");
+    }
+    let unwanted = Host { request: None, ..stuck };
+    let stops = "Failed 3, stops op-old, asked nothing";
+    assert_eq!(told(&unwanted, &old(Workflow::Running), 200), stops);
+}
+
 /// Every state can be left: who gives up is back at Ready, once what runs has stopped.
 #[test]
 fn nobody_has_to_wait_for_what_nobody_wants() {

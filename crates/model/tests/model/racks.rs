@@ -4,6 +4,7 @@
 use model::blast::{Against, Dark};
 use model::effect::Effect;
 use model::firmware::{Component, Firmware, Resolution};
+use model::health::{Bar, Standing};
 use model::id::{FirmwareId, MachineId, RunId, SwitchId};
 use model::lifecycle::{Change, Head, Lifecycle, Next, Trouble};
 use model::machine::Labels;
@@ -57,6 +58,7 @@ fn device(kind: TargetKind, name: &str, slot: u32) -> Device {
         power: None,
         dark: (kind == TargetKind::Machine).then_some(dark),
         blocked: None,
+        health: Standing::default(),
     }
 }
 
@@ -387,6 +389,29 @@ fn machines_in_service_are_taken_down_by_force_only() {
         assert_eq!(gates(&rack, &planned, Some(" ")).len(), 1, "a reason is wanted");
         assert_eq!(wanted_of(&planned.params()), wanted, "it reads back as it was");
     }
+}
+
+/// What the alert is on: the rack, or a device in its scope.
+#[test]
+fn what_is_reported_prevents_a_maintenance_unless_by_force() {
+    let bar = Bar { source: "leak".into(), alert: "water".into(), message: "wet".into() };
+    let ill = Standing { alerts: 1, allocations: None, state_changes: Some(bar) };
+    let mut on_rack = rack(RackState::Ready);
+    on_rack.head.health = ill.clone();
+    let mut on_device = planned(Wanted::default());
+    on_device.devices[0].health = ill;
+    let well = (rack(RackState::Ready), planned(Wanted::default()));
+    assert!(gates(&well.0, &well.1, None).is_empty());
+    for (rack, planned) in [(&on_rack, &well.1), (&well.0, &on_device)] {
+        let refusals = gates(rack, planned, None);
+        let reasons: Vec<&str> = refusals.iter().map(|refusal| refusal.reason).collect();
+        assert_eq!(reasons, ["HEALTH_PREVENTS"]);
+        assert!(refusals[0].said.contains("leak reports water: wet"), "{}", refusals[0]);
+        assert!(gates(rack, planned, Some("it is dry again")).is_empty());
+    }
+    // Nobody forces an ingestion: it waits.
+    let discovering = Rack { state: RackState::Discovering, ..on_rack };
+    assert!(matches!(discovering.next(&seen(devices(), vec![]), now()), Next::Until(..)));
 }
 
 #[test]

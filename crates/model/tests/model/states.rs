@@ -3,7 +3,9 @@
 use crate::support::{netboot, wipe};
 use crate::walk::moves;
 use model::explore::{Chart, Edge, Explore, Stay, chart};
+use model::host::Host;
 use model::power_shelf::PowerShelf;
+use model::rack::Rack;
 use model::run::{RunPhase, Workflow};
 use model::switch::Switch;
 use model::why::explain_run;
@@ -83,6 +85,59 @@ fn the_switch() {
     ];
     assert_eq!(ways(&chart), expected.into());
     check_page("switch.md", &chart);
+}
+
+#[test]
+fn the_rack() {
+    let chart = drawn::<Rack>();
+    let expected = [
+        ("Created", "Discovering"),
+        ("Discovering", "Discovering"),
+        ("Discovering", "Maintenance"),
+        ("Discovering", "Error"),
+        ("Discovering", "Deleting"),
+        ("Maintenance", "Maintenance"),
+        ("Maintenance", "Validating"),
+        ("Maintenance", "Error"),
+        ("Validating", "Maintenance"),
+        ("Validating", "Validating"),
+        ("Validating", "Ready"),
+        ("Validating", "Error"),
+        ("Ready", "Discovering"),
+        ("Ready", "Maintenance"),
+        ("Ready", "Ready"),
+        ("Ready", "Deleting"),
+        ("Error", "Discovering"),
+        ("Error", "Maintenance"),
+        ("Error", "Error"),
+        ("Error", "Deleting"),
+        ("Deleting", "(gone)"),
+    ];
+    assert_eq!(ways(&chart), expected.into());
+    check_page("rack.md", &chart);
+}
+
+#[test]
+fn the_host() {
+    let chart = drawn::<Host>();
+    let (checking, waiting, failed) =
+        ("CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade");
+    let expected = [
+        ("Ready", checking),
+        ("Ready", waiting),
+        (checking, checking),
+        (checking, waiting),
+        (checking, "Ready"),
+        (checking, failed),
+        (waiting, waiting),
+        (waiting, "Ready"),
+        (waiting, failed),
+        (failed, checking),
+        (failed, waiting),
+        (failed, "Ready"),
+    ];
+    assert_eq!(ways(&chart), expected.into());
+    check_page("host.md", &chart);
 }
 
 /// What is said of a run's state, with the names of this plan taken out of it.

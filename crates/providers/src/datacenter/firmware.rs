@@ -11,7 +11,7 @@ use super::Datacenter;
 use super::controller::Controller;
 use super::exec::barred;
 use super::orders::{Memo, Remembered, now, two_effects};
-use crate::fetch::Fetched;
+use crate::fetch::{Fetched, shown};
 use crate::governor::Priority;
 use crate::keeper::Note;
 use crate::port::{Journal, Target};
@@ -281,7 +281,8 @@ impl Work<'_> {
         {
             let said = format!(
                 "{} has {} bytes, and the device takes {most} at most",
-                self.wish.url, file.size
+                shown(self.wish.url),
+                file.size
             );
             return Err(Fault::new(Code::NotSupported, said));
         }
@@ -341,8 +342,10 @@ impl Work<'_> {
     async fn fetched(&self) -> Result<Option<Arc<Fetched>>, Fault> {
         let Wish { url, sha256, .. } = self.wish;
         if !is_http(url) {
-            let said =
-                format!("firmware: {url} is not fetched by us, so its checksum is not compared");
+            let said = format!(
+                "firmware: {} is not fetched by us, so its checksum is not compared",
+                shown(url)
+            );
             self.journal.line(said).await;
             return Ok(None);
         }
@@ -476,7 +479,8 @@ impl Work<'_> {
 }
 
 fn unfetchable(url: &str) -> Fault {
-    let said = format!("the device wants the file sent, and {url} cannot be fetched by us");
+    let said =
+        format!("the device wants the file sent, and {} cannot be fetched by us", shown(url));
     Fault::new(Code::NotSupported, said)
 }
 

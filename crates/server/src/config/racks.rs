@@ -22,7 +22,7 @@ pub struct Racks {
     /// How many devices of one rack's operation are at work at once.
     pub at_once: u32,
     /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
-    pub host_firmware_upgrade_retry_interval: u32,
+    pub host_firmware_upgrade_retry_seconds: u32,
 }
 
 impl Default for Racks {
@@ -42,7 +42,7 @@ impl Default for Racks {
             power_seconds,
             check_seconds,
             at_once,
-            host_firmware_upgrade_retry_interval: RETRY_INTERVAL.as_secs() as u32,
+            host_firmware_upgrade_retry_seconds: RETRY_INTERVAL.as_secs() as u32,
         }
     }
 }
@@ -56,7 +56,7 @@ impl Racks {
             ("power_seconds", self.power_seconds),
             ("check_seconds", self.check_seconds),
             ("at_once", self.at_once),
-            ("host_firmware_upgrade_retry_interval", self.host_firmware_upgrade_retry_interval),
+            ("host_firmware_upgrade_retry_seconds", self.host_firmware_upgrade_retry_seconds),
         ];
         let sound = 1..=MAX_TIMEOUT_SECONDS;
         match all.into_iter().find(|(_, value)| !sound.contains(value)) {
@@ -68,7 +68,7 @@ impl Racks {
     }
 
     pub fn host_retry_interval(&self) -> Duration {
-        Duration::from_secs(u64::from(self.host_firmware_upgrade_retry_interval))
+        Duration::from_secs(self.host_firmware_upgrade_retry_seconds.into())
     }
 
     pub fn limits(&self) -> Limits {
@@ -90,6 +90,7 @@ mod tests {
     #[test]
     fn what_is_set_is_what_holds_and_nothing_is_zero() {
         assert_eq!(Racks::default().limits(), Limits::default());
+        assert_eq!(Racks::default().host_retry_interval(), RETRY_INTERVAL);
         let none = Racks { at_once: 0, ..Racks::default() };
         assert!(none.check().unwrap_err().contains("racks.at_once is 0"));
         assert!(Racks::default().check().is_ok());

@@ -50,6 +50,17 @@ macro_rules! on_postgres {
     };
 }
 
+/// Takes back what the schema of racks added.
+pub const NO_RACKS: &str = "DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
+     DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \
+     CREATE TABLE runs_before (id TEXT NOT NULL PRIMARY KEY, \
+     machine_id TEXT NOT NULL REFERENCES machines (id), request_id TEXT NOT NULL, \
+     type TEXT NOT NULL, plan_id TEXT NOT NULL, spec TEXT NOT NULL, created_at BIGINT NOT NULL); \
+     INSERT INTO runs_before SELECT id, machine_id, request_id, type, plan_id, spec, created_at \
+     FROM runs; DROP TABLE runs; ALTER TABLE runs_before RENAME TO runs; \
+     CREATE UNIQUE INDEX runs_request ON runs (machine_id, request_id); \
+     CREATE INDEX runs_machine ON runs (machine_id, created_at, id);";
+
 /// A transaction, written where it is used; what stands in brackets is cloned into each try of it.
 macro_rules! tx {
     ([$($captured:ident),*], |$tx:ident| $body:expr) => {{
@@ -170,6 +181,14 @@ impl Db {
     pub async fn another(&self) -> Self {
         let store = Store::open(&self.options).await.expect("the same database");
         Self { store, options: self.options.clone() }
+    }
+
+    /// The same database as one that was made before there were racks, opened again.
+    pub async fn before_racks(&self) -> Self {
+        let on_sqlite = format!("{NO_RACKS} PRAGMA user_version = 5");
+        let on_postgres = format!("{NO_RACKS} DELETE FROM schema_version WHERE version > 5");
+        self.past_the_store(&on_sqlite, &on_postgres).await;
+        self.another().await
     }
 
     pub async fn add_machine(&self, id: &str) -> Machine {

@@ -15,6 +15,7 @@ mod machines;
 mod opening;
 mod paging;
 mod plans;
+mod records;
 mod replicas;
 mod retention;
 mod runs;

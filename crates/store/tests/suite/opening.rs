@@ -1,6 +1,6 @@
 //! Opening: an old database is kept, a newer one is refused, and one that cannot be had says why.
 
-use crate::harness::{Db, at, event, machine, sql};
+use crate::harness::{Db, NO_RACKS, at, event, machine, sql};
 use model::run::Workflow;
 use store::{Options, RunPlace, Store, StoreError};
 
@@ -28,20 +28,17 @@ async fn an_older_schema_is_brought_up_to_date(db: Db) {
     db.add_run("op-1").await;
     let done = db.add_run("op-2").await;
     db.tell(&done, Workflow::Completed).await;
-    let back = "DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
-                DROP INDEX subjects_ended; DROP INDEX subjects_phase; DROP INDEX events_aged; \
+    let back = "DROP INDEX subjects_ended; DROP INDEX subjects_phase; DROP INDEX events_aged; \
                 DROP TABLE removed; ALTER TABLE subjects DROP COLUMN ended_at; \
                 DROP TABLE machine_labels; DROP TABLE notes; DROP TABLE credentials; \
                 DROP TABLE identities; DROP TABLE lockouts; DROP TABLE images; \
-                DROP TABLE deployments; DROP TABLE deployment_macs; \
-                DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; \
-                DROP TABLE health;";
+                DROP TABLE deployments; DROP TABLE deployment_macs;";
     let on_sqlite = format!(
-        "{back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
+        "{NO_RACKS} {back} DROP TRIGGER machines_labels_new; DROP TRIGGER machines_labels_changed; \
          DROP TRIGGER machines_labels_gone; PRAGMA user_version = 1"
     );
     let on_postgres = format!(
-        "{back} DROP FUNCTION keep_machine_labels() CASCADE; \
+        "{NO_RACKS} {back} DROP FUNCTION keep_machine_labels() CASCADE; \
          DELETE FROM schema_version WHERE version > 1"
     );
     db.past_the_store(&on_sqlite, &on_postgres).await;

@@ -3,17 +3,30 @@
 use super::super::{Device, Rack, RackState};
 use super::{Planned, PowerSequence, Trigger};
 use crate::blast::permit;
+use crate::health::{Standing, Wish};
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
-use crate::target::TargetKind;
+use crate::target::{TargetId, TargetKind};
 
-/// Everything that speaks against it: the rack, those who hold its devices, the machines that are taken down.
+/// Everything that speaks against it: the rack, those who hold its devices, what is reported of them, the machines that are taken
+/// down.
 pub fn gates(rack: &Rack, planned: &Planned, force: Option<&str>) -> Vec<Refusal> {
     let state = admit(rack, planned.wanted.scope.is_full(), planned.trigger).err();
     let held = planned.devices.iter().filter_map(|device| busy(rack, device, planned.trigger));
     // Which firmware would take them down is not known either.
     let dark = if planned.unknown.is_some() { None } else { interlock(planned, force).err() };
-    state.into_iter().chain(held).chain(dark).collect()
+    let ill = ill(rack, &planned.devices, force);
+    state.into_iter().chain(held).chain(ill).chain(dark).collect()
+}
+
+/// What is reported of the rack or of a device, and prevents that anything is begun there.
+pub(crate) fn ill(rack: &Rack, devices: &[Device], force: Option<&str>) -> Vec<Refusal> {
+    let own = (rack.target(), &rack.head.health);
+    let all = devices.iter().map(|device| (device.target.clone(), &device.health));
+    let permit = |(target, health): (TargetId, &Standing)| {
+        health.permit(&target, "maintenance", Wish::Change, force).err()
+    };
+    [own].into_iter().chain(all).filter_map(permit).collect()
 }
 
 /// The documented preconditions. While others are at work in the rack, a scope of its own may join them.

@@ -1,5 +1,6 @@
 //! How far an update has come, and what follows from what is seen: decided, and nothing done.
 
+use crate::fetch::shown;
 use crate::redfish::{TaskSeen, Way};
 use model::fault::{Code, Fault, Happened};
 use model::time::{Timestamp, spoken};
@@ -133,7 +134,8 @@ pub fn way(offered: &[Way], url: &str) -> Result<Way, Fault> {
             some => {
                 let names: Vec<&str> = some.iter().map(Way::as_str).collect();
                 format!(
-                    "{url} cannot be sent by {}; serve the file over http or https",
+                    "{} cannot be sent by {}; serve the file over http or https",
+                    shown(url),
                     names.join(" or ")
                 )
             }

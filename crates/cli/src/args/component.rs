@@ -1,0 +1,83 @@
+//! `farrier component firmware`.
+
+use super::*;
+
+#[derive(Debug, Subcommand)]
+pub enum ComponentCommand {
+    /// Firmware of several devices at once
+    #[command(subcommand)]
+    Firmware(ComponentFirmwareCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ComponentFirmwareCommand {
+    /// Bring devices to a version: compute trays and switches by their racks, power shelves directly
+    Update(ComponentUpdateArgs),
+    /// What each device has, what it is to have, and what works on it
+    Status(ComponentStatusArgs),
+    /// What the catalogue has for each device
+    Versions(ComponentArgs),
+}
+
+/// The devices.
+#[derive(Debug, Clone, Args)]
+#[group(id = "devices", required = true, multiple = true)]
+pub struct ComponentArgs {
+    /// Machines, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub compute_trays: Vec<String>,
+    /// Switches, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub switches: Vec<String>,
+    /// Power shelves, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    pub power_shelves: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct ComponentStatusArgs {
+    #[command(flatten)]
+    pub devices: ComponentArgs,
+    /// What to compare with, as `farrier firmware list` names it; the default of each device's rack when not given
+    #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
+    pub target_version: String,
+}
+
+const UPDATE_HELP: &str = "\
+Examples:
+  farrier component firmware update --compute-trays machine-1,machine-2 --target-version fw-v2.1
+  farrier component firmware update --power-shelves ps-1,ps-2 --dry-run
+
+All devices of one rack are upgraded by one operation on the rack; power shelves directly, all of them or none. A device
+that has the version is left alone.";
+
+#[derive(Debug, Args)]
+#[command(after_help = UPDATE_HELP)]
+pub struct ComponentUpdateArgs {
+    #[command(flatten)]
+    pub devices: ComponentArgs,
+    /// The record to apply, as `farrier firmware list` names it; the default of each device's rack when not given
+    #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
+    pub target_version: String,
+    /// Take machines in service down; needs --reason
+    #[arg(long, requires = "reason")]
+    pub force: bool,
+    /// Why it must be, for the record
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub reason: String,
+    /// The ticket that tracks it
+    #[arg(
+        long,
+        visible_alias = "ref",
+        value_name = "TICKET",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub reference: String,
+    /// Names this request, so that repeating it starts nothing twice; made up and printed when not given
+    #[arg(long, value_name = "ID")]
+    pub request_id: Option<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}

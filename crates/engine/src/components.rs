@@ -1,0 +1,397 @@
+//! Component firmware: several devices brought to a version by one request. Power shelves are upgraded directly, all or none in one
+//! transaction; machines and switches by their rack.
+
+mod by_rack;
+
+use crate::Engine;
+use crate::claims::{start_run, unknown};
+use crate::firmware::no_firmware;
+use crate::submit::event;
+use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
+use model::effect::Facts;
+use model::firmware::{FIRMWARE, Firmware, Resolution, resolve};
+use model::here;
+use model::host::Host;
+use model::id::{FirmwareId, MachineId, RackId, RunId};
+use model::lifecycle::{Head, NewRun, SubjectId, SubjectKind};
+use model::plan::{Params, RunStep, RunType};
+use model::power_shelf::PowerShelf;
+use model::rack::Rack;
+use model::refusal::Refusal;
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use std::collections::BTreeMap;
+use store::{Birth, Cause, Result, StoreError, Tx, Work};
+
+/// How many records of the catalogue are shown for one hardware type.
+const MAX_VERSIONS: i64 = 200;
+
+/// A request for the firmware of several devices.
+#[derive(Debug, Clone)]
+pub struct Update {
+    pub targets: Vec<TargetId>,
+    /// None: the default of each device's rack.
+    pub firmware: Option<FirmwareId>,
+    pub request_id: String,
+    pub by: String,
+    /// The ticket that tracks it; may be empty.
+    pub reference: String,
+    /// Why it must be although machines in service are taken down.
+    pub force: Option<String>,
+    /// Say what would be done, and change nothing.
+    pub dry_run: bool,
+}
+
+/// What became of one device.
+#[derive(Debug, Clone)]
+pub struct Updated {
+    pub target: TargetId,
+    pub rack: Option<RackId>,
+    pub outcome: Outcome,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// This operation upgrades it.
+    Started(RunId),
+    /// A dry run: these steps would.
+    Would(Vec<String>),
+    /// It has it, and is left alone.
+    Already(String),
+    Refused(Refusal),
+}
+
+/// What a device has, and what it is to have.
+#[derive(Debug, Clone)]
+pub struct ComponentStatus {
+    pub device: Device,
+    /// What differs, component by component.
+    pub differs: Vec<String>,
+}
+
+/// What the catalogue has for a device.
+#[derive(Debug, Clone)]
+pub struct ComponentVersions {
+    pub target: TargetId,
+    pub hardware_type: String,
+    pub facts: Facts,
+    pub firmware: Vec<Firmware>,
+}
+
+impl Engine {
+    pub async fn update_components(&self, update: Update) -> Result<Vec<Updated>> {
+        let targets = checked(&update.targets)?;
+        let update = Update { targets, ..update };
+        if let Some(id) = &update.firmware {
+            self.firmware(id).await?;
+        }
+        let shelf = |target: &&TargetId| target.kind == TargetKind::PowerShelf;
+        let shelves: Vec<TargetId> = update.targets.iter().filter(shelf).cloned().collect();
+        let others: Vec<TargetId> =
+            update.targets.iter().filter(|target| !shelf(target)).cloned().collect();
+        let mut done: BTreeMap<TargetId, Updated> = BTreeMap::new();
+        for one in self.update_by_racks(&update, others).await? {
+            done.insert(one.target.clone(), one);
+        }
+        for one in self.update_shelves(&update, shelves).await? {
+            done.insert(one.target.clone(), one);
+        }
+        // In the order in which they were named.
+        Ok(update.targets.iter().filter_map(|target| done.remove(target)).collect())
+    }
+
+    async fn update_shelves(
+        &self,
+        update: &Update,
+        shelves: Vec<TargetId>,
+    ) -> Result<Vec<Updated>> {
+        if shelves.is_empty() {
+            return Ok(Vec::new());
+        }
+        let work = || UpdateShelves {
+            update: Update { targets: shelves.clone(), ..update.clone() },
+            chance: self.chance(),
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    /// What each device has, and what it is to have.
+    pub async fn component_status(
+        &self,
+        targets: &[TargetId],
+        firmware: Option<FirmwareId>,
+    ) -> Result<Vec<ComponentStatus>> {
+        let targets = checked(targets)?;
+        self.store().read(Status { targets, firmware }).await
+    }
+
+    /// What the catalogue has for each device.
+    pub async fn component_versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
+        let targets = checked(targets)?;
+        self.store().read(Versions { targets }).await
+    }
+}
+
+/// Each device once, in the order of the request.
+fn checked(targets: &[TargetId]) -> Result<Vec<TargetId>> {
+    let mut seen: Vec<TargetId> = Vec::new();
+    for target in targets {
+        if !seen.contains(target) {
+            seen.push(target.clone());
+        }
+    }
+    match seen.len() {
+        0 => Err(Refusal::missing("compute_trays, switches or power_shelves").into()),
+        count if count > MAX_DEVICES => {
+            let problem = format!("name {count} devices");
+            let instead = format!("name at most {MAX_DEVICES}");
+            Err(Refusal::invalid("targets", problem, instead).into())
+        }
+        _ => Ok(seen),
+    }
+}
+
+/// A device as it is now.
+async fn find(tx: &mut Tx, target: &TargetId, ask: &Ask<'_>) -> Result<Device> {
+    let missing = || StoreError::from(unknown(target));
+    let id = target.as_str();
+    let (rack, facts, active_run, gate) = match target.kind {
+        TargetKind::Machine => {
+            let machine = tx.machine(&MachineId::trusted(id)).await?.ok_or_else(missing)?;
+            let host = tx.record::<Host>(id).await?;
+            let facts = host.map(|host| host.facts).unwrap_or_default();
+            (machine.spec.rack, facts, machine.active_run, Ok(()))
+        }
+        TargetKind::Switch => {
+            let switch = tx.record::<Switch>(id).await?.ok_or_else(missing)?;
+            let Head { rack, active_run, .. } = switch.head;
+            (rack, switch.facts, active_run, Ok(()))
+        }
+        TargetKind::PowerShelf => {
+            let found = match ask.lock {
+                true => tx.record_locked::<PowerShelf>(id).await?,
+                false => tx.record::<PowerShelf>(id).await?,
+            };
+            let shelf = found.ok_or_else(missing)?;
+            let gate = admit_shelf(&shelf, ask.force);
+            (shelf.head.rack, shelf.facts, shelf.head.active_run, gate)
+        }
+        TargetKind::Rack => return Err(missing()),
+    };
+    let wanted = wanted(tx, rack.as_ref(), ask.firmware).await?;
+    let made = match ask.request_id {
+        "" => None,
+        request_id => made(tx, target, rack.as_ref(), request_id).await?,
+    };
+    Ok(Device { target: target.clone(), rack, facts, active_run, wanted, gate, made })
+}
+
+/// What is asked of every device of a request.
+struct Ask<'a> {
+    firmware: Option<&'a FirmwareId>,
+    /// Empty: nothing was made under a name.
+    request_id: &'a str,
+    force: Option<&'a str>,
+    /// Whether shelves are held against other writers.
+    lock: bool,
+}
+
+/// What a request has made for a device before, on itself or on its rack.
+async fn made(
+    tx: &mut Tx,
+    target: &TargetId,
+    rack: Option<&RackId>,
+    request_id: &str,
+) -> Result<Option<RunId>> {
+    if let Some(run) = tx.run_of_request(target, request_id).await? {
+        return Ok(Some(run.spec.id));
+    }
+    let Some(rack) = rack else { return Ok(None) };
+    let run = tx.run_of_request(&TargetId::from(rack), request_id).await?;
+    let of_this = run.filter(|run| run.spec.claims.contains(target));
+    Ok(of_this.map(|run| run.spec.id))
+}
+
+/// What a device is to have: what was named, or the default of its rack's hardware type.
+pub(crate) async fn wanted(
+    tx: &mut Tx,
+    rack: Option<&RackId>,
+    named: Option<&FirmwareId>,
+) -> Result<Resolution> {
+    if let Some(id) = named {
+        return Ok(resolve(named, tx.firmware(id).await?, None, ""));
+    }
+    let hardware_type = hardware_type(tx, rack).await?;
+    if hardware_type.is_empty() {
+        let said =
+            "it stands in no rack with a hardware type, so there is no default firmware for it";
+        return Ok(Resolution::Skip(said.into()));
+    }
+    let default = tx.default_firmware(&hardware_type).await?;
+    Ok(resolve(None, None, default, &hardware_type))
+}
+
+async fn hardware_type(tx: &mut Tx, rack: Option<&RackId>) -> Result<String> {
+    let rack = match rack {
+        Some(id) => tx.record::<Rack>(id.as_str()).await?,
+        None => None,
+    };
+    Ok(rack.map(|rack| rack.spec.hardware_type).unwrap_or_default())
+}
+
+struct UpdateShelves {
+    update: Update,
+    chance: u64,
+    now: Timestamp,
+}
+
+impl Work for UpdateShelves {
+    type Out = Vec<Updated>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<Updated>> {
+        let update = &self.update;
+        let ask = Ask {
+            firmware: update.firmware.as_ref(),
+            request_id: &update.request_id,
+            force: update.force.as_deref(),
+            lock: !update.dry_run,
+        };
+        let mut racks = BTreeMap::new();
+        let mut courses = Vec::new();
+        let mut targets = update.targets.clone();
+        // The same order everywhere, so that nobody waits in a ring.
+        targets.sort();
+        for target in targets {
+            let course = match find(tx, &target, &ask).await {
+                Ok(device) => {
+                    let course = course(&device);
+                    racks.insert(target.clone(), device.rack);
+                    course
+                }
+                Err(StoreError::Refused(refusal)) => Course::Refused(refusal),
+                Err(error) => return Err(error),
+            };
+            courses.push((target, course));
+        }
+        let mut done = Vec::new();
+        for (index, (target, course)) in all_or_none(courses).into_iter().enumerate() {
+            let rack = racks.remove(&target).flatten();
+            let outcome = self.take(tx, &target, course, index as u64).await?;
+            done.push(Updated { target, rack, outcome });
+        }
+        Ok(done)
+    }
+}
+
+impl UpdateShelves {
+    async fn take(
+        &self,
+        tx: &mut Tx,
+        target: &TargetId,
+        course: Course,
+        index: u64,
+    ) -> Result<Outcome> {
+        Ok(match course {
+            Course::Made(run) => Outcome::Started(run),
+            Course::Already(said) => Outcome::Already(said),
+            Course::Refused(refusal) => Outcome::Refused(refusal),
+            Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
+            Course::Directly(firmware) if self.update.dry_run => {
+                Outcome::Would(step_names(&firmware.steps(target.kind)))
+            }
+            Course::Directly(firmware) => {
+                Outcome::Started(self.start(tx, target, &firmware, index).await?)
+            }
+        })
+    }
+
+    async fn start(
+        &self,
+        tx: &mut Tx,
+        target: &TargetId,
+        firmware: &Firmware,
+        index: u64,
+    ) -> Result<RunId> {
+        let Update { by, request_id, .. } = &self.update;
+        let id = RunId::new(self.now, self.chance.wrapping_add(index << 32));
+        let new = NewRun {
+            id: id.clone(),
+            target: target.clone(),
+            run_type: RunType::Firmware,
+            steps: firmware.steps(target.kind),
+            request_id: if request_id.is_empty() { id.to_string() } else { request_id.clone() },
+            initiator: by.clone(),
+            part_of: None,
+            reports_to: Some(SubjectId::new(SubjectKind::PowerShelf, target.as_str())),
+            claims: Vec::new(),
+            params: Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]),
+        };
+        let message = format!("FIRMWARE {} accepted", firmware.id);
+        let event = event(Cause::Request, by, message, here!(), self.now);
+        start_run(tx, new, Birth::Due, None, &event).await?;
+        Ok(id)
+    }
+}
+
+fn step_names(steps: &[RunStep]) -> Vec<String> {
+    steps.iter().map(|step| step.name.clone()).collect()
+}
+
+struct Status {
+    targets: Vec<TargetId>,
+    firmware: Option<FirmwareId>,
+}
+
+impl Work for Status {
+    type Out = Vec<ComponentStatus>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<ComponentStatus>> {
+        let ask =
+            Ask { firmware: self.firmware.as_ref(), request_id: "", force: None, lock: false };
+        let mut all = Vec::new();
+        for target in &self.targets {
+            let device = find(tx, target, &ask).await?;
+            let differs = match &device.wanted {
+                Resolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
+                Resolution::Skip(why) => vec![why.clone()],
+                Resolution::Unknown(id) => vec![no_firmware(id).said],
+            };
+            all.push(ComponentStatus { device, differs });
+        }
+        Ok(all)
+    }
+}
+
+struct Versions {
+    targets: Vec<TargetId>,
+}
+
+impl Work for Versions {
+    type Out = Vec<ComponentVersions>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<ComponentVersions>> {
+        let ask = Ask { firmware: None, request_id: "", force: None, lock: false };
+        let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for target in &self.targets {
+            let device = find(tx, target, &ask).await?;
+            let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
+            if !catalogue.contains_key(&hardware_type) {
+                let of = Some(hardware_type.as_str());
+                let found = tx.firmware_list(of, "", MAX_VERSIONS).await?;
+                catalogue.insert(hardware_type.clone(), found);
+            }
+            let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
+            let fits = |one: &Firmware| !one.versions(target.kind).is_empty();
+            all.push(ComponentVersions {
+                target: target.clone(),
+                hardware_type,
+                facts: device.facts,
+                firmware: known.into_iter().filter(fits).collect(),
+            });
+        }
+        Ok(all)
+    }
+}

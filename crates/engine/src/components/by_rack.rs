@@ -1,0 +1,120 @@
+//! Machines and switches, whose firmware is upgraded by their rack: all devices of one rack in one operation.
+
+use super::{Ask, Outcome, Update, Updated, find, step_names};
+use crate::Engine;
+use crate::claims::unknown;
+use crate::racks::MaintenanceStart;
+use model::component::{Course, course};
+use model::id::{MachineId, RackId, SwitchId};
+use model::rack::maintenance::{Asked, Scope, Trigger, Wanted};
+use model::target::{TargetId, TargetKind};
+use std::collections::BTreeMap;
+use store::{Result, StoreError, Tx, Work};
+
+impl Engine {
+    /// Each rack has its own say: what one of them refuses is told of its devices, and the others go on.
+    pub(super) async fn update_by_racks(
+        &self,
+        update: &Update,
+        targets: Vec<TargetId>,
+    ) -> Result<Vec<Updated>> {
+        if targets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let update = Update { targets, ..update.clone() };
+        let mut done = Vec::new();
+        let mut racks: BTreeMap<RackId, Vec<TargetId>> = BTreeMap::new();
+        for (target, rack, course) in self.store().read(Courses { update: update.clone() }).await? {
+            let outcome = match course {
+                Course::Made(run) => Outcome::Started(run),
+                Course::Already(said) => Outcome::Already(said),
+                Course::Refused(refusal) => Outcome::Refused(refusal),
+                Course::Directly(_) => Outcome::Refused(unknown(&target)),
+                Course::ByRack(rack) => {
+                    racks.entry(rack).or_default().push(target);
+                    continue;
+                }
+            };
+            done.push(Updated { target, rack, outcome });
+        }
+        for (rack, targets) in racks {
+            let outcome = match self.delegate(&update, &rack, &targets).await {
+                Ok(outcome) => outcome,
+                Err(StoreError::Refused(refusal)) => Outcome::Refused(refusal),
+                Err(error) => return Err(error),
+            };
+            done.extend(targets.into_iter().map(|target| Updated {
+                target,
+                rack: Some(rack.clone()),
+                outcome: outcome.clone(),
+            }));
+        }
+        Ok(done)
+    }
+
+    async fn delegate(
+        &self,
+        update: &Update,
+        rack: &RackId,
+        targets: &[TargetId],
+    ) -> Result<Outcome> {
+        let of = |kind: TargetKind| targets.iter().filter(move |target| target.kind == kind);
+        let machines = of(TargetKind::Machine).map(|one| MachineId::trusted(one.as_str()));
+        let switches = of(TargetKind::Switch).map(|one| SwitchId::trusted(one.as_str()));
+        let scope = Scope {
+            machines: machines.collect(),
+            switches: switches.collect(),
+            power_shelves: Vec::new(),
+        };
+        let activities = vec![Asked::FirmwareUpgrade(update.firmware.clone())];
+        let start = MaintenanceStart {
+            rack_id: rack.clone(),
+            wanted: Wanted { scope, activities },
+            trigger: Trigger::OnDemand,
+            request_id: update.request_id.clone(),
+            by: update.by.clone(),
+            reference: update.reference.clone(),
+            force: update.force.clone(),
+            dry_run: update.dry_run,
+        };
+        let started = self.start_rack_maintenance(start).await?;
+        let refused = |preview: &crate::racks::Preview| preview.refusals.first().cloned();
+        Ok(match (started.run, started.preview) {
+            (Some(run), _) => Outcome::Started(run.spec.id),
+            (None, Some(preview)) => match refused(&preview) {
+                Some(refusal) => Outcome::Refused(refusal),
+                None => Outcome::Would(step_names(&preview.planned.steps)),
+            },
+            (None, None) => Outcome::Would(Vec::new()),
+        })
+    }
+}
+
+/// How each device gets its firmware.
+struct Courses {
+    update: Update,
+}
+
+impl Work for Courses {
+    type Out = Vec<(TargetId, Option<RackId>, Course)>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Update { targets, firmware, request_id, force, .. } = &self.update;
+        let ask =
+            Ask { firmware: firmware.as_ref(), request_id, force: force.as_deref(), lock: false };
+        let mut all = Vec::new();
+        for target in targets {
+            match find(tx, target, &ask).await {
+                Ok(device) => {
+                    let course = course(&device);
+                    all.push((target.clone(), device.rack, course));
+                }
+                Err(StoreError::Refused(refusal)) => {
+                    all.push((target.clone(), None, Course::Refused(refusal)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+}

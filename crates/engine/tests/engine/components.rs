@@ -1,0 +1,146 @@
+//! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
+
+use crate::racks::{AddFirmware, Scene, firmware};
+use crate::world::simulate;
+use engine::components::{Outcome, Update, Updated};
+use model::host::HostState;
+use model::id::{FirmwareId, MachineId, RunId};
+use model::run::RunPhase;
+use model::target::TargetId;
+
+fn target(id: &str) -> TargetId {
+    TargetId::parse(id).expect("an id")
+}
+
+async fn scene() -> Scene {
+    let scene = Scene::ready().await;
+    let newer = AddFirmware(firmware("fw-2", "3.0", false, true));
+    scene.world.store.write(newer).await.expect("added");
+    scene
+}
+
+async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) -> Vec<Updated> {
+    let update = Update {
+        targets: ids.iter().map(|id| target(id)).collect(),
+        firmware: Some(FirmwareId::trusted("fw-2")),
+        request_id: request_id.into(),
+        by: "ada".into(),
+        reference: String::new(),
+        force: None,
+        dry_run,
+    };
+    scene.engine().update_components(update).await.expect("answered")
+}
+
+fn operation(one: &Updated) -> RunId {
+    match &one.outcome {
+        Outcome::Started(run) => run.clone(),
+        other => panic!("{}: {other:?}", one.target),
+    }
+}
+
+fn refused(one: &Updated) -> &'static str {
+    match &one.outcome {
+        Outcome::Refused(refusal) => refusal.reason,
+        other => panic!("{}: {other:?}", one.target),
+    }
+}
+
+async fn state(scene: &Scene, machine: &str) -> HostState {
+    let id = MachineId::trusted(machine);
+    scene.engine().host(&id).await.expect("a host").host.state
+}
+
+/// The states that a host has been in since it was Ready before, one after the other.
+async fn path(scene: &Scene, machine: &str) -> Vec<String> {
+    let history = scene.engine().history(&format!("host:{machine}"), 0, 10_000).await;
+    let mut words: Vec<String> =
+        history.expect("a history").into_iter().map(|event| event.word).collect();
+    words.dedup();
+    words
+}
+
+#[test]
+fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
+    simulate(async {
+        let scene = scene().await;
+        let ids = ["m-1", "sw-1", "ps-1", "m-2"];
+        let preview = update(&scene, &ids, "", true).await;
+        for one in &preview {
+            let Outcome::Would(steps) = &one.outcome else { panic!("{one:?}") };
+            assert!(!steps.is_empty(), "{one:?}");
+        }
+        let done = update(&scene, &ids, "up", false).await;
+        let named: Vec<&str> = done.iter().map(|one| one.target.as_str()).collect();
+        assert_eq!(named, ids, "in the order in which they were named");
+        let (rack, shelf) = (operation(&done[0]), operation(&done[2]));
+        assert_eq!([operation(&done[1]), operation(&done[3])], [rack.clone(), rack.clone()]);
+        assert_ne!(rack, shelf);
+        let again = update(&scene, &ids, "up", false).await;
+        assert_eq!(
+            again.iter().map(operation).collect::<Vec<_>>(),
+            done.iter().map(operation).collect::<Vec<_>>()
+        );
+        for run in [&rack, &shelf] {
+            let run = scene.ended(run).await;
+            assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
+        }
+        scene.until("Ready").await;
+        assert_eq!(state(&scene, "m-1").await, HostState::Ready);
+        let waited = "WaitingForRackFirmwareUpgrade".to_string();
+        assert!(path(&scene, "m-1").await.contains(&waited));
+        for id in ids {
+            let applied =
+                scene.engine().applied(Some(target(id)), None, 1).await.expect("a history");
+            assert_eq!((applied[0].previous.as_str(), applied[0].version.as_str()), ("2.0", "3.0"));
+        }
+        let status =
+            scene.engine().component_status(&ids.map(target), None).await.expect("a status");
+        assert!(
+            status.iter().all(|one| one
+                .device
+                .facts
+                .firmware
+                .get("BMC")
+                .is_some_and(|has| has == "3.0"))
+        );
+        for one in update(&scene, &ids, "more", false).await {
+            assert!(matches!(one.outcome, Outcome::Already(_)), "{one:?}");
+        }
+    });
+}
+
+#[test]
+fn shelves_go_all_or_none_and_racks_each_for_themselves() {
+    simulate(async {
+        let scene = scene().await;
+        scene.place("m-9", None, None).await.expect("registered");
+        let done = update(&scene, &["ps-1", "ps-9", "m-9", "m-1"], "up", false).await;
+        assert_eq!(refused(&done[1]), "NOT_FOUND");
+        assert_eq!(refused(&done[0]), "NOT_FOUND", "it was left alone with the other");
+        assert_eq!(refused(&done[2]), "NO_RACK");
+        let run = scene.ended(&operation(&done[3])).await;
+        assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
+    });
+}
+
+/// A machine whose part failed is stuck; the next operation of its rack brings it back without waiting for a retry.
+#[test]
+fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
+    simulate(async {
+        let scene = scene().await;
+        scene.fail("m-1", "firmware");
+        let done = update(&scene, &["m-1"], "first", false).await;
+        assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Failed);
+        scene.until("Error").await;
+        assert!(matches!(state(&scene, "m-1").await, HostState::FailedFirmwareUpgrade { .. }));
+        let done = update(&scene, &["m-1"], "second", false).await;
+        assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Succeeded);
+        scene.until("Ready").await;
+        assert_eq!(state(&scene, "m-1").await, HostState::Ready);
+        let path = path(&scene, "m-1").await;
+        let tail: Vec<&str> = path.iter().rev().take(4).map(String::as_str).collect();
+        let waiting = "WaitingForRackFirmwareUpgrade";
+        assert_eq!(tail, ["Ready", waiting, "FailedFirmwareUpgrade", waiting]);
+    });
+}

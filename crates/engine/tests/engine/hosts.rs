@@ -1,0 +1,225 @@
+//! The reprovisioning of hosts, in simulated time: both branches, the retries, the way out, and what is written with each.
+
+use crate::clients::operator;
+use crate::world::{Process, World, simulate};
+use engine::firmware::Change;
+use engine::hosts::{HostView, Reprovision};
+use model::firmware::{Component, Firmware};
+use model::host::{Check, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, RETRY_INTERVAL};
+use model::id::{FirmwareId, MachineId};
+use model::plan::RunType;
+use model::run::{Run, RunPhase};
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use providers::sim::{self, FaultRule};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::{Result, StoreError};
+use tokio::time::sleep;
+
+const MACHINE: &str = "m-1";
+/// Longer than anything here takes, the retries aside.
+const SOON: Duration = Duration::from_secs(300);
+
+fn machine() -> MachineId {
+    MachineId::trusted(MACHINE)
+}
+
+async fn world() -> (World, Process) {
+    let world = World::new(7).await;
+    let process = world.boot("a").await;
+    world.register(&process.engine, MACHINE).await;
+    let component = |name: &str, version: &str| Component {
+        name: name.into(),
+        version: version.into(),
+        url: "https://files.example/x".into(),
+        sha256: "ab".repeat(32),
+    };
+    let firmware = Firmware {
+        id: FirmwareId::trusted("fw-2"),
+        hardware_type: "x".into(),
+        description: String::new(),
+        components: BTreeMap::from([(
+            TargetKind::Machine,
+            vec![component("BMC", "2.0"), component("BIOS", "1.0")],
+        )]),
+        is_default: true,
+        available: true,
+        created_at: Timestamp::default(),
+    };
+    process.engine.create_firmware(firmware, operator()).await.expect("created");
+    (world, process)
+}
+
+async fn ask(process: &Process, request_id: &str, dry_run: bool) -> Result<HostView> {
+    let asked = Reprovision {
+        machine: machine(),
+        firmware: Some(FirmwareId::trusted("fw-2")),
+        request_id: request_id.into(),
+        by: "ada".into(),
+        dry_run,
+    };
+    process.engine.reprovision(asked).await
+}
+
+async fn state(process: &Process) -> HostState {
+    process.engine.host(&machine()).await.expect("a host").host.state
+}
+
+async fn firmware_runs(world: &World) -> Vec<Run> {
+    let runs = world.about(MACHINE).await.runs.into_iter().map(|kept| kept.run);
+    runs.filter(|run| run.spec.run_type == RunType::Firmware).collect()
+}
+
+fn break_firmware(world: &World, action: sim::Action, times: u32) {
+    let rule = FaultRule { effect: "firmware".into(), times, ..FaultRule::new(action) };
+    world.sim.add_fault(rule).expect("a rule");
+}
+
+async fn alerted(world: &World) -> bool {
+    let machine = world.machine(MACHINE).await;
+    !machine.health.said().is_empty()
+}
+
+#[test]
+fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
+    simulate(async {
+        let (world, process) = world().await;
+        let preview = ask(&process, "", true).await.expect("a preview");
+        let Check::Install { differs, steps, .. } = &preview.check else { panic!("{preview:?}") };
+        assert_eq!((differs.len(), steps.len()), (2, 2), "{differs:?}");
+        assert_eq!(firmware_runs(&world).await.len(), 0, "a dry run does nothing");
+        assert_eq!(state(&process).await, HostState::Ready);
+
+        for _ in 0..2 {
+            ask(&process, "first", false).await.expect("accepted, and again the same");
+        }
+        sleep(SOON).await;
+        assert_eq!(state(&process).await, HostState::Ready);
+        let runs = firmware_runs(&world).await;
+        assert_eq!(runs.len(), 1);
+        assert_eq!(runs[0].phase(), RunPhase::Succeeded);
+        assert_eq!(world.machine(MACHINE).await.active_run, None);
+        assert!(!alerted(&world).await);
+
+        let applied = process.engine.applied(Some(TargetId::from(&machine())), None, 10).await;
+        let applied = applied.expect("a history");
+        let told: Vec<_> = applied
+            .iter()
+            .map(|one| {
+                (one.component.as_str(), one.previous.as_str(), one.version.as_str(), one.changed)
+            })
+            .collect();
+        // Newest first; what was there already is told as such.
+        assert_eq!(told, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);
+
+        // It is known now what the machine has: nothing is run a second time.
+        let host = process.engine.host(&machine()).await.expect("a host").host;
+        assert_eq!(host.facts.firmware.get("BMC").map(String::as_str), Some("2.0"));
+        ask(&process, "second", false).await.expect("accepted");
+        sleep(SOON).await;
+        assert_eq!(state(&process).await, HostState::Ready);
+        assert_eq!(firmware_runs(&world).await.len(), 1);
+    });
+}
+
+#[test]
+fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
+    simulate(async {
+        let (world, process) = world().await;
+        break_firmware(&world, sim::Action::Fail, 0);
+        ask(&process, "first", false).await.expect("accepted");
+        for tries in 1..=MAX_FIRMWARE_UPGRADE_RETRIES + 1 {
+            sleep(SOON).await;
+            assert_eq!(firmware_runs(&world).await.len() as u32, tries);
+            assert!(alerted(&world).await);
+            let HostState::FailedFirmwareUpgrade { retry_count, cause } = state(&process).await
+            else {
+                panic!("{:?}", state(&process).await)
+            };
+            assert_eq!(retry_count, tries - 1);
+            assert_eq!(cause.code, "effect-failed");
+            sleep(RETRY_INTERVAL - SOON).await;
+        }
+        sleep(RETRY_INTERVAL * 10).await;
+        let tries = MAX_FIRMWARE_UPGRADE_RETRIES as usize + 1;
+        assert_eq!(firmware_runs(&world).await.len(), tries, "now a person is waited for");
+        let told = process.engine.explain(MACHINE).await.expect("an explanation").told;
+        assert!(told.headline.contains("FailedFirmwareUpgrade"), "{told:?}");
+        assert!(told.next_commands.iter().any(|one| one.contains("reprovision m-1")), "{told:?}");
+
+        // A fresh request starts over without waiting, and the alert goes with the last of it.
+        world.sim.clear_faults(None).expect("mended");
+        ask(&process, "second", false).await.expect("accepted from a failure");
+        sleep(SOON).await;
+        assert_eq!(state(&process).await, HostState::Ready);
+        assert_eq!(firmware_runs(&world).await.len(), tries + 1);
+        assert!(!alerted(&world).await);
+    });
+}
+
+/// What may have happened is never done again on hope.
+#[test]
+fn an_unknown_outcome_is_left_to_a_person() {
+    simulate(async {
+        let (world, process) = world().await;
+        break_firmware(&world, sim::Action::Hang, 0);
+        ask(&process, "first", false).await.expect("accepted");
+        sleep(RETRY_INTERVAL * 30).await;
+        let runs = firmware_runs(&world).await;
+        assert_eq!(runs.len(), 1, "{:?}", state(&process).await);
+    });
+}
+
+#[test]
+fn a_machine_in_service_is_waited_for() {
+    simulate(async {
+        let (world, process) = world().await;
+        let door = crate::clients::Door::to(&process.engine);
+        for (run_type, request) in
+            [(RunType::EnterMaintenance, "in"), (RunType::ExitMaintenance, "out")]
+        {
+            let run = door.start(MACHINE, run_type, request.into()).await.expect("accepted");
+            door.ended(&run).await;
+        }
+        ask(&process, "first", false).await.expect("accepted");
+        sleep(SOON).await;
+        assert_eq!(state(&process).await, HostState::CheckingFirmwareV2 { retry_count: 0 });
+        assert_eq!(firmware_runs(&world).await.len(), 0);
+        let told = process.engine.explain(MACHINE).await.expect("an explanation").told;
+        assert!(told.waiting_for.contains("needs phase"), "{told:?}");
+        let refused = ask(&process, "second", false).await;
+        let Err(StoreError::Refused(refusal)) = refused else { panic!("{refused:?}") };
+        assert_eq!(refusal.reason, "REPROVISION_UNDER_WAY");
+
+        // While it is asked for, a record that it names stays; given up, it may go.
+        let id = || FirmwareId::trusted("fw-2");
+        let engine = &process.engine;
+        let other = engine.change_firmware(id(), Change::Delete, false, operator()).await;
+        let Err(StoreError::Refused(refusal)) = other else { panic!("{other:?}") };
+        assert_eq!(refusal.reason, "FIRMWARE_IS_DEFAULT");
+
+        let run = door.start(MACHINE, RunType::EnterMaintenance, "again".into()).await;
+        door.ended(&run.expect("accepted")).await;
+        sleep(SOON).await;
+        assert_eq!(state(&process).await, HostState::Ready);
+        assert_eq!(firmware_runs(&world).await.len(), 1);
+    });
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_stopped() {
+    simulate(async {
+        let (world, process) = world().await;
+        break_firmware(&world, sim::Action::Fail, 0);
+        ask(&process, "first", false).await.expect("accepted");
+        sleep(SOON).await;
+        assert!(matches!(state(&process).await, HostState::FailedFirmwareUpgrade { .. }));
+        process.engine.cancel_reprovision(&machine(), operator()).await.expect("given up");
+        sleep(SOON).await;
+        assert_eq!(state(&process).await, HostState::Ready);
+        assert!(!alerted(&world).await);
+        sleep(RETRY_INTERVAL * 10).await;
+        assert_eq!(firmware_runs(&world).await.len(), 1);
+    });
+}

@@ -1,0 +1,247 @@
+//! Component firmware: what a request for several devices comes to, device by device, before anything is started.
+//!
+//! Machines and switches are upgraded by their rack, all of one rack in one operation. Power shelves are upgraded directly.
+
+use crate::effect::Facts;
+use crate::firmware::{Firmware, Resolution};
+use crate::health::Wish;
+use crate::id::{RackId, RunId};
+use crate::lifecycle::Lifecycle;
+use crate::power_shelf::{PowerShelf, PowerShelfState};
+use crate::refusal::Refusal;
+use crate::target::{TargetId, TargetKind};
+
+/// The most devices that one request may name.
+pub const MAX_DEVICES: usize = 768;
+
+/// A device that a request names, as it is now.
+#[derive(Debug, Clone)]
+pub struct Device {
+    pub target: TargetId,
+    pub rack: Option<RackId>,
+    pub facts: Facts,
+    /// Who works on it now.
+    pub active_run: Option<RunId>,
+    /// What it is to have.
+    pub wanted: Resolution,
+    /// What speaks against working on it now. Of machines and switches their rack has the say.
+    pub gate: Result<(), Refusal>,
+    /// What this very request has made before, when it is repeated.
+    pub made: Option<RunId>,
+}
+
+/// How a device gets its firmware.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Course {
+    /// The request was made before, and this is what it made.
+    Made(RunId),
+    /// It has it, and is left alone.
+    Already(String),
+    Refused(Refusal),
+    /// By an operation on its rack.
+    ByRack(RackId),
+    /// By an operation of its own.
+    Directly(Box<Firmware>),
+}
+
+pub fn course(device: &Device) -> Course {
+    if let Some(run) = &device.made {
+        return Course::Made(run.clone());
+    }
+    let id = &device.target;
+    let firmware = match &device.wanted {
+        Resolution::Use(firmware) => firmware,
+        Resolution::Skip(why) => return refused("FIRMWARE_UNAVAILABLE", format!("{id}: {why}")),
+        Resolution::Unknown(firmware) => {
+            return Course::Refused(Refusal::not_found(
+                "firmware",
+                firmware,
+                "farrier firmware list",
+            ));
+        }
+    };
+    let kind = id.kind;
+    if firmware.versions(kind).is_empty() {
+        let said = format!("firmware {} has nothing for {id}, a {}", firmware.id, kind.noun());
+        return refused("FIRMWARE_EMPTY", said);
+    }
+    if firmware.missing_on(kind, &device.facts.firmware).is_empty() {
+        return Course::Already(format!("{id} is already at firmware {}", firmware.id));
+    }
+    match (kind, &device.rack) {
+        (TargetKind::PowerShelf, _) => match &device.gate {
+            Ok(()) => Course::Directly(firmware.clone()),
+            Err(refusal) => Course::Refused(refusal.clone()),
+        },
+        (TargetKind::Machine | TargetKind::Switch, Some(rack)) => Course::ByRack(rack.clone()),
+        (TargetKind::Machine | TargetKind::Switch, None) => {
+            let said = format!("{id} stands in no rack, and racks upgrade {}s", kind.noun());
+            refused("NO_RACK", said)
+        }
+        (TargetKind::Rack, _) => refused("NO_DEVICE", format!("{id} is a rack, not a device")),
+    }
+}
+
+/// Whether the firmware of a power shelf may be upgraded now: where nothing else is being done to it.
+pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusal> {
+    let id = &shelf.head.id;
+    if let Some(run) = &shelf.head.active_run {
+        let said = format!("{id} is held by operation {run}, until it ends or is canceled");
+        return Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {run}")));
+    }
+    let settled = match shelf.state {
+        PowerShelfState::Ready | PowerShelfState::Error { .. } => !shelf.head.deleted,
+        PowerShelfState::Initializing
+        | PowerShelfState::FetchingData
+        | PowerShelfState::Configuring
+        | PowerShelfState::Maintenance { .. }
+        | PowerShelfState::Deleting => false,
+    };
+    if !settled {
+        let said = format!("{id} is {}: its firmware must wait until it is Ready", shelf.word());
+        return Err(Refusal::precondition("NOT_READY", said).next(format!("farrier why {id}")));
+    }
+    let target = TargetId::new(TargetKind::PowerShelf, id.as_str());
+    shelf.head.health.permit(&target, "a firmware upgrade", Wish::Change, force)
+}
+
+/// Power shelves are upgraded all or none: one that is refused keeps the others from being begun.
+pub fn all_or_none(courses: Vec<(TargetId, Course)>) -> Vec<(TargetId, Course)> {
+    let refused = courses.iter().find_map(|(_, course)| match course {
+        Course::Refused(refusal) => Some(refusal.clone()),
+        Course::Made(_) | Course::Already(_) | Course::ByRack(_) | Course::Directly(_) => None,
+    });
+    let Some(refusal) = refused else { return courses };
+    let held_back = |(target, course): (TargetId, Course)| match course {
+        Course::Directly(_) => {
+            let said = format!("{target} was left alone, all or none: {}", refusal.said);
+            (target, Course::Refused(Refusal { said, ..refusal.clone() }))
+        }
+        Course::Made(_) | Course::Already(_) | Course::ByRack(_) | Course::Refused(_) => {
+            (target, course)
+        }
+    };
+    courses.into_iter().map(held_back).collect()
+}
+
+fn refused(reason: &'static str, said: String) -> Course {
+    Course::Refused(Refusal::precondition(reason, said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::firmware::Component;
+    use crate::id::FirmwareId;
+    use crate::time::Timestamp;
+    use std::collections::BTreeMap;
+
+    fn firmware(kinds: &[TargetKind]) -> Resolution {
+        let component = Component {
+            name: "BMC".into(),
+            version: "2.0".into(),
+            url: "http://h/x".into(),
+            sha256: "a".repeat(64),
+        };
+        Resolution::Use(Box::new(Firmware {
+            id: FirmwareId::trusted("fw-2"),
+            hardware_type: "x".into(),
+            description: String::new(),
+            components: kinds.iter().map(|kind| (*kind, vec![component.clone()])).collect(),
+            is_default: false,
+            available: true,
+            created_at: Timestamp::default(),
+        }))
+    }
+
+    fn device(kind: TargetKind, rack: Option<&str>, has: &str, wanted: Resolution) -> Device {
+        let versions = BTreeMap::from([("BMC".to_string(), has.to_string())]);
+        Device {
+            target: TargetId::new(kind, "d"),
+            rack: rack.map(RackId::trusted),
+            facts: Facts { firmware: versions, ..Facts::default() },
+            active_run: None,
+            wanted,
+            gate: Ok(()),
+            made: None,
+        }
+    }
+
+    #[test]
+    fn each_device_takes_its_course() {
+        use TargetKind::{Machine, PowerShelf, Rack, Switch};
+        let all = || firmware(&[Machine, Switch, PowerShelf]);
+        let rack = Some("rack-1");
+        let skip = Resolution::Skip("not available".into());
+        let unknown = Resolution::Unknown(FirmwareId::trusted("nope"));
+        let table = [
+            (device(Machine, rack, "1.0", all()), "by rack-1"),
+            (device(Switch, rack, "1.0", all()), "by rack-1"),
+            (device(PowerShelf, rack, "1.0", all()), "directly"),
+            (device(PowerShelf, None, "1.0", all()), "directly"),
+            (device(Machine, None, "1.0", all()), "NO_RACK"),
+            (device(Switch, None, "1.0", all()), "NO_RACK"),
+            (device(Machine, rack, "2.0", all()), "already"),
+            (device(Machine, None, "2.0", all()), "already"),
+            (device(PowerShelf, rack, "2.0", all()), "already"),
+            (device(Machine, rack, "1.0", firmware(&[Switch])), "FIRMWARE_EMPTY"),
+            (device(Machine, rack, "1.0", skip), "FIRMWARE_UNAVAILABLE"),
+            (device(Switch, rack, "1.0", unknown), "NOT_FOUND"),
+            (device(Rack, rack, "1.0", firmware(&[Rack])), "NO_DEVICE"),
+        ];
+        for (device, expected) in table {
+            let shown = match course(&device) {
+                Course::Made(run) => run.to_string(),
+                Course::Already(_) => "already".into(),
+                Course::Refused(refusal) => refusal.reason.into(),
+                Course::ByRack(rack) => format!("by {rack}"),
+                Course::Directly(_) => "directly".into(),
+            };
+            assert_eq!(shown, expected, "{device:?}");
+            let made = Some(RunId::trusted("op-1"));
+            let again = Device { made: made.clone(), ..device };
+            assert_eq!(course(&again), Course::Made(RunId::trusted("op-1")));
+        }
+    }
+
+    #[test]
+    fn a_shelf_is_upgraded_where_nothing_else_is_done_to_it() {
+        use crate::lifecycle::{DeviceSpec, Head, Trouble};
+        use crate::machine::Labels;
+        let trouble = Trouble { said: String::new(), run: None, code: String::new() };
+        let table = [
+            (PowerShelfState::Initializing, false),
+            (PowerShelfState::FetchingData, false),
+            (PowerShelfState::Configuring, false),
+            (PowerShelfState::Ready, true),
+            (PowerShelfState::Maintenance { operation: crate::effect::PowerTo::On }, false),
+            (PowerShelfState::Error { cause: trouble }, true),
+            (PowerShelfState::Deleting, false),
+        ];
+        for (state, admitted) in table {
+            let head = Head::new("ps-1", Labels::new(), Timestamp::default());
+            let mut shelf = PowerShelf::new(head, DeviceSpec::default());
+            shelf.state = state;
+            assert_eq!(admit_shelf(&shelf, None).is_ok(), admitted, "{:?}", shelf.state);
+            shelf.head.active_run = Some(RunId::trusted("op-1"));
+            assert_eq!(admit_shelf(&shelf, None).unwrap_err().reason, "DEVICE_BUSY");
+            shelf.head.active_run = None;
+            shelf.head.deleted = true;
+            assert!(admit_shelf(&shelf, None).is_err());
+        }
+    }
+
+    #[test]
+    fn one_that_is_refused_holds_the_others_back() {
+        let Resolution::Use(firmware) = firmware(&[TargetKind::PowerShelf]) else { panic!() };
+        let named = |id: &str, course| (TargetId::new(TargetKind::PowerShelf, id), course);
+        let direct = || named("ps-1", Course::Directly(firmware.clone()));
+        let already = || named("ps-2", Course::Already("it is".into()));
+        let busy = || named("ps-3", refused("DEVICE_BUSY", "ps-3 is held by op-9".into()));
+        assert_eq!(all_or_none(vec![direct(), already()]), [direct(), already()]);
+        let all = all_or_none(vec![direct(), already(), busy()]);
+        let Course::Refused(refusal) = &all[0].1 else { panic!("{all:?}") };
+        assert!(refusal.said.contains("ps-3 is held by op-9"), "{refusal}");
+        assert_eq!(all[1..], [already(), busy()]);
+    }
+}

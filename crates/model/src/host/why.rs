@@ -1,0 +1,53 @@
+//! What is said of a host to who asks why its firmware is as it is, and what to type.
+
+use super::{GATE_PAUSE, Host, HostState, RACK_PATIENCE, Seen, UPGRADE_PATIENCE};
+use crate::fault::Code;
+use crate::lifecycle::{Lifecycle, Next, Why};
+use crate::time::{Timestamp, spoken};
+use crate::why::Explanation;
+
+impl Host {
+    /// Why it is as it is, for who asks. None when nothing is asked of it.
+    pub fn explain(&self, seen: &Seen, now: Timestamp) -> Option<Explanation> {
+        let id = &self.head.id;
+        let again = format!("farrier machine reprovision {id}");
+        let stop = format!("farrier machine reprovision {id} --cancel");
+        let (waiting_for, due) = match self.next(seen, now) {
+            Next::Rest(Why(why)) => (why, None),
+            Next::Until(at, Why(why)) => (why, Some(at)),
+            Next::Become(_) | Next::Remove(_) => ("a worker to move it on".into(), None),
+        };
+        let (patience, failed, next_commands) = match &self.state {
+            HostState::Ready => {
+                self.request.as_ref()?;
+                (GATE_PAUSE, None, vec![stop])
+            }
+            HostState::CheckingFirmwareV2 { .. } => (UPGRADE_PATIENCE, None, vec![stop]),
+            HostState::WaitingForRackFirmwareUpgrade => {
+                let whose = self.rack_operation().map(|run| format!("farrier why {run}"));
+                (RACK_PATIENCE, None, whose.into_iter().chain([stop]).collect())
+            }
+            HostState::FailedFirmwareUpgrade { cause, .. } => {
+                let look = cause.run.as_ref().map(|run| format!("farrier why {run}"));
+                let commands = look.into_iter().chain([again, stop]).collect();
+                (seen.retry_interval, Some(cause), commands)
+            }
+        };
+        let since = self.head.since;
+        let waits_for_person = failed.is_some() && due.is_none();
+        Some(Explanation {
+            headline: format!("the firmware of {id} is in state {}", self.state.word()),
+            waiting_for,
+            since: Some(since),
+            normal: match waits_for_person {
+                true => "it stays so until somebody decides".into(),
+                false => format!("up to {}", spoken(patience)),
+            },
+            overdue: !waits_for_person && now.since(since) > patience,
+            failed: failed.map(|cause| cause.said.clone()).unwrap_or_default(),
+            fault: failed.and_then(|cause| Code::parse(&cause.code)),
+            next_commands,
+            ..Explanation::default()
+        })
+    }
+}

@@ -1,0 +1,450 @@
+//! Records with a lifecycle: written with their place in the queue and their history, moved by who holds the claim, found by page.
+
+use crate::harness::{Db, at, event, run};
+use model::id::{ObjectId, RackId, RunId};
+use model::lifecycle::{DeviceSpec, Head, Lifecycle, SubjectId, SubjectKind};
+use model::machine::Labels;
+use model::power_shelf::{PowerShelf, PowerShelfState};
+use model::run::{Run, Workflow};
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use store::{Birth, Claimed, RecordClaim, RecordFilter, Removed, Result, RunPlace, StoreError};
+
+on_both!(
+    a_record_has_a_place_in_the_queue_and_a_history,
+    an_id_is_taken_once,
+    a_stale_version_changes_nothing,
+    a_lost_claim_takes_everything_back,
+    a_wake_during_a_turn_makes_it_due_again,
+    a_record_rests_or_waits_for_its_time,
+    what_is_removed_leaves_its_history_and_its_name,
+    records_come_by_page_and_by_what_they_are,
+    records_and_runs_share_one_queue,
+    a_kind_that_is_not_known_here_is_left_alone,
+    what_runs_hold_is_found_by_target,
+    a_part_stays_as_long_as_its_whole,
+    a_run_stays_until_who_waits_for_it_has_looked,
+    the_events_of_a_removed_record_go,
+    an_older_database_keeps_its_runs,
+);
+
+fn shelf(id: &str, rack: Option<&str>) -> PowerShelf {
+    let mut head = Head::new(id, Labels::new(), at(0));
+    head.rack = rack.map(RackId::trusted);
+    PowerShelf::new(head, DeviceSpec::default())
+}
+
+async fn insert<R: Lifecycle>(db: &Db, record: R) -> Result<R> {
+    let insert = tx!([record], |tx| {
+        let mut record = record;
+        tx.insert_record(&mut record, &event()).await?;
+        Ok(record)
+    });
+    db.write(insert).await
+}
+
+async fn get(db: &Db, id: &'static str) -> Option<PowerShelf> {
+    db.read(tx!([], |tx| tx.record::<PowerShelf>(id).await)).await.unwrap()
+}
+
+async fn tell(db: &Db, record: &PowerShelf) -> Result<PowerShelf> {
+    let tell = tx!([record], |tx| {
+        let mut record = record;
+        tx.tell_record(&mut record, &event())?;
+        Ok(record)
+    });
+    db.write(tell).await
+}
+
+fn claim_of(claimed: &Claimed) -> RecordClaim {
+    RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes }
+}
+
+/// The whole turn of a record: it becomes ready, and its place in the queue is settled.
+async fn turn(
+    db: &Db,
+    record: &PowerShelf,
+    claim: RecordClaim,
+    due: Option<Timestamp>,
+) -> Result<()> {
+    let turn = tx!([record], |tx| {
+        let mut record = record;
+        record.state = PowerShelfState::Ready;
+        tx.update_record(&mut record, &event())?;
+        tx.settle_record(&record, claim, due, at(20))
+    });
+    db.write(turn).await
+}
+
+async fn history(db: &Db, id: &'static str) -> Vec<(i64, String)> {
+    let all = db.read(tx!([], |tx| tx.history(id, 0, 100).await)).await.unwrap();
+    all.into_iter().map(|event| (event.version, event.word)).collect()
+}
+
+async fn a_record_has_a_place_in_the_queue_and_a_history(db: Db) {
+    let record = insert(&db, shelf("ps-1", None)).await.unwrap();
+    assert_eq!(get(&db, "ps-1").await, Some(record.clone()));
+    let other_kind = db.read(tx!([], |tx| tx.record::<Switch>("ps-1").await)).await;
+    assert_eq!(other_kind, Ok(None), "a shelf is no switch");
+    let claimed = db.claim("a", at(5), 9).await.remove(0);
+    assert_eq!((claimed.id.as_str(), claimed.kind), ("ps-1", Some(SubjectKind::PowerShelf)));
+    assert!(db.claim("b", at(5), 9).await.is_empty());
+    turn(&db, &record, claim_of(&claimed), None).await.unwrap();
+    let words: Vec<_> = history(&db, "ps-1").await;
+    assert_eq!(words, [(1, "Initializing".to_string()), (2, "Ready".to_string())]);
+    assert_eq!(get(&db, "ps-1").await.unwrap().head.version, 2);
+    let counts = db.read(tx!([], |tx| tx.record_counts().await)).await.unwrap();
+    assert_eq!(counts, [("power_shelf".to_string(), "Ready".to_string(), 1)]);
+}
+
+async fn an_id_is_taken_once(db: Db) {
+    insert(&db, shelf("ps-1", None)).await.unwrap();
+    assert_eq!(insert(&db, shelf("ps-1", None)).await.map(drop), Err(StoreError::Conflict));
+    assert_eq!(history(&db, "ps-1").await.len(), 1);
+}
+
+async fn a_stale_version_changes_nothing(db: Db) {
+    let first = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let mut changed = first.clone();
+    changed.retry_requested = true;
+    let second = tell(&db, &changed).await.unwrap();
+    assert_eq!(tell(&db, &first).await.map(drop), Err(StoreError::Conflict));
+    assert_eq!(get(&db, "ps-1").await, Some(second));
+    assert_eq!(history(&db, "ps-1").await.len(), 2);
+}
+
+async fn a_lost_claim_takes_everything_back(db: Db) {
+    let record = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let claimed = db.claim("a", at(5), 9).await.remove(0);
+    let back = claimed.clone();
+    db.write(tx!([back], |tx| tx.put_back(&back.id, back.epoch, at(6)))).await.unwrap();
+    let lost = turn(&db, &record, claim_of(&claimed), None).await;
+    assert_eq!(lost, Err(StoreError::Conflict), "it is in nobody's hands");
+    let taken = db.claim("b", at(6), 9).await.remove(0);
+    assert_eq!(taken.epoch, 2);
+    assert_eq!(turn(&db, &record, claim_of(&claimed), None).await, Err(StoreError::Conflict));
+    assert_eq!(get(&db, "ps-1").await, Some(record.clone()));
+    assert_eq!(history(&db, "ps-1").await.len(), 1);
+    let held = |claimed: &Claimed| {
+        let (id, epoch) = (claimed.id.clone(), claimed.epoch);
+        db.read(tx!([id], |tx| tx.is_held(&id, epoch).await))
+    };
+    assert_eq!((held(&claimed).await, held(&taken).await), (Ok(false), Ok(true)));
+    turn(&db, &record, claim_of(&taken), None).await.unwrap();
+    assert_eq!(held(&taken).await, Ok(false));
+}
+
+async fn a_wake_during_a_turn_makes_it_due_again(db: Db) {
+    let record = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let claimed = db.claim("a", at(5), 9).await.remove(0);
+    let id = ObjectId::trusted("ps-1");
+    db.write(tx!([id], |tx| tx.wake(&id, at(6)))).await.unwrap();
+    turn(&db, &record, claim_of(&claimed), None).await.unwrap();
+    let again = db.claim("a", at(20), 9).await.remove(0);
+    assert_eq!((again.epoch, again.wakes), (2, 2));
+    let record = get(&db, "ps-1").await.unwrap();
+    turn(&db, &record, claim_of(&again), None).await.unwrap();
+    assert!(db.claim("a", at(1_000), 9).await.is_empty(), "it was taken into account");
+}
+
+async fn a_record_rests_or_waits_for_its_time(db: Db) {
+    let record = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let claimed = db.claim("a", at(5), 9).await.remove(0);
+    turn(&db, &record, claim_of(&claimed), Some(at(90))).await.unwrap();
+    assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(Some(at(90))));
+    assert!(db.claim("a", at(89), 9).await.is_empty());
+    let claimed = db.claim("a", at(90), 9).await.remove(0);
+    let record = get(&db, "ps-1").await.unwrap();
+    turn(&db, &record, claim_of(&claimed), None).await.unwrap();
+    assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
+    // Who tells it something has it looked at.
+    tell(&db, &get(&db, "ps-1").await.unwrap()).await.unwrap();
+    assert_eq!(db.claim("a", at(90), 9).await.len(), 1);
+}
+
+async fn remove(db: &Db, record: &PowerShelf) -> Result<()> {
+    db.write(tx!([record], |tx| tx.remove_record(&record, &event()))).await
+}
+
+async fn what_is_removed_leaves_its_history_and_its_name(db: Db) {
+    let first = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let second = tell(&db, &first).await.unwrap();
+    assert_eq!(remove(&db, &first).await, Err(StoreError::Conflict), "it has moved on");
+    remove(&db, &second).await.unwrap();
+    assert_eq!(get(&db, "ps-1").await, None);
+    assert!(db.claim("a", at(100), 9).await.is_empty(), "nothing is left in the queue");
+    let again = insert(&db, shelf("ps-1", None)).await.unwrap();
+    assert_eq!(again.head.version, 4);
+    let versions: Vec<i64> = history(&db, "ps-1").await.into_iter().map(|one| one.0).collect();
+    assert_eq!(versions, [1, 2, 3, 4]);
+    assert_eq!(history(&db, "ps-1").await[2].1, "removed");
+}
+
+async fn page(
+    db: &Db,
+    filter: &RecordFilter,
+    after: Option<&str>,
+) -> (Vec<String>, Option<String>) {
+    let (filter, after) = (filter.clone(), after.map(String::from));
+    let read =
+        tx!([filter, after], |tx| tx.records::<PowerShelf>(&filter, after.as_deref(), 2).await);
+    let page = db.read(read).await.unwrap();
+    (page.records.into_iter().map(|one| one.head.id).collect(), page.next)
+}
+
+async fn records_come_by_page_and_by_what_they_are(db: Db) {
+    for (id, rack, site) in [
+        ("ps-3", Some("rack-1"), "x"),
+        ("ps-1", Some("rack-1"), "x"),
+        ("ps-2", Some("rack-2"), "y"),
+        ("ps-4", Some("rack-1"), "y"),
+        ("ps-5", None, "x"),
+    ] {
+        let mut one = shelf(id, rack);
+        one.head.labels.insert("site".into(), site.into());
+        insert(&db, one).await.unwrap();
+    }
+    insert(&db, Switch::new(Head::new("sw-1", Labels::new(), at(0)), DeviceSpec::default()))
+        .await
+        .unwrap();
+    let all = RecordFilter::default();
+    let mut seen = Vec::new();
+    let mut after: Option<String> = None;
+    loop {
+        let (ids, next) = page(&db, &all, after.as_deref()).await;
+        seen.extend(ids);
+        match next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["ps-1", "ps-2", "ps-3", "ps-4", "ps-5"]);
+    let in_rack = RecordFilter { rack: Some(RackId::trusted("rack-1")), ..all.clone() };
+    assert_eq!(
+        page(&db, &in_rack, None).await,
+        (vec!["ps-1".into(), "ps-3".into()], Some("ps-3".into()))
+    );
+    assert_eq!(page(&db, &in_rack, Some("ps-3")).await, (vec!["ps-4".into()], None));
+    let labelled = RecordFilter { labels: vec![("site".into(), "y".into())], ..all.clone() };
+    assert_eq!(page(&db, &labelled, None).await, (vec!["ps-2".into(), "ps-4".into()], None));
+    let any = RecordFilter { labels: vec![("none".into(), String::new())], ..all.clone() };
+    assert_eq!(page(&db, &any, None).await, (Vec::new(), None));
+    let ready = RecordFilter { states: vec!["Ready".into()], ..all };
+    assert_eq!(page(&db, &ready, None).await, (Vec::new(), None));
+    let rack = RackId::trusted("rack-1");
+    let together = db.read(tx!([rack], |tx| tx.records_in_rack::<PowerShelf>(&rack).await));
+    let together: Vec<_> = together.await.unwrap().into_iter().map(|one| one.head.id).collect();
+    assert_eq!(together, ["ps-1", "ps-3", "ps-4"]);
+}
+
+async fn records_and_runs_share_one_queue(db: Db) {
+    let first = db.add_run("op-1").await;
+    let mut late = shelf("ps-1", None);
+    late.head.created_at = at(3);
+    insert(&db, late).await.unwrap();
+    let second = db.add_run("op-2").await;
+    let woken = second.spec.id.object();
+    db.write(tx!([woken], |tx| tx.wake(&woken, at(5)))).await.unwrap();
+    for (id, kind) in [
+        (first.spec.id.as_str(), None),
+        ("ps-1", Some(SubjectKind::PowerShelf)),
+        (second.spec.id.as_str(), None),
+    ] {
+        let claimed = db.claim("a", at(10), 1).await.remove(0);
+        assert_eq!((claimed.id.as_str(), claimed.kind), (id, kind));
+    }
+    let held = db.read(tx!([], |tx| tx.held_by("a").await)).await.unwrap();
+    assert_eq!(held.len(), 3);
+}
+
+async fn a_kind_that_is_not_known_here_is_left_alone(db: Db) {
+    for (n, kind) in SubjectKind::ALL.into_iter().enumerate() {
+        let subject = "INSERT INTO subjects (id, kind, version, epoch, due_at, wakes_asked, \
+                       wakes_handled, phase, workflow, state, updated_at) VALUES ";
+        let row = format!("('x-{n}', '{}', 1, 0, 1, 1, 0, '', '', '', 0)", kind.as_str());
+        let foreign = format!("('y-{n}', 'not {}', 1, 0, 0, 1, 0, '', '', '', 0)", kind.as_str());
+        let sql = format!("{subject} {row}, {foreign}");
+        db.past_the_store(&sql, &sql).await;
+    }
+    let due = db.read(tx!([], |tx| tx.next_due().await)).await;
+    assert_eq!(due, Ok(Some(Timestamp::from_micros(1))));
+    let kinds = db.claim("a", at(5), 99).await.into_iter().map(|one| one.kind);
+    assert_eq!(kinds.flatten().count(), SubjectKind::ALL.len(), "each that is known, and no other");
+    assert_eq!(db.read(tx!([], |tx| tx.next_due().await)).await, Ok(None));
+}
+
+fn on(id: &str, target: &TargetId, seconds: i64) -> Run {
+    let mut run = run(id, "m-x");
+    run.spec.target = target.clone();
+    run.spec.created_at = at(seconds);
+    run
+}
+
+async fn what_runs_hold_is_found_by_target(db: Db) {
+    let targets: Vec<TargetId> =
+        ["ps-1", "ps-2", "ps-3"].map(|id| TargetId::new(TargetKind::PowerShelf, id)).to_vec();
+    let (first, second) = (on("op-1", &targets[0], 5), on("op-2", &targets[1], 9));
+    db.insert_run(&first, None).await.unwrap();
+    db.insert_run(&second, None).await.unwrap();
+    let twice = on("op-3", &targets[0], 10);
+    assert_eq!(db.insert_run(&twice, None).await, Err(StoreError::Conflict), "it is held");
+    // Several may be at work in one rack.
+    let rack = TargetId::new(TargetKind::Rack, "rack-1");
+    for id in ["op-4", "op-5"] {
+        db.insert_run(&on(id, &rack, 1), None).await.unwrap();
+    }
+    let held = db.read(tx!([targets], |tx| tx.active_runs_on(&targets).await)).await.unwrap();
+    let held: Vec<_> = held.iter().map(|(key, id)| (key.as_str(), id.as_str())).collect();
+    assert_eq!(held, [("power_shelf:ps-1", "op-1"), ("power_shelf:ps-2", "op-2")]);
+    let newest = db.read(tx!([targets], |tx| tx.newest_run_at(&targets).await)).await;
+    assert_eq!(newest, Ok(at(9)));
+    let none = targets[2..].to_vec();
+    let newest = db.read(tx!([none], |tx| tx.newest_run_at(&none).await)).await;
+    assert_eq!(newest, Ok(Timestamp::default()));
+    let of = tx!([targets], |tx| tx.runs_of_request(&targets, "req-op-2").await);
+    let of: Vec<_> = db.read(of).await.unwrap().into_iter().map(|run| run.spec.id).collect();
+    assert_eq!(of, [second.spec.id]);
+}
+
+async fn end(db: &Db, mut run: Run) -> RunId {
+    run = crate::harness::ended(run, Workflow::Completed);
+    db.insert_run(&run, None).await.unwrap();
+    run.spec.id
+}
+
+async fn clear_away(db: &Db, run: &RunId) -> Removed {
+    let runs = vec![run.clone()];
+    let mut sum = Removed::default();
+    // Other tests on the same server may hold the horizon back.
+    for _ in 0..200 {
+        let gone = db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap();
+        sum.runs += gone.runs;
+        if gone.is_empty() || gone.runs > 0 {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    sum
+}
+
+async fn superseded(db: &Db, run: &RunId) -> bool {
+    let all = tx!([], |tx| tx.ended_runs(at(10_000), &RunPlace::default(), 99).await);
+    let all = db.read(all).await.unwrap();
+    all.iter().find(|one| one.id == *run).expect("it ended").superseded
+}
+
+async fn a_part_stays_as_long_as_its_whole(db: Db) {
+    let (rack, target) =
+        (TargetId::new(TargetKind::Rack, "rack-1"), TargetId::new(TargetKind::Switch, "sw-1"));
+    let whole = end(&db, on("op-1", &rack, 1)).await;
+    let mut part = on("op-2", &target, 2);
+    part.spec.part_of = Some(whole.clone());
+    let part = end(&db, part).await;
+    end(&db, on("op-3", &target, 3)).await;
+    assert!(!superseded(&db, &part).await, "its whole is still on record");
+    assert_eq!(clear_away(&db, &part).await.runs, 0);
+    end(&db, on("op-4", &rack, 4)).await;
+    assert_eq!(clear_away(&db, &whole).await.runs, 1);
+    assert!(superseded(&db, &part).await);
+    assert_eq!(clear_away(&db, &part).await.runs, 1);
+}
+
+async fn a_run_stays_until_who_waits_for_it_has_looked(db: Db) {
+    let record = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let target = TargetId::new(TargetKind::PowerShelf, "ps-1");
+    let mut waited_for = on("op-1", &target, 1);
+    waited_for.spec.reports_to = Some(SubjectId::new(SubjectKind::PowerShelf, "ps-1"));
+    let waited_for = end(&db, waited_for).await;
+    end(&db, on("op-2", &target, 2)).await;
+    assert_eq!(clear_away(&db, &waited_for).await.runs, 0, "the shelf has yet to look");
+    let claimed = db.claim("a", at(5), 9).await;
+    let claimed = claimed.iter().find(|one| one.kind.is_some()).expect("the shelf is due");
+    assert_eq!(clear_away(&db, &waited_for).await.runs, 0, "it is looking");
+    turn(&db, &record, claim_of(claimed), None).await.unwrap();
+    let back = tx!([waited_for], |tx| {
+        // Whoever claimed the ended runs with it lets them go.
+        for (id, epoch) in tx.held_by("a").await? {
+            tx.release(&id, epoch, 1, None, at(6))?;
+        }
+        let _ = waited_for;
+        Ok(())
+    });
+    db.write(back).await.unwrap();
+    assert_eq!(clear_away(&db, &waited_for).await.runs, 1);
+}
+
+async fn the_events_of_a_removed_record_go(db: Db) {
+    let kept = insert(&db, shelf("ps-1", None)).await.unwrap();
+    let gone = insert(&db, shelf("ps-2", None)).await.unwrap();
+    remove(&db, &gone).await.unwrap();
+    db.events(3).await;
+    let aged = tx!([], |tx| tx.aged_events(at(100), store::EventPlace::default(), 9).await);
+    let aged = db.read(aged).await.unwrap();
+    let spare: Vec<bool> = aged.iter().map(|event| event.spare).collect();
+    assert_eq!(spare, [false, true, true], "of {kept:?} something must stay");
+}
+
+/// Runs were kept in another table, which knew machines only.
+async fn an_older_database_keeps_its_runs(db: Db) {
+    let active = db.add_run("op-1").await;
+    let done = db.add_run("op-2").await;
+    let done = db.tell(&done, Workflow::Completed).await;
+    let db = db.before_racks().await;
+    assert_eq!(db.run(&active.spec.id).await, active);
+    assert_eq!(db.run(&done.spec.id).await, done);
+    let target = active.spec.target.clone();
+    let again = tx!([target], |tx| tx.run_of_request(&target, "req-op-1").await);
+    assert_eq!(db.read(again).await, Ok(Some(active.clone())));
+    let mut second = run("op-3", active.spec.target.as_str());
+    assert_eq!(db.insert_run(&second, None).await, Err(StoreError::Conflict), "it is still held");
+    second.spec.target = done.spec.target.clone();
+    db.insert_run(&second, None).await.unwrap();
+    let targets = vec![active.spec.target];
+    let held = db.read(tx!([targets], |tx| tx.active_runs_on(&targets).await)).await.unwrap();
+    assert_eq!(held.into_values().collect::<Vec<_>>(), [active.spec.id]);
+    insert(&db, shelf("ps-1", None)).await.unwrap();
+}
+
+mod together {
+    use super::*;
+    use crate::harness::soon;
+    use std::sync::Arc;
+    use tokio::sync::Notify;
+
+    on_postgres!(a_whole_that_begins_its_parts_is_neither_claimed_nor_told);
+
+    /// Parts are written while the whole is locked: a claim passes it by, and whoever tells it something waits until they are there.
+    async fn a_whole_that_begins_its_parts_is_neither_claimed_nor_told(db: Db) {
+        let whole = db.add_run("op-1").await;
+        let (locked, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let id = whole.spec.id.clone();
+        let begin = {
+            let (locked, go_on) = (Arc::clone(&locked), Arc::clone(&go_on));
+            let id = id.clone();
+            tx!([locked, go_on, id], |tx| {
+                let held = tx.held_locked(&id).await?.expect("it is there");
+                locked.notify_one();
+                go_on.notified().await;
+                let target = TargetId::new(TargetKind::Switch, "sw-1");
+                let mut part = on("op-2", &target, 1);
+                part.spec.part_of = Some(held.run.spec.id);
+                tx.insert_run(&part, Birth::Waiting, &event())
+            })
+        };
+        let begun = tokio::spawn(db.write(begin));
+        soon("the lock", locked.notified()).await;
+        assert!(db.claim("b", at(100), 9).await.is_empty(), "it is passed by");
+        let telling = {
+            let db = db.clone();
+            tokio::spawn(async move { db.tell(&whole, Workflow::Running).await })
+        };
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        assert!(!telling.is_finished(), "it waits for the parts");
+        go_on.notify_one();
+        begun.await.unwrap().unwrap();
+        soon("the other", telling).await.unwrap();
+        let part = RunId::trusted("op-2");
+        assert!(db.read(tx!([part], |tx| tx.run(&part).await)).await.unwrap().is_some());
+    }
+}
