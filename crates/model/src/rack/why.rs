@@ -1,6 +1,6 @@
 //! Why a rack is as it is, since when, and what to type now.
 
-use super::{Rack, RackState};
+use super::{Rack, RackState, RackTrouble};
 use crate::fault::Code;
 use crate::time::{Timestamp, spoken};
 use crate::why::Explanation;
@@ -51,25 +51,15 @@ pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
         },
         RackState::Ready => Explanation {
             headline: format!("{id} is Ready"),
-            waiting_for: asked(rack).then(|| waits_for.to_string()).unwrap_or_default(),
+            // What is asked of a rack that is Ready begins with its next turn, unless somebody holds its devices.
+            waiting_for: match asked(rack) {
+                true => waits_for.to_string(),
+                false => String::new(),
+            },
             next_commands: vec![get, format!("farrier rack maintenance start {id} --dry-run")],
             ..told
         },
-        RackState::Error { cause } => {
-            let device = cause.device.as_ref().map(|device| format!(" on {device}"));
-            Explanation {
-                headline: format!(
-                    "{id} is in Error: {}{} failed",
-                    cause.during.as_str(),
-                    device.unwrap_or_default()
-                ),
-                failed: cause.trouble.said.clone(),
-                fault: Code::parse(&cause.trouble.code),
-                normal: "it stays so until somebody goes on, or asks anew".into(),
-                next_commands: vec![cause.next.clone(), status(), get],
-                ..told
-            }
-        }
+        RackState::Error { cause } => in_error(rack, cause, told),
         RackState::Deleting => Explanation {
             headline: format!("{id} is being deleted"),
             normal: "until its operations have ended".into(),
@@ -79,7 +69,24 @@ pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     }
 }
 
-/// What is asked of a rack that is Ready begins with its next turn, unless somebody holds its devices.
+/// It says which device, in which activity, and how to go on.
+fn in_error(rack: &Rack, cause: &RackTrouble, told: Explanation) -> Explanation {
+    let id = &rack.head.id;
+    let device = cause.device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();
+    Explanation {
+        headline: format!("{id} is in Error: {}{device} failed", cause.during.as_str()),
+        failed: cause.trouble.said.clone(),
+        fault: Code::parse(&cause.trouble.code),
+        normal: "it stays so until somebody goes on, or asks anew".into(),
+        next_commands: vec![
+            cause.next.clone(),
+            format!("farrier rack maintenance status {id}"),
+            format!("farrier rack get {id}"),
+        ],
+        ..told
+    }
+}
+
 fn asked(rack: &Rack) -> bool {
     rack.topology_changed
         || rack.reprovision_requested.is_some()
