@@ -5,6 +5,7 @@
 
 use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Settings, Trust};
 use secrecy::SecretString;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -82,7 +83,8 @@ fn peer(variable: &str) -> Option<PathBuf> {
 }
 
 pub fn is_root() -> bool {
-    id("-u") == "0"
+    static ROOT: OnceLock<bool> = OnceLock::new();
+    *ROOT.get_or_init(|| id("-u") == "0")
 }
 
 fn id(option: &str) -> String {
@@ -189,12 +191,14 @@ impl Sshd {
 
     /// The processes that serve connections now, everybody below the listener.
     pub fn sessions(&self) -> Vec<u32> {
+        self.sessions_among(&processes())
+    }
+
+    fn sessions_among(&self, processes: &Processes) -> Vec<u32> {
         let listener = self.child.id();
-        processes()
-            .into_iter()
-            .filter(|(_, parents, name)| parents.contains(&listener) && name == "sshd")
-            .map(|(pid, _, _)| pid)
-            .collect()
+        let serves = |pid: u32| ancestors(processes, pid).any(|parent| parent == listener);
+        let named = processes.iter().filter(|(_, (_, name))| name == "sshd");
+        named.map(|(pid, _)| *pid).filter(|pid| serves(*pid)).collect()
     }
 
     pub fn signal_sessions(&self, signal: &str) {
@@ -212,8 +216,9 @@ impl Drop for Sshd {
             fs::read(format!("/proc/{pid}/environ"))
                 .is_ok_and(|environ| String::from_utf8_lossy(&environ).contains(&bin))
         };
-        let jobs = processes().into_iter().map(|(pid, _, _)| pid).filter(|pid| ours(*pid));
-        for pid in self.sessions().into_iter().chain(jobs) {
+        let processes = processes();
+        let jobs = processes.keys().copied().filter(|pid| ours(*pid));
+        for pid in self.sessions_among(&processes).into_iter().chain(jobs) {
             send("KILL", pid);
         }
         let _ = self.child.kill();
@@ -226,9 +231,10 @@ pub fn send(signal: &str, pid: u32) {
         Command::new("kill").args(["-s", signal, &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
-/// Every process with all it descends from, and its name.
-fn processes() -> Vec<(u32, Vec<u32>, String)> {
-    const MAX_DEPTH: usize = 64;
+/// Every process: its parent and its name.
+type Processes = BTreeMap<u32, (u32, String)>;
+
+fn processes() -> Processes {
     let numbers = fs::read_dir("/proc")
         .unwrap()
         .flatten()
@@ -237,18 +243,15 @@ fn processes() -> Vec<(u32, Vec<u32>, String)> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (head, tail) = stat.rsplit_once(") ")?;
         let parent: u32 = tail.split(' ').nth(1)?.parse().ok()?;
-        Some((parent, head.split_once('(')?.1.to_string()))
+        Some((pid, (parent, head.split_once('(')?.1.to_string())))
     };
-    let family = |pid: u32| {
-        let (mut parent, name) = read(pid)?;
-        let mut parents = Vec::new();
-        while parent != 0 && parents.len() < MAX_DEPTH {
-            parents.push(parent);
-            parent = read(parent).map_or(0, |(next, _)| next);
-        }
-        Some((pid, parents, name))
-    };
-    numbers.filter_map(family).collect()
+    numbers.filter_map(read).collect()
+}
+
+fn ancestors(processes: &Processes, pid: u32) -> impl Iterator<Item = u32> {
+    const MAX_DEPTH: usize = 64;
+    let parent = |pid: &u32| processes.get(pid).map(|(parent, _)| *parent);
+    std::iter::successors(parent(&pid), parent).take(MAX_DEPTH)
 }
 
 /// Makes the keys, the users' files and the programs. Answers the user's login shell.
