@@ -134,6 +134,7 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
         assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Failed);
         scene.until("Error").await;
         assert!(matches!(state(&scene, "m-1").await, HostState::FailedFirmwareUpgrade { .. }));
+        scene.world.sim.clear_faults(None).expect("mended");
         let done = update(&scene, &["m-1"], "second", false).await;
         assert_eq!(scene.ended(&operation(&done[0])).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;

@@ -4,6 +4,7 @@ use crate::clients::operator;
 use crate::world::{Process, World, simulate};
 use engine::firmware::Change;
 use engine::hosts::{HostView, Reprovision};
+use model::effect::Verb;
 use model::firmware::{Component, Firmware};
 use model::host::{Check, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, RETRY_INTERVAL};
 use model::id::{FirmwareId, MachineId};
@@ -163,11 +164,21 @@ fn a_failure_is_tried_again_three_times_and_then_waits_for_a_person() {
 fn an_unknown_outcome_is_left_to_a_person() {
     simulate(async {
         let (world, process) = world().await;
-        break_firmware(&world, sim::Action::Hang, 0);
+        // Its answer is lost, and nobody can look what became of it.
+        break_firmware(&world, sim::Action::Drop, 1);
+        let unseen = FaultRule {
+            effect: "firmware".into(),
+            verb: Verb::Inquire,
+            ..FaultRule::new(sim::Action::Fail)
+        };
+        world.sim.add_fault(unseen).expect("a rule");
         ask(&process, "first", false).await.expect("accepted");
-        sleep(RETRY_INTERVAL * 30).await;
-        let runs = firmware_runs(&world).await;
-        assert_eq!(runs.len(), 1, "{:?}", state(&process).await);
+        sleep(RETRY_INTERVAL * 100).await;
+        let HostState::FailedFirmwareUpgrade { retry_count, cause } = state(&process).await else {
+            panic!("{:?}", state(&process).await)
+        };
+        assert_eq!((retry_count, cause.code.as_str()), (0, "outcome-unknown"));
+        assert_eq!(firmware_runs(&world).await.len(), 1);
     });
 }
 
