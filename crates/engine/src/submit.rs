@@ -24,6 +24,9 @@ use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
 /// How often a request is tried again when another one wrote first.
 const MAX_RACES: u32 = 20;
 
+/// How far back among the runs on a device the last one that changed it is looked for.
+const LOOKED_BACK: i64 = 32;
+
 /// A request to start a run.
 #[derive(Debug, Clone)]
 pub struct Start {
@@ -453,15 +456,20 @@ impl Act {
             }
         };
         for target in targets {
-            match tx.latest_run(target).await? {
-                Some(latest) if follows(&latest, run) => {
-                    return Err(superseded(run, &latest).into());
-                }
-                Some(_) | None => {}
+            let latest = tx.latest_runs(target, LOOKED_BACK).await?;
+            // A lifecycle that only looks at its device changes nothing that could no longer fit.
+            let latest = latest.iter().find(|one| one.spec.id == run.spec.id || changes(one));
+            if let Some(latest) = latest.filter(|latest| follows(latest, run)) {
+                return Err(superseded(run, latest).into());
             }
         }
         Ok(())
     }
+}
+
+/// Whether a run may leave its device in another state than it found it in.
+fn changes(run: &Run) -> bool {
+    !matches!(run.spec.run_type, RunType::Intake | RunType::Check)
 }
 
 /// Whether another run was done on a device after this one, and not on its behalf.

@@ -32,7 +32,8 @@ async fn world_with(devices: &[&str], settings: Settings) -> (World, Process, Do
 }
 
 async fn stand(world: &World, id: &str) {
-    world.store.write(Stand { target: device(id), now: world.now() }).await.expect("it stands");
+    let (target, now) = (device(id), world.now());
+    world.store.write(Stand { target, rack: None, now }).await.expect("it stands");
 }
 
 fn flash(devices: &[&str], at_once: u32) -> Vec<RunStep> {

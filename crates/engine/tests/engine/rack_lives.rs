@@ -5,17 +5,22 @@ use crate::clients::Door;
 use crate::rack_world::{
     Register, SHELF, Stand, StartWhole, Want, Wish, device, group, heard, whole,
 };
+use crate::racks::{AddFirmware, firmware};
 use crate::world::World;
+use engine::racks::{DescribedRack, MaintenanceStart};
 use model::effect::{DeviceWork, Effect, FabricTo, PowerTo, Verb};
-use model::id::RunId;
+use model::id::{RackId, RunId};
+use model::machine::Labels;
 use model::plan::{RunStep, RunType};
 use model::power_shelf::{PowerShelf, PowerShelfState};
+use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
+use model::rack::{Counts, RackSpec, RackState};
 use model::run::Run;
 use model::run::act::Action;
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{Birth, Result, Tx, Work};
+use store::{Birth, Result, StoreError, Tx, Work};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -28,6 +33,9 @@ pub enum Ask {
     Mend,
     /// On the last whole.
     Act(Action),
+    Rack,
+    Maintain(PowerSequence),
+    DeleteRack,
     /// As soon as its power is being switched.
     Meanwhile(Wish),
 }
@@ -44,10 +52,12 @@ pub struct RackLife {
     pub commits: &'static [(&'static str, usize)],
     /// Steps whose effect must have been struck.
     pub steps: &'static [&'static str],
+    /// So long that each kind of point is struck at its first, its second and its last only.
+    pub long: bool,
 }
 
 pub fn all() -> Vec<RackLife> {
-    shelves().into_iter().chain(groups()).collect()
+    shelves().into_iter().chain(groups()).chain(racks()).collect()
 }
 
 /// The words of every effect in these lives.
@@ -78,6 +88,7 @@ fn shelves() -> Vec<RackLife> {
         script,
         commits,
         steps,
+        long: false,
     };
     let ready = || vec![Ask::Register];
     const BORN: &[(&str, usize)] = &[("Register", 1), ("Advance", 3), ("Commit", 4)];
@@ -164,6 +175,7 @@ fn groups() -> Vec<RackLife> {
         script,
         commits,
         steps,
+        long: false,
     };
     let firmware = |machine: &str, action, times| {
         vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
@@ -199,10 +211,57 @@ fn groups() -> Vec<RackLife> {
     ]
 }
 
+/// The ways of a rack: into service, through a maintenance, and out of it.
+fn racks() -> Vec<RackLife> {
+    let of = |name, before, faults, script, commits, steps| RackLife {
+        name,
+        devices: &FLASHED,
+        before,
+        faults,
+        script,
+        commits,
+        steps,
+        long: true,
+    };
+    let dark = |times| vec![fault("power", sim::Action::Fail, times)];
+    const FOLLOWED: &[(&str, usize)] = &[("BeginParts", 2), ("Advance", 3), ("Commit", 3)];
+    vec![
+        of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, &["firmware"]),
+        of(
+            "a rack's maintenance fails, is mended and asked again",
+            vec![Ask::Rack],
+            dark(0),
+            vec![
+                Ask::Maintain(PowerSequence::Reset),
+                Ask::Mend,
+                Ask::Maintain(PowerSequence::Reset),
+            ],
+            FOLLOWED,
+            &[],
+        ),
+        of(
+            "a rack is deleted",
+            vec![Ask::Rack],
+            vec![],
+            vec![Ask::DeleteRack],
+            &[("Delete", 1), ("Advance", 1)],
+            &[],
+        ),
+    ]
+}
+
 impl RackLife {
     pub async fn prepare(&self, world: &World, door: &Door) {
+        let in_rack = [&self.before, &self.script]
+            .iter()
+            .any(|asks| asks.iter().any(|ask| matches!(ask, Ask::Rack)));
+        if in_rack {
+            let firmware = AddFirmware(firmware("fw-1", "2.0", true, true));
+            world.store.write(firmware).await.expect("added");
+        }
         for id in self.devices {
-            let stand = Stand { target: device(id), now: world.now() };
+            let rack = in_rack.then(rack_id);
+            let stand = Stand { target: device(id), rack, now: world.now() };
             world.store.write(stand).await.expect("it stands");
         }
         follow(door.clone(), world.clone(), self.before.clone(), "before").await;
@@ -218,9 +277,14 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
     for (index, ask) in script.into_iter().enumerate() {
         match &ask {
             Ask::Meanwhile(_) => power_is_switched(&world).await,
-            Ask::Register | Ask::Want(_) | Ask::Whole(_) | Ask::Mend | Ask::Act(_) => {
-                rest(&world).await;
-            }
+            Ask::Register
+            | Ask::Want(_)
+            | Ask::Whole(_)
+            | Ask::Mend
+            | Ask::Act(_)
+            | Ask::Rack
+            | Ask::Maintain(_)
+            | Ask::DeleteRack => rest(&world).await,
         }
         let name = format!("{name} {index}");
         match ask {
@@ -238,6 +302,27 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 let write = || StartWhole { run: run.clone(), birth: Birth::Due };
                 last = Some(written(&door, write).await);
             }
+            Ask::Rack => {
+                let answer = door.ask(|engine| async move {
+                    engine.create_rack(described(), "client".into()).await
+                });
+                answer.await.expect("created");
+            }
+            Ask::Maintain(sequence) => {
+                let answer = door.ask(|engine| {
+                    let start = maintenance(sequence, &name);
+                    async move { engine.start_rack_maintenance(start).await }
+                });
+                answer.await.expect("accepted");
+            }
+            Ask::DeleteRack => {
+                let answer = door.ask(|engine| async move {
+                    engine.delete_rack(rack_id(), true, false, "client".into()).await
+                });
+                // Asked again, it may be gone already.
+                let answer = answer.await.map(drop);
+                assert!(matches!(answer, Ok(()) | Err(StoreError::Refused(_))), "{answer:?}");
+            }
             Ask::Mend => {
                 world.sim.clear_faults(None).expect("cleared");
             }
@@ -252,6 +337,30 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
         }
     }
     rest(&world).await;
+}
+
+fn rack_id() -> RackId {
+    RackId::trusted("rack-1")
+}
+
+fn described() -> DescribedRack {
+    let expected = Counts { machines: 1, switches: 1, power_shelves: 1 };
+    let spec = RackSpec { hardware_type: "gb200".into(), expected };
+    DescribedRack { id: rack_id(), labels: Labels::new(), spec }
+}
+
+fn maintenance(sequence: PowerSequence, name: &str) -> MaintenanceStart {
+    let activities = vec![Asked::PowerSequence(sequence)];
+    MaintenanceStart {
+        rack_id: rack_id(),
+        wanted: Wanted { scope: Scope::default(), activities },
+        trigger: Trigger::OnDemand,
+        request_id: name.into(),
+        by: "client".into(),
+        reference: String::new(),
+        force: None,
+        dry_run: false,
+    }
 }
 
 /// Writes until it is written, whoever answers.
@@ -291,7 +400,11 @@ async fn rest(world: &World) {
             }
         };
         let ended = all.runs.iter().all(|kept| kept.run.ended());
-        if ended && all.shelves.iter().all(resting) {
+        let racks = all.racks.iter().all(|rack| {
+            let over = matches!(rack.state, RackState::Ready | RackState::Error { .. });
+            over && rack.active.is_empty() && !rack.head.deleted && !rack.topology_changed
+        });
+        if ended && racks && all.shelves.iter().all(resting) {
             return;
         }
         while committed.is_empty() {

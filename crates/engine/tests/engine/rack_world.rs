@@ -4,11 +4,12 @@
 use crate::audit::{Asking, audit_run, gaps, step_of};
 use crate::world::{Kept, World};
 use model::effect::{Effect, Group, Part, PowerTo};
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, PlanId, RackId, RunId};
 use model::lifecycle::{DeviceSpec, Head, Lifecycle};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{OnFailure, Params, RunStep, RunType};
 use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
+use model::rack::Rack;
 use model::run::{ENGINE_VERSION, Run, RunSpec, StepPhase, Workflow};
 use model::switch::{Switch, SwitchState};
 use model::target::{TargetId, TargetKind};
@@ -66,6 +67,7 @@ impl Work for Register {
 /// A device that is in service already.
 pub struct Stand {
     pub target: TargetId,
+    pub rack: Option<RackId>,
     pub now: Timestamp,
 }
 
@@ -74,10 +76,10 @@ impl Work for Stand {
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let (id, event) = (self.target.id.as_str(), event(self.now, "registered"));
-        let head = Head::new(id, Labels::new(), self.now);
+        let head = Head { rack: self.rack.clone(), ..Head::new(id, Labels::new(), self.now) };
         match self.target.kind {
             TargetKind::Machine => {
-                let spec = MachineSpec::from(spec());
+                let spec = MachineSpec { rack: self.rack.clone(), ..MachineSpec::from(spec()) };
                 let machine = Machine::new(MachineId::trusted(id), spec, Labels::new(), self.now);
                 tx.insert_machine(&machine, &event)
             }
@@ -230,6 +232,7 @@ pub struct Everything {
     pub machines: Vec<Machine>,
     pub shelves: Vec<PowerShelf>,
     pub switches: Vec<Switch>,
+    pub racks: Vec<Rack>,
     /// The histories of the records, by id.
     pub histories: BTreeMap<String, Vec<Event>>,
     /// What the queue says of the records: id, and whether somebody holds it.
@@ -248,9 +251,11 @@ impl Work for LookAtAll {
         let all = RecordFilter::default();
         let shelves = tx.records::<PowerShelf>(&all, None, MANY as usize).await?.records;
         let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
+        let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
         let mut histories = BTreeMap::new();
-        let records = shelves.iter().map(PowerShelf::subject);
-        for subject in records.chain(switches.iter().map(Switch::subject)) {
+        let devices = shelves.iter().map(PowerShelf::subject);
+        let devices = devices.chain(switches.iter().map(Switch::subject));
+        for subject in devices.chain(racks.iter().map(Rack::subject)) {
             let key = subject.key();
             histories.insert(key.clone(), tx.history(&key, 0, MANY).await?);
         }
@@ -265,7 +270,7 @@ impl Work for LookAtAll {
             let held = tx.held(&id).await?.expect("every run is in the queue's table");
             runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
         }
-        Ok(Everything { machines, shelves, switches, histories, held, runs })
+        Ok(Everything { machines, shelves, switches, racks, histories, held, runs })
     }
 }
 
@@ -292,7 +297,8 @@ impl World {
         let all = self.everything().await;
         let shelves = all.shelves.iter().map(|one| (one.head.id.clone(), one.word()));
         let switches = all.switches.iter().map(|one| (one.head.id.clone(), one.word()));
-        let records = shelves.chain(switches).collect();
+        let racks = all.racks.iter().map(|one| (one.head.id.clone(), one.word()));
+        let records = shelves.chain(switches).chain(racks).collect();
         let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
         let mut acted = BTreeMap::new();
         for Kept { run, .. } in &all.runs {
@@ -349,6 +355,7 @@ fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
     let machines = all.machines.iter().map(|one| (one.id.to_string(), one.active_run.clone()));
     let shelves = all.shelves.iter().map(|one| &one.head);
     let heads = shelves.chain(all.switches.iter().map(|one| &one.head));
+    let heads = heads.chain(all.racks.iter().map(|one| &one.head));
     for head in heads.clone() {
         let history = all.histories.get(&head.id).expect("it was read");
         gaps(&head.id, history, head.version, wrong);
@@ -358,6 +365,10 @@ fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
         if let Some(run) = holder {
             wrong.push(format!("{id} is still held by {run}"));
         }
+    }
+    for rack in &all.racks {
+        let waits = rack.active.iter().chain(&rack.maintenance_requested);
+        wrong.extend(waits.map(|run| format!("{} still waits for {run}", rack.head.id)));
     }
     for shelf in all.shelves.iter().filter(|shelf| shelf.run.is_some()) {
         wrong.push(format!("{} still waits for {:?}", shelf.head.id, shelf.run));
