@@ -7,6 +7,7 @@ use crate::racks::reopen;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
+use model::lifecycle::SubjectKind;
 use model::machine::Machine;
 use model::machine::admit::admit_by;
 use model::plan::{
@@ -395,7 +396,8 @@ impl Work for Act {
                     Some(rack) if run.phase() == RunPhase::Pending => {
                         tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
                     }
-                    Some(_) | None if run.ended() => {}
+                    // One that nobody has ever taken up is due already, or waits for leave that is not given here.
+                    Some(_) | None if run.ended() || held.epoch == 0 => {}
                     Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
                 Ok(run)
@@ -425,7 +427,9 @@ impl Act {
         if is_held_by_whole(tx, run).await? {
             return Ok(());
         }
-        if let Some(rack) = run.spec.target.rack() {
+        // What a rack let begin, it must let go on.
+        let by_rack = run.spec.reports_to.as_ref().is_some_and(|one| one.kind == SubjectKind::Rack);
+        if let (Some(rack), true) = (run.spec.target.rack(), by_rack) {
             return reopen(tx, &rack, run, event).await;
         }
         let Some(id) = run.spec.target.machine() else {
