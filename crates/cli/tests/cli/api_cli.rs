@@ -301,7 +301,6 @@ async fn every_command_works_against_a_real_server() {
         images(&person, dir.path());
         devices(&person);
         firmware(&person, dir.path());
-        hosts(&person);
         crate::racks::typed(&person);
         health(&person);
         exit_codes(&person);
