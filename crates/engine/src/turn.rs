@@ -59,7 +59,9 @@ pub(crate) struct Turn {
 
 impl Turn {
     pub fn new(engine: Engine, held: Held, woken: Arc<Notify>) -> Self {
-        let fresh = held.run.version == 1;
+        // What was said of a run on a rack when it was accepted stands in its log already.
+        let on_rack = held.run.spec.target.kind == TargetKind::Rack;
+        let fresh = held.run.version == 1 && !on_rack;
         let book = LogBook::new(held.run.spec.id.clone(), held.epoch, fresh);
         Self { engine, held, woken, book, target: None }
     }
