@@ -16,10 +16,13 @@ use model::run::act::Action;
 use model::switch::Switch;
 use model::time::Timestamp;
 use std::marker::PhantomData;
+use std::time::Duration;
 use store::{Birth, Cause, Claimed, NewEvent, RecordClaim, Result, StoreError, Tx, Work};
 
 /// More moves than this in one turn would be a loop in the rules.
 const MAX_MOVES: u64 = 64;
+/// How long to wait before asking a database that does not answer again.
+const DATABASE_RETRY: Duration = Duration::from_millis(250);
 /// How often a turn is tried again when somebody else wrote first.
 const MAX_RACES: u32 = 20;
 
@@ -64,6 +67,10 @@ impl Engine {
                 // Somebody else wrote first, or has the record by now.
                 Err(StoreError::Conflict) if self.still_holds(claimed).await => {}
                 Err(StoreError::Conflict) => return,
+                // Nobody can write now: it is tried again soon, as long as it is ours.
+                Err(StoreError::Unavailable(_)) if !self.is_stopping() => {
+                    tokio::time::sleep(DATABASE_RETRY).await;
+                }
                 Err(error) => {
                     metrics::counter!("farrier_unmoved_records_total", "kind" => kind.as_str())
                         .increment(1);

@@ -97,16 +97,19 @@ fn asked_as(screen: &mut Screen, dry_run: bool, submit: &SubmitArgs) -> Result<S
     }
 }
 
-/// The activities that were typed. A setting without its activity belongs to all of them.
+/// The activities that were typed. A setting names its activity; without either, all of them are wanted.
 fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
-    let settles = !args.firmware_version.is_empty() || args.power.is_some();
-    let wanted = match (args.activities.is_empty(), settles) {
-        (true, false) => return Ok(Vec::new()),
-        (true, true) => {
-            vec![ActivityArg::Firmware, ActivityArg::NmxCluster, ActivityArg::Power]
-        }
-        (false, _) => args.activities.clone(),
+    let by_setting = [
+        (ActivityArg::Firmware, !args.firmware_version.is_empty()),
+        (ActivityArg::Power, args.power.is_some()),
+    ];
+    let wanted: Vec<ActivityArg> = match args.activities.is_empty() {
+        true => by_setting.into_iter().filter(|(_, set)| *set).map(|(one, _)| one).collect(),
+        false => args.activities.clone(),
     };
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
     let lacks = |activity| !wanted.contains(&activity);
     if !args.firmware_version.is_empty() && lacks(ActivityArg::Firmware) {
         return Err(Failure::refused("--firmware-version needs --activity firmware"));

@@ -226,7 +226,7 @@ fn racks() -> Vec<RackLife> {
     let dark = |times| vec![fault("power", sim::Action::Fail, times)];
     const FOLLOWED: &[(&str, usize)] = &[("BeginParts", 2), ("Advance", 3), ("Commit", 3)];
     vec![
-        of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, &["firmware"]),
+        of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, &[]),
         of(
             "a rack's maintenance fails, is mended and asked again",
             vec![Ask::Rack],
