@@ -74,6 +74,11 @@ fn effect_name(effect: SimEffectKind) -> &'static str {
         SimEffectKind::Drain => "drain",
         SimEffectKind::Uncordon => "uncordon",
         SimEffectKind::Power => "power",
+        SimEffectKind::Firmware => "firmware",
+        SimEffectKind::Read => "read",
+        SimEffectKind::Configure => "configure",
+        SimEffectKind::Check => "check",
+        SimEffectKind::Fabric => "fabric",
         SimEffectKind::Probe => "probe",
     }
 }

@@ -442,6 +442,11 @@ pub enum SimEffectKind {
     Drain,
     Uncordon,
     Power,
+    Firmware,
+    Read,
+    Configure,
+    Check,
+    Fabric,
     Probe,
 }
 

@@ -223,19 +223,14 @@ fn racks() -> Vec<RackLife> {
         steps,
         long: true,
     };
-    let dark = |times| vec![fault("power", sim::Action::Fail, times)];
     const FOLLOWED: &[(&str, usize)] = &[("BeginParts", 2), ("Advance", 3), ("Commit", 3)];
     vec![
         of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, &[]),
         of(
-            "a rack's maintenance fails, is mended and asked again",
+            "a rack is maintained",
             vec![Ask::Rack],
-            dark(0),
-            vec![
-                Ask::Maintain(PowerSequence::Reset),
-                Ask::Mend,
-                Ask::Maintain(PowerSequence::Reset),
-            ],
+            vec![],
+            vec![Ask::Maintain(PowerSequence::Reset)],
             FOLLOWED,
             &[],
         ),

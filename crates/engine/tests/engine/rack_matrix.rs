@@ -52,6 +52,7 @@ async fn live(life: &RackLife, blow: Blow, at: Option<usize>) -> Story {
             Ok(Err(panic)) => scene.wrong.push(format!("the client was told nonsense: {panic}")),
             Err(_) => scene.wrong.push("it never came to rest".into()),
         }
+        world.records_at_rest().await;
         if blow.ends_with_a_thaw() {
             scene.thaw_too_late().await;
         }
