@@ -362,8 +362,9 @@ mod tests {
     fn a_setting_brings_its_activity() {
         for (words, count) in [
             ("", Some(0)),
-            (" --firmware-version fw-1", Some(3)),
-            (" --power reset", Some(3)),
+            (" --firmware-version fw-1", Some(1)),
+            (" --power reset", Some(1)),
+            (" --firmware-version fw-1 --power on", Some(2)),
             (" --activity power --power off", Some(1)),
             (" --activity power,firmware", Some(2)),
             (" --activity power --firmware-version fw-1", None),
