@@ -7,7 +7,7 @@ use providers::ssh::{Endpoint, Hop, Host, HostKey, Login, Proof, Route, Settings
 use secrecy::SecretString;
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -121,25 +121,25 @@ impl Sshd {
             configure(home.path(), port, wish);
             let child = spawn(&program, home.path(), &shell, wish);
             let mut sshd = Self { child, port, home };
-            if sshd.answers() {
+            if sshd.listens() {
                 return Some(sshd);
             }
         }
         panic!("sshd did not start")
     }
 
-    fn answers(&mut self) -> bool {
+    /// Whether it listens, by its own word: where somebody else has taken the port, that one would answer as well.
+    fn listens(&mut self) -> bool {
         let started = Instant::now();
+        let said = format!("Server listening on 127.0.0.1 port {}.", self.port);
         while started.elapsed() < START_TIMEOUT {
-            if self.child.try_wait().unwrap().is_some() {
-                eprintln!(
-                    "{}",
-                    fs::read_to_string(self.home.path().join("log")).unwrap_or_default()
-                );
-                return false;
-            }
-            if TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
+            let log = fs::read_to_string(self.home.path().join("log")).unwrap_or_default();
+            if log.contains(&said) {
                 return true;
+            }
+            if self.child.try_wait().unwrap().is_some() {
+                eprintln!("{log}");
+                return false;
             }
             sleep(Duration::from_millis(20));
         }
