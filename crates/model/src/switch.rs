@@ -126,9 +126,9 @@ impl Switch {
         self.work(SwitchState::Configuring, seen, (RunType::Intake, step), note)
     }
 
-    /// It answers, and it is on.
-    fn validate(&self, seen: &Around, note: Note) -> Next<Self> {
-        let work = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(PowerTo::On) };
+    /// It answers, and has this power.
+    fn validate(&self, power: PowerTo, seen: &Around, note: Note) -> Next<Self> {
+        let work = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
         let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work });
         self.work(SwitchState::Validating, seen, (RunType::Check, step), note)
     }
@@ -306,7 +306,9 @@ impl Lifecycle for Switch {
             },
             (S::Configuring, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("it is being configured")),
-                Waited::Done => self.validate(seen, Note::new("it is configured", here!())),
+                Waited::Done => {
+                    self.validate(PowerTo::On, seen, Note::new("it is configured", here!()))
+                }
                 Waited::Failed(cause) => self.fail(cause),
             },
             (S::Validating, _, _) => match seen.waited() {
@@ -318,7 +320,9 @@ impl Lifecycle for Switch {
             (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
             (S::ReProvisioning, _, Some(holder)) => Next::Rest(held_by(holder)),
             (S::ReProvisioning, false, None) => {
-                self.validate(seen, Note::new("it was let go", here!()))
+                // A rack that was switched off leaves its switches off, and that is as it should be.
+                let left = self.facts.power.unwrap_or(PowerTo::On);
+                self.validate(left, seen, Note::new("it was let go", here!()))
             }
             (S::Error { cause }, false, Some(holder)) => self.held_in_error(holder, cause),
             (S::Error { cause }, false, None) => self.in_error(cause, seen),
