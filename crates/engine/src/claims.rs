@@ -6,7 +6,7 @@
 use crate::hosts;
 use model::condition::{ConditionType, Evidence};
 use model::device::power_left;
-use model::effect::{Effect, Facts};
+use model::effect::Facts;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
@@ -375,24 +375,4 @@ fn release_record<R: Lifecycle>(
     }
     record.head_mut().active_run = next;
     tx.tell_record(&mut record, event)
-}
-
-/// The group that a step sends to work, where it does.
-pub(crate) fn group_of(effect: &Effect) -> Option<&model::effect::Group> {
-    match effect {
-        Effect::Parts { group } => Some(group),
-        Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Power { .. }
-        | Effect::Device { .. } => None,
-    }
 }

@@ -7,7 +7,6 @@
 mod commit;
 
 use crate::Engine;
-use crate::claims::group_of;
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
 use commit::{Commit, Load, Release};
@@ -335,7 +334,7 @@ impl Turn {
         &mut self,
         order: &Order,
     ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
-        if let Some(group) = group_of(&order.effect) {
+        if let Some(group) = order.effect.group() {
             let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
             let whole = Whole { run, epoch, group, stirred: Notify::new() };
             return Ok(Ok(Hands::Engine(self.engine.clone(), Arc::new(whole))));

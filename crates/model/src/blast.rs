@@ -4,6 +4,7 @@ use crate::condition::ConditionType;
 use crate::id::{MachineId, RunId};
 use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
+use crate::say::few;
 use crate::text;
 
 /// How many machines a refusal names; the others are counted.
@@ -63,12 +64,8 @@ pub fn permit(what: &str, dark: &[Dark], force: Option<&str>) -> Result<(), Refu
     if missed.is_empty() {
         return Ok(());
     }
-    let more = match missed.len().saturating_sub(MAX_NAMED) {
-        0 => String::new(),
-        more => format!(", and {more} more"),
-    };
-    let named = missed.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    let said = format!("{what} would take power from machines that are needed: {named}{more}");
+    let named = few(&missed, ", ", MAX_NAMED);
+    let said = format!("{what} would take power from machines that are needed: {named}");
     Err(Refusal::precondition("MACHINES_IN_SERVICE", said)
         .next("repeat it with --force --reason …, or move their work away first"))
 }

@@ -221,6 +221,26 @@ impl Effect {
         }
     }
 
+    /// The devices that it sends to work, where it does.
+    pub const fn group(&self) -> Option<&Group> {
+        match self {
+            Self::Parts { group } => Some(group),
+            Self::Ssh { .. }
+            | Self::Reboot { .. }
+            | Self::Netboot { .. }
+            | Self::Repave { .. }
+            | Self::Join { .. }
+            | Self::Leave { .. }
+            | Self::Verify { .. }
+            | Self::Net { .. }
+            | Self::Rma { .. }
+            | Self::Drain { .. }
+            | Self::Uncordon { .. }
+            | Self::Power { .. }
+            | Self::Device { .. } => None,
+        }
+    }
+
     /// True when doing it a second time does harm, so that a lost answer must stop for a person.
     pub const fn destructive(&self) -> bool {
         match self {

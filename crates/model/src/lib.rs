@@ -27,6 +27,7 @@ pub mod rack;
 pub mod refusal;
 pub mod retry;
 pub mod run;
+pub mod say;
 pub mod sweep;
 pub mod switch;
 pub mod target;

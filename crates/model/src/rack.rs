@@ -17,6 +17,7 @@ use crate::id::{RackId, RunId};
 use crate::lifecycle::{Change, Head, Lifecycle, Next, SubjectKind, Trouble, Why};
 use crate::refusal::Refusal;
 use crate::run::Note;
+use crate::say::few;
 use crate::target::{TargetId, TargetKind};
 use crate::text;
 use crate::time::Timestamp;
@@ -368,11 +369,7 @@ fn named(ids: &[RunId]) -> String {
 }
 
 pub(crate) fn some_of(all: &[String]) -> String {
-    let named = all.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(MAX_NAMED) {
-        0 => named,
-        more => format!("{named}, and {more} more"),
-    }
+    few(all, ", ", MAX_NAMED)
 }
 
 impl Lifecycle for Rack {

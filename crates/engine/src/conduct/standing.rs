@@ -1,11 +1,11 @@
 //! How the parts of a group stand, what that comes to, and how it is said.
 
-use crate::claims::group_of;
 use model::effect::{Group, Key, Outcome, Part};
 use model::fault::{Code, Fault};
 use model::id::RunId;
 use model::lifecycle::{Waited, waited};
 use model::run::Run;
+use model::say::few;
 use model::target::TargetId;
 use providers::Journal;
 use std::collections::BTreeMap;
@@ -102,11 +102,7 @@ pub(super) fn failure(parts: &Standings) -> Option<Fault> {
 }
 
 pub(super) fn some_of(all: &[String]) -> String {
-    let named = all.iter().take(MAX_NAMED).cloned().collect::<Vec<_>>().join("; ");
-    match all.len().saturating_sub(MAX_NAMED) {
-        0 => named,
-        more => format!("{named}; and {more} more"),
-    }
+    few(all, "; ", MAX_NAMED)
 }
 
 pub(super) fn counted(count: usize) -> String {
@@ -153,7 +149,7 @@ pub(crate) async fn failed_part(tx: &mut Tx, whole: &Run) -> Result<Option<Run>>
     let state = whole.progress.steps.get(whole.progress.at);
     let step = state.and_then(|state| Some((state, whole.plan_step(state)?)));
     let Some((state, step)) = step else { return Ok(None) };
-    let Some(group) = group_of(&step.effect) else { return Ok(None) };
+    let Some(group) = step.effect.group() else { return Ok(None) };
     let mut known = part_runs(tx, &whole.key(state), group).await?;
     let failed = |run: &Run| matches!(standing(run), Standing::Failed { .. });
     let mut targets = group.parts.iter().map(|part| &part.target);

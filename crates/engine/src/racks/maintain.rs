@@ -325,7 +325,7 @@ pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEve
 fn upgraded(run: &Run) -> Vec<MachineId> {
     let leg = Leg::Firmware(TargetKind::Machine).as_str();
     let steps = run.spec.steps.iter().filter(|step| step.name == leg);
-    let groups = steps.filter_map(|step| crate::claims::group_of(&step.effect));
+    let groups = steps.filter_map(|step| step.effect.group());
     groups.flat_map(|group| &group.parts).filter_map(|part| part.target.machine()).collect()
 }
 

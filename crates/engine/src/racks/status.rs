@@ -2,7 +2,6 @@
 
 use super::no_rack;
 use crate::Engine;
-use crate::claims::group_of;
 use crate::conduct::part_runs;
 use crate::submit::no_run;
 use model::id::{RackId, RunId};
@@ -96,7 +95,7 @@ async fn status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {
     for state in &run.progress.steps {
         let Some(step) = run.plan_step(state) else { continue };
         let mut parts = Vec::new();
-        if let Some(group) = group_of(&step.effect) {
+        if let Some(group) = step.effect.group() {
             let mut known = part_runs(tx, &run.key(state), group).await?;
             for part in &group.parts {
                 let run = known.remove(&part.target);

@@ -14,6 +14,7 @@ use crate::lifecycle::Lifecycle;
 use crate::machine::Machine;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::run::Run;
+use crate::say::few;
 use crate::target::TargetId;
 use crate::time::Timestamp;
 
@@ -248,11 +249,8 @@ fn own_controller(shelves: &[&str]) -> String {
 const MAX_NAMED: usize = 4;
 
 fn listed(ids: &[PowerShelfId]) -> String {
-    let named: Vec<&str> = ids.iter().take(MAX_NAMED).map(PowerShelfId::as_str).collect();
-    match ids.len().saturating_sub(MAX_NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
-    }
+    let ids: Vec<&str> = ids.iter().map(PowerShelfId::as_str).collect();
+    few(&ids, ", ", MAX_NAMED)
 }
 
 /// What a shelf is in, for a preview: its state, and its power as far as it is known.

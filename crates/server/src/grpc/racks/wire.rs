@@ -4,7 +4,7 @@ use super::super::convert::{run, time};
 use engine::racks::{
     DescribedRack, LegStatus, MaintenanceStarted, MaintenanceStatus, PartStatus, Preview, RackView,
 };
-use model::effect::{Effect, PowerTo};
+use model::effect::PowerTo;
 use model::id::{FirmwareId, Id, Kind, RackId};
 use model::lifecycle::Lifecycle;
 use model::machine::Labels;
@@ -216,22 +216,8 @@ fn activity(leg: Option<Leg>) -> String {
 }
 
 fn planned_leg(step: &RunStep) -> v1::RackMaintenanceLeg {
-    let parts = match &step.effect {
-        Effect::Parts { group } => group.parts.iter().map(|part| waiting(&part.target)).collect(),
-        Effect::Ssh { .. }
-        | Effect::Reboot { .. }
-        | Effect::Netboot { .. }
-        | Effect::Repave { .. }
-        | Effect::Join { .. }
-        | Effect::Leave { .. }
-        | Effect::Verify { .. }
-        | Effect::Net { .. }
-        | Effect::Rma { .. }
-        | Effect::Drain { .. }
-        | Effect::Uncordon { .. }
-        | Effect::Power { .. }
-        | Effect::Device { .. } => Vec::new(),
-    };
+    let parts = step.effect.group().map(|group| group.parts.as_slice()).unwrap_or_default();
+    let parts = parts.iter().map(|part| waiting(&part.target)).collect();
     v1::RackMaintenanceLeg {
         name: step.name.clone(),
         activity: activity(Leg::parse(&step.name)),
