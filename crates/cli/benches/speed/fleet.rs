@@ -16,11 +16,14 @@ const SELDOM_MS: u64 = 86_400_000;
 const SETTLE_LOOK: Duration = Duration::from_millis(400);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What the simulated hardware does with the first step of entering maintenance.
+/// How the simulated hardware works.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Hardware {
+    /// Without taking any time.
     Prompt,
-    /// It begins the step and keeps the answer to itself: the run is merely in flight.
+    /// Seconds for each order.
+    Lifelike,
+    /// It begins the first step of entering maintenance and keeps the answer to itself: the run is merely in flight.
     Holding,
 }
 
@@ -83,10 +86,12 @@ impl Setup {
             Probes::Default => String::new(),
             Probes::EveryMs(every) => format!("interval_ms = {every}"),
         };
-        let faults = match self.hardware {
-            Hardware::Prompt => "",
+        let hardware = match self.hardware {
+            Hardware::Prompt => "speed = \"zero\"",
+            Hardware::Lifelike => "speed = \"human\"",
             Hardware::Holding => {
-                "faults = [{ effect = \"verify\", action = \"slow\", delay_ms = 3600000 }]"
+                "speed = \"zero\"\n\
+                 faults = [{ effect = \"verify\", action = \"slow\", delay_ms = 3600000 }]"
             }
         };
         let engine = match self.hands {
@@ -97,7 +102,7 @@ impl Setup {
         format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
              replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
-             [probes]\n{interval}\n[sim]\nspeed = \"zero\"\nmachines = {machines}\n{faults}\n"
+             [probes]\n{interval}\n[sim]\nmachines = {machines}\n{hardware}\n"
         )
     }
 }

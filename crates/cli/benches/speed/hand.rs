@@ -78,11 +78,16 @@ impl Hand {
     /// Starts a run and waits until it has succeeded. Anything else is an error.
     pub async fn carry_out(&mut self, machine: &str, kind: &str, request: &str) -> Outcome<Run> {
         let id = self.start(machine, kind, request).await?;
-        let run = self.ends.wait(&id).await?;
+        let run = self.ended(&id).await?;
         if run.succeeded() {
             return Ok(run);
         }
         Err(format!("{kind} {id} on {machine} did not succeed").into())
+    }
+
+    /// Waits until a run has ended, in whatever way.
+    pub async fn ended(&self, id: &str) -> Outcome<Run> {
+        self.ends.wait(id).await
     }
 
     pub async fn get(&mut self, id: &str) -> Outcome<()> {

@@ -20,6 +20,7 @@ mod memory;
 mod peer;
 mod process;
 mod provision;
+mod racks;
 mod reaction;
 mod start;
 mod table;
@@ -81,6 +82,8 @@ enum Figure {
     Age,
     /// Processor time of polling 20,000 BMCs that answer at once
     Bmcs,
+    /// 100 racks through a whole maintenance at once
+    Racks,
 }
 
 impl Figure {
@@ -205,5 +208,6 @@ async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Repor
         Figure::Growth => growth::measure(bench, store, report).await,
         Figure::Age => age::measure(bench, store, report).await,
         Figure::Bmcs => bmcs::measure(bench, store, report).await,
+        Figure::Racks => racks::measure(bench, store, report).await,
     }
 }

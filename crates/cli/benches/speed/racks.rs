@@ -1,0 +1,235 @@
+//! Racks: a hundred of them go through the whole of a maintenance at once, firmware, fabric, power and validation, a run for
+//! each device and each leg. With hardware that takes no time it shows how many devices a second get through; with hardware
+//! that takes its time, that a hundred racks are done when one is.
+
+use crate::fleet::{Fleet, Hardware, Setup};
+use crate::hand::Crew;
+use crate::table::{Report, Row, Target, Unit};
+use crate::{Bench, Outcome, Store, Wrong};
+use proto::v1;
+use proto::v1::firmware_service_client::FirmwareServiceClient;
+use proto::v1::machine_service_client::MachineServiceClient;
+use proto::v1::power_shelf_service_client::PowerShelfServiceClient;
+use proto::v1::rack_service_client::RackServiceClient;
+use proto::v1::switch_service_client::SwitchServiceClient;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+const RACKS: usize = 100;
+const MACHINES: usize = 18;
+const SWITCHES: usize = 9;
+const SHELVES: usize = 8;
+const DEVICES: usize = MACHINES + SWITCHES + SHELVES;
+/// Firmware, off, on and a check for each device, and what the fabric asks of the switches: off for each, the manager for
+/// one, a report of each.
+const PARTS: usize = 4 * DEVICES + 2 * SWITCHES + 1;
+/// A run of one step is accepted, its intent is written, and it ends.
+const COMMITS: f64 = 3.0 * PARTS as f64 / DEVICES as f64;
+/// What is asked of the server at once.
+const CLIENTS: usize = 32;
+/// A hundred racks are done when one is, but for what the two cores have to do for them.
+const FLAT: f64 = 1.3;
+const HARDWARE_TYPE: &str = "bench";
+const FIRMWARE: &str = "fw-bench";
+const LOOK: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(900);
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    let prompt = maintained(bench, store, Hardware::Prompt, RACKS).await?;
+    let devices = (RACKS * DEVICES) as f64;
+    report.add(
+        Row::new("100 racks maintained, devices", devices / prompt.as_secs_f64(), Unit::PerSecond)
+            .store(store)
+            .limit(bench.limits.commits(store, CLIENTS) / COMMITS, "raw commits ÷ 14")
+            .note(format!("{devices} devices, {} runs", RACKS * (PARTS + 1))),
+    );
+    let alone = maintained(bench, store, Hardware::Lifelike, 1).await?.as_secs_f64();
+    let together = maintained(bench, store, Hardware::Lifelike, RACKS).await?.as_secs_f64();
+    report.add(
+        Row::new("100 racks beside one, time", together / alone, Unit::Times)
+            .store(store)
+            .target(Target::AtMost(FLAT))
+            .note(format!("one {alone:.0} s, a hundred {together:.0} s")),
+    );
+    Ok(())
+}
+
+/// How long so many racks take, from the first request to the last end.
+async fn maintained(
+    bench: &Bench,
+    store: Store,
+    hardware: Hardware,
+    racks: usize,
+) -> Outcome<Duration> {
+    let fleet = Fleet::start(bench, Setup::new(store).hardware(hardware)).await?;
+    let channel = fleet.channel().await?;
+    publish(channel.clone()).await?;
+    each(racks, &channel, |channel, rack| async move { erect(channel, rack).await }).await?;
+    ready(channel.clone(), racks).await?;
+    let crew = fleet.crew(CLIENTS).await?;
+    let begun = Instant::now();
+    let ids = each(racks, &channel, maintain).await?;
+    succeed(&crew, &ids).await?;
+    let taken = begun.elapsed();
+    match fleet.complaints() {
+        said if said.is_empty() => Ok(taken),
+        said => Err(said.into()),
+    }
+}
+
+/// Does it for every rack at once.
+async fn each<T, F>(
+    racks: usize,
+    channel: &Channel,
+    work: impl Fn(Channel, String) -> F,
+) -> Outcome<Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Outcome<T>> + Send + 'static,
+{
+    let mut works = JoinSet::new();
+    for rack in 0..racks {
+        works.spawn(work(channel.clone(), format!("rack-{rack}")));
+    }
+    let mut done = Vec::new();
+    while let Some(joined) = works.join_next().await {
+        done.push(joined??);
+    }
+    Ok(done)
+}
+
+async fn publish(channel: Channel) -> Outcome<()> {
+    let component = |device_type: &str| v1::FirmwareComponent {
+        device_type: device_type.into(),
+        name: "BMC".into(),
+        version: "2.0".into(),
+        url: "https://firmware.example/bmc.bin".into(),
+        sha256: "0".repeat(64),
+    };
+    let firmware = v1::Firmware {
+        firmware_id: FIRMWARE.into(),
+        hardware_type: HARDWARE_TYPE.into(),
+        components: ["machine", "switch", "power_shelf"].map(component).into(),
+        ..Default::default()
+    };
+    let mut client = FirmwareServiceClient::new(channel);
+    client.create_firmware(v1::CreateFirmwareRequest { firmware: Some(firmware) }).await?;
+    Ok(())
+}
+
+/// The rack with everything that stands in it.
+async fn erect(channel: Channel, rack: String) -> Outcome<()> {
+    let spec = |slot: usize| v1::DeviceSpec {
+        provider: "sim".into(),
+        rack_id: rack.clone(),
+        slot: i32::try_from(slot).ok(),
+        ..Default::default()
+    };
+    for slot in 1..=SHELVES {
+        let power_shelf = v1::PowerShelf {
+            power_shelf_id: format!("ps-{rack}-{slot}"),
+            spec: Some(spec(slot)),
+            ..Default::default()
+        };
+        let request = v1::RegisterPowerShelfRequest { power_shelf: Some(power_shelf) };
+        PowerShelfServiceClient::new(channel.clone()).register_power_shelf(request).await?;
+    }
+    for slot in 1..=SWITCHES {
+        let switch = v1::Switch {
+            switch_id: format!("sw-{rack}-{slot}"),
+            spec: Some(spec(SHELVES + slot)),
+            ..Default::default()
+        };
+        let request = v1::RegisterSwitchRequest { switch: Some(switch) };
+        SwitchServiceClient::new(channel.clone()).register_switch(request).await?;
+    }
+    for slot in 1..=MACHINES {
+        let machine = v1::Machine {
+            machine_id: format!("m-{rack}-{slot}"),
+            spec: Some(v1::MachineSpec {
+                provider: "sim".into(),
+                rack_id: rack.clone(),
+                slot: i32::try_from(SHELVES + SWITCHES + slot).ok(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        MachineServiceClient::new(channel.clone()).register_machine(request).await?;
+    }
+    let counted = |count: usize| i32::try_from(count).unwrap_or_default();
+    let expected = v1::RackCounts {
+        machines: counted(MACHINES),
+        switches: counted(SWITCHES),
+        power_shelves: counted(SHELVES),
+    };
+    let rack = v1::Rack {
+        rack_id: rack.clone(),
+        hardware_type: HARDWARE_TYPE.into(),
+        expected: Some(expected),
+        ..Default::default()
+    };
+    let request = v1::CreateRackRequest { rack: Some(rack) };
+    RackServiceClient::new(channel).create_rack(request).await?;
+    Ok(())
+}
+
+/// Waits until all of them are in service; that they get there is no part of the figure.
+async fn ready(channel: Channel, racks: usize) -> Outcome<()> {
+    let mut client = RackServiceClient::new(channel);
+    let begun = Instant::now();
+    loop {
+        let request = v1::ListRacksRequest { page_size: 500, ..Default::default() };
+        let listed = client.list_racks(request).await?.into_inner().racks;
+        let states = || listed.iter().filter_map(|rack| Some((rack, rack.status.as_ref()?)));
+        if states().filter(|(_, status)| status.state == "Ready").count() == racks {
+            return Ok(());
+        }
+        if let Some((rack, status)) = states().find(|(_, status)| status.error.is_some()) {
+            return Err(format!("{}: {:?}", rack.rack_id, status.error).into());
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err("the racks did not get ready".into());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Asks for everything there is to be done to a rack, and gives the operation.
+async fn maintain(channel: Channel, rack: String) -> Outcome<String> {
+    let power = v1::PowerSequenceActivity { sequence: "reset".into() };
+    let firmware = v1::FirmwareUpgradeActivity { firmware_version: FIRMWARE.into() };
+    use v1::maintenance_activity_config::Activity;
+    let activities = [
+        Activity::FirmwareUpgrade(firmware),
+        Activity::ConfigureNmxCluster(v1::ConfigureNmxClusterActivity {}),
+        Activity::PowerSequence(power),
+    ];
+    let config = |activity| v1::MaintenanceActivityConfig { activity: Some(activity) };
+    let scope = v1::RackMaintenanceScope {
+        activities: activities.map(config).into(),
+        ..Default::default()
+    };
+    let request = v1::RackMaintenanceOnDemandRequest {
+        request_id: format!("bench-{rack}"),
+        rack_id: Some(v1::RackId { id: rack }),
+        scope: Some(scope),
+        force: true,
+        reason: "bench".into(),
+        ..Default::default()
+    };
+    let answer = RackServiceClient::new(channel).on_demand_rack_maintenance(request).await?;
+    Ok(answer.into_inner().operation_id)
+}
+
+async fn succeed(crew: &Crew, ids: &[String]) -> Outcome<()> {
+    for id in ids {
+        let ended = tokio::time::timeout(PATIENCE, crew.first().ended(id)).await;
+        let run = ended.map_err(|_| Wrong::from(format!("{id} did not end")))??;
+        if !run.succeeded() {
+            return Err(format!("{id} did not succeed").into());
+        }
+    }
+    Ok(())
+}
