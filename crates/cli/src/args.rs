@@ -269,7 +269,8 @@ Examples:
 
 CSV columns, by a header line; only machine_id is required:
   machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
-  bmc_credential,ssh_credential,root_disk, and labels.KEY for each label; several MAC addresses are separated by ';'
+  bmc_credential,ssh_credential,root_disk,rack_id,slot, and labels.KEY for each label; several MAC addresses are
+  separated by ';'
 JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
 
 Importing again changes nothing but what the file changed. If any row is malformed, no machine is registered.";

@@ -13,7 +13,7 @@ use std::path::Path;
 /// More mistakes than this are not listed.
 const MAX_MISTAKES: usize = 20;
 const NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
-                     customer_id, bmc_credential, ssh_credential, root_disk or labels.KEY";
+                     customer_id, bmc_credential, ssh_credential, root_disk, rack_id, slot or labels.KEY";
 
 /// What a column is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ enum Column {
     BmcCredential,
     SshCredential,
     RootDisk,
+    RackId,
+    Slot,
     Label(String),
 }
 
@@ -46,6 +48,8 @@ impl Column {
             "bmc_credential" => Some(Column::BmcCredential),
             "ssh_credential" => Some(Column::SshCredential),
             "root_disk" => Some(Column::RootDisk),
+            "rack_id" => Some(Column::RackId),
+            "slot" => Some(Column::Slot),
             label => {
                 let key = label.strip_prefix("labels.").filter(|key| !key.is_empty())?;
                 Some(Column::Label(key.to_string()))
@@ -156,6 +160,14 @@ fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<Str
             Column::BmcCredential => spec.bmc_credential = value.to_string(),
             Column::SshCredential => spec.ssh_credential = value.to_string(),
             Column::RootDisk => spec.root_disk = value.to_string(),
+            Column::RackId => spec.rack_id = value.to_string(),
+            Column::Slot if value.is_empty() => {}
+            Column::Slot => match value.parse() {
+                Ok(slot) => spec.slot = Some(slot),
+                Err(_) => problems.push(format!(
+                    "column {place} slot: {value:?} is not a number; write the place in the rack, counted from the bottom"
+                )),
+            },
             Column::MacAddresses => match macs(value) {
                 Ok(macs) => spec.mac_addresses = macs,
                 Err(problem) => problems.push(format!("column {place} mac_addresses: {problem}")),
@@ -195,14 +207,16 @@ mod tests {
 
     #[test]
     fn a_file_with_all_columns() {
-        let text = "\u{feff}machine_id,ssh_endpoint,mac_addresses,labels.env,labels.rack\r\n\
-                    web-1, 10.0.0.1:22 ,aa:bb:cc:dd:ee:ff;02-00-00-00-00-01,prod,\r\n\
-                    \"web-2\",,,\"a,b\",r7\r\n";
+        let text = "\u{feff}machine_id,ssh_endpoint,mac_addresses,labels.env,labels.row,rack_id,slot\r\n\
+                    web-1, 10.0.0.1:22 ,aa:bb:cc:dd:ee:ff;02-00-00-00-00-01,prod,,rack-7,12\r\n\
+                    \"web-2\",,,\"a,b\",r7,,\r\n";
         let rows = parse(text).unwrap();
         assert_eq!(rows.len(), 2);
         let spec = rows[0].machine.spec.as_ref().unwrap();
         assert_eq!(spec.ssh_endpoint, "10.0.0.1:22");
         assert_eq!(spec.mac_addresses, ["aa:bb:cc:dd:ee:ff", "02-00-00-00-00-01"]);
+        assert_eq!((spec.rack_id.as_str(), spec.slot), ("rack-7", Some(12)));
+        assert_eq!(rows[1].machine.spec.as_ref().unwrap().slot, None);
         assert_eq!(rows[0].machine.labels.len(), 1);
         assert_eq!(rows[1].machine.labels["env"], "a,b");
         assert_eq!(rows[1].place, "fleet.csv, line 3");
@@ -235,6 +249,10 @@ nothing was registered"
         );
         assert!(message("serial\nx\n").contains("the column machine_id is missing"));
         assert!(message("").contains("the column machine_id is missing"));
+        assert!(
+            message("machine_id,slot\nweb-1,top\n")
+                .contains("line 2, column 2 slot: \"top\" is not")
+        );
         assert!(message("machine_id,labels.\n").contains("there is no column \"labels.\""));
     }
 
