@@ -34,7 +34,7 @@ use tokio::time::Instant;
 const POLL: Duration = Duration::from_secs(2);
 /// How long to wait when somebody else wrote first, or the database does not answer. Whoever waits for it has a deadline.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a stop waits for its parts to end before it says which are still at work. Less than a look may take.
+/// How long a stop waits for its parts to end before it says that some are still at work. Less than a look may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// How many devices are looked at at once.
 const LOOKS_AT_ONCE: usize = 16;
@@ -57,7 +57,7 @@ impl Engine {
     ) -> std::result::Result<Answer, Fault> {
         match order.verb {
             Verb::Perform if !whole.group.unless.is_empty() => {
-                match self.already(whole, order, journal).await? {
+                match self.already(whole, order, journal).await {
                     Some(outcome) => Ok(Answer::Done(outcome)),
                     None => self.see_through(whole, order, journal).await,
                 }
@@ -118,31 +118,35 @@ impl Engine {
         }
     }
 
-    /// Whether all that the group is for holds already, and nothing of it was begun.
+    /// What was seen, where all that the group is for holds already and nothing of it was begun. Who cannot see that does it.
     async fn already(
         &self,
         whole: &Arc<Whole>,
         order: &Order,
         journal: &Journal,
-    ) -> std::result::Result<Option<Outcome>, Fault> {
-        let parts = self.standings(whole, &order.key).await.map_err(unread)?;
+    ) -> Option<Outcome> {
+        let parts = self.standings(whole, &order.key).await.ok()?;
         if parts.iter().any(|(_, one)| *one != Standing::NotBegun) {
-            return Ok(None);
+            return None;
         }
         let group = &whole.group;
         let wanted = Group { parts: group.unless.clone(), ..group.clone() };
-        match self.observe_parts(order, &wanted, journal).await? {
-            Answer::Done(outcome) => {
+        match self.observe_parts(order, &wanted, journal).await {
+            Ok(Answer::Done(outcome)) => {
                 let said = format!("already so, and nothing was touched: {}", outcome.said);
                 journal.line(said.clone()).await;
-                Ok(Some(Outcome { said, ..outcome }))
+                Some(Outcome { said, ..outcome })
             }
-            Answer::Differs(seen) => {
+            Ok(Answer::Differs(seen)) => {
                 journal.line(format!("to be done: {seen}")).await;
-                Ok(None)
+                None
             }
-            Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped => {
-                Ok(None)
+            Ok(Answer::UnderWay | Answer::NeverStarted | Answer::Unknown(_) | Answer::Stopped) => {
+                None
+            }
+            Err(fault) => {
+                journal.line(format!("to be done, as it cannot be seen: {}", fault.said)).await;
+                None
             }
         }
     }
@@ -171,18 +175,13 @@ impl Engine {
         loop {
             let work = || StopParts { whole: Arc::clone(whole), key: key.clone(), now: self.now() };
             let parts = self.racing(|| self.store().write(work())).await.map_err(unread)?;
-            let going = parts.iter().filter_map(|(part, one)| match one {
-                Standing::Going(run) => Some(format!("{} ({run})", part.target)),
-                Standing::NotBegun | Standing::Done(_) | Standing::Failed { .. } => None,
-            });
-            let going: Vec<String> = going.collect();
-            if going.is_empty() {
+            let going = parts.iter().any(|(_, one)| matches!(one, Standing::Going(_)));
+            if !going {
                 return Ok(all_done(&parts).map_or(Answer::Stopped, Answer::Done));
             }
             let woken = tokio::time::timeout(POLL, whole.stirred.notified()).await;
             if woken.is_err() && Instant::now() > patience {
-                let said = format!("still stopping: {}", some_of(&going));
-                return Err(Fault::new(Code::EffectFailed, said));
+                return Ok(Answer::UnderWay);
             }
         }
     }
@@ -197,7 +196,9 @@ impl Engine {
         let mut wanted = Vec::new();
         for part in &group.parts {
             for step in &part.steps {
-                let order = Order { effect: step.effect.clone(), ..order.clone() };
+                // Whatever the whole was asked for: a device is only looked at here.
+                let (effect, verb) = (step.effect.clone(), Verb::Observe);
+                let order = Order { effect, verb, ..order.clone() };
                 wanted.push((self.clone(), part.target.clone(), order, journal.clone()));
             }
         }

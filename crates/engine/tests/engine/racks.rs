@@ -339,6 +339,22 @@ fn a_full_maintenance_goes_through_every_stage() {
     });
 }
 
+/// A look whether the fabric is right is only a look: where it is not, the switches are sent to work one by one.
+#[test]
+fn a_fabric_that_is_not_there_is_formed_by_parts() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let runs = scene.world.everything().await.runs;
+        let whole = runs.iter().find(|kept| kept.run.spec.target.kind == TargetKind::Rack);
+        let id = &whole.expect("an ingestion").run.spec.id;
+        let status = scene.engine().maintenance_status(id).await.expect("a status");
+        for name in ["fabric-off", "fabric-manager", "fabric-configured"] {
+            let leg = status.legs.iter().find(|leg| leg.name == name).expect("a leg");
+            assert!(leg.parts.iter().all(|part| part.run.is_some()), "{leg:?}");
+        }
+    });
+}
+
 /// Rule 14: only what is in scope is looked at.
 #[test]
 fn a_partial_scope_works_next_to_a_broken_neighbour() {
