@@ -337,8 +337,8 @@ pub enum Verb {
     Inquire,
     /// Look whether the goal holds, changing nothing. Answers `Done` or `Differs`.
     Observe,
-    /// Stop what the key started. Answers `Stopped`, or `Done` when it was too late. A key that was
-    /// stopped never begins: a `Perform` that arrives afterwards is refused.
+    /// Stop what the key started. Answers `Stopped`, `Done` when it was too late, or `UnderWay` when it cannot be called
+    /// back and has not ended yet. A key that was stopped never begins: a `Perform` that arrives afterwards is refused.
     Stop,
 }
 

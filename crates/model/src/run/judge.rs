@@ -167,17 +167,33 @@ impl Case<'_> {
                 None => self.attempt_failed(Fault::new(Code::EffectFailed, "it was stopped")),
             },
             Ok(Answer::Unknown(seen)) => self.unknown(seen),
-            Ok(other @ (Answer::UnderWay | Answer::NeverStarted | Answer::Differs(_))) => {
+            Ok(Answer::UnderWay) => self.unstoppable(),
+            Ok(other @ (Answer::NeverStarted | Answer::Differs(_))) => {
                 self.look_failed(broken(&other))
             }
             Err(fault) => self.look_failed(fault),
         }
     }
 
+    /// It cannot be called back: it is seen through, so that nobody else comes to a device that is half written. What has its own
+    /// deadline, as the parts of a group have, is waited for; anything else until its time is up.
+    fn unstoppable(&self) -> Verdict {
+        let said = "it cannot be stopped any more, and is seen through";
+        let ends_by_itself = self.run.effect(self.step).is_some_and(|one| one.group().is_some());
+        if !ends_by_itself && self.now >= self.deadline() {
+            return self.look_failed(Fault::new(Code::StepTimeout, said));
+        }
+        let mut verdict = self.pursue(Verb::Stop, said, here!());
+        if let Some(step) = verdict.progress.current_mut() {
+            step.message = said.into();
+            step.not_before = Some(self.now + self.rest());
+        }
+        verdict
+    }
+
     /// It is still being done: see it through, or stop it when its time is up or the run is to stop.
     fn under_way(&self) -> Verdict {
-        let timeout = self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout);
-        let deadline = self.step.attempt_since + timeout;
+        let deadline = self.deadline();
         if self.run.progress.halting() || self.now >= deadline {
             return self.pursue(Verb::Stop, "it is under way and must stop", here!());
         }
@@ -187,6 +203,12 @@ impl Case<'_> {
             step.not_before = Some(deadline.min(self.now + self.rest()));
         }
         verdict
+    }
+
+    /// When the attempt in hand has used up its time.
+    fn deadline(&self) -> Timestamp {
+        let timeout = self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout);
+        self.step.attempt_since + timeout
     }
 
     /// How long to wait before following it again: the longer it has been going on, the longer.

@@ -174,6 +174,20 @@ fn a_cancel_undoes_what_was_begun_last_first() {
     assert_eq!(states, [Succeeded, Succeeded, Failed, Waiting, Succeeded, Succeeded]);
 }
 
+/// A device that is being written is not given to anybody before it has ended, however often it says that it has not.
+#[test]
+fn what_cannot_be_stopped_is_seen_through() {
+    let mut story = Story::of(vec![wipe(0), note(0)]);
+    story.act(Action::Cancel).interrupt();
+    for _ in 0..20 {
+        story.expect(Verb::Stop, "wipe/1").answer(Ok(Answer::UnderWay));
+    }
+    story.expect(Verb::Stop, "wipe/1").answer(done());
+    let progress = &story.run.progress;
+    assert_eq!(progress.workflow, Workflow::Cancelled);
+    assert_eq!(progress.steps[0].state, StepPhase::Succeeded);
+}
+
 #[test]
 fn a_failed_undo_does_not_keep_the_others_from_being_undone() {
     let mut story = Story::of(vec![netboot(0), join(0), note(0)]);

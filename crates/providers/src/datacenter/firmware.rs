@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// How many tasks are noted before one is asked for. With more, a task of ours would not be recognised.
 const MAX_TASKS_NOTED: usize = 200;
+/// How long a stop looks on before it says that the update is still under way. Less than a look may take.
+const STOP_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How patient one is with a device that is being updated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,15 +209,15 @@ impl Work<'_> {
             Flash::Stopped => Ok(Answer::Stopped),
             Flash::Done => Ok(Answer::Done(self.reached(mark.from))),
             Flash::Asked { .. } | Flash::Task { .. } | Flash::Taken { .. } => {
-                let said = "firmware: it has begun and cannot be stopped; it is seen through";
-                self.journal.line(said).await;
-                match self.follow(mark).await {
-                    Err(fault) if fault.code.happened() == Happened::No => {
+                match tokio::time::timeout(STOP_PATIENCE, self.follow(mark)).await {
+                    Ok(Err(fault)) if fault.code.happened() == Happened::No => {
                         let said = format!("firmware: it ended badly: {}", fault.said);
                         self.journal.line(said).await;
                         Ok(Answer::Stopped)
                     }
-                    other => other,
+                    Ok(other) => other,
+                    // It has begun and cannot be stopped: whoever asked asks again.
+                    Err(_) => Ok(Answer::UnderWay),
                 }
             }
         }

@@ -9,7 +9,7 @@ use super::ledger::Entry;
 use super::node::Node;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
-    Answer, Effect, Expect, Key, NetbootMode, Outcome, PowerTo, RebootMode, RmaAction,
+    Answer, DeviceWork, Effect, Expect, Key, NetbootMode, Outcome, PowerTo, RebootMode, RmaAction,
 };
 use model::fault::{Code, Fault};
 use model::id::MachineId;
@@ -128,6 +128,10 @@ impl Hardware {
         match job.result() {
             Some(Ok(outcome)) => Answer::Done(outcome),
             Some(Err(_)) => Answer::Stopped,
+            // Nobody stops a device that is being written.
+            None if matches!(effect, Effect::Device { work: DeviceWork::Firmware { .. } }) => {
+                Answer::UnderWay
+            }
             None => {
                 self.break_off(key, Ending::Stopped { at: now }, now);
                 Answer::Stopped
