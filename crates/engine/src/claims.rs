@@ -103,12 +103,7 @@ pub(crate) async fn is_held_by_whole(tx: &mut Tx, run: &Run) -> Result<bool> {
 
 /// Who holds a device, which stays locked until the transaction ends.
 async fn holder_of(tx: &mut Tx, target: &TargetId) -> Result<Option<RunId>> {
-    Ok(match lock(tx, target).await? {
-        Held::Nothing => None,
-        Held::Machine(machine) => machine.active_run,
-        Held::Switch(switch) => switch.head.active_run,
-        Held::PowerShelf(shelf) => shelf.head.active_run,
-    })
+    Ok(lock(tx, target).await?.holder().cloned())
 }
 
 async fn name_holder(tx: &mut Tx, target: &TargetId, by: &RunId, event: &NewEvent) -> Result<()> {
@@ -210,6 +205,17 @@ pub(crate) enum Held {
     PowerShelf(Box<PowerShelf>),
 }
 
+impl Held {
+    fn holder(&self) -> Option<&RunId> {
+        match self {
+            Self::Nothing => None,
+            Self::Machine(machine) => machine.active_run.as_ref(),
+            Self::Switch(switch) => switch.head.active_run.as_ref(),
+            Self::PowerShelf(shelf) => shelf.head.active_run.as_ref(),
+        }
+    }
+}
+
 async fn lock(tx: &mut Tx, target: &TargetId) -> Result<Held> {
     let id = target.id.as_str();
     let found = match target.kind {
@@ -280,6 +286,7 @@ impl Aftermath<'_> {
 
     /// Writes what it means, and wakes who waits for the run.
     pub async fn write(&self, tx: &mut Tx, locked: Locked) -> Result<()> {
+        let alone = locked.target.holder() == Some(&self.run.spec.id);
         match locked.target {
             Held::Nothing => {}
             Held::Machine(mut machine) => {
@@ -299,7 +306,7 @@ impl Aftermath<'_> {
         for (held, next) in locked.claims {
             self.release(tx, held, next)?;
         }
-        self.report(tx)
+        self.report(tx, alone)
     }
 
     fn learn<R: Lifecycle>(&self, tx: &mut Tx, mut record: R) -> Result<()> {
@@ -335,8 +342,9 @@ impl Aftermath<'_> {
         }
     }
 
-    /// Wakes the whole that this is a part of, and the lifecycle that waits for it. A run on a rack is followed step by step.
-    fn report(&self, tx: &mut Tx) -> Result<()> {
+    /// Wakes the whole that this is a part of, and the lifecycle that waits for it. A run on a rack is followed step by step. `alone`:
+    /// it held its device by itself.
+    fn report(&self, tx: &mut Tx, alone: bool) -> Result<()> {
         let spec = &self.run.spec;
         let at = self.event.at;
         if self.run.ended()
@@ -350,8 +358,8 @@ impl Aftermath<'_> {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
             tx.wake(&ObjectId::trusted(host.key()), at)?;
         }
-        // The whole tells of its parts; one that outlives the whole, because it was stopped, tells of itself.
-        let heard = spec.part_of.is_none() || self.run.progress.halt.is_some();
+        // The whole tells of its parts; one that outlives it, or went on after it, tells of itself.
+        let heard = spec.part_of.is_none() || alone;
         match &spec.reports_to {
             Some(subject)
                 if (self.run.ended() && heard) || spec.target.kind == TargetKind::Rack =>

@@ -155,7 +155,7 @@ pub(crate) async fn look(
     machine: Option<&Machine>,
 ) -> Result<Seen> {
     let run = match host.waits_for() {
-        Some(id) => tx.run(id).await?,
+        Some(id) => latest_of(tx, host, id).await?,
         None => None,
     };
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
@@ -167,6 +167,18 @@ pub(crate) async fn look(
         None => (None, None),
     };
     Ok(Seen { fresh, run, firmware, gate, operation, part, retry_interval: RETRY_INTERVAL })
+}
+
+/// The run that is waited for, or the one that does it anew.
+async fn latest_of(tx: &mut Tx, host: &Host, id: &RunId) -> Result<Option<Run>> {
+    let Some(run) = tx.run(id).await? else { return Ok(None) };
+    if !run.ended() {
+        return Ok(Some(run));
+    }
+    let target = TargetId::from(&host.machine());
+    let latest = tx.latest_runs(&target, MAX_PARTS_BACK).await?;
+    let anew = latest.into_iter().find(|one| one.spec.parent.as_ref() == Some(id));
+    Ok(anew.or(Some(run)))
 }
 
 /// The newest run on the machine's firmware that is a part of the operation.
@@ -341,6 +353,11 @@ impl Work for GiveUp {
         let found = tx.record_locked::<Host>(id.as_str()).await?;
         let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
         let mut host = found.unwrap_or_else(|| Host::new(id, self.now));
+        let operation = match host.rack_operation() {
+            Some(id) => tx.run(id).await?,
+            None => None,
+        };
+        host.admit_give_up(operation.as_ref())?;
         if host.request.take().is_some() {
             let message = "nobody wants its firmware upgraded any more".to_string();
             let event = event(Cause::Request, &self.who.by, message, here!(), self.now);

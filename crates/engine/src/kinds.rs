@@ -1,7 +1,7 @@
 //! What the turn of each kind sees beside its record.
 
 use crate::lifecycle::Sight;
-use crate::{Settings, hosts, racks};
+use crate::{Settings, hosts, racks, shelves};
 use model::host::{self, Host};
 use model::id::RunId;
 use model::lifecycle::Around;
@@ -17,12 +17,13 @@ async fn around(tx: &mut Tx, waits_for: Option<&RunId>, fresh: RunId) -> Result<
         Some(id) => tx.run(id).await?,
         None => None,
     };
-    Ok(Around { fresh, run })
+    Ok(Around { fresh, run, against: None })
 }
 
 impl Sight for PowerShelf {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.waits_for(), fresh).await
+        let against = shelves::against(tx, self).await?.map(|refusal| refusal.said);
+        Ok(Around { against, ..around(tx, self.waits_for(), fresh).await? })
     }
 }
 

@@ -22,7 +22,7 @@ use model::id::{RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
 use model::machine::Labels;
 use model::power_shelf::PowerShelf;
-use model::rack::maintenance::Limits;
+use model::rack::maintenance::{Limits, may_go_on};
 use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, explain};
 use model::refusal::{Refusal, RefusalKind};
 use model::switch::Switch;
@@ -134,7 +134,8 @@ pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>
 /// What a rack's turn sees. Its devices are only looked at when it decides about them.
 pub(crate) async fn look(tx: &mut Tx, rack: &Rack, fresh: RunId, limits: Limits) -> Result<Seen> {
     let discovers = matches!(rack.state, RackState::Discovering);
-    let devices = match discovers || rack.reprovision_requested.is_some() {
+    let pending = rack.reprovision_requested.is_some() || !rack.maintenance_requested.is_empty();
+    let devices = match discovers || pending {
         true => devices_of(tx, &rack.id()).await?,
         false => Vec::new(),
     };
@@ -142,18 +143,23 @@ pub(crate) async fn look(tx: &mut Tx, rack: &Rack, fresh: RunId, limits: Limits)
         true => resolution(tx, rack, None).await?,
         false => Resolution::Skip(String::new()),
     };
-    let operations = operations(tx, rack).await?;
+    let operations = operations(tx, rack, &devices).await?;
     Ok(Seen { fresh, devices, operations, firmware, limits })
 }
 
-async fn operations(tx: &mut Tx, rack: &Rack) -> Result<Vec<Operation>> {
+async fn operations(tx: &mut Tx, rack: &Rack, devices: &[Device]) -> Result<Vec<Operation>> {
     let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
     let mut operations = Vec::new();
     for id in rack.active.iter().chain(waiting) {
         let Some(run) = tx.run(id).await? else { continue };
         let at_work = run.ended() && has_parts_at_work(tx, &run).await?;
         let failed = failed_part(tx, &run).await?;
-        operations.push(Operation::of(&run, at_work, failed.as_ref()));
+        let seen = Operation::of(&run, at_work, failed.as_ref());
+        let against = match rack.active.contains(id) {
+            true => None,
+            false => may_go_on(&run, devices).err().map(|refusal| refusal.said),
+        };
+        operations.push(Operation { against, ..seen });
     }
     Ok(operations)
 }
@@ -227,7 +233,7 @@ async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result
             device.power = host.facts.power;
         }
     }
-    let operations = operations(tx, &rack).await?;
+    let operations = operations(tx, &rack, &devices).await?;
     let seen = Seen { fresh, devices, operations, firmware, limits };
     let waits_for = rack.waits_for(&seen, now);
     let Seen { devices, operations, .. } = seen;

@@ -3,12 +3,19 @@
 
 use crate::Engine;
 use crate::submit::event;
+use model::device::switches_power;
+use model::effect::PowerTo;
 use model::here;
 use model::id::RackId;
-use model::power_shelf::PowerShelf;
-use model::power_shelf::maintenance::{Asked, Fed, Foreseen, Named, foresee, step_name};
+use model::power_shelf::maintenance::{
+    Asked, Fed, Foreseen, Named, foresee, may_go_off, step_name,
+};
+use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::Rack;
-use model::target::TargetId;
+use model::rack::maintenance::FORCED;
+use model::refusal::Refusal;
+use model::run::Run;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeSet;
 use store::{Cause, Result, StoreError, Tx, Work};
@@ -89,6 +96,47 @@ impl Maintain {
         let event = event(Cause::Request, &self.asked.initiator, message, here!(), self.now);
         tx.tell_record(&mut shelf, &event)
     }
+}
+
+/// What speaks against what was asked of a shelf, when it would begin.
+pub(crate) async fn against(tx: &mut Tx, shelf: &PowerShelf) -> Result<Option<Refusal>> {
+    let begins = matches!(shelf.state, PowerShelfState::Ready | PowerShelfState::Error { .. });
+    match &shelf.maintenance_requested {
+        Some(request) if begins && request.operation == PowerTo::Off => {
+            interlock(tx, shelf, request.forced.as_deref()).await
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// A run that switches a shelf off and goes on after a failure asks for leave again: machines may have come into service since.
+pub(crate) async fn may_go_on(tx: &mut Tx, run: &Run) -> Result<()> {
+    if run.spec.target.kind != TargetKind::PowerShelf || switches_power(run) != Some(PowerTo::Off) {
+        return Ok(());
+    }
+    let Some(shelf) = tx.record::<PowerShelf>(run.spec.target.as_str()).await? else {
+        return Ok(());
+    };
+    let mut forced = run.spec.params.get(FORCED).cloned();
+    // A part was let through with its whole.
+    if let (None, Some(whole)) = (&forced, &run.spec.part_of) {
+        let whole = tx.run(whole).await?;
+        forced = whole.and_then(|whole| whole.spec.params.get(FORCED).cloned());
+    }
+    let Some(refusal) = interlock(tx, &shelf, forced.as_deref()).await? else { return Ok(()) };
+    let anew = format!("farrier power-shelf maintenance power-off --id {}", shelf.head.id);
+    let next = format!("{anew} --force --reason …   # or move their work away first");
+    Err(refusal.next(next).into())
+}
+
+async fn interlock(
+    tx: &mut Tx,
+    shelf: &PowerShelf,
+    forced: Option<&str>,
+) -> Result<Option<Refusal>> {
+    let rack = shelf.head.rack.iter().cloned().collect();
+    let fed = fed(tx, &rack).await?;
+    Ok(fed.first().and_then(|fed| may_go_off(shelf, fed, forced).err()))
 }
 
 /// Whether rows are held against other writers.

@@ -4,6 +4,7 @@
 use crate::Engine;
 use crate::claims::{hold, is_held_by_whole};
 use crate::racks::reopen;
+use crate::shelves;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
@@ -19,6 +20,7 @@ use model::run::act::{Acted, Action, Again, Who, act, again};
 use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
+use model::why::ask_anew;
 use providers::Providers;
 use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
 
@@ -163,11 +165,11 @@ fn no_default(run_type: RunType) -> Refusal {
     Refusal::precondition("NO_PLAN", said).next("farrier plans")
 }
 
-/// The machine that a run acts on. What acts on anything else is begun anew in its own way.
+/// The machine that a run acts on. What acts on a device is begun anew by asking for it anew.
 fn on_machine(run: &Run) -> Result<MachineId> {
     run.spec.target.machine().ok_or_else(|| {
         let said = format!("{} acts on {}, not on a machine", run.spec.id, run.spec.target);
-        Refusal::precondition("NOT_ON_A_MACHINE", said).next(run.spec.target.get()).into()
+        Refusal::precondition("NOT_ON_A_MACHINE", said).next(ask_anew(run)).into()
     })
 }
 
@@ -421,8 +423,8 @@ impl Work for Act {
 }
 
 impl Act {
-    /// What a run that goes on holds again. A machine's gates are asked anew; a device only has to be free. A part goes on under the
-    /// claim of the whole, and on its own once that is gone.
+    /// What a run that goes on holds again. The gates of machines, racks and shelves are asked anew; a switch only has to be free. A
+    /// part goes on under the claim of the whole, and on its own once that is gone.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
         if is_held_by_whole(tx, run).await? {
             return Ok(());
@@ -433,6 +435,7 @@ impl Act {
             return reopen(tx, &rack, run, event).await;
         }
         let Some(id) = run.spec.target.machine() else {
+            shelves::may_go_on(tx, run).await?;
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;

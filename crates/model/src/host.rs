@@ -30,6 +30,8 @@ pub const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 pub const RACK_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 /// How often a machine that does not let its firmware be upgraded now is asked again.
 const GATE_PAUSE: Duration = Duration::from_secs(60);
+/// How long it is asked; then a person is.
+const GATE_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
 /// How long an upgrade by the host itself normally takes at most.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(3_600);
 
@@ -208,6 +210,18 @@ impl Host {
         Err(Refusal::precondition("REPROVISION_UNDER_WAY", said).next(format!("farrier why {id}")))
     }
 
+    /// Whether what was asked may be given up by somebody who looks at this machine alone. `operation` is that of its rack.
+    pub fn admit_give_up(&self, operation: Option<&Run>) -> Result<(), Refusal> {
+        let going = operation.filter(|run| !run.ended());
+        let Some(operation) = going.map(|run| &run.spec.id) else { return Ok(()) };
+        let said = format!(
+            "the firmware of {} is upgraded by {operation}, an operation of its rack",
+            self.head.id
+        );
+        Err(Refusal::precondition("REPROVISION_OF_RACK", said)
+            .next(format!("farrier cancel {operation}   # stops it for the whole rack")))
+    }
+
     fn become_(&self, state: HostState, said: impl Into<String>, line: &'static str) -> Next<Self> {
         let record = Self { state, run: None, ..self.clone() };
         Next::Become(Box::new(Change::new(record, Note::new(said, line))))
@@ -242,7 +256,9 @@ impl Host {
 
     /// Nobody wants it any more: what runs is stopped first.
     fn give_up(&self, seen: &Seen) -> Next<Self> {
-        let going = seen.run.as_ref().filter(|run| waited(run) == Waited::Going);
+        // An operation of the rack is the rack's to stop: others stand in it too.
+        let own = |run: &&Run| run.spec.target.kind == TargetKind::Machine;
+        let going = seen.run.as_ref().filter(own).filter(|run| waited(run) == Waited::Going);
         match going {
             Some(run) if run.progress.halt.is_none() => {
                 let id = &run.spec.id;
@@ -269,8 +285,12 @@ impl Host {
             (Check::Nothing(said), _) => self.settle(said, here!()),
             (Check::Unknown(said), _) => self.fail(retry_count, trouble(said)),
             (Check::Install { .. }, Err(refusal)) => {
-                let why = Why::new(format!("it may not be upgraded now: {}", refusal.said));
-                Next::Until(now + GATE_PAUSE, why)
+                let said = format!("it may not be upgraded now: {}", refusal.said);
+                let deadline = self.head.since + GATE_PATIENCE;
+                match now < deadline {
+                    true => Next::Until(deadline.min(now + GATE_PAUSE), Why::new(said)),
+                    false => self.fail(retry_count, trouble(said)),
+                }
             }
             (Check::Install { firmware, steps, differs }, Ok(())) => {
                 self.upgrade(seen, &firmware, steps, &differs)

@@ -242,6 +242,8 @@ pub struct Around {
     pub fresh: RunId,
     /// The run that the record waits for, where it does.
     pub run: Option<Run>,
+    /// Why what was asked of it may not begin now, although it was accepted.
+    pub against: Option<String>,
 }
 
 /// A record that moves by itself.

@@ -11,6 +11,7 @@ use crate::lifecycle::{
     run_step, waited,
 };
 use crate::plan::{RunStep, RunType};
+use crate::rack::maintenance::FORCED;
 use crate::run::{Note, Run};
 use crate::target::TargetKind;
 use crate::time::Timestamp;
@@ -126,7 +127,8 @@ impl PowerShelf {
             (PowerShelfState::Maintenance { .. }, Some(request)) => {
                 let run = own_run(self, fresh.clone(), step, request.initiator.clone());
                 let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
-                NewRun { request_id, ..run }
+                let forced = request.forced.iter().map(|why| (FORCED.to_string(), why.clone()));
+                NewRun { request_id, params: forced.collect(), ..run }
             }
             (_, Some(_) | None) => own_run(self, fresh.clone(), step, "engine".into()),
         };
@@ -149,6 +151,11 @@ impl PowerShelf {
     fn maintain(&self, seen: &Around, request: &MaintenanceRequest) -> Next<Self> {
         let operation = request.operation;
         let name = maintenance::step_name(operation);
+        if let Some(against) = &seen.against {
+            // It waited for somebody else, and machines have come into service since.
+            let note = Note::new(format!("{name} does not begin: {against}"), here!());
+            return self.answered().become_(self.state.clone(), note);
+        }
         let effect = Effect::Power { to: operation, manner: Manner::CONFIGURED };
         let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
         let note = Note::new(format!("{name} for {}", request.initiator), here!());

@@ -148,31 +148,39 @@ impl Rack {
                 let said = format!("it waits for its devices: {}", some_of(&missing));
                 Next::Until(deadline, Why::new(said))
             }
-            (false, true) => self.fail(RackTrouble {
-                during: During::Discovery,
-                device: None,
-                trouble: Trouble {
-                    said: format!("its devices are not all there: {}", some_of(&missing)),
-                    run: None,
-                    code: String::new(),
-                },
-                next: format!(
-                    "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
-                    self.head.id
-                ),
-            }),
+            (false, true) => {
+                self.not_found(format!("its devices are not all there: {}", some_of(&missing)))
+            }
         }
+    }
+
+    /// It has looked for its devices for as long as it may.
+    fn not_found(&self, said: String) -> Next<Self> {
+        self.fail(RackTrouble {
+            during: During::Discovery,
+            device: None,
+            trouble: Trouble { said, run: None, code: String::new() },
+            next: format!(
+                "farrier rack get {0}   # a device that arrives is noticed; or farrier rack update {0} --expect-machines …",
+                self.head.id
+            ),
+        })
     }
 
     fn ingest(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
         let planned = maintenance::ingestion(seen);
         let held = held(planned.devices.iter());
-        if !held.is_empty() {
-            let said = format!("it waits until its devices are let go: {}", some_of(&held));
-            return Next::Until(now + RECHECK, Why::new(said));
-        }
-        if let Some(refusal) = maintenance::ill(self, &planned.devices, None).first() {
-            return Next::Until(now + RECHECK, Why::new(refusal.said.clone()));
+        let waits_for = match maintenance::ill(self, &planned.devices, None).first() {
+            Some(refusal) => Some(refusal.said.clone()),
+            None if held.is_empty() => None,
+            None => Some(format!("it waits until its devices are let go: {}", some_of(&held))),
+        };
+        if let Some(said) = waits_for {
+            let deadline = self.head.since + seen.limits.discovery();
+            return match now < deadline {
+                true => Next::Until(deadline.min(now + RECHECK), Why::new(said)),
+                false => self.not_found(said),
+            };
         }
         let run = planned.new_run(self, &seen.fresh, "engine".into());
         let record = Self {
@@ -200,17 +208,36 @@ impl Rack {
         if let Some(id) = &self.reprovision_requested {
             return self.reprovision(id, seen, now);
         }
-        let (ended, waiting): (Vec<_>, Vec<_>) =
-            self.maintenance_requested.iter().cloned().partition(|id| seen.is_over(id));
+        self.next_pending(seen).unwrap_or_else(|| Next::Rest(Why::new(stays)))
+    }
+
+    /// What was asked for begins, but for what was withdrawn and what may not begin any more.
+    fn next_pending(&self, seen: &Seen) -> Option<Next<Self>> {
+        let pending = &self.maintenance_requested;
+        let ended: Vec<RunId> = pending.iter().filter(|id| seen.is_over(id)).cloned().collect();
         if !ended.is_empty() {
-            let left = Self { maintenance_requested: waiting, ..self.clone() };
+            let mut left = self.clone();
+            left.maintenance_requested.retain(|id| !ended.contains(id));
             let note = Note::new(format!("{} was withdrawn", named(&ended)), here!());
-            return Next::Become(Box::new(Change::new(left, note)));
+            return Some(Next::Become(Box::new(Change::new(left, note))));
         }
-        match waiting.is_empty() {
-            true => Next::Rest(Why::new(stays)),
-            false => self.begin(waiting, "maintenance"),
+        if let Some((id, against)) = pending.iter().find_map(|id| Some((id, seen.against(id)?))) {
+            return Some(self.refuse(id, against));
         }
+        match pending.is_empty() {
+            true => None,
+            false => Some(self.begin(pending.clone(), "maintenance")),
+        }
+    }
+
+    /// What was accepted may not begin as things are now: it is canceled with the reason, and a person may ask again.
+    fn refuse(&self, id: &RunId, against: &str) -> Next<Self> {
+        let mut left = self.clone();
+        left.maintenance_requested.retain(|one| one != id);
+        left.reprovision_requested = left.reprovision_requested.filter(|one| one != id);
+        let note = Note::new(format!("{id} does not begin: {against}"), here!());
+        let cancel = vec![(id.clone(), against.to_string())];
+        Next::Become(Box::new(Change { cancel, ..Change::new(left, note) }))
     }
 
     /// A failed maintenance is a person's to look at. A rack that only lacked devices looks again when one arrives.
@@ -240,9 +267,10 @@ impl Rack {
         }
         let claims = seen.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
         let held = held(seen.devices.iter().filter(|device| claims.contains(&device.target)));
-        match held.is_empty() {
-            true => self.begin(vec![id.clone()], "reprovision"),
-            false => {
+        match (held.is_empty(), seen.against(id)) {
+            (_, Some(against)) => self.refuse(id, against),
+            (true, None) => self.begin(vec![id.clone()], "reprovision"),
+            (false, None) => {
                 let said = format!("{id} waits until its devices are let go: {}", some_of(&held));
                 Next::Until(now + RECHECK, Why::new(said))
             }
@@ -286,8 +314,11 @@ impl Rack {
 
     /// Maintenance and Validating: goes where its operations are, and at the end says what they came to.
     fn follow(&self, seen: &Seen) -> Next<Self> {
-        if !self.maintenance_requested.is_empty() {
-            return self.begin(self.maintenance_requested.clone(), "maintenance");
+        if let Some(next) = self.next_pending(seen) {
+            return next;
+        }
+        if let Some(next) = self.let_go(seen) {
+            return next;
         }
         let wanted = self.at_work(seen);
         if wanted != self.state {
@@ -307,6 +338,23 @@ impl Rack {
         }
         let going = seen.going(&self.active).map(Operation::words).collect::<Vec<_>>();
         Next::Rest(Why::new(some_of(&going)))
+    }
+
+    /// While others are at work, what has ended well is not followed any more, nor what is done anew.
+    fn let_go(&self, seen: &Seen) -> Option<Next<Self>> {
+        if !seen.any_going(&self.active) {
+            return None;
+        }
+        let anew = |id: &RunId| self.active.iter().any(|one| seen.is_anew(one, id));
+        let done = |id: &&RunId| seen.is_over(id) && (seen.went_well(id) || anew(id));
+        let over: Vec<RunId> = self.active.iter().filter(done).cloned().collect();
+        if over.is_empty() {
+            return None;
+        }
+        let mut left = self.clone();
+        left.active.retain(|id| !over.contains(id));
+        let note = Note::new(format!("{} is over, and others go on", named(&over)), here!());
+        Some(Next::Become(Box::new(Change::new(left, note))))
     }
 
     fn settle(&self, state: RackState, note: Note) -> Next<Self> {

@@ -12,7 +12,7 @@ use model::lifecycle::Lifecycle;
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{
     FIRMWARE_USED, FORCED, Leg, Limits, Planned, REFERENCE, Trigger, Wanted, admit, gates,
-    initiator, notes_of, plan, wanted_of,
+    initiator, may_go_on, notes_of, plan, wanted_of,
 };
 use model::rack::{Device, Rack};
 use model::refusal::{Refusal, RefusalKind};
@@ -22,7 +22,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::text;
 use model::time::Timestamp;
-use store::{Birth, Cause, NewEvent, NewLog, Result, Tx, Work};
+use store::{Birth, Cause, NewEvent, NewLog, Result, StoreError, Tx, Work};
 
 /// A request for an operation on a rack.
 #[derive(Debug, Clone)]
@@ -311,14 +311,23 @@ pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEve
         log_notes(tx, &run, event.at)?;
     } else {
         hold(tx, &run, run.spec.reports_to.as_ref(), event).await?;
+        // Whoever ended it meanwhile has let go of the devices before they were taken here: nobody would let go of them again.
+        if tx.held_locked(id).await?.is_none_or(|held| held.run.ended()) {
+            return Err(StoreError::Conflict);
+        }
         tx.wake(&id.object(), event.at)?;
     }
-    let machines = upgraded(&run);
+    tell_hosts(tx, &run, event).await
+}
+
+/// Tells the machines whose firmware an operation upgrades.
+async fn tell_hosts(tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
+    let machines = upgraded(run);
     if machines.is_empty() {
         return Ok(());
     }
     let firmware = run.spec.params.get(FIRMWARE_USED).map(FirmwareId::trusted);
-    crate::hosts::request_for_rack(tx, &machines, id, firmware.as_ref(), event).await
+    crate::hosts::request_for_rack(tx, &machines, &run.spec.id, firmware.as_ref(), event).await
 }
 
 /// The machines whose firmware an operation upgrades.
@@ -340,10 +349,13 @@ pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent
     }
     let full = wanted_of(&run.spec.params).scope.is_full();
     admit(&rack, full, Trigger::OnDemand)?;
+    may_go_on(run, &devices_of(tx, id).await?)?;
     if !rack.active.contains(&run.spec.id) {
         rack.active.push(run.spec.id.clone());
     }
     let message = format!("{} goes on", run.spec.id);
     tx.tell_record(&mut rack, &NewEvent { message, ..event.clone() })?;
-    hold(tx, run, Some(&rack.subject()), event).await
+    hold(tx, run, Some(&rack.subject()), event).await?;
+    // Who was stopped before it began has told nobody yet.
+    if run.progress.started_at.is_none() { tell_hosts(tx, run, event).await } else { Ok(()) }
 }

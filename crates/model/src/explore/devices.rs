@@ -13,7 +13,7 @@ use crate::switch::{Switch, SwitchState};
 use crate::time::Timestamp;
 
 fn around(run: Option<Run>) -> Around {
-    Around { fresh: RunId::trusted(OWN), run }
+    Around { fresh: RunId::trusted(OWN), run, against: None }
 }
 
 /// How the run stands that a device waits for, or that failed, as long as nothing happens.

@@ -45,6 +45,8 @@ fn operation(id: &RunId, phase: RunPhase, leg: Option<Leg>) -> Operation {
         parts_at_work: false,
         claims: vec![device(None).target],
         trouble,
+        parent: None,
+        against: None,
     }
 }
 

@@ -135,7 +135,7 @@ pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
             seen.warnings.push(own_controller(&[id.as_str()]));
         }
         for rack in fed {
-            darken(&mut seen, asked, rack);
+            darken(&mut seen, &asked.ids, rack);
         }
     }
     // Who has nothing left to do takes power from nobody.
@@ -207,27 +207,41 @@ fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<boo
         .next("repeat it with a new --request-id"))
 }
 
-/// Whether a shelf goes on feeding its rack: known to be on, and nobody is about to change that.
+/// Whether one shelf may be switched off now: it may have been asked for, or have failed, long ago.
+pub fn may_go_off(shelf: &PowerShelf, fed: &Fed, forced: Option<&str>) -> Result<(), Refusal> {
+    let mut seen = Foreseen::default();
+    darken(&mut seen, std::slice::from_ref(&shelf.id()), fed);
+    permit(&format!("PowerOff of {}", shelf.head.id), &seen.dark, forced)
+}
+
+/// Whether a shelf goes on feeding its rack: known to be on by its own word, and nobody is about to change that.
 fn stays_on(shelf: &PowerShelf) -> bool {
     let asked_off =
         shelf.maintenance_requested.as_ref().is_some_and(|one| one.operation == PowerTo::Off);
     let off_under_way =
         matches!(shelf.state, PowerShelfState::Maintenance { operation: PowerTo::Off });
     let others = shelf.head.active_run.is_some() && shelf.head.active_run != shelf.run;
+    let answers = shelf.observed.as_ref().is_none_or(|observed| observed.reachable);
     shelf.facts.power == Some(PowerTo::On)
+        && answers
+        && matches!(shelf.state, PowerShelfState::Ready)
         && !asked_off
         && !off_under_way
         && !others
         && !shelf.head.deleted
 }
 
-fn darken(seen: &mut Foreseen, asked: &Asked, fed: &Fed) {
+fn darken(seen: &mut Foreseen, ids: &[PowerShelfId], fed: &Fed) {
     let rack = &fed.rack;
     let (off, others): (Vec<&PowerShelf>, Vec<&PowerShelf>) =
-        fed.shelves.iter().partition(|shelf| asked.ids.contains(&shelf.id()));
-    if let Some(feeding) = others.into_iter().find(|shelf| stays_on(shelf)) {
-        let rule = format!("{rack} keeps its power: {} stays on", feeding.head.id);
-        seen.rules.push(rule);
+        fed.shelves.iter().partition(|shelf| ids.contains(&shelf.id()));
+    let feeding: Vec<&str> =
+        others.iter().filter(|one| stays_on(one)).map(|one| one.head.id.as_str()).collect();
+    if !feeding.is_empty() {
+        let (left, all) = (feeding.len(), fed.shelves.len());
+        let stay = if left == 1 { "stays" } else { "stay" };
+        let named = few(&feeding, ", ", MAX_NAMED);
+        seen.rules.push(format!("{rack} keeps its power: {named} {stay} on, {left} of {all}"));
         return;
     }
     let off: Vec<&str> = off.iter().map(|shelf| shelf.head.id.as_str()).collect();

@@ -8,7 +8,7 @@ mod legs;
 mod words;
 
 pub(crate) use gate::ill;
-pub use gate::{admit, gates, interlock};
+pub use gate::{admit, gates, interlock, may_go_on};
 pub use legs::{Leg, Limits};
 pub use words::{
     FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, initiator, notes_of,

@@ -109,6 +109,10 @@ pub struct Operation {
     pub parts_at_work: bool,
     pub claims: Vec<TargetId>,
     pub trouble: Option<RackTrouble>,
+    /// The operation that this one does anew.
+    pub parent: Option<RunId>,
+    /// Why it may not begin now, although it was accepted; only asked of one that has not begun.
+    pub against: Option<String>,
 }
 
 impl Operation {
@@ -124,6 +128,8 @@ impl Operation {
             parts_at_work,
             claims: run.spec.claims.clone(),
             trouble: trouble(run, leg, failed),
+            parent: run.spec.parent.clone(),
+            against: None,
         }
     }
 
@@ -194,6 +200,20 @@ impl Seen {
     /// What is not there any more is over.
     pub(crate) fn is_over(&self, id: &RunId) -> bool {
         self.operation(id).is_none_or(Operation::is_over)
+    }
+
+    /// Why what was accepted may not begin.
+    pub(crate) fn against(&self, id: &RunId) -> Option<&str> {
+        self.operation(id)?.against.as_deref()
+    }
+
+    pub(crate) fn went_well(&self, id: &RunId) -> bool {
+        self.operation(id).is_some_and(|one| one.phase == RunPhase::Succeeded)
+    }
+
+    /// Whether the first does the second anew.
+    pub(crate) fn is_anew(&self, one: &RunId, of: &RunId) -> bool {
+        self.operation(one).is_some_and(|one| one.parent.as_ref() == Some(of))
     }
 
     pub(crate) fn going<'a>(&'a self, ids: &'a [RunId]) -> impl Iterator<Item = &'a Operation> {

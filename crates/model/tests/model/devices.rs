@@ -175,8 +175,11 @@ fn a_power_shelf_does_what_its_table_says() {
                     };
                     shelf.retry_requested = retry == "retry";
                     shelf.head.active_run = (held == "held").then(|| RunId::trusted(OTHER));
-                    let seen =
-                        Around { fresh: RunId::trusted(FRESH), run: run_of(run, RunType::Power) };
+                    let seen = Around {
+                        fresh: RunId::trusted(FRESH),
+                        run: run_of(run, RunType::Power),
+                        against: None,
+                    };
                     let case = [state, deleted, asked, retry, held, run];
                     let next = shelf.next(&seen, at(1));
                     let cleared = clears(state, &shelf, &next);
@@ -205,7 +208,11 @@ fn clears(state: &str, shelf: &PowerShelf, next: &Next<PowerShelf>) -> bool {
 #[test]
 fn a_shelf_in_error_is_read_anew_when_its_reading_succeeded_after_all() {
     let shelf = shelf_in("Error");
-    let seen = Around { fresh: RunId::trusted(FRESH), run: run_of("done", RunType::Intake) };
+    let seen = Around {
+        fresh: RunId::trusted(FRESH),
+        run: run_of("done", RunType::Intake),
+        against: None,
+    };
     assert_eq!(told(shelf.next(&seen, at(1)), |_| false), "FetchingData INTAKE/read");
 }
 
@@ -215,7 +222,7 @@ fn the_run_of_a_maintenance_carries_who_asked_and_what_they_called_it() {
     let mut asked = request(PowerTo::Off);
     asked.request_id = Some("req-7".into());
     shelf.maintenance_requested = Some(asked);
-    let seen = Around { fresh: RunId::trusted(FRESH), run: None };
+    let seen = Around { fresh: RunId::trusted(FRESH), run: None, against: None };
     let Next::Become(change) = shelf.next(&seen, at(1)) else { panic!("it begins") };
     let run = &change.start[0];
     assert_eq!((run.initiator.as_str(), run.request_id.as_str()), ("ada (T-1)", "req-7"));
@@ -289,8 +296,11 @@ fn a_switch_does_what_its_table_says() {
                 switch.head.deleted = deleted == "deleted";
                 switch.retry_requested = retry == "retry";
                 switch.head.active_run = (held == "held").then(|| RunId::trusted(OTHER));
-                let seen =
-                    Around { fresh: RunId::trusted(FRESH), run: run_of(run, RunType::Intake) };
+                let seen = Around {
+                    fresh: RunId::trusted(FRESH),
+                    run: run_of(run, RunType::Intake),
+                    against: None,
+                };
                 let case = [state, deleted, retry, held, run];
                 let told = told(switch.next(&seen, at(1)), |_| false);
                 assert_eq!(told, row(SWITCH, &case), "{case:?}");
@@ -303,7 +313,11 @@ fn a_switch_does_what_its_table_says() {
 fn a_failed_run_that_goes_on_is_not_taken_for_a_maintenance_of_the_rack() {
     let mut switch = switch_in("Error");
     switch.head.active_run = Some(RunId::trusted(OWN));
-    let seen = Around { fresh: RunId::trusted(FRESH), run: run_of("going", RunType::Intake) };
+    let seen = Around {
+        fresh: RunId::trusted(FRESH),
+        run: run_of("going", RunType::Intake),
+        against: None,
+    };
     assert_eq!(told(switch.next(&seen, at(1)), |_| false), "rest");
 }
 

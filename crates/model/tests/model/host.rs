@@ -298,6 +298,12 @@ fn what_a_person_does_with_the_failed_run_counts() {
     let unwanted = Host { request: None, ..stuck };
     let stops = "Failed 3, stops op-old, asked nothing";
     assert_eq!(told(&unwanted, &old(Workflow::Running), 200), stops);
+    // What works on the whole rack is not stopped for one machine.
+    let mut of_rack = run("op-old", Workflow::Running, None);
+    of_rack.spec.target = TargetId::new(TargetKind::Rack, "rack-1");
+    assert_eq!(unwanted.admit_give_up(Some(&of_rack)).unwrap_err().reason, "REPROVISION_OF_RACK");
+    let seen = Seen { run: Some(of_rack), ..seen() };
+    assert_eq!(told(&unwanted, &seen, 200), "Ready, asked nothing");
 }
 
 /// Every state can be left: who gives up is back at Ready, once what runs has stopped.

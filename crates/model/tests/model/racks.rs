@@ -1,6 +1,7 @@
 //! The rack's lifecycle, by tables: every state with every input that it may meet, as the document has them; and what a maintenance
 //! comes to.
 
+use crate::support::spec;
 use model::blast::{Against, Dark};
 use model::effect::Effect;
 use model::firmware::{Component, Firmware, Resolution};
@@ -9,13 +10,13 @@ use model::id::{FirmwareId, MachineId, RunId, SwitchId};
 use model::lifecycle::{Change, Head, Lifecycle, Next, Trouble};
 use model::machine::Labels;
 use model::rack::maintenance::{
-    Asked, Leg, Limits, Planned, PowerSequence, Scope, Trigger, Wanted, admit, gates, plan,
-    wanted_of,
+    Asked, FORCED, Leg, Limits, Planned, PowerSequence, Scope, Trigger, Wanted, admit, gates,
+    may_go_on, plan, wanted_of,
 };
 use model::rack::{
     Counts, Device, During, Operation, Rack, RackSpec, RackState, RackTrouble, Seen, Stage,
 };
-use model::run::RunPhase;
+use model::run::{Run, RunPhase, RunSpec};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
@@ -79,7 +80,8 @@ fn operation(name: &str, phase: RunPhase, leg: Option<Leg>) -> Operation {
         next: format!("farrier run retry-step {name}"),
     });
     let claims = devices().into_iter().map(|device| device.target).collect();
-    Operation { id: id(name), phase, leg, parts_at_work: false, claims, trouble }
+    let (parts_at_work, parent, against) = (false, None, None);
+    Operation { id: id(name), phase, leg, parts_at_work, claims, trouble, parent, against }
 }
 
 fn seen(devices: Vec<Device>, operations: Vec<Operation>) -> Seen {
@@ -160,7 +162,7 @@ fn discovering() {
         (here(), short(), now(), "waits"),
         (here(), unready(), now(), "waits"),
         (here(), held(), now(), "waits"),
-        (here(), held(), late, "waits"),
+        (here(), held(), late, "Error/Discovery"),
         (here(), short(), late, "Error/Discovery"),
         (here(), unready(), late, "Error/Discovery"),
         (here(), devices(), now(), "Maintenance/FirmwareUpgrade start op-fresh active op-fresh"),
@@ -290,12 +292,67 @@ fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
     assert_eq!(told(rack.next(&both(failed, over), now())), "Error/PowerSequence");
     let stopped = Operation { parts_at_work: true, ..operation("op-1", Canceled, power) };
     let over = operation("op-2", RunPhase::Succeeded, Some(Leg::Validate));
-    assert_eq!(told(rack.next(&both(stopped, over), now())), "rests");
+    let left = "Maintenance/PowerSequence active op-1";
+    assert_eq!(told(rack.next(&both(stopped, over), now())), left);
+    let anew = Operation { parent: Some(id("op-1")), ..going.clone() };
+    let failed = operation("op-1", Failed, power);
+    let left = "Maintenance/PowerSequence active op-2";
+    assert_eq!(told(rack.next(&both(failed, anew), now())), left);
     rack.active = vec![id("op-2")];
     rack.maintenance_requested = vec![id("op-1")];
     let pending = operation("op-1", RunPhase::Pending, None);
     let expected = "Maintenance/PowerSequence begin op-1 active op-2 active op-1";
-    assert_eq!(told(rack.next(&both(pending, going), now())), expected);
+    assert_eq!(told(rack.next(&both(pending.clone(), going.clone()), now())), expected);
+    let withdrawn = operation("op-1", Canceled, None);
+    let left = "Maintenance/PowerSequence active op-2";
+    assert_eq!(told(rack.next(&both(withdrawn, going.clone()), now())), left);
+    let barred = Operation { against: Some("m-1 is READY and in service".into()), ..pending };
+    let canceled = "Maintenance/PowerSequence cancel op-1 active op-2";
+    assert_eq!(told(rack.next(&both(barred, going), now())), canceled);
+}
+
+/// What was accepted long ago, or failed, asks for leave again: by what is left of it.
+#[test]
+fn what_is_left_of_an_operation_needs_leave_again() {
+    let run_of = |sequence, at| {
+        let asked = vec![Asked::PowerSequence(sequence)];
+        let planned = planned(Wanted { scope: Scope::default(), activities: asked });
+        let new = planned.new_run(&rack(RackState::Ready), &id("op-1"), "ada".into());
+        let mut run = Run::new(RunSpec {
+            id: new.id,
+            target: new.target,
+            steps: new.steps,
+            claims: new.claims,
+            params: new.params,
+            ..spec(Vec::new())
+        });
+        run.progress.at = at;
+        run
+    };
+    let serving = |run: Option<&str>| {
+        let mut all = devices();
+        let machine = all.iter_mut().find(|one| one.dark.is_some()).expect("a machine");
+        let against = match run {
+            None => Against::InService,
+            Some(run) => Against::HeldBy(id(run)),
+        };
+        machine.dark.as_mut().expect("dark").against = Some(against);
+        all
+    };
+    let refused = |run: &Run, devices: &[Device]| may_go_on(run, devices).err().map(|it| it.reason);
+    let off = run_of(PowerSequence::Off, 0);
+    assert_eq!(refused(&off, &devices()), None);
+    assert_eq!(refused(&off, &serving(None)), Some("MACHINES_IN_SERVICE"));
+    assert_eq!(refused(&off, &serving(Some("op-2"))), Some("MACHINES_IN_SERVICE"));
+    assert_eq!(refused(&off, &serving(Some("op-1"))), None, "it holds them itself");
+    assert_eq!(refused(&run_of(PowerSequence::On, 0), &serving(None)), None);
+    // Only the last step is left, and that only looks.
+    let last = off.progress.steps.len() - 1;
+    assert_eq!(refused(&run_of(PowerSequence::Off, last), &serving(None)), None);
+    let mut forced = off.clone();
+    forced.spec.params.insert(FORCED.into(), "fire".into());
+    assert_eq!(refused(&forced, &serving(None)), None);
+    assert_eq!(refused(&off, &devices()[1..]), Some("DEVICE_MOVED"));
 }
 
 /// The legs of a plan: names, and how many devices each has.

@@ -1,12 +1,14 @@
 //! Whether a maintenance may be accepted now. A preview shows all that speaks against it, a request is refused with the first.
 
 use super::super::{Device, Rack, RackState};
-use super::{Planned, PowerSequence, Trigger};
-use crate::blast::permit;
+use super::{FORCED, Leg, Planned, PowerSequence, Trigger};
+use crate::blast::{Against, Dark, permit};
 use crate::health::{Standing, Wish};
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
+use crate::run::Run;
 use crate::target::{TargetId, TargetKind};
+use std::collections::BTreeSet;
 
 /// Everything that speaks against it: the rack, those who hold its devices, what is reported of them, the machines that are taken
 /// down.
@@ -90,4 +92,48 @@ pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> 
     let off = planned.wanted.power().is_some_and(PowerSequence::goes_off);
     let what = if off { "this power sequence" } else { "this firmware upgrade" };
     permit(what, &planned.dark, force)
+}
+
+/// Whether an operation may do what is left of it now: it may have been accepted, or have failed, long ago. `devices` are all that
+/// stand in the rack.
+pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
+    let (id, rack) = (&run.spec.id, &run.spec.target);
+    let stands = |target: &TargetId| devices.iter().any(|device| device.target == *target);
+    if let Some(gone) = run.spec.claims.iter().find(|target| !stands(target)) {
+        let said =
+            format!("{gone} does not stand in {rack} any more, and {id} was planned with it");
+        return Err(Refusal::precondition("DEVICE_MOVED", said)
+            .next(format!("farrier run rerun {id}   # planned from what stands there now")));
+    }
+    let left = run.progress.steps.iter().skip(run.progress.at);
+    let mut all = false;
+    let mut named = BTreeSet::new();
+    for step in left.filter_map(|state| run.plan_step(state)) {
+        match Leg::parse(&step.name) {
+            Some(Leg::PowerOff(TargetKind::PowerShelf)) => all = true,
+            Some(Leg::PowerOff(TargetKind::Machine) | Leg::Firmware(TargetKind::Machine)) => {
+                let parts = step.effect.group().map(|group| group.parts.as_slice());
+                named.extend(parts.unwrap_or_default().iter().map(|part| &part.target));
+            }
+            Some(
+                Leg::Firmware(_)
+                | Leg::PowerOff(_)
+                | Leg::PowerOn(_)
+                | Leg::FabricOff
+                | Leg::FabricManager
+                | Leg::FabricConfigured
+                | Leg::Validate,
+            )
+            | None => {}
+        }
+    }
+    let taken = devices.iter().filter(|device| all || named.contains(&device.target));
+    let own = |dark: &Dark| dark.against == Some(Against::HeldBy(id.clone()));
+    let dark: Vec<Dark> =
+        taken.filter_map(|one| one.dark.clone()).filter(|one| !own(one)).collect();
+    let forced = run.spec.params.get(FORCED).map(String::as_str);
+    permit(&format!("what is left of {id}"), &dark, forced).map_err(|refusal| {
+        let anew = format!("farrier rack maintenance start {rack} … --force --reason …");
+        refusal.next(format!("{anew}   # or move their work away first"))
+    })
 }
