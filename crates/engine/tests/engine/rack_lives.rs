@@ -3,13 +3,14 @@
 
 use crate::clients::Door;
 use crate::rack_world::{
-    Register, SHELF, Stand, StartWhole, Want, Wish, device, group, heard, whole,
+    Register, SHELF, SWITCH, Stand, StartWhole, Want, Wish, device, group, heard, whole,
 };
 use crate::racks::{AddFirmware, firmware};
 use crate::world::World;
+use engine::hosts::Reprovision;
 use engine::racks::{DescribedRack, MaintenanceStart};
 use model::effect::{DeviceWork, Effect, FabricTo, PowerTo, Verb};
-use model::id::{RackId, RunId};
+use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::machine::Labels;
 use model::plan::{RunStep, RunType};
 use model::power_shelf::{PowerShelf, PowerShelfState};
@@ -27,15 +28,17 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// One thing that a client does. Each waits until what came before has come to rest.
 #[derive(Debug, Clone)]
 pub enum Ask {
-    Register,
+    Register(&'static str),
     Want(Wish),
     Whole(Vec<RunStep>),
     Mend,
     /// On the last whole.
     Act(Action),
     Rack,
-    Maintain(PowerSequence),
+    Maintain(Asked),
     DeleteRack,
+    /// Have the firmware of the machine seen to.
+    Reprovision,
     /// As soon as its power is being switched.
     Meanwhile(Wish),
 }
@@ -57,7 +60,7 @@ pub struct RackLife {
 }
 
 pub fn all() -> Vec<RackLife> {
-    shelves().into_iter().chain(groups()).chain(racks()).collect()
+    shelves().into_iter().chain(groups()).chain(racks()).chain(hosts()).collect()
 }
 
 /// The words of every effect in these lives.
@@ -90,12 +93,20 @@ fn shelves() -> Vec<RackLife> {
         steps,
         long: false,
     };
-    let ready = || vec![Ask::Register];
+    let ready = || vec![Ask::Register(SHELF)];
     const BORN: &[(&str, usize)] = &[("Register", 1), ("Advance", 3), ("Commit", 4)];
     const MOVED: &[(&str, usize)] = &[("Want", 1), ("Advance", 2), ("Commit", 2)];
     const MENDED: &[(&str, usize)] = &[("Want", 2), ("Advance", 4), ("Commit", 4)];
     vec![
         shelf("a shelf is registered", vec![], vec![], ready(), BORN, &["read", "configure"]),
+        shelf(
+            "a switch is registered",
+            vec![],
+            vec![],
+            vec![Ask::Register(SWITCH)],
+            &[("Register", 1), ("Advance", 4), ("Commit", 6)],
+            &["read", "configure", "validate"],
+        ),
         shelf("a shelf goes off and on", ready(), vec![], vec![off(), on()], MOVED, &["power-off"]),
         shelf(
             "a shelf's answer is lost",
@@ -117,7 +128,7 @@ fn shelves() -> Vec<RackLife> {
             "a shelf cannot be read, is mended and tried again",
             vec![],
             vec![fault("read", sim::Action::Fail, 0)],
-            vec![Ask::Register, Ask::Mend, Ask::Want(Wish::Retry)],
+            vec![Ask::Register(SHELF), Ask::Mend, Ask::Want(Wish::Retry)],
             BORN,
             &["read", "configure"],
         ),
@@ -141,6 +152,8 @@ fn shelves() -> Vec<RackLife> {
 }
 
 const FLASHED: [&str; 3] = ["m-1", "sw-1", "ps-2"];
+/// Firmware that nothing has when a life begins.
+const NEWER: &str = "fw-2";
 
 /// Firmware on a device of each kind, two at a time, and then a check.
 fn upgrade() -> Vec<RunStep> {
@@ -224,15 +237,33 @@ fn racks() -> Vec<RackLife> {
         long: true,
     };
     const FOLLOWED: &[(&str, usize)] = &[("BeginParts", 2), ("Advance", 3), ("Commit", 3)];
+    const INTAKE: &[&str] =
+        &["firmware-bmc", "fabric-off", "fabric-manager", "fabric-configured", "power-on", "check"];
     vec![
-        of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, &[]),
+        of("a rack comes into service", vec![], vec![], vec![Ask::Rack], FOLLOWED, INTAKE),
         of(
             "a rack is maintained",
             vec![Ask::Rack],
             vec![],
-            vec![Ask::Maintain(PowerSequence::Reset)],
+            vec![reset()],
             FOLLOWED,
-            &[],
+            &["power-off", "power-on", "check"],
+        ),
+        of(
+            "a rack's firmware is upgraded",
+            vec![Ask::Rack],
+            vec![],
+            vec![Ask::Maintain(Asked::FirmwareUpgrade(Some(FirmwareId::trusted(NEWER))))],
+            FOLLOWED,
+            &["firmware-bmc", "check"],
+        ),
+        of(
+            "a maintenance fails, is mended and asked again",
+            vec![Ask::Rack],
+            vec![FaultRule { machine: "sw-1".into(), ..fault("power", sim::Action::Fail, 0) }],
+            vec![reset(), Ask::Mend, reset()],
+            FOLLOWED,
+            &["power-off", "power-on", "check"],
         ),
         of(
             "a rack is deleted",
@@ -245,14 +276,38 @@ fn racks() -> Vec<RackLife> {
     ]
 }
 
+/// The ways of a host, whose machine stands in no rack.
+fn hosts() -> Vec<RackLife> {
+    let of = |name, faults, commits| RackLife {
+        name,
+        devices: &FLASHED[..1],
+        before: vec![],
+        faults,
+        script: vec![Ask::Reprovision],
+        commits,
+        steps: &["firmware-bmc"],
+        long: false,
+    };
+    let fails = |times| vec![fault("firmware", sim::Action::Fail, times)];
+    vec![
+        of("a host is upgraded", vec![], &[("Request", 1), ("Advance", 2), ("Commit", 2)]),
+        of(
+            "a host's upgrade fails and is tried again later",
+            fails(1),
+            &[("Request", 1), ("Advance", 4), ("Commit", 4)],
+        ),
+    ]
+}
+
 impl RackLife {
     pub async fn prepare(&self, world: &World, door: &Door) {
-        let in_rack = [&self.before, &self.script]
-            .iter()
-            .any(|asks| asks.iter().any(|ask| matches!(ask, Ask::Rack)));
-        if in_rack {
-            let firmware = AddFirmware(firmware("fw-1", "2.0", true, true));
-            world.store.write(firmware).await.expect("added");
+        let asks = || self.before.iter().chain(&self.script);
+        let in_rack = asks().any(|ask| matches!(ask, Ask::Rack));
+        if in_rack || asks().any(|ask| matches!(ask, Ask::Reprovision)) {
+            for record in [firmware("fw-1", "2.0", true, true), firmware(NEWER, "3.0", false, true)]
+            {
+                world.store.write(AddFirmware(record)).await.expect("added");
+            }
         }
         for id in self.devices {
             let rack = in_rack.then(rack_id);
@@ -272,19 +327,20 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
     for (index, ask) in script.into_iter().enumerate() {
         match &ask {
             Ask::Meanwhile(_) => power_is_switched(&world).await,
-            Ask::Register
+            Ask::Register(_)
             | Ask::Want(_)
             | Ask::Whole(_)
             | Ask::Mend
             | Ask::Act(_)
             | Ask::Rack
             | Ask::Maintain(_)
-            | Ask::DeleteRack => rest(&world).await,
+            | Ask::DeleteRack
+            | Ask::Reprovision => rest(&world).await,
         }
         let name = format!("{name} {index}");
         match ask {
-            Ask::Register => {
-                let write = || Register { id: SHELF.into(), now: world.now() };
+            Ask::Register(id) => {
+                let write = || Register { id, now: world.now() };
                 written(&door, write).await;
             }
             Ask::Want(wish) | Ask::Meanwhile(wish) => {
@@ -303,9 +359,16 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 });
                 answer.await.expect("created");
             }
-            Ask::Maintain(sequence) => {
+            Ask::Reprovision => {
                 let answer = door.ask(|engine| {
-                    let start = maintenance(sequence, &name);
+                    let asked = reprovision(&name);
+                    async move { engine.reprovision(asked).await }
+                });
+                answer.await.expect("accepted");
+            }
+            Ask::Maintain(asked) => {
+                let answer = door.ask(|engine| {
+                    let start = maintenance(asked.clone(), &name);
                     async move { engine.start_rack_maintenance(start).await }
                 });
                 answer.await.expect("accepted");
@@ -344,11 +407,24 @@ fn described() -> DescribedRack {
     DescribedRack { id: rack_id(), labels: Labels::new(), spec }
 }
 
-fn maintenance(sequence: PowerSequence, name: &str) -> MaintenanceStart {
-    let activities = vec![Asked::PowerSequence(sequence)];
+fn reset() -> Ask {
+    Ask::Maintain(Asked::PowerSequence(PowerSequence::Reset))
+}
+
+fn reprovision(name: &str) -> Reprovision {
+    Reprovision {
+        machine: MachineId::trusted(FLASHED[0]),
+        firmware: Some(FirmwareId::trusted(NEWER)),
+        request_id: name.into(),
+        by: "client".into(),
+        dry_run: false,
+    }
+}
+
+fn maintenance(asked: Asked, name: &str) -> MaintenanceStart {
     MaintenanceStart {
         rack_id: rack_id(),
-        wanted: Wanted { scope: Scope::default(), activities },
+        wanted: Wanted { scope: Scope::default(), activities: vec![asked] },
         trigger: Trigger::OnDemand,
         request_id: name.into(),
         by: "client".into(),
@@ -399,7 +475,7 @@ async fn rest(world: &World) {
             let over = matches!(rack.state, RackState::Ready | RackState::Error { .. });
             over && rack.active.is_empty() && !rack.head.deleted && !rack.topology_changed
         });
-        if ended && racks && all.shelves.iter().all(resting) {
+        if ended && racks && all.shelves.iter().all(resting) && all.hosts_rest() {
             return;
         }
         while committed.is_empty() {

@@ -4,6 +4,7 @@
 use crate::audit::{Asking, audit_run, gaps, step_of};
 use crate::world::{Kept, World};
 use model::effect::{Effect, Group, Part, PowerTo};
+use model::host::{Host, HostState, RETRY_INTERVAL};
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::lifecycle::{DeviceSpec, Head, Lifecycle};
 use model::machine::{Labels, Machine, MachineSpec};
@@ -20,6 +21,7 @@ use std::time::Duration;
 use store::{Birth, Cause, Event, NewEvent, RecordFilter, Result, StoreError, Tx, Work};
 
 pub const SHELF: &str = "ps-1";
+pub const SWITCH: &str = "sw-9";
 pub const MANY: i64 = 1_000;
 
 pub fn event(at: Timestamp, message: &str) -> NewEvent {
@@ -47,9 +49,9 @@ fn spec() -> DeviceSpec {
     DeviceSpec { provider: "sim".into(), ..DeviceSpec::default() }
 }
 
-/// Registers a shelf, whose life begins with that.
+/// Registers a shelf or a switch, whose life begins with that.
 pub struct Register {
-    pub id: String,
+    pub id: &'static str,
     pub now: Timestamp,
 }
 
@@ -57,11 +59,22 @@ impl Work for Register {
     type Out = ();
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
-        if tx.record::<PowerShelf>(&self.id).await?.is_some() {
+        let head = Head::new(self.id, Labels::new(), self.now);
+        match device(self.id).kind {
+            TargetKind::Switch => self.put(tx, Switch::new(head, spec())).await,
+            TargetKind::Machine | TargetKind::PowerShelf | TargetKind::Rack => {
+                self.put(tx, PowerShelf::new(head, spec())).await
+            }
+        }
+    }
+}
+
+impl Register {
+    async fn put<R: Lifecycle>(&self, tx: &mut Tx, mut record: R) -> Result<()> {
+        if tx.record::<R>(self.id).await?.is_some() {
             return Ok(());
         }
-        let head = Head::new(self.id.as_str(), Labels::new(), self.now);
-        tx.insert_record(&mut PowerShelf::new(head, spec()), &event(self.now, "registered")).await
+        tx.insert_record(&mut record, &event(self.now, "registered")).await
     }
 }
 
@@ -234,12 +247,48 @@ pub struct Everything {
     pub shelves: Vec<PowerShelf>,
     pub switches: Vec<Switch>,
     pub racks: Vec<Rack>,
-    /// The histories of the records, by id.
+    pub hosts: Vec<Host>,
+    /// The histories of the records, by their words in the queue.
     pub histories: BTreeMap<String, Vec<Event>>,
     /// What the queue says of the records: id, and whether somebody holds it.
     pub held: Vec<String>,
     /// In the order in which they were accepted.
     pub runs: Vec<Kept>,
+}
+
+/// What every record has.
+struct Seen<'a> {
+    key: String,
+    word: &'static str,
+    head: &'a Head,
+}
+
+impl<'a> Seen<'a> {
+    fn new<R: Lifecycle>(record: &'a R) -> Self {
+        Self { key: record.subject().key(), word: record.word(), head: record.head() }
+    }
+}
+
+impl Everything {
+    fn records(&self) -> impl Iterator<Item = Seen<'_>> {
+        self.devices().chain(self.hosts.iter().map(Seen::new))
+    }
+
+    fn devices(&self) -> impl Iterator<Item = Seen<'_>> {
+        let shelves = self.shelves.iter().map(Seen::new);
+        shelves.chain(self.switches.iter().map(Seen::new)).chain(self.racks.iter().map(Seen::new))
+    }
+
+    /// Nothing is on its way to another state by itself. A host that tries again by itself is.
+    pub fn hosts_rest(&self) -> bool {
+        self.hosts.iter().all(|host| match &host.state {
+            HostState::Ready => host.request.is_none(),
+            HostState::FailedFirmwareUpgrade { .. } => host.next_attempt(RETRY_INTERVAL).is_none(),
+            HostState::CheckingFirmwareV2 { .. } | HostState::WaitingForRackFirmwareUpgrade => {
+                false
+            }
+        })
+    }
 }
 
 pub struct LookAtAll;
@@ -253,13 +302,7 @@ impl Work for LookAtAll {
         let shelves = tx.records::<PowerShelf>(&all, None, MANY as usize).await?.records;
         let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
         let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
-        let mut histories = BTreeMap::new();
-        let devices = shelves.iter().map(PowerShelf::subject);
-        let devices = devices.chain(switches.iter().map(Switch::subject));
-        for subject in devices.chain(racks.iter().map(Rack::subject)) {
-            let key = subject.key();
-            histories.insert(key.clone(), tx.history(&key, 0, MANY).await?);
-        }
+        let hosts = tx.records::<Host>(&all, None, MANY as usize).await?.records;
         let mut held = Vec::new();
         for owner in tx.pulses().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
             held.extend(tx.held_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
@@ -271,7 +314,15 @@ impl Work for LookAtAll {
             let held = tx.held(&id).await?.expect("every run is in the queue's table");
             runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
         }
-        Ok(Everything { machines, shelves, switches, racks, histories, held, runs })
+        let histories = BTreeMap::new();
+        let mut all =
+            Everything { machines, shelves, switches, racks, hosts, histories, held, runs };
+        let keys: Vec<String> = all.records().map(|one| one.key).collect();
+        for key in keys {
+            let history = tx.history(&key, 0, MANY).await?;
+            all.histories.insert(key, history);
+        }
+        Ok(all)
     }
 }
 
@@ -298,9 +349,7 @@ impl World {
     pub async fn records_at_rest(&self) {
         for _ in 0..MAX_LOOKS {
             let all = self.everything().await;
-            let words = all.shelves.iter().map(|one| one.word());
-            let words = words.chain(all.switches.iter().map(|one| one.word()));
-            if words.chain(all.racks.iter().map(|one| one.word())).all(rests) {
+            if all.devices().all(|one| rests(one.word)) && all.hosts_rest() {
                 return;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -309,10 +358,7 @@ impl World {
 
     pub async fn rack_outcome(&self) -> RackOutcome {
         let all = self.everything().await;
-        let shelves = all.shelves.iter().map(|one| (one.head.id.clone(), one.word()));
-        let switches = all.switches.iter().map(|one| (one.head.id.clone(), one.word()));
-        let racks = all.racks.iter().map(|one| (one.head.id.clone(), one.word()));
-        let records = shelves.chain(switches).chain(racks).collect();
+        let records = all.records().map(|one| (one.key, one.word)).collect();
         let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
         let mut acted = BTreeMap::new();
         // How often a switch looks at itself depends on whether it saw who held it in between.
@@ -377,15 +423,11 @@ fn audit_part(kept: &Kept, runs: &[Kept], wrong: &mut Vec<String>) {
 /// Nobody holds anything when all is over, and the histories of the records have no gaps.
 fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
     let machines = all.machines.iter().map(|one| (one.id.to_string(), one.active_run.clone()));
-    let shelves = all.shelves.iter().map(|one| &one.head);
-    let heads = shelves.chain(all.switches.iter().map(|one| &one.head));
-    let heads = heads.chain(all.racks.iter().map(|one| &one.head));
-    for head in heads.clone() {
-        let history = all.histories.get(&head.id).expect("it was read");
-        gaps(&head.id, history, head.version, wrong);
+    for Seen { key, head, .. } in all.records() {
+        gaps(&key, &all.histories[&key], head.version, wrong);
     }
-    let heads = heads.map(|head| (head.id.clone(), head.active_run.clone()));
-    for (id, holder) in machines.chain(heads) {
+    let records = all.records().map(|one| (one.key, one.head.active_run.clone()));
+    for (id, holder) in machines.chain(records) {
         if let Some(run) = holder {
             wrong.push(format!("{id} is still held by {run}"));
         }
@@ -393,6 +435,11 @@ fn audit_claims(all: &Everything, wrong: &mut Vec<String>) {
     for rack in &all.racks {
         let waits = rack.active.iter().chain(&rack.maintenance_requested);
         wrong.extend(waits.map(|run| format!("{} still waits for {run}", rack.head.id)));
+    }
+    for host in all.hosts.iter().filter(|host| host.is_ready()) {
+        let machine = all.machines.iter().find(|one| one.id == host.machine());
+        let alerts = machine.map(|machine| machine.health.said()).unwrap_or_default();
+        wrong.extend(alerts.iter().map(|said| format!("{} is ready, but {said}", host.head.id)));
     }
     for shelf in all.shelves.iter().filter(|shelf| shelf.run.is_some()) {
         wrong.push(format!("{} still waits for {:?}", shelf.head.id, shelf.run));
