@@ -93,7 +93,12 @@ impl v1::rack_service_server::RackService for Doors {
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
         let id = RackId::parse(&request.get_ref().rack_id).map_err(refused)?;
         let view = self.engine.rack(&id).await.map_err(failed)?;
-        Ok(Response::new(wire::view(&view)))
+        let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
+        let mut shown = wire::view(&view);
+        if let Some(status) = &mut shown.status {
+            status.health = health;
+        }
+        Ok(Response::new(shown))
     }
 
     async fn list_racks(
