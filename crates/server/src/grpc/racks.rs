@@ -3,7 +3,7 @@
 mod wire;
 
 use super::Doors;
-use super::convert::initiator;
+use super::convert::{forced, initiator};
 use super::page::{List, Page};
 use super::status::{failed, refused};
 use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
@@ -41,14 +41,7 @@ impl Ask {
         if !self.request_id.is_empty() {
             text::request_id(&self.request_id)?;
         }
-        if !self.force && !self.reason.is_empty() {
-            let instead = "set force too, or leave it out";
-            return Err(Refusal::invalid("reason", "is given without force", instead));
-        }
-        let force = match self.force {
-            true => Some(text::reason("reason", &self.reason)?),
-            false => None,
-        };
+        let force = forced(self.force, &self.reason)?;
         Ok(MaintenanceStart {
             rack_id,
             wanted,
