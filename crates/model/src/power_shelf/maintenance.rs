@@ -5,7 +5,7 @@
 //! does, all machines of the rack do.
 
 use super::{MaintenanceRequest, PowerShelf, PowerShelfState};
-use crate::blast::{Dark, permit};
+use crate::blast::{Dark, Fate, permit};
 use crate::device::{power_word, switches_power};
 use crate::effect::PowerTo;
 use crate::health::Wish;
@@ -141,7 +141,8 @@ pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
     // Who has nothing left to do takes power from nobody.
     let what = format!("{} of {}", step_name(asked.operation), listed(&asked.ids));
     if !seen.told.is_empty() || asked.forced.is_some() {
-        seen.refusals.extend(permit(&what, &seen.dark, asked.forced.as_deref()).err());
+        let verdict = permit(&what, Fate::LosePower, &seen.dark, asked.forced.as_deref());
+        seen.refusals.extend(verdict.err());
     }
     seen
 }

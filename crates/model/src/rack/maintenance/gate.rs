@@ -2,7 +2,7 @@
 
 use super::super::{Device, Rack, RackState};
 use super::{Planned, PowerSequence, Trigger};
-use crate::blast::permit;
+use crate::blast::{Fate, permit};
 use crate::health::{Standing, Wish};
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
@@ -88,6 +88,9 @@ fn busy(rack: &Rack, device: &Device, trigger: Trigger) -> Option<Refusal> {
 /// Machines in service are taken down by force only, with a reason that is written down.
 pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> {
     let off = planned.wanted.power().is_some_and(PowerSequence::goes_off);
-    let what = if off { "this power sequence" } else { "this firmware upgrade" };
-    permit(what, &planned.dark, force)
+    let (what, fate) = match off {
+        true => ("this power sequence", Fate::LosePower),
+        false => ("this firmware upgrade", Fate::Restart),
+    };
+    permit(what, fate, &planned.dark, force)
 }
