@@ -161,6 +161,7 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
         return Ok(Standing::Told);
     }
     let id = &named.id;
+    let target = TargetId::from(id);
     let look = format!("farrier power-shelf get {id}");
     if shelf.head.deleted {
         let said = format!("{id} is marked for deletion");
@@ -176,13 +177,9 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
         return Err(Refusal::precondition("MAINTENANCE_REQUESTED", said).next(look));
     }
     match &shelf.head.active_run {
-        Some(holder) if shelf.run.as_ref() != Some(holder) => {
-            let said = format!("{id} is held by operation {holder}, until it ends or is canceled");
-            Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {holder}")))
-        }
+        Some(holder) if shelf.run.as_ref() != Some(holder) => Err(target.held_by(holder)),
         Some(_) | None => {
             let (what, force) = (step_name(asked.operation), asked.forced.as_deref());
-            let target = TargetId::from(id);
             shelf.head.health.permit(&target, what, Wish::Change, force)?;
             Ok(Standing::Free)
         }

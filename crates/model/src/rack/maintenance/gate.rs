@@ -6,7 +6,7 @@ use crate::blast::{Fate, permit};
 use crate::health::{Standing, Wish};
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
-use crate::target::{TargetId, TargetKind};
+use crate::target::TargetId;
 
 /// Everything that speaks against it: the rack, those who hold its devices, what is reported of them, the machines that are taken
 /// down.
@@ -73,16 +73,7 @@ pub fn admit(rack: &Rack, full: bool, trigger: Trigger) -> Result<(), Refusal> {
 fn busy(rack: &Rack, device: &Device, trigger: Trigger) -> Option<Refusal> {
     let holder = device.active_run.as_ref()?;
     let gives_way = trigger == Trigger::Reprovision && rack.maintenance_requested.contains(holder);
-    if gives_way {
-        return None;
-    }
-    let reason = match device.target.kind {
-        TargetKind::Machine => "MACHINE_BUSY",
-        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => "DEVICE_BUSY",
-    };
-    let said =
-        format!("{} is held by operation {holder}, until it ends or is canceled", device.target);
-    Some(Refusal::precondition(reason, said).next(format!("farrier why {holder}")))
+    (!gives_way).then(|| device.target.held_by(holder))
 }
 
 /// Machines in service are taken down by force only, with a reason that is written down.
