@@ -80,8 +80,13 @@ async fn shelves_are_typed_as_in_the_document() {
     off("ps-3");
     let (history, _) = typed(url, "history ps-2", 0);
     assert!(history.contains("ada (https://tracker/MAINT-123)"), "{history}");
+    // A program is told what was accepted.
     let line = "power-shelf maintenance power-on --power-shelf-id ps-1 --power-shelf-id ps-2";
-    assert_eq!(typed(url, line, 0).0, submitted(2));
+    let answer = json(url, &format!("{line} --reference T-1"));
+    let both = serde_json::json!([{ "id": "ps-1" }, { "id": "ps-2" }]);
+    assert_eq!(answer["power_shelf_ids"], both, "{answer}");
+    assert_eq!(answer["operation"], "POWER_SHELF_MAINTENANCE_OPERATION_POWER_ON", "{answer}");
+    assert_eq!(answer["reference"], "T-1", "{answer}");
     let on = |shelf: &serde_json::Value| ready(shelf) && shelf["status"]["facts"]["power"] == "ON";
     until(url, "power-shelf get ps-1", on);
     until(url, "power-shelf get ps-2", on);
