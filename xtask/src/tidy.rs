@@ -6,6 +6,7 @@
 
 mod graph;
 mod links;
+mod reasons;
 mod size;
 mod source;
 mod words;
@@ -56,12 +57,14 @@ impl Tree {
 pub fn run() -> Result<(), Failure> {
     let root = shell::root();
     let tree = Tree(list(&root));
-    let mut findings: Vec<Finding> = tree
+    let texts: Vec<(&str, String)> = tree
         .0
         .iter()
-        .filter_map(|path| Some((path, fs::read_to_string(root.join(path)).ok()?)))
-        .flat_map(|(path, text)| check(path, &text, &tree))
+        .filter_map(|path| Some((path.as_str(), fs::read_to_string(root.join(path)).ok()?)))
         .collect();
+    let mut findings: Vec<Finding> =
+        texts.iter().flat_map(|(path, text)| check(path, text, &tree)).collect();
+    findings.extend(check_reasons(&texts));
     findings.sort();
     for finding in &findings {
         println!("{finding}");
@@ -105,6 +108,20 @@ fn check_rust(source: &Source) -> Vec<Finding> {
     ];
     let mut findings: Vec<Finding> = rules.iter().flat_map(|rule| rule(source)).collect();
     findings.extend(words::lifecycle(&source.path, &source.text));
+    findings
+}
+
+/// The one rule that is about several files: the reasons that are refused with, and the table of them.
+fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
+    let page = texts.iter().find(|(path, _)| *path == reasons::PAGE).map(|(_, text)| text.as_str());
+    let mut said = Vec::new();
+    let mut findings = Vec::new();
+    for (path, text) in texts.iter().filter(|(path, _)| path.ends_with(".rs")) {
+        let (reasons, wrong) = reasons::said(&Source::parse(path, text));
+        said.extend(reasons);
+        findings.extend(wrong);
+    }
+    findings.extend(reasons::check(page.unwrap_or_default(), &said));
     findings
 }
 
@@ -173,6 +190,15 @@ mod tests {
         assert_eq!(found("crates/model/Cargo.toml", "[dependencies]\nstore.workspace = true\n"), 1);
         assert_eq!(found("README.md", "[gone](docs/gone.md)\n"), 1);
         assert_eq!(found("crates/server/migrations/1.sql", ""), 1);
+    }
+
+    #[test]
+    fn the_reasons_of_all_files_are_held_against_one_table() {
+        let refusal = "fn a() { Refusal::precondition(\"BUSY\", said) }\n".to_owned();
+        let code = ("crates/model/src/a.rs", refusal);
+        assert_eq!(check_reasons(std::slice::from_ref(&code)).len(), 1);
+        let row = "| `BUSY` | FAILED_PRECONDITION | held | wait |\n".to_owned();
+        assert!(check_reasons(&[code, (reasons::PAGE, row)]).is_empty());
     }
 
     #[test]

@@ -67,9 +67,12 @@ Filters, joined with AND:
 const RUN_FILTERS: &str = "\
 Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
-  type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE, POWER, …
+  type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE,
+                                   NET_RECONFIG, RMA, POWER, EXIT_RMA; by racks and their devices:
+                                   RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK
   workflow_state=failed_retryable  the eight workflow states
   machine_id, run_id, operation_id, plan_id, request_id
+  machine_id=rack:rack-7           on a rack; switch:sw-1 and power_shelf:ps-1 likewise
   labels.env=prod                  and the other fields of the machine: machine_phase,
                                    effective_state, lifecycle_state, condition.TYPE, provider, rack";
 
@@ -152,9 +155,9 @@ pub enum ClientCommand {
     /// List runs: operations as an operator sees them
     #[command(after_help = RUN_FILTERS)]
     Runs(ListArgs),
-    /// Why is this machine or operation not ready, and what to type now
+    /// Why is this machine, operation, rack, switch or power shelf not ready, and what to type now
     Why(IdArg),
-    /// Every transition of a machine or an operation, oldest first
+    /// Every transition of a machine, operation, rack, switch or power shelf, oldest first
     History(HistoryArgs),
     /// The page about a fault code
     Fault(FaultArg),
@@ -295,13 +298,13 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct IdArg {
-    /// A machine id, or an operation id (op-…)
+    /// A machine id, an operation id (op-…), rack-…, sw-… or ps-…
     pub id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// A machine id, or an operation id (op-…)
+    /// A machine id, an operation id (op-…), rack-…, sw-… or ps-…
     pub id: String,
     /// At most this many; all when not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -428,6 +431,14 @@ mod tests {
     #[test]
     fn the_tree_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_type_of_operation() {
+        for kind in model::plan::RunType::ALL {
+            let named = RUN_FILTERS.split([' ', ',', ';', '\n']).any(|word| word == kind.as_str());
+            assert!(named, "{} is not in RUN_FILTERS", kind.as_str());
+        }
     }
 
     #[test]

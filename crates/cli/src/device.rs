@@ -2,6 +2,7 @@
 
 use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
 use crate::exit::Failure;
+use crate::health;
 use crate::table::{Cell, Table, Tone, pairs};
 use crate::time::Clock;
 use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
@@ -221,7 +222,9 @@ pub fn describe(
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);
-    pairs(&lines)
+    let mut text = pairs(&lines);
+    text.push_str(&health::of(status.health.as_ref(), clock));
+    text
 }
 
 #[cfg(test)]

@@ -62,8 +62,13 @@ fn words(health: &Health, clock: &Clock) -> String {
     text
 }
 
-/// What is prevented and all alerts, as a part of what is shown of an object; empty where nothing is said.
-pub fn section(health: &Health, clock: &Clock) -> String {
+/// What is shown of an object's health beside the object itself; empty where nothing is said.
+pub fn of(health: Option<&Health>, clock: &Clock) -> String {
+    health.map(|health| section(health, clock)).unwrap_or_default()
+}
+
+/// What is prevented, and all alerts.
+fn section(health: &Health, clock: &Clock) -> String {
     if health.alerts == 0 {
         return String::new();
     }

@@ -388,9 +388,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         text.push('\n');
         text.push_str(&table.render(crate::table::Paint { colour: false }));
     }
-    if let Some(health) = &status.health {
-        text.push_str(&health::section(health, clock));
-    }
+    text.push_str(&health::of(status.health.as_ref(), clock));
     text
 }
 

@@ -124,13 +124,16 @@ async fn maintain(
         screen.one(&preview, foreseen)?;
         return Ok(if preview.refusals.is_empty() { Exit::Done } else { Exit::Refused });
     }
-    let answer = shelves.set_power_shelf_maintenance(request).await;
+    let answer = shelves.set_power_shelf_maintenance(request.clone()).await;
     let warnings: Vec<String> = answer.as_ref().map(heard).unwrap_or_default();
     client.call(std::future::ready(answer)).await?;
     for warning in warnings {
         eprintln_quietly(&format!("warning: {}", one_line(&warning)));
     }
-    screen.say(&format!("Power shelf maintenance request submitted for {count} power shelves."))?;
+    // The answer is empty by the document: for programs, what was accepted is the record.
+    screen.one(&request, |_| {
+        format!("Power shelf maintenance request submitted for {count} power shelves.\n")
+    })?;
     Ok(Exit::Done)
 }
 

@@ -6,6 +6,7 @@ mod maintenance;
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
+use crate::health;
 use crate::machine::has_moved;
 use crate::output::Screen;
 use crate::table::{Cell, Paint, Table, Tone, pairs};
@@ -247,6 +248,7 @@ fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
     }
     facts.retain(|(_, value)| !value.is_empty());
     let mut text = pairs(&facts);
+    text.push_str(&health::of(status.health.as_ref(), clock));
     text.push('\n');
     text.push_str(&elevation(&rack.rack_id, &status.devices, paint));
     text

@@ -150,19 +150,9 @@ async fn name_on_record<R: Lifecycle>(
 
 fn free_for(target: &TargetId, holder: Option<&RunId>, by: &RunId) -> Result<()> {
     match holder {
-        Some(holder) if holder != by => Err(busy(target, holder).into()),
+        Some(holder) if holder != by => Err(target.held_by(holder).into()),
         Some(_) | None => Ok(()),
     }
-}
-
-/// Whoever holds a device is named.
-pub(crate) fn busy(target: &TargetId, holder: &RunId) -> Refusal {
-    let reason = match target.kind {
-        TargetKind::Machine => "MACHINE_BUSY",
-        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => "DEVICE_BUSY",
-    };
-    let said = format!("{target} is held by operation {holder}, until it ends or is canceled");
-    Refusal::precondition(reason, said).next(format!("farrier why {holder}"))
 }
 
 pub(crate) fn unknown(target: &TargetId) -> Refusal {

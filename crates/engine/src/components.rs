@@ -17,6 +17,7 @@ use model::lifecycle::{Head, NewRun, SubjectId, SubjectKind};
 use model::plan::{Params, RunStep, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
+use model::rack::maintenance::{accepted, initiator, record};
 use model::refusal::Refusal;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -314,21 +315,24 @@ impl UpdateShelves {
         firmware: &Firmware,
         index: u64,
     ) -> Result<RunId> {
-        let Update { by, request_id, .. } = &self.update;
+        let Update { by, request_id, reference, force, .. } = &self.update;
         let id = RunId::new(self.now, self.chance.wrapping_add(index << 32));
+        let asker = initiator(by, reference);
+        let mut params = Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]);
+        record(&mut params, force.as_deref(), reference);
+        let message = accepted(&format!("FIRMWARE {}", firmware.id), &asker, force.as_deref());
         let new = NewRun {
             id: id.clone(),
             target: target.clone(),
             run_type: RunType::Firmware,
             steps: firmware.steps(target.kind),
             request_id: if request_id.is_empty() { id.to_string() } else { request_id.clone() },
-            initiator: by.clone(),
+            initiator: asker,
             part_of: None,
             reports_to: Some(SubjectId::new(SubjectKind::PowerShelf, target.as_str())),
             claims: Vec::new(),
-            params: Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]),
+            params,
         };
-        let message = format!("FIRMWARE {} accepted", firmware.id);
         let event = event(Cause::Request, by, message, here!(), self.now);
         start_run(tx, new, Birth::Due, None, &event).await?;
         Ok(id)

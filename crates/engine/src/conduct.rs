@@ -9,7 +9,7 @@ mod standing;
 pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
 
 use crate::Engine;
-use crate::claims::{busy, halt_run, start_run};
+use crate::claims::{halt_run, start_run};
 use futures_util::stream::{self, StreamExt};
 use model::effect::{Answer, Group, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
@@ -291,7 +291,7 @@ impl Work for BeginParts {
         let event = event(at, format!("a part of {}", spec.id), &spec.initiator);
         for (count, (part, standing)) in next.into_iter().enumerate() {
             if let Some(holder) = taken.get(&part.target.key()) {
-                let said = busy(&part.target, holder).said;
+                let said = part.target.held_by(holder).said;
                 *standing = Standing::Failed { run: holder.clone(), said };
                 continue;
             }

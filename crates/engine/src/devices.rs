@@ -2,7 +2,7 @@
 //! transaction with its event; where a device stands is told to its rack in the same one.
 
 use crate::Engine;
-use crate::claims::{busy, unknown};
+use crate::claims::unknown;
 use crate::lifecycle::Sight;
 use crate::submit::event;
 use crate::topology;
@@ -267,7 +267,7 @@ impl<D: Device> PutDevice<D> {
         }
         let (from, to) = (before.head().rack.clone(), device.head().rack.clone());
         if let (true, Some(holder)) = (from != to, &before.head().active_run) {
-            return Err(busy(&before.target(), holder).into());
+            return Err(before.target().held_by(holder).into());
         }
         let event = self.event("spec, place or labels changed", here!());
         tx.tell_record(&mut device, &event)?;

@@ -1,14 +1,30 @@
-//! The blast radius: which machines go dark when power is taken away, computed before anything runs.
+//! The blast radius: which machines go down when power is taken away or their firmware is upgraded, computed before anything runs.
 
 use crate::condition::ConditionType;
 use crate::id::{MachineId, RunId};
 use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
-use crate::say::few;
 use crate::text;
 
-/// How many machines a refusal names; the others are counted.
-const MAX_NAMED: usize = 8;
+/// How many machines are named where all should be: more than stand in a rack. Beyond that they are counted.
+pub const MAX_NAMED: usize = 64;
+
+/// What is done to machines that are taken down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    LosePower,
+    /// As new firmware makes them.
+    Restart,
+}
+
+impl Fate {
+    const fn said(self) -> &'static str {
+        match self {
+            Self::LosePower => "take power from",
+            Self::Restart => "restart",
+        }
+    }
+}
 
 /// A machine that would go dark, and what speaks against it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,10 +42,13 @@ pub enum Against {
 }
 
 impl Against {
-    fn said(&self, machine: &MachineId) -> String {
+    /// The same of one or more machines.
+    fn said(&self, machines: &[&str]) -> String {
+        let verb = if machines.len() == 1 { "is" } else { "are" };
+        let machines = machines.join(", ");
         match self {
-            Self::InService => format!("{machine} is READY and in service"),
-            Self::HeldBy(run) => format!("{machine} is held by {run}"),
+            Self::InService => format!("{machines} {verb} READY and in service"),
+            Self::HeldBy(run) => format!("{machines} {verb} held by {run}"),
         }
     }
 }
@@ -47,12 +66,12 @@ impl Dark {
 
     /// What speaks against it, in words; none when nothing does.
     pub fn said(&self) -> Option<String> {
-        self.against.as_ref().map(|against| against.said(&self.machine))
+        self.against.as_ref().map(|against| against.said(&[self.machine.as_str()]))
     }
 }
 
-/// Whether these machines may go dark: those that nobody would miss may, the others only by force, with a reason that is written down.
-pub fn permit(what: &str, dark: &[Dark], force: Option<&str>) -> Result<(), Refusal> {
+/// Whether these machines may go down: those that nobody would miss may, the others only by force, with a reason that is written down.
+pub fn permit(what: &str, fate: Fate, dark: &[Dark], force: Option<&str>) -> Result<(), Refusal> {
     if let Some(reason) = force {
         text::short("reason", reason)?;
         return match reason.trim().is_empty() {
@@ -60,12 +79,82 @@ pub fn permit(what: &str, dark: &[Dark], force: Option<&str>) -> Result<(), Refu
             false => Ok(()),
         };
     }
-    let missed: Vec<String> = dark.iter().filter_map(Dark::said).collect();
-    if missed.is_empty() {
-        return Ok(());
-    }
-    let named = few(&missed, ", ", MAX_NAMED);
-    let said = format!("{what} would take power from machines that are needed: {named}");
+    let Some(missed) = missed(dark) else { return Ok(()) };
+    let said = format!("{what} would {} machines that are needed: {missed}", fate.said());
     Err(Refusal::precondition("MACHINES_IN_SERVICE", said)
         .next("repeat it with --force --reason …, or move their work away first"))
+}
+
+/// The machines that would be missed, by what speaks against it: one sentence for all of which the same is said, as what is said
+/// of a whole rack must fit into the answer to a request. None where nobody misses any.
+fn missed(dark: &[Dark]) -> Option<String> {
+    let needed = || dark.iter().filter_map(|one| Some((one.against.as_ref()?, &one.machine)));
+    let mut groups: Vec<(&Against, Vec<&str>)> = Vec::new();
+    for (against, machine) in needed().take(MAX_NAMED) {
+        match groups.iter_mut().find(|(known, _)| *known == against) {
+            Some((_, machines)) => machines.push(machine.as_str()),
+            None => groups.push((against, vec![machine.as_str()])),
+        }
+    }
+    let mut said: Vec<String> =
+        groups.iter().map(|(against, machines)| against.said(machines)).collect();
+    let more = needed().count().saturating_sub(MAX_NAMED);
+    if more > 0 {
+        said.push(format!("and {more} more"));
+    }
+    (!said.is_empty()).then(|| said.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dark(id: &str, against: Option<Against>) -> Dark {
+        Dark { machine: MachineId::trusted(id), against }
+    }
+
+    fn refused(fate: Fate, dark: &[Dark]) -> String {
+        permit("it", fate, dark, None).expect_err("they are needed").said
+    }
+
+    #[test]
+    fn a_refusal_says_what_becomes_of_them_and_what_speaks_against_it() {
+        let held = |run: &str| Some(Against::HeldBy(RunId::trusted(run)));
+        let all = [
+            dark("m-1", Some(Against::InService)),
+            dark("m-2", held("op-1")),
+            dark("m-3", None),
+            dark("m-4", Some(Against::InService)),
+            dark("m-5", held("op-2")),
+            dark("m-6", held("op-1")),
+        ];
+        assert_eq!(
+            refused(Fate::LosePower, &all),
+            "it would take power from machines that are needed: m-1, m-4 are READY and in service; \
+             m-2, m-6 are held by op-1; m-5 is held by op-2"
+        );
+        assert_eq!(
+            refused(Fate::Restart, &all[..1]),
+            "it would restart machines that are needed: m-1 is READY and in service"
+        );
+        assert_eq!(permit("it", Fate::Restart, &all[2..3], None), Ok(()));
+        assert_eq!(permit("it", Fate::LosePower, &all, Some("fire")), Ok(()));
+        assert_eq!(
+            permit("it", Fate::LosePower, &[], Some(" ")).unwrap_err().field.unwrap(),
+            "reason"
+        );
+    }
+
+    #[test]
+    fn every_machine_of_a_rack_is_named_and_what_is_more_than_a_rack_is_counted() {
+        for (count, named, more) in [(18, 18, None), (64, 64, None), (67, 64, Some("; and 3 more"))]
+        {
+            let all: Vec<Dark> =
+                (1..=count).map(|n| dark(&format!("m-{n:03}"), Some(Against::InService))).collect();
+            let said = refused(Fate::LosePower, &all);
+            assert_eq!(said.matches("m-").count(), named, "{said}");
+            let end = more.unwrap_or("READY and in service");
+            assert!(said.ends_with(end), "{said}");
+        }
+    }
 }

@@ -51,7 +51,10 @@ pub fn course(device: &Device) -> Course {
     let id = &device.target;
     let firmware = match &device.wanted {
         Resolution::Use(firmware) => firmware,
-        Resolution::Skip(why) => return refused("FIRMWARE_UNAVAILABLE", format!("{id}: {why}")),
+        Resolution::Skip(why) => {
+            let said = format!("{id}: {why}");
+            return Course::Refused(Refusal::precondition("FIRMWARE_UNAVAILABLE", said));
+        }
         Resolution::Unknown(firmware) => {
             return Course::Refused(Refusal::not_found(
                 "firmware",
@@ -63,7 +66,7 @@ pub fn course(device: &Device) -> Course {
     let kind = id.kind;
     if firmware.versions(kind).is_empty() {
         let said = format!("firmware {} has nothing for {id}, a {}", firmware.id, kind.noun());
-        return refused("FIRMWARE_EMPTY", said);
+        return Course::Refused(Refusal::precondition("FIRMWARE_EMPTY", said));
     }
     if firmware.missing_on(kind, &device.facts.firmware).is_empty() {
         return Course::Already(format!("{id} is already at firmware {}", firmware.id));
@@ -76,18 +79,21 @@ pub fn course(device: &Device) -> Course {
         (TargetKind::Machine | TargetKind::Switch, Some(rack)) => Course::ByRack(rack.clone()),
         (TargetKind::Machine | TargetKind::Switch, None) => {
             let said = format!("{id} stands in no rack, and racks upgrade {}s", kind.noun());
-            refused("NO_RACK", said)
+            Course::Refused(Refusal::precondition("NO_RACK", said))
         }
-        (TargetKind::Rack, _) => refused("NO_DEVICE", format!("{id} is a rack, not a device")),
+        (TargetKind::Rack, _) => {
+            let said = format!("{id} is a rack, not a device");
+            Course::Refused(Refusal::precondition("NO_DEVICE", said))
+        }
     }
 }
 
 /// Whether the firmware of a power shelf may be upgraded now: where nothing else is being done to it.
 pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusal> {
     let id = &shelf.head.id;
+    let target = TargetId::new(TargetKind::PowerShelf, id.as_str());
     if let Some(run) = &shelf.head.active_run {
-        let said = format!("{id} is held by operation {run}, until it ends or is canceled");
-        return Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {run}")));
+        return Err(target.held_by(run));
     }
     let settled = match shelf.state {
         PowerShelfState::Ready | PowerShelfState::Error { .. } => !shelf.head.deleted,
@@ -101,7 +107,6 @@ pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusa
         let said = format!("{id} is {}: its firmware must wait until it is Ready", shelf.word());
         return Err(Refusal::precondition("NOT_READY", said).next(format!("farrier why {id}")));
     }
-    let target = TargetId::new(TargetKind::PowerShelf, id.as_str());
     shelf.head.health.permit(&target, "a firmware upgrade", Wish::Change, force)
 }
 
@@ -122,10 +127,6 @@ pub fn all_or_none(courses: Vec<(TargetId, Course)>) -> Vec<(TargetId, Course)> 
         }
     };
     courses.into_iter().map(held_back).collect()
-}
-
-fn refused(reason: &'static str, said: String) -> Course {
-    Course::Refused(Refusal::precondition(reason, said))
 }
 
 #[cfg(test)]
@@ -237,11 +238,15 @@ mod tests {
         let named = |id: &str, course| (TargetId::new(TargetKind::PowerShelf, id), course);
         let direct = || named("ps-1", Course::Directly(firmware.clone()));
         let already = || named("ps-2", Course::Already("it is".into()));
-        let busy = || named("ps-3", refused("DEVICE_BUSY", "ps-3 is held by op-9".into()));
+        let busy = || {
+            let target = TargetId::new(TargetKind::PowerShelf, "ps-3");
+            let refusal = target.held_by(&RunId::trusted("op-9"));
+            (target, Course::Refused(refusal))
+        };
         assert_eq!(all_or_none(vec![direct(), already()]), [direct(), already()]);
         let all = all_or_none(vec![direct(), already(), busy()]);
         let Course::Refused(refusal) = &all[0].1 else { panic!("{all:?}") };
-        assert!(refusal.said.contains("ps-3 is held by op-9"), "{refusal}");
+        assert!(refusal.said.contains("ps-3 is held by operation op-9"), "{refusal}");
         assert_eq!(all[1..], [already(), busy()]);
     }
 }

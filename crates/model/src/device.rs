@@ -33,9 +33,7 @@ pub trait Device: Lifecycle {
     /// The command that everything about it is typed with.
     const COMMAND: &'static str;
 
-    /// Every state, by its word.
-    const STATES: &'static [&'static str];
-    /// Those in which it waits for something.
+    /// The states in which it waits for something.
     const WAITING: &'static [&'static str];
 
     /// A name for one that has none.

@@ -36,8 +36,6 @@ pub trait Explore: Lifecycle + fmt::Debug {
     /// What the page about it is called, and what it says at its top.
     const TITLE: &'static str;
     const ABOUT: &'static str;
-    /// Every state by its word, in the order in which they are shown.
-    const STATES: &'static [&'static str];
 
     fn fresh() -> Self;
     /// Everything that the doors, other objects and its own run can do to it as it stands; first of all nothing.
@@ -404,6 +402,7 @@ mod tests {
 
     impl<const MISTAKE: u8> Lifecycle for Lamp<MISTAKE> {
         const KIND: SubjectKind = SubjectKind::Rack;
+        const STATES: &'static [&'static str] = &["Dark", "Lit"];
         type Seen = ();
 
         fn head(&self) -> &Head {
@@ -440,7 +439,6 @@ mod tests {
     impl<const MISTAKE: u8> Explore for Lamp<MISTAKE> {
         const TITLE: &'static str = "The states of a lamp";
         const ABOUT: &'static str = "It gives light.";
-        const STATES: &'static [&'static str] = &["Dark", "Lit"];
 
         fn fresh() -> Self {
             let head = Head::new("lamp", Labels::new(), Timestamp::default());

@@ -438,6 +438,8 @@ fn gone() -> Waited {
 
 impl Lifecycle for Host {
     const KIND: SubjectKind = SubjectKind::Host;
+    const STATES: &'static [&'static str] =
+        &["Ready", "CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
     type Seen = Seen;
 
     fn head(&self) -> &Head {

@@ -7,11 +7,15 @@
 
 use crate::effect::{Effect, Facts};
 use crate::health::Standing;
+use crate::host::Host;
 use crate::id::{RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
 use crate::plan::{RunStep, RunType};
+use crate::power_shelf::PowerShelf;
+use crate::rack::Rack;
 use crate::refusal::Refusal;
 use crate::run::{Note, Run, RunPhase};
+use crate::switch::Switch;
 use crate::target::TargetId;
 use crate::text;
 use crate::time::Timestamp;
@@ -45,6 +49,16 @@ impl SubjectKind {
 
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
+    }
+
+    /// Every state that a record of this kind can be in, by its word.
+    pub const fn states(self) -> &'static [&'static str] {
+        match self {
+            Self::Rack => Rack::STATES,
+            Self::Switch => Switch::STATES,
+            Self::PowerShelf => PowerShelf::STATES,
+            Self::Host => Host::STATES,
+        }
     }
 }
 
@@ -251,6 +265,8 @@ pub trait Lifecycle:
     Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     const KIND: SubjectKind;
+    /// Every state by its word, in the order in which they are shown.
+    const STATES: &'static [&'static str];
     /// What a turn must know beside the record.
     type Seen: Send;
 

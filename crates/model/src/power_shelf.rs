@@ -205,15 +205,6 @@ impl Device for PowerShelf {
     const TARGET: TargetKind = TargetKind::PowerShelf;
     const FIELD: &'static str = "power_shelf";
     const COMMAND: &'static str = "power-shelf";
-    const STATES: &'static [&'static str] = &[
-        "Initializing",
-        "FetchingData",
-        "Configuring",
-        "Ready",
-        "Maintenance",
-        "Error",
-        "Deleting",
-    ];
     const WAITING: &'static [&'static str] =
         &["Initializing", "FetchingData", "Configuring", "Maintenance", "Deleting"];
 
@@ -288,6 +279,15 @@ impl Device for PowerShelf {
 
 impl Lifecycle for PowerShelf {
     const KIND: SubjectKind = SubjectKind::PowerShelf;
+    const STATES: &'static [&'static str] = &[
+        "Initializing",
+        "FetchingData",
+        "Configuring",
+        "Ready",
+        "Maintenance",
+        "Error",
+        "Deleting",
+    ];
     type Seen = Around;
 
     fn head(&self) -> &Head {

@@ -422,6 +422,8 @@ pub(crate) fn some_of(all: &[String]) -> String {
 
 impl Lifecycle for Rack {
     const KIND: SubjectKind = SubjectKind::Rack;
+    const STATES: &'static [&'static str] =
+        &["Created", "Discovering", "Maintenance", "Validating", "Ready", "Error", "Deleting"];
     type Seen = Seen;
 
     fn head(&self) -> &Head {

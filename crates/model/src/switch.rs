@@ -179,16 +179,6 @@ impl Device for Switch {
     const TARGET: TargetKind = TargetKind::Switch;
     const FIELD: &'static str = "switch";
     const COMMAND: &'static str = "switch";
-    const STATES: &'static [&'static str] = &[
-        "Created",
-        "Initializing",
-        "Configuring",
-        "Validating",
-        "Ready",
-        "ReProvisioning",
-        "Error",
-        "Deleting",
-    ];
     const WAITING: &'static [&'static str] =
         &["Created", "Initializing", "Configuring", "Validating", "ReProvisioning", "Deleting"];
 
@@ -252,6 +242,16 @@ impl Device for Switch {
 
 impl Lifecycle for Switch {
     const KIND: SubjectKind = SubjectKind::Switch;
+    const STATES: &'static [&'static str] = &[
+        "Created",
+        "Initializing",
+        "Configuring",
+        "Validating",
+        "Ready",
+        "ReProvisioning",
+        "Error",
+        "Deleting",
+    ];
     type Seen = Around;
 
     fn head(&self) -> &Head {

@@ -1,6 +1,6 @@
 //! What a run acts on: a machine, a switch, a power shelf, or a whole rack.
 
-use crate::id::{MachineId, PowerShelfId, RackId, SwitchId};
+use crate::id::{MachineId, PowerShelfId, RackId, RunId, SwitchId};
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -109,6 +109,18 @@ impl TargetId {
 
     pub fn rack(&self) -> Option<RackId> {
         (self.kind == TargetKind::Rack).then(|| RackId::trusted(&self.id))
+    }
+
+    /// What is said to whoever wants it while an operation holds it.
+    pub fn held_by(&self, holder: &RunId) -> Refusal {
+        let said = format!("{self} is held by operation {holder}, until it ends or is canceled");
+        let refusal = match self.kind {
+            TargetKind::Machine => Refusal::precondition("MACHINE_BUSY", said),
+            TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
+                Refusal::precondition("DEVICE_BUSY", said)
+            }
+        };
+        refusal.next(format!("farrier why {holder}"))
     }
 
     /// The command that shows it.

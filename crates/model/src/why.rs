@@ -11,6 +11,7 @@ use crate::condition::{Condition, ConditionType};
 use crate::device::{power_word, switches_power};
 use crate::effect::Verb;
 use crate::fault::Code;
+use crate::health::Standing;
 use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
 use crate::plan::RunType;
@@ -33,6 +34,18 @@ pub struct Explanation {
     pub health: Vec<String>,
 }
 
+impl Explanation {
+    /// The same, with what is reported of the object's health.
+    #[must_use]
+    pub(crate) fn with_health(mut self, id: &str, health: &Standing) -> Self {
+        self.health = health.said();
+        if !self.health.is_empty() {
+            self.next_commands.push(format!("farrier health get {id}"));
+        }
+        self
+    }
+}
+
 /// What a wait is for and how long it normally lasts.
 struct Wait {
     what: String,
@@ -45,12 +58,7 @@ const PENDING_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
-    let mut told = explain_state(machine, run, now);
-    told.health = machine.health.said();
-    if !told.health.is_empty() {
-        told.next_commands.push(format!("farrier health get {}", machine.id));
-    }
-    told
+    explain_state(machine, run, now).with_health(machine.id.as_str(), &machine.health)
 }
 
 fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {

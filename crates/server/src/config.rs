@@ -128,13 +128,13 @@ pub struct Keep {
     pub runs_days: u32,
     /// The log of a run goes this long after its end, and with the run at the latest.
     pub logs_days: u32,
-    /// Events of machines go at this age.
+    /// Events of everything but runs go at this age.
     pub events_days: u32,
     /// Of runs that have ended, the newest so many stay.
     pub max_runs: u64,
     /// Of the logs of runs that have ended, the newest so many bytes stay.
     pub max_log_bytes: u64,
-    /// Of the events of machines, the newest so many stay.
+    /// Of those events, the newest so many stay.
     pub max_events: u64,
 }
 

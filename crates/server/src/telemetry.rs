@@ -3,10 +3,8 @@
 use crate::config::{Log, LogFormat};
 use engine::{Engine, HealthTally};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use model::device::Device;
 use model::health::{Class, Tally};
-use model::power_shelf::PowerShelf;
-use model::switch::Switch;
+use model::lifecycle::SubjectKind;
 use model::target::TargetKind;
 use std::io::IsTerminal;
 use store::{Result, Tx, Work};
@@ -69,7 +67,10 @@ fn describe() {
     describe_gauge!("farrier_runs_in_hand", "Runs this replica is working on.");
     describe_gauge!("farrier_runs_active", "Runs that have not ended, by phase.");
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
-    describe_gauge!("farrier_devices", "Racks, switches and power shelves, by kind and state.");
+    describe_gauge!(
+        "farrier_devices",
+        "Racks, switches, power shelves and hosts, by kind and state."
+    );
     describe_gauge!("farrier_devices_overdue", "Devices that wait longer than is normal, by kind.");
     describe_counter!("farrier_device_probes_total", "Switches and power shelves looked at.");
     metrics::counter!("farrier_device_probes_total").increment(0);
@@ -139,7 +140,7 @@ struct Counts;
 struct Counted {
     machines: i64,
     phases: Vec<(String, i64)>,
-    devices: Vec<(String, String, i64)>,
+    devices: Devices,
 }
 
 impl Work for Counts {
@@ -149,22 +150,50 @@ impl Work for Counts {
         Ok(Counted {
             machines: tx.count_machines().await?,
             phases: tx.phase_counts().await?,
-            devices: device_counts(tx).await?,
+            devices: with_zeros(tx.record_counts().await?),
         })
     }
 }
 
-/// How many devices are in each state, with a zero for every state in which none is: a gauge that is not set again would
-/// go on showing what was.
-async fn device_counts(tx: &mut Tx) -> Result<Vec<(String, String, i64)>> {
-    let counted = tx.record_counts().await?;
-    let known = all_states::<Switch>().chain(all_states::<PowerShelf>());
+/// How many there are by kind and state.
+type Devices = Vec<(String, String, i64)>;
+
+/// With a zero for every state in which none is: a gauge that is not set again would go on showing what was.
+fn with_zeros(counted: Devices) -> Devices {
+    let known = SubjectKind::ALL
+        .into_iter()
+        .flat_map(|kind| kind.states().iter().map(move |state| (kind.as_str(), *state)));
     let empty =
-        known.filter(|(kind, state)| !counted.iter().any(|(a, b, _)| (a, b) == (kind, state)));
-    let empty: Vec<_> = empty.map(|(kind, state)| (kind, state, 0)).collect();
-    Ok(counted.into_iter().chain(empty).collect())
+        known.filter(|known| !counted.iter().any(|(a, b, _)| (a.as_str(), b.as_str()) == *known));
+    let empty: Devices = empty.map(|(kind, state)| (kind.into(), state.into(), 0)).collect();
+    counted.into_iter().chain(empty).collect()
 }
 
-fn all_states<D: Device>() -> impl Iterator<Item = (String, String)> {
-    D::STATES.iter().map(|state| (D::KIND.as_str().to_string(), (*state).to_string()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_of_every_kind_is_counted_once_and_what_none_is_in_is_zero() {
+        let counted = [("rack", "Error", 2), ("host", "Ready", 7), ("switch", "Ready", 1)];
+        let counted = counted.map(|(kind, state, count)| (kind.into(), state.into(), count));
+        let all = with_zeros(counted.to_vec());
+        let of = |kind: &str, state: &str| -> Vec<i64> {
+            let found = all.iter().filter(|(a, b, _)| (a.as_str(), b.as_str()) == (kind, state));
+            found.map(|(_, _, count)| *count).collect()
+        };
+        for (kind, state, count) in [
+            ("rack", "Error", 2),
+            ("rack", "Ready", 0),
+            ("host", "Ready", 7),
+            ("host", "FailedFirmwareUpgrade", 0),
+            ("switch", "Ready", 1),
+            ("switch", "ReProvisioning", 0),
+            ("power_shelf", "Maintenance", 0),
+        ] {
+            assert_eq!(of(kind, state), [count], "{kind} {state}");
+        }
+        let states: usize = SubjectKind::ALL.into_iter().map(|kind| kind.states().len()).sum();
+        assert_eq!(all.len(), states);
+    }
 }

@@ -15,6 +15,8 @@ use crate::table::{Cell, Paint, Table, Tone, pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use crate::watch;
+use model::blast::MAX_NAMED;
+use model::say::few;
 use proto::v1::maintenance_activity_config::Activity;
 use proto::v1::{
     ConfigureNmxClusterActivity, FirmwareUpgradeActivity, GetRackMaintenanceStatusRequest,
@@ -167,9 +169,9 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
         (id, _) => id.to_string(),
     };
     let mut facts = vec![
-        ("Devices:", names(preview.devices.iter().map(|device| device.id.as_str()))),
+        ("Devices:", names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED)),
         ("Firmware:", firmware),
-        ("Taken down:", names(preview.dark_machine_ids.iter().map(String::as_str))),
+        ("Taken down:", few(&preview.dark_machine_ids, ", ", MAX_NAMED)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
     let mut text = format!("{}\n", pairs(&facts).trim_end());
@@ -179,7 +181,7 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "DEVICES"]);
     for leg in &preview.legs {
-        let devices = names(leg.parts.iter().map(|part| part.id.as_str()));
+        let devices = names(leg.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
         table.row(vec![(&leg.name).into(), (&leg.activity).into(), devices.into()]);
     }
     text.push_str(&table.render(paint));
@@ -198,16 +200,11 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
     text
 }
 
-/// How many names a line has; the others are counted.
-const MAX_NAMES: usize = 12;
+/// How many names a cell of the table has; the others are counted. All of them stand above it.
+const MAX_IN_CELL: usize = 12;
 
-fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
-    let all: Vec<&str> = all.collect();
-    let shown = all.iter().take(MAX_NAMES).copied().collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(MAX_NAMES) {
-        0 => shown,
-        more => format!("{shown}, and {more} more"),
-    }
+fn names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
+    few(&all.collect::<Vec<_>>(), ", ", most)
 }
 
 async fn statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
@@ -346,6 +343,7 @@ mod tests {
     use super::*;
     use crate::args::{Cli, ClientCommand, Command, RackCommand};
     use clap::Parser;
+    use proto::v1::RackDevice;
 
     fn typed(words: &str) -> RackMaintenanceStartArgs {
         let line = format!("farrier rack maintenance start rack-1{words}");
@@ -376,9 +374,25 @@ mod tests {
     }
 
     #[test]
-    fn many_names_are_counted() {
-        let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
-        let said = names(all.iter().map(String::as_str));
-        assert!(said.ends_with("m-12, and 2 more"), "{said}");
+    fn a_dry_run_names_every_machine_of_a_rack_that_is_taken_down() {
+        let ids: Vec<String> = (1..=18).map(|n| format!("m-{n}")).collect();
+        let device = |id: &String| RackDevice { id: id.clone(), ..Default::default() };
+        let part = |id: &String| RackMaintenancePart { id: id.clone(), ..Default::default() };
+        let leg = RackMaintenanceLeg {
+            name: "power-off-machines".into(),
+            parts: ids.iter().map(part).collect(),
+            ..Default::default()
+        };
+        let preview = RackMaintenancePreview {
+            devices: ids.iter().map(device).collect(),
+            legs: vec![leg],
+            dark_machine_ids: ids.clone(),
+            ..Default::default()
+        };
+        let said = preview_words(&preview, Paint { colour: false });
+        let all = ids.join(", ");
+        assert!(said.contains(&format!("Devices:     {all}\n")), "{said}");
+        assert!(said.contains(&format!("Taken down:  {all}\n")), "{said}");
+        assert!(said.contains("m-12, and 6 more"), "{said}");
     }
 }

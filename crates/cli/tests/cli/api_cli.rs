@@ -251,6 +251,8 @@ fn hosts(person: &Terminal) {
     assert!(code == 2 && said.contains("stands in no rack"), "{code} {said}");
     let said = person.line(&format!("{line} nope"), 2);
     assert!(said.contains("farrier firmware list"), "{said}");
+    let said = person.line(&format!("{line} fw-2 --reason because"), 2);
+    assert!(said.contains("reason is given without force"), "{said}");
     let line = "component firmware status --compute-trays fresh-1";
     person.formats(&format!("{line} --target-version fw-1"), "fw-1");
     person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");

@@ -1,10 +1,13 @@
 //! What the port says over plain HTTP: health for load balancers, metrics for Prometheus.
 
 use crate::api::{World, fault};
+use crate::fleet::PATIENCE;
+use crate::stage::{farrier, finish};
 use proto::v1;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// A request by hand: the status line with the headers, and the body.
 fn http(world: &World, method: &str, path: &str) -> (String, String) {
@@ -134,6 +137,43 @@ async fn the_metrics_count_what_happens() {
         check_histogram(&samples, name);
     }
     assert_eq!(samples["farrier_reaction_seconds_count"], 4.0);
+}
+
+/// A gauge that nobody sets again would go on showing what was.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rack_that_left_error_is_counted_there_no_more() {
+    let (world, _api) = World::open("zero").await;
+    let url = &world.server.url();
+    let typed = |line: &str, expected: i32| {
+        let (code, stdout, stderr) = finish(farrier(url, &line.split(' ').collect::<Vec<_>>()));
+        assert_eq!(code, expected, "{line}\n{stdout}\n{stderr}");
+    };
+    // How many racks are in Error and how many are Ready, once it is so.
+    let until = |expected: [f64; 2]| {
+        let started = Instant::now();
+        loop {
+            let samples = samples(&http(&world, "GET", "/metrics").1);
+            let of = |state: &str| {
+                samples[&format!("farrier_devices{{kind=\"rack\",state=\"{state}\"}}")]
+            };
+            let seen = [of("Error"), of("Ready")];
+            if seen == expected {
+                return samples;
+            }
+            assert!(started.elapsed() < PATIENCE, "{seen:?} never becomes {expected:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let samples = until([0.0, 0.0]);
+    let hosts = "farrier_devices{kind=\"host\",state=\"FailedFirmwareUpgrade\"}";
+    assert_eq!(samples.get(hosts), Some(&0.0));
+    typed("rack create rack-1 --hardware-type t --expect-machines 1", 0);
+    typed("machine register tray-1 --provider sim --rack rack-1 --slot 1", 0);
+    until([0.0, 1.0]);
+    typed("rack maintenance start rack-1 --firmware-version fw-none", 1);
+    until([1.0, 0.0]);
+    typed("rack maintenance start rack-1 --machine tray-1", 0);
+    until([0.0, 1.0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

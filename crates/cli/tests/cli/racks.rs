@@ -97,6 +97,12 @@ fn preview(person: &Terminal) {
     let status = person.line("rack maintenance status rack-1", 0);
     says(&status, &["power-off-machines", "power-on-machines", "validate", "2/2", "(T-7)"]);
     person.formats("rack maintenance status rack-1", "power-on-machines");
+    let of_rack = person.json("runs --filter machine_id=rack:rack-1");
+    let all = of_rack.as_array().unwrap();
+    assert!(!all.is_empty(), "{of_rack}");
+    for one in all {
+        assert_eq!(one["type"], "RACK_MAINTENANCE", "{one}");
+    }
     until(person, "rack-1", "Ready");
 }
 

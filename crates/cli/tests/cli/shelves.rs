@@ -80,8 +80,13 @@ async fn shelves_are_typed_as_in_the_document() {
     off("ps-3");
     let (history, _) = typed(url, "history ps-2", 0);
     assert!(history.contains("ada (https://tracker/MAINT-123)"), "{history}");
+    // A program is told what was accepted.
     let line = "power-shelf maintenance power-on --power-shelf-id ps-1 --power-shelf-id ps-2";
-    assert_eq!(typed(url, line, 0).0, submitted(2));
+    let answer = json(url, &format!("{line} --reference T-1"));
+    let both = serde_json::json!([{ "id": "ps-1" }, { "id": "ps-2" }]);
+    assert_eq!(answer["power_shelf_ids"], both, "{answer}");
+    assert_eq!(answer["operation"], "POWER_SHELF_MAINTENANCE_OPERATION_POWER_ON", "{answer}");
+    assert_eq!(answer["reference"], "T-1", "{answer}");
     let on = |shelf: &serde_json::Value| ready(shelf) && shelf["status"]["facts"]["power"] == "ON";
     until(url, "power-shelf get ps-1", on);
     until(url, "power-shelf get ps-2", on);
@@ -298,4 +303,37 @@ async fn a_power_off_survives_kill_9_in_the_middle_and_is_done_once() {
     assert_eq!(applied.iter().sum::<i32>(), 1, "{applied:?}");
     let history = json(&url, &format!("history {}", run.run_id)).to_string();
     assert!(history.contains("took over"), "{history}");
+}
+
+/// What is reported of an object is seen wherever somebody looks at it, and gone from there when it is taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn alerts_on_racks_switches_and_shelves_are_seen_in_get_and_in_why() {
+    let (world, _clients) = World::open("zero").await;
+    let url = &world.server.url();
+    // It waits for a machine that never comes, so that it stays as it is.
+    typed(url, "rack create rack-1 --hardware-type t --expect-machines 1", 0);
+    typed(url, "switch register sw-1 --provider sim", 0);
+    typed(url, "power-shelf register ps-1 --provider sim", 0);
+    for (noun, id) in [("rack", "rack-1"), ("switch", "sw-1"), ("power-shelf", "ps-1")] {
+        let (get, why) = (format!("{noun} get {id}"), format!("why {id}"));
+        assert_eq!(json(url, &get)["status"]["health"], serde_json::Value::Null);
+        let alert = "id=leak,message=wet,class=prevent-state-changes";
+        typed(url, &format!("health report {id} --source dcim --alert {alert}"), 0);
+        let (shown, _) = typed(url, &get, 0);
+        let bar = "prevent-state-changes:  dcim reports leak: wet";
+        assert!(shown.contains(bar) && shown.contains("ALERT  SOURCE"), "{shown}");
+        let health = &json(url, &get)["status"]["health"];
+        assert_eq!(health["reports"][0]["alerts"][0]["id"], "leak", "{health}");
+        let listed = &json(url, &format!("{noun} list"))[0]["status"]["health"];
+        assert_eq!((&listed["alerts"], &listed["bars"]), (&health["alerts"], &health["bars"]));
+        assert_eq!(listed["reports"], serde_json::json!([]), "{listed}");
+        let (said, _) = typed(url, &why, 0);
+        assert!(said.contains("no operation starts on it: dcim reports leak: wet"), "{said}");
+        assert!(said.contains(&format!("farrier health get {id}")), "{said}");
+        typed(url, &format!("health remove {id} --source dcim"), 0);
+        for line in [&get, &why] {
+            let (said, _) = typed(url, line, 0);
+            assert!(!said.contains("dcim"), "{said}");
+        }
+    }
 }

@@ -11,8 +11,8 @@ use model::id::{FirmwareId, MachineId, RackId, RunId};
 use model::lifecycle::Lifecycle;
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{
-    FIRMWARE_USED, FORCED, Leg, Limits, Planned, REFERENCE, Trigger, Wanted, admit, gates,
-    initiator, may_go_on, notes_of, plan, wanted_of,
+    FIRMWARE_USED, FORCED, Leg, Limits, Planned, REFERENCE, Trigger, Wanted, accepted, admit,
+    gates, initiator, may_go_on, notes_of, plan, record, wanted_of,
 };
 use model::rack::{Device, Rack};
 use model::refusal::{Refusal, RefusalKind};
@@ -172,13 +172,8 @@ impl Begin {
         targets.push(rack.target());
         let newest = tx.newest_run_at(&targets).await?.max(rack.head.updated_at);
         let at = self.now.max(newest + Timestamp::TICK);
-        let forced = start.force.as_ref().map(|reason| format!(", by force: {reason}"));
-        let message = format!(
-            "{} {} accepted for {by}{}",
-            start.trigger.as_str(),
-            self.id,
-            forced.unwrap_or_default()
-        );
+        let what = format!("{} {}", start.trigger.as_str(), self.id);
+        let message = accepted(&what, &by, start.force.as_deref());
         let event = event(Cause::Request, &start.by, message, here!(), at);
         let run = self.new_run(rack, planned, by, at);
         match (&planned.unknown, start.trigger) {
@@ -202,12 +197,7 @@ impl Begin {
         if !start.request_id.is_empty() {
             new.request_id.clone_from(&start.request_id);
         }
-        if let Some(reason) = &start.force {
-            new.params.insert(FORCED.into(), reason.clone());
-        }
-        if !start.reference.is_empty() {
-            new.params.insert(REFERENCE.into(), start.reference.clone());
-        }
+        record(&mut new.params, start.force.as_deref(), &start.reference);
         if planned.unknown.is_some() {
             new.claims.clear();
         }

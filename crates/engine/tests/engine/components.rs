@@ -5,6 +5,7 @@ use crate::world::simulate;
 use engine::components::{Outcome, Update, Updated};
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};
+use model::rack::maintenance::{FORCED, REFERENCE};
 use model::run::RunPhase;
 use model::target::TargetId;
 
@@ -19,8 +20,8 @@ async fn scene() -> Scene {
     scene
 }
 
-async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) -> Vec<Updated> {
-    let update = Update {
+fn asked(ids: &[&str], request_id: &str, dry_run: bool) -> Update {
+    Update {
         targets: ids.iter().map(|id| target(id)).collect(),
         firmware: Some(FirmwareId::trusted("fw-2")),
         request_id: request_id.into(),
@@ -28,7 +29,11 @@ async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) ->
         reference: String::new(),
         force: None,
         dry_run,
-    };
+    }
+}
+
+async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) -> Vec<Updated> {
+    let update = asked(ids, request_id, dry_run);
     scene.engine().update_components(update).await.expect("answered")
 }
 
@@ -106,6 +111,30 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
         );
         for one in update(&scene, &ids, "more", false).await {
             assert!(matches!(one.outcome, Outcome::Already(_)), "{one:?}");
+        }
+    });
+}
+
+/// Whoever asks for a rack's devices and for a shelf in one request is written down with both.
+#[test]
+fn the_ticket_and_the_reason_are_recorded_by_racks_and_by_shelves() {
+    simulate(async {
+        let scene = scene().await;
+        let update = Update {
+            reference: "T-7".into(),
+            force: Some("a leak".into()),
+            ..asked(&["m-1", "ps-1"], "up", false)
+        };
+        let done = scene.engine().update_components(update).await.expect("answered");
+        for one in &done {
+            let id = operation(one);
+            let run = scene.ended(&id).await;
+            assert_eq!(run.spec.initiator, "ada (T-7)", "{one:?}");
+            let param = |name: &str| run.spec.params.get(name).map(String::as_str);
+            assert_eq!((param(REFERENCE), param(FORCED)), (Some("T-7"), Some("a leak")), "{one:?}");
+            let history = scene.engine().history(id.as_str(), 0, 1).await.expect("a history");
+            let said = "accepted for ada (T-7), by force: a leak";
+            assert!(history[0].message.ends_with(said), "{:?}", history[0].message);
         }
     });
 }

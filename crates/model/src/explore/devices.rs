@@ -100,15 +100,6 @@ impl Explore for PowerShelf {
     const ABOUT: &'static str = "A shelf is read and configured once, then waits for requests to switch its power. What touches it is an \
          operation on the shelf; the state waits for that operation. A failure clears the request in the same commit: \
          nothing is tried again on hope.";
-    const STATES: &'static [&'static str] = &[
-        "Initializing",
-        "FetchingData",
-        "Configuring",
-        "Ready",
-        "Maintenance",
-        "Error",
-        "Deleting",
-    ];
 
     fn fresh() -> Self {
         let head = Head::new("ps-1", Labels::new(), Timestamp::default());
@@ -156,16 +147,6 @@ impl Explore for Switch {
     const TITLE: &'static str = "The states of a switch";
     const ABOUT: &'static str = "A switch is read, configured and validated, each by an operation on it. While an operation on its \
          rack holds it, it is being reprovisioned; afterwards it is validated again.";
-    const STATES: &'static [&'static str] = &[
-        "Created",
-        "Initializing",
-        "Configuring",
-        "Validating",
-        "Ready",
-        "ReProvisioning",
-        "Error",
-        "Deleting",
-    ];
 
     fn fresh() -> Self {
         let head = Head::new("sw-1", Labels::new(), Timestamp::default());

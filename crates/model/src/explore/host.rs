@@ -124,8 +124,6 @@ impl Explore for Host {
     const TITLE: &'static str = "The states of a host that is being reprovisioned";
     const ABOUT: &'static str = "The firmware of a machine is seen to by the host itself, for an operator, or by an operation on its rack. What failed is tried \
          again by itself where that is safe, at most three times; then a person is waited for. A fresh request starts over.";
-    const STATES: &'static [&'static str] =
-        &["Ready", "CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
 
     fn fresh() -> Self {
         Self::new(&MachineId::trusted("m-1"), Timestamp::default())

@@ -143,8 +143,6 @@ impl Explore for Rack {
     const ABOUT: &'static str = "A rack waits for its devices, has them brought into service, and is then Ready. A maintenance is an operation on the rack; \
          the state shows where it is, in the order FirmwareUpgrade, ConfigureNmxCluster, PowerSequence, Completed. Of what is asked for in Ready, a \
          changed topology comes first, then a reprovision, then a maintenance. A failure clears the requests in the same commit.";
-    const STATES: &'static [&'static str] =
-        &["Created", "Discovering", "Maintenance", "Validating", "Ready", "Error", "Deleting"];
 
     fn fresh() -> Self {
         let head = Head::new("rack-1", Labels::new(), Timestamp::default());

@@ -5,7 +5,7 @@
 //! does, all machines of the rack do.
 
 use super::{MaintenanceRequest, PowerShelf, PowerShelfState};
-use crate::blast::{Dark, permit};
+use crate::blast::{Dark, Fate, permit};
 use crate::device::{power_word, switches_power};
 use crate::effect::PowerTo;
 use crate::health::Wish;
@@ -141,7 +141,8 @@ pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
     // Who has nothing left to do takes power from nobody.
     let what = format!("{} of {}", step_name(asked.operation), listed(&asked.ids));
     if !seen.told.is_empty() || asked.forced.is_some() {
-        seen.refusals.extend(permit(&what, &seen.dark, asked.forced.as_deref()).err());
+        let verdict = permit(&what, Fate::LosePower, &seen.dark, asked.forced.as_deref());
+        seen.refusals.extend(verdict.err());
     }
     seen
 }
@@ -160,6 +161,7 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
         return Ok(Standing::Told);
     }
     let id = &named.id;
+    let target = TargetId::from(id);
     let look = format!("farrier power-shelf get {id}");
     if shelf.head.deleted {
         let said = format!("{id} is marked for deletion");
@@ -175,13 +177,9 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
         return Err(Refusal::precondition("MAINTENANCE_REQUESTED", said).next(look));
     }
     match &shelf.head.active_run {
-        Some(holder) if shelf.run.as_ref() != Some(holder) => {
-            let said = format!("{id} is held by operation {holder}, until it ends or is canceled");
-            Err(Refusal::precondition("DEVICE_BUSY", said).next(format!("farrier why {holder}")))
-        }
+        Some(holder) if shelf.run.as_ref() != Some(holder) => Err(target.held_by(holder)),
         Some(_) | None => {
             let (what, force) = (step_name(asked.operation), asked.forced.as_deref());
-            let target = TargetId::from(id);
             shelf.head.health.permit(&target, what, Wish::Change, force)?;
             Ok(Standing::Free)
         }
@@ -211,7 +209,7 @@ fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<boo
 pub fn may_go_off(shelf: &PowerShelf, fed: &Fed, forced: Option<&str>) -> Result<(), Refusal> {
     let mut seen = Foreseen::default();
     darken(&mut seen, std::slice::from_ref(&shelf.id()), fed);
-    permit(&format!("PowerOff of {}", shelf.head.id), &seen.dark, forced)
+    permit(&format!("PowerOff of {}", shelf.head.id), Fate::LosePower, &seen.dark, forced)
 }
 
 /// Whether a shelf goes on feeding its rack: known to be on by its own word, and nobody is about to change that.

@@ -11,8 +11,8 @@ pub(crate) use gate::ill;
 pub use gate::{admit, gates, interlock, may_go_on};
 pub use legs::{Leg, Limits};
 pub use words::{
-    FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, initiator, notes_of,
-    wanted_of,
+    FIRMWARE_SKIPPED, FIRMWARE_USED, FORCED, NOTES, REFERENCE, TRIGGER, accepted, initiator,
+    notes_of, record, wanted_of,
 };
 
 use super::{Activity, Device, Rack, Seen, some_of};

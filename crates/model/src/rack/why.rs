@@ -11,6 +11,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// `waits_for` is what its lifecycle says it waits for.
 pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
+    explain_state(rack, waits_for, now).with_health(&rack.head.id, &rack.head.health)
+}
+
+fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     let id = &rack.head.id;
     let get = format!("farrier rack get {id}");
     let told = Explanation {

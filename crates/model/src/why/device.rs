@@ -9,6 +9,11 @@ use crate::time::{Timestamp, spoken};
 /// `next` is what its lifecycle would do now.
 pub fn explain_device<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Explanation {
     let head = device.head();
+    explain_state(device, next, now).with_health(&head.id, &head.health)
+}
+
+fn explain_state<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Explanation {
+    let head = device.head();
     let id = &head.id;
     let detail = match device.detail() {
         detail if detail.is_empty() => String::new(),

@@ -421,27 +421,28 @@ fn machines_in_service_are_taken_down_by_force_only() {
     let off = || vec![Asked::PowerSequence(PowerSequence::Off)];
     let on = || vec![Asked::PowerSequence(PowerSequence::On)];
     let flash = || vec![Asked::FirmwareUpgrade(None)];
+    let (dark, restarted) = (Some("sequence would take power from"), Some("upgrade would restart"));
     let table = [
-        (Scope::default(), off(), true),
-        (Scope::default(), on(), false),
-        (Scope::default(), flash(), true),
+        (Scope::default(), off(), dark),
+        (Scope::default(), on(), None),
+        (Scope::default(), flash(), restarted),
+        (Scope::default(), [flash(), off()].concat(), dark),
         // It stands outside the scope, but this is what feeds it.
-        (shelves.clone(), off(), true),
-        (shelves.clone(), flash(), false),
-        (switches, off(), false),
+        (shelves.clone(), off(), dark),
+        (shelves.clone(), flash(), None),
+        (switches, off(), None),
     ];
-    for (scope, activities, refused) in table {
+    for (scope, activities, said) in table {
         let wanted = Wanted { scope, activities };
         let given = (Resolution::Use(Box::new(firmware())), &Limits::default());
         let rack = rack(RackState::Ready);
         let devices = serving(devices());
         let planned = plan(&rack, &devices, wanted.clone(), Trigger::OnDemand, given).unwrap();
         let against = gates(&rack, &planned, None);
-        assert_eq!(
-            against.iter().any(|one| one.reason == "MACHINES_IN_SERVICE"),
-            refused,
-            "{wanted:?}"
-        );
+        let refusal = against.iter().find(|one| one.reason == "MACHINES_IN_SERVICE");
+        assert_eq!(refusal.is_some(), said.is_some(), "{wanted:?}");
+        let told = refusal.map(|refusal| refusal.said.as_str()).unwrap_or_default();
+        assert!(told.contains(said.unwrap_or_default()), "{told}");
         assert!(gates(&rack, &planned, Some("a fire")).is_empty(), "{wanted:?}");
         assert_eq!(gates(&rack, &planned, Some(" ")).len(), 1, "a reason is wanted");
         assert_eq!(wanted_of(&planned.params()), wanted, "it reads back as it was");

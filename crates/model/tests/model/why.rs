@@ -3,12 +3,20 @@
 use crate::support::{at, netboot, spec, wipe};
 use crate::walk::states;
 use model::condition::{ConditionType, Evidence};
+use model::device::Device;
 use model::fault::{Code, Fault};
+use model::health::{Bar, Standing};
 use model::id::{MachineId, RunId};
+use model::lifecycle::{DeviceSpec, Head, Next, Trouble, Why};
 use model::machine::view::EffectiveState;
 use model::machine::{Labels, Machine, MachineSpec, Phase};
+use model::power_shelf::PowerShelf;
+use model::rack::{During, Rack, RackSpec, RackState, RackTrouble, Stage, explain};
 use model::run::{Failure, Run, RunPhase, Workflow};
-use model::why::{Explanation, explain_machine, explain_run, next_command, overdue};
+use model::switch::Switch;
+use model::why::{
+    Explanation, explain_device, explain_machine, explain_run, next_command, overdue,
+};
 use std::time::Duration;
 
 fn check_commands(told: &Explanation, case: &str) {
@@ -129,4 +137,57 @@ fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     assert_eq!(told.fault, Some(Code::LoginRefused));
     assert_eq!(told.next_commands[0], "farrier bmc unlock https://10.1.0.7");
     check_commands(&told, "a refused login");
+}
+
+/// A bar, and another alert that prevents nothing.
+fn ill() -> Standing {
+    let bar = Bar { source: "dcim".into(), alert: "leak".into(), message: "it is wet".into() };
+    Standing { alerts: 2, state_changes: Some(bar), ..Standing::default() }
+}
+
+/// `well` is what is said of the same object when nobody reports anything.
+fn check_health(told: &Explanation, well: &Explanation, id: &str) {
+    let said = ["no operation starts on it: dcim reports leak: it is wet", "2 alerts are reported"];
+    assert_eq!(told.health, said, "{id}");
+    assert!(well.health.is_empty(), "{id}");
+    let next = [&well.next_commands[..], &[format!("farrier health get {id}")]].concat();
+    assert_eq!(told.next_commands, next, "{id}");
+    check_commands(told, id);
+}
+
+#[test]
+fn what_is_reported_of_a_rack_is_told_in_every_state() {
+    let during = During::Validation;
+    let trouble = Trouble { said: "no power".into(), run: None, code: String::new() };
+    let cause = RackTrouble { during, device: None, trouble, next: "farrier runs".into() };
+    for state in [
+        RackState::Created,
+        RackState::Discovering,
+        RackState::Maintenance { stage: Stage::PowerSequence },
+        RackState::Validating,
+        RackState::Ready,
+        RackState::Error { cause },
+        RackState::Deleting,
+    ] {
+        let head = Head::new("rack-1", Labels::new(), at(0));
+        let well = Rack { state, ..Rack::new(head, RackSpec::default()) };
+        let mut rack = well.clone();
+        rack.head.health = ill();
+        let told = |rack: &Rack| explain(rack, "its devices", at(5));
+        check_health(&told(&rack), &told(&well), "rack-1");
+    }
+}
+
+#[test]
+fn what_is_reported_of_a_device_is_told_of_it() {
+    fn check<D: Device>(well: D) {
+        let mut device = well.clone();
+        device.head_mut().health = ill();
+        let next = Next::Rest(Why::new("it rests"));
+        let told = |device: &D| explain_device(device, &next, at(5));
+        check_health(&told(&device), &told(&well), &well.head().id);
+    }
+    let head = |id: &str| Head::new(id, Labels::new(), at(0));
+    check(Switch::new(head("sw-1"), DeviceSpec::default()));
+    check(PowerShelf::new(head("ps-1"), DeviceSpec::default()));
 }

@@ -1,7 +1,7 @@
 //! ComponentService: compute trays, switches and power shelves brought to a version by one request.
 
 use super::Doors;
-use super::convert::initiator;
+use super::convert::{forced, initiator};
 use super::status::{failed, refused};
 use engine::components::{ComponentStatus, ComponentVersions, Outcome, Update, Updated};
 use model::firmware::Resolution;
@@ -54,10 +54,7 @@ impl v1::component_service_server::ComponentService for Doors {
 }
 
 fn update_from(asked: v1::UpdateComponentFirmwareRequest, by: String) -> Result<Update, Refusal> {
-    let force = match asked.force {
-        true => Some(text::reason("reason", &asked.reason)?),
-        false => None,
-    };
+    let force = forced(asked.force, &asked.reason)?;
     text::short("reference", &asked.reference)?;
     Ok(Update {
         targets: targets_from(asked.compute_trays, asked.switches, asked.power_shelves)?,

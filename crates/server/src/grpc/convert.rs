@@ -46,6 +46,18 @@ pub(super) fn who(metadata: &MetadataMap, reason: &str) -> Result<Who, Refusal> 
     Ok(Who { by: initiator(metadata), reason: text::optional_reason("reason", reason)? })
 }
 
+/// The reason of a request that goes through by force. One without force would be heard by nobody.
+pub(super) fn forced(force: bool, reason: &str) -> Result<Option<String>, Refusal> {
+    match (force, reason.is_empty()) {
+        (true, _) => text::reason("reason", reason).map(Some),
+        (false, true) => Ok(None),
+        (false, false) => {
+            let instead = "set force too, or leave it out";
+            Err(Refusal::invalid("reason", "is given without force", instead))
+        }
+    }
+}
+
 pub(super) fn time(at: Timestamp) -> proto::Timestamp {
     let micros = at.as_micros();
     proto::Timestamp {

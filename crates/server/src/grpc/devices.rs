@@ -2,6 +2,7 @@
 
 use super::Doors;
 use super::convert::{place_from, time};
+use super::health::standing;
 use super::page::{List, Page};
 use super::status::{failed, refused};
 use engine::{DescribedDevice, PlacedSpec};
@@ -74,6 +75,7 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
         version: head.version,
         created_at: Some(time(head.created_at)),
         updated_at: Some(time(head.updated_at)),
+        health: standing(&device.target(), &head.health),
     }
 }
 
@@ -135,6 +137,15 @@ pub(super) struct Wanted<'a> {
 }
 
 impl Doors {
+    /// The status of one device: as in lists, with all that is reported of its health.
+    pub(super) async fn device_status<D: Device>(
+        &self,
+        device: &D,
+    ) -> Result<v1::DeviceStatus, Status> {
+        let health = self.health_of(&device.target(), &device.head().health).await?;
+        Ok(v1::DeviceStatus { health, ..status(device) })
+    }
+
     /// The devices of a page, and the token of the next.
     pub(super) async fn device_page<D: Device>(
         &self,

@@ -40,7 +40,8 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
     ) -> Answer<v1::PowerShelf> {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
         let found = self.engine.device(id.as_str()).await.map_err(failed)?;
-        Ok(Response::new(shelf(&found)))
+        let status = Some(self.device_status(&found).await?);
+        Ok(Response::new(v1::PowerShelf { status, ..shelf(&found) }))
     }
 
     async fn list_power_shelves(

@@ -3,7 +3,7 @@
 mod wire;
 
 use super::Doors;
-use super::convert::initiator;
+use super::convert::{forced, initiator};
 use super::page::{List, Page};
 use super::status::{failed, refused};
 use engine::racks::{MaintenanceStart, MaintenanceStatus, RackFilter};
@@ -41,14 +41,7 @@ impl Ask {
         if !self.request_id.is_empty() {
             text::request_id(&self.request_id)?;
         }
-        if !self.force && !self.reason.is_empty() {
-            let instead = "set force too, or leave it out";
-            return Err(Refusal::invalid("reason", "is given without force", instead));
-        }
-        let force = match self.force {
-            true => Some(text::reason("reason", &self.reason)?),
-            false => None,
-        };
+        let force = forced(self.force, &self.reason)?;
         Ok(MaintenanceStart {
             rack_id,
             wanted,
@@ -93,7 +86,12 @@ impl v1::rack_service_server::RackService for Doors {
     async fn get_rack(&self, request: Request<v1::GetRackRequest>) -> Answer<v1::Rack> {
         let id = RackId::parse(&request.get_ref().rack_id).map_err(refused)?;
         let view = self.engine.rack(&id).await.map_err(failed)?;
-        Ok(Response::new(wire::view(&view)))
+        let health = self.health_of(&view.rack.target(), &view.rack.head.health).await?;
+        let mut shown = wire::view(&view);
+        if let Some(status) = &mut shown.status {
+            status.health = health;
+        }
+        Ok(Response::new(shown))
     }
 
     async fn list_racks(

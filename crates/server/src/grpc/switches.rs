@@ -29,7 +29,8 @@ impl v1::switch_service_server::SwitchService for Doors {
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
         let found = self.engine.device(id.as_str()).await.map_err(failed)?;
-        Ok(Response::new(switch(&found)))
+        let status = Some(self.device_status(&found).await?);
+        Ok(Response::new(v1::Switch { status, ..switch(&found) }))
     }
 
     async fn list_switches(

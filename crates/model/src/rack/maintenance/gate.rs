@@ -2,7 +2,7 @@
 
 use super::super::{Device, Rack, RackState};
 use super::{FORCED, Leg, Planned, PowerSequence, Trigger};
-use crate::blast::{Against, Dark, permit};
+use crate::blast::{Against, Dark, Fate, permit};
 use crate::health::{Standing, Wish};
 use crate::lifecycle::Lifecycle;
 use crate::refusal::Refusal;
@@ -75,23 +75,17 @@ pub fn admit(rack: &Rack, full: bool, trigger: Trigger) -> Result<(), Refusal> {
 fn busy(rack: &Rack, device: &Device, trigger: Trigger) -> Option<Refusal> {
     let holder = device.active_run.as_ref()?;
     let gives_way = trigger == Trigger::Reprovision && rack.maintenance_requested.contains(holder);
-    if gives_way {
-        return None;
-    }
-    let reason = match device.target.kind {
-        TargetKind::Machine => "MACHINE_BUSY",
-        TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => "DEVICE_BUSY",
-    };
-    let said =
-        format!("{} is held by operation {holder}, until it ends or is canceled", device.target);
-    Some(Refusal::precondition(reason, said).next(format!("farrier why {holder}")))
+    (!gives_way).then(|| device.target.held_by(holder))
 }
 
 /// Machines in service are taken down by force only, with a reason that is written down.
 pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> {
     let off = planned.wanted.power().is_some_and(PowerSequence::goes_off);
-    let what = if off { "this power sequence" } else { "this firmware upgrade" };
-    permit(what, &planned.dark, force)
+    let (what, fate) = match off {
+        true => ("this power sequence", Fate::LosePower),
+        false => ("this firmware upgrade", Fate::Restart),
+    };
+    permit(what, fate, &planned.dark, force)
 }
 
 /// Whether an operation may do what is left of it now: it may have been accepted, or have failed, long ago. `devices` are all that
@@ -106,12 +100,17 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
             .next(format!("farrier run rerun {id}   # planned from what stands there now")));
     }
     let left = run.progress.steps.iter().skip(run.progress.at);
-    let mut all = false;
+    let (mut all, mut fate) = (false, Fate::Restart);
     let mut named = BTreeSet::new();
     for step in left.filter_map(|state| run.plan_step(state)) {
         match Leg::parse(&step.name) {
-            Some(Leg::PowerOff(TargetKind::PowerShelf)) => all = true,
-            Some(Leg::PowerOff(TargetKind::Machine) | Leg::Firmware(TargetKind::Machine)) => {
+            Some(Leg::PowerOff(TargetKind::PowerShelf)) => (all, fate) = (true, Fate::LosePower),
+            Some(
+                leg @ (Leg::PowerOff(TargetKind::Machine) | Leg::Firmware(TargetKind::Machine)),
+            ) => {
+                if leg == Leg::PowerOff(TargetKind::Machine) {
+                    fate = Fate::LosePower;
+                }
                 let parts = step.effect.group().map(|group| group.parts.as_slice());
                 named.extend(parts.unwrap_or_default().iter().map(|part| &part.target));
             }
@@ -132,7 +131,7 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
     let dark: Vec<Dark> =
         taken.filter_map(|one| one.dark.clone()).filter(|one| !own(one)).collect();
     let forced = run.spec.params.get(FORCED).map(String::as_str);
-    permit(&format!("what is left of {id}"), &dark, forced).map_err(|refusal| {
+    permit(&format!("what is left of {id}"), fate, &dark, forced).map_err(|refusal| {
         let anew = format!("farrier rack maintenance start {rack} … --force --reason …");
         refusal.next(format!("{anew}   # or move their work away first"))
     })

@@ -97,3 +97,19 @@ pub fn initiator(by: &str, reference: &str) -> String {
         reference => format!("{by} ({reference})"),
     }
 }
+
+/// Writes down what a request says of itself beside what it asks: the reason of its force, and its ticket.
+pub fn record(params: &mut Params, force: Option<&str>, reference: &str) {
+    let said = [(FORCED, force), (REFERENCE, Some(reference))];
+    for (name, value) in said {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            params.insert(name.into(), value.into());
+        }
+    }
+}
+
+/// How the history tells of a request: for whom it was accepted, and why by force.
+pub fn accepted(what: &str, initiator: &str, force: Option<&str>) -> String {
+    let forced = force.map(|reason| format!(", by force: {reason}")).unwrap_or_default();
+    format!("{what} accepted for {initiator}{forced}")
+}

@@ -1,6 +1,7 @@
 //! Racks between the wire and the model.
 
 use super::super::convert::{run, time};
+use super::super::health::standing;
 use engine::racks::{
     DescribedRack, LegStatus, MaintenanceStarted, MaintenanceStatus, PartStatus, Preview, RackView,
 };
@@ -46,17 +47,15 @@ pub(super) fn described(rack: Option<v1::Rack>) -> Result<DescribedRack, Refusal
 
 /// The states that a list is to show, by their words.
 pub(super) fn states(words: Vec<String>) -> Result<Vec<String>, Refusal> {
-    const KNOWN: [&str; 7] =
-        ["Created", "Discovering", "Maintenance", "Validating", "Ready", "Error", "Deleting"];
-    let known = |word: &String| KNOWN.into_iter().find(|one| one.eq_ignore_ascii_case(word));
+    let known = |word: &String| Rack::STATES.iter().find(|one| one.eq_ignore_ascii_case(word));
     let mut states = Vec::with_capacity(words.len());
     for (index, word) in words.iter().enumerate() {
         let found = known(word).ok_or_else(|| {
             let shown: String = word.chars().take(64).collect();
-            let instead = format!("use one of {}", KNOWN.join(", "));
+            let instead = format!("use one of {}", Rack::STATES.join(", "));
             Refusal::invalid(&format!("states[{index}]"), format!("is {shown:?}"), instead)
         })?;
-        states.push(found.to_string());
+        states.push((*found).to_string());
     }
     Ok(states)
 }
@@ -133,6 +132,7 @@ pub(super) fn rack(rack: &Rack) -> v1::Rack {
         updated_at: Some(time(head.updated_at)),
         waiting_for: String::new(),
         devices: Vec::new(),
+        health: standing(&rack.target(), &head.health),
     };
     let expected = rack.spec.expected;
     v1::Rack {

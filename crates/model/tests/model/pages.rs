@@ -1,0 +1,43 @@
+//! Tables in the documents that list what the code lists: they hold all of it, and nothing else.
+
+use model::fault::{Code, Happened};
+use model::plan::RunType;
+use std::path::Path;
+
+fn page(file: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The lines of a page that begin with this, in a fixed order.
+fn rows<'a>(page: &'a str, begin: &str) -> Vec<&'a str> {
+    let mut rows: Vec<&str> = page.lines().filter(|line| line.starts_with(begin)).collect();
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn every_fault_has_its_row_among_the_errors() {
+    let row = |code: &Code| {
+        let (name, class) = (code.as_str(), code.class().as_str());
+        let happened = match code.happened() {
+            Happened::No => "no",
+            Happened::Maybe => "maybe",
+        };
+        format!("| [{name}](faults/{name}.md) | {class} | {happened} |")
+    };
+    let mut expected: Vec<String> = Code::ALL.iter().map(row).collect();
+    expected.sort_unstable();
+    assert_eq!(rows(&page("api-errors.md"), "| ["), expected);
+}
+
+#[test]
+fn every_type_of_operation_is_named_among_the_filters() {
+    let page = page("filters.md");
+    let rows = rows(&page, "| `type` |");
+    let [row] = rows[..] else { panic!("{rows:?}") };
+    for kind in RunType::ALL {
+        let named = row.split([' ', ',', ';']).any(|word| word == kind.as_str());
+        assert!(named, "{} is not in {row}", kind.as_str());
+    }
+}

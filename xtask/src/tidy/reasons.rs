@@ -1,0 +1,213 @@
+//! Clients compare the reasons of refusals, so each of them stands in the table of docs/api-errors.md, with the gRPC code it
+//! comes with; and nothing stands there that nobody says. A reason is a word that is written where the refusal is made, so
+//! that it can be found there.
+
+use super::Finding;
+use super::source::{Source, is_word, numbered};
+
+/// Where the table is.
+pub const PAGE: &str = "docs/api-errors.md";
+
+/// Where refusals are defined: only there a reason may be handed on.
+const HOME: &str = "crates/model/src/refusal.rs";
+
+/// How a refusal is made: by its own name, or of a kind.
+const PRECONDITION: &str = "Refusal::precondition(";
+const KIND: &str = "RefusalKind::";
+
+/// The kinds of refusal, and the code that the server gives each.
+const CODES: [(&str, &str); 5] = [
+    ("Invalid", "INVALID_ARGUMENT"),
+    ("NotFound", "NOT_FOUND"),
+    ("Precondition", "FAILED_PRECONDITION"),
+    ("Exists", "ALREADY_EXISTS"),
+    ("Gone", "OUT_OF_RANGE"),
+];
+
+/// A reason, the code that comes with it, and where that is said: in the code, or in the table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    word: String,
+    code: String,
+    path: String,
+    line: usize,
+}
+
+/// What a file refuses with, and what keeps that from being known.
+pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
+    let ours = source.path.starts_with("crates/") && source.path.contains("/src/");
+    if !ours || source.is_test_file() {
+        return Default::default();
+    }
+    let mut reasons = Vec::new();
+    let mut findings = Vec::new();
+    for made in refusals(source) {
+        match made.word {
+            Some(word) => {
+                let (code, path) = (made.code.to_string(), source.path.clone());
+                reasons.push(Reason { word, code, path, line: made.line });
+            }
+            None if source.path == HOME => {}
+            None => findings.push(Finding::new(
+                &source.path,
+                made.line,
+                "a refusal whose reason is not written here",
+                "write the word where the refusal is made: it is held against the table",
+            )),
+        }
+    }
+    (reasons, findings)
+}
+
+/// One place where a refusal is made; without a word where the reason is not a literal.
+struct Made {
+    line: usize,
+    code: &'static str,
+    word: Option<String>,
+}
+
+fn refusals(source: &Source) -> Vec<Made> {
+    let text: Vec<char> = source.text.chars().collect();
+    let made = |at: usize, code, argument: usize| {
+        let line = source.code[..at].matches('\n').count() + 1;
+        // Blanking keeps every character in its place, though not in its byte.
+        let place = source.code[..argument].chars().count();
+        (!source.is_test_line(line)).then(|| Made { line, code, word: literal(&text[place..]) })
+    };
+    let preconditions = source
+        .code
+        .match_indices(PRECONDITION)
+        .filter_map(|(at, found)| made(at, "FAILED_PRECONDITION", at + found.len()));
+    let others = source.code.match_indices(KIND).filter_map(|(at, found)| {
+        let rest = &source.code[at + found.len()..];
+        let kind = &rest[..rest.find(|c| !is_word(c))?];
+        let (_, code) = CODES.into_iter().find(|(name, _)| *name == kind)?;
+        // Only as an argument: elsewhere a kind is compared.
+        let comma = rest[kind.len()..].starts_with(',');
+        comma.then(|| made(at, code, at + found.len() + kind.len() + 1)).flatten()
+    });
+    preconditions.chain(others).collect()
+}
+
+/// The string that begins here, behind white space.
+fn literal(text: &[char]) -> Option<String> {
+    let mut rest = text.iter().skip_while(|c| c.is_whitespace());
+    (rest.next() == Some(&'"')).then(|| rest.take_while(|c| **c != '"').collect())
+}
+
+/// The rows of the table: `| REASON | CODE | …`, the reason in backticks.
+fn table(page: &str) -> Vec<Reason> {
+    let row = |(line, text): (usize, &str)| {
+        let mut cells = text.strip_prefix("| `")?.split(" | ");
+        let word = cells.next()?.strip_suffix('`')?;
+        let is_reason = word.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+        let (word, code) = (word.to_string(), cells.next()?.to_string());
+        is_reason.then(|| Reason { word, code, path: PAGE.into(), line })
+    };
+    numbered(page).filter_map(row).collect()
+}
+
+/// What is said and not written, what is written and not said, and where the codes differ.
+pub fn check(page: &str, said: &[Reason]) -> Vec<Finding> {
+    let table = table(page);
+    let unwritten = said.iter().filter_map(|one| {
+        let wrong = match table.iter().find(|row| row.word == one.word) {
+            None => format!("the reason `{}` is not in {PAGE}", one.word),
+            Some(row) if row.code != one.code => {
+                format!("the reason `{}` comes with {}, not {}", one.word, one.code, row.code)
+            }
+            Some(_) => return None,
+        };
+        Some(Finding::new(&one.path, one.line, wrong, "mend its row in the table of reasons"))
+    });
+    let unsaid = table.iter().enumerate().filter_map(|(index, row)| {
+        let wrong = match said.iter().any(|one| one.word == row.word) {
+            false => format!("nobody refuses with `{}`", row.word),
+            true if table[..index].iter().any(|other| other.word == row.word) => {
+                format!("`{}` is here twice", row.word)
+            }
+            true => return None,
+        };
+        Some(Finding::new(PAGE, row.line, wrong, "remove the row"))
+    });
+    unwritten.chain(unsaid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: &str = "crates/model/src/sample.rs";
+
+    fn read(path: &str, text: &str) -> (Vec<(String, String, usize)>, Vec<usize>) {
+        let (reasons, findings) = said(&Source::parse(path, text));
+        let told = |one: Reason| (one.word, one.code, one.line);
+        (
+            reasons.into_iter().map(told).collect(),
+            findings.into_iter().map(|finding| finding.line).collect(),
+        )
+    }
+
+    #[test]
+    fn reasons_are_found_where_refusals_are_made() {
+        let text = "// §\nfn a() {\n    Refusal::precondition(\"BUSY\", said);\n    Refusal::precondition(\n        \
+                    \"RUN_ACTIVE\",\n        said,\n    );\n    Refusal::new(RefusalKind::Exists, \"USED\", said);\n    \
+                    Refusal::new(\n        crate::refusal::RefusalKind::Gone,\n        \"PAST\",\n        said,\n    );\n}\n";
+        let (reasons, findings) = read(SAMPLE, text);
+        let found = |word: &str, code: &str, line| (word.to_owned(), code.to_owned(), line);
+        assert_eq!(
+            reasons,
+            [
+                found("BUSY", "FAILED_PRECONDITION", 3),
+                found("RUN_ACTIVE", "FAILED_PRECONDITION", 4),
+                found("USED", "ALREADY_EXISTS", 8),
+                found("PAST", "OUT_OF_RANGE", 10),
+            ]
+        );
+        assert!(findings.is_empty());
+    }
+
+    #[test]
+    fn what_only_compares_or_tests_says_nothing() {
+        let text = "fn a() { match kind { RefusalKind::Gone => 1, RefusalKind::Exists | RefusalKind::Invalid => 2 } }\n\
+                    // Refusal::precondition(\"NO\", said)\n#[cfg(test)]\nmod tests {\n    fn b() { Refusal::precondition(\"T\", said); }\n}\n";
+        assert_eq!(read(SAMPLE, text), (Vec::new(), Vec::new()));
+        let made = "fn a() { Refusal::precondition(\"T\", said); }\n";
+        assert_eq!(read("crates/model/tests/model/a.rs", made), (Vec::new(), Vec::new()));
+        assert_eq!(read("xtask/src/a.rs", made), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_reason_that_comes_from_elsewhere_is_refused_but_at_home() {
+        let text = "fn a() { Refusal::precondition(reason, said); }\nfn b() { Refusal::new(RefusalKind::Gone, reason, said); }\n";
+        assert_eq!(read(SAMPLE, text), (Vec::new(), vec![1, 2]));
+        assert_eq!(read(HOME, text), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn table_and_code_say_the_same() {
+        let reason = |word: &str, code: &str| Reason {
+            word: word.into(),
+            code: code.into(),
+            path: SAMPLE.into(),
+            line: 7,
+        };
+        let page = "| reason | code | means |\n|---|---|---|\n| `USED` | ALREADY_EXISTS | it is |\n| `code` | x |\n";
+        assert!(check(page, &[reason("USED", "ALREADY_EXISTS")]).is_empty());
+        let wrong = |page: &str, said: &[Reason]| {
+            let found = check(page, said).into_iter();
+            found.map(|one| format!("{}:{} {}", one.path, one.line, one.wrong)).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            wrong(page, &[reason("USED", "NOT_FOUND"), reason("BUSY", "FAILED_PRECONDITION")]),
+            [
+                "crates/model/src/sample.rs:7 the reason `USED` comes with NOT_FOUND, not ALREADY_EXISTS",
+                "crates/model/src/sample.rs:7 the reason `BUSY` is not in docs/api-errors.md",
+            ]
+        );
+        assert_eq!(wrong(page, &[]), ["docs/api-errors.md:3 nobody refuses with `USED`"]);
+        let twice = format!("{page}| `USED` | ALREADY_EXISTS | again |\n");
+        let said = [reason("USED", "ALREADY_EXISTS")];
+        assert_eq!(wrong(&twice, &said), ["docs/api-errors.md:5 `USED` is here twice"]);
+    }
+}
