@@ -209,6 +209,43 @@ fn a_shelf_in_error_is_read_anew_when_its_reading_succeeded_after_all() {
     assert_eq!(told(shelf.next(&seen, at(1)), |_| false), "FetchingData INTAKE/read");
 }
 
+/// What could not be taken in is not Ready because its power was switched; what was Ready before is, as the document has it.
+#[test]
+fn a_shelf_that_was_never_taken_in_is_read_after_its_power_was_switched() {
+    let after = |shelf: &PowerShelf, run: &str, kind: RunType| {
+        let seen = Around { fresh: RunId::trusted(FRESH), run: run_of(run, kind) };
+        let Next::Become(change) = shelf.next(&seen, at(1)) else { panic!("{shelf:?} rests") };
+        let mut record = change.record;
+        // Its run has ended, and let go of it.
+        record.head.active_run = None;
+        record
+    };
+    for (state, failing, switched) in [
+        ("FetchingData", "failed", "FetchingData"),
+        ("Configuring", "failed", "FetchingData"),
+        ("Configuring", "done", "Ready"),
+    ] {
+        let mut shelf = after(&shelf_in(state), failing, RunType::Intake);
+        for power in ["done", "failed"] {
+            shelf.maintenance_requested = Some(request(PowerTo::On));
+            let going = after(&shelf, "none", RunType::Power);
+            assert_eq!(going.word(), "Maintenance", "{state} {failing}");
+            let ended = after(&going, power, RunType::Power);
+            let expected = if power == "done" { switched } else { "Error" };
+            assert_eq!(ended.word(), expected, "{state} {failing}");
+            assert_eq!(ended.maintenance_requested, None);
+            if power == "failed" {
+                // Somebody brings the switching to a good end: the same is owed.
+                assert_eq!(after(&ended, "done", RunType::Power).word(), switched);
+            } else if switched == "FetchingData" {
+                let configuring = after(&ended, "done", RunType::Intake);
+                let ready = after(&configuring, "done", RunType::Intake);
+                assert_eq!((ready.word(), ready.intake_owed), ("Ready", false));
+            }
+        }
+    }
+}
+
 #[test]
 fn the_run_of_a_maintenance_carries_who_asked_and_what_they_called_it() {
     let mut shelf = shelf_in("Ready");
