@@ -2,12 +2,14 @@
 //! operations, `status` follows them.
 
 mod maintain;
+mod power;
 mod status;
 
 pub use maintain::{MaintenanceStart, MaintenanceStarted, Preview};
 pub use status::{LegStatus, MaintenanceStatus, PartStatus};
 
 pub(crate) use maintain::{begun, reopen};
+pub(crate) use power::PowerOf;
 
 use crate::Engine;
 use crate::claims::unknown;
@@ -17,7 +19,6 @@ use crate::submit::event;
 use crate::topology::clear_out;
 use model::firmware::{Resolution, resolve};
 use model::here;
-use model::host::Host;
 use model::id::{RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
 use model::machine::Labels;
@@ -28,6 +29,7 @@ use model::refusal::{Refusal, RefusalKind};
 use model::switch::Switch;
 use model::target::TargetId;
 use model::time::Timestamp;
+use power::power_of;
 use store::{Cause, RecordFilter, RecordPage, Result, Tx, Work};
 
 /// A rack as its owner describes it.
@@ -153,7 +155,11 @@ async fn operations(tx: &mut Tx, rack: &Rack) -> Result<Vec<Operation>> {
         let Some(run) = tx.run(id).await? else { continue };
         let at_work = run.ended() && has_parts_at_work(tx, &run).await?;
         let failed = failed_part(tx, &run).await?;
-        operations.push(Operation::of(&run, at_work, failed.as_ref()));
+        let mut operation = Operation::of(&run, at_work, failed.as_ref());
+        if operation.stopped_switching() {
+            operation.tell_power(&power_of(tx, &run.spec.claims).await?);
+        }
+        operations.push(operation);
     }
     Ok(operations)
 }
@@ -221,10 +227,8 @@ async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result
     let firmware = resolution(tx, &rack, None).await?;
     let mut devices = devices_of(tx, &rack.id()).await?;
     for device in &mut devices {
-        if let Some(machine) = device.target.machine()
-            && let Some(host) = tx.record::<Host>(machine.as_str()).await?
-        {
-            device.power = host.facts.power;
+        if let Some(machine) = device.target.machine() {
+            device.power = power::of_machine(tx, &machine).await?;
         }
     }
     let operations = operations(tx, &rack).await?;

@@ -378,6 +378,64 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
     });
 }
 
+/// What was read back is known at once, of machines too, and of those that a failed sequence has come to.
+#[test]
+fn what_is_on_and_what_is_off_is_known_after_every_sequence() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let powers = async || {
+            let devices = scene.view().await.devices;
+            let words = devices.iter().map(|one| format!("{} {:?}", one.target, one.power));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        let all = |power: &str| {
+            let ids = ["m-1", "m-2", "sw-1", "sw-2", "ps-1"];
+            ids.map(|id| format!("{id} Some({power})")).join(", ")
+        };
+        assert_eq!(powers().await, all("On"));
+        for (sequence, power) in [(PowerSequence::Off, "Off"), (PowerSequence::On, "On")] {
+            let id = scene.started(self::power(Scope::default(), sequence)).await;
+            assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
+            assert_eq!(powers().await, all(power));
+            scene.until("Ready").await;
+        }
+        scene.fail("m-2", "power");
+        let id = scene.started(power(Scope::default(), PowerSequence::Reset)).await;
+        let run = scene.ended(&id).await;
+        let said = run.progress.failure.expect("it failed").fault.said;
+        let left = "on: sw-1, sw-2, ps-1; off: m-1; not known: m-2";
+        assert!(said.contains("m-2 (") && said.ends_with(left), "{said}");
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        let said = &cause.trouble.said;
+        assert!(said.contains("it is broken") && said.ends_with(left), "{said}");
+        assert!(powers().await.starts_with("m-1 Some(Off), m-2"), "{}", powers().await);
+    });
+}
+
+/// A stage that takes too long, and one that somebody stops, say it as well.
+#[test]
+fn a_sequence_that_is_stopped_says_what_it_has_left_on_and_off() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let hang = FaultRule {
+            machine: "m-1".into(),
+            effect: "power".into(),
+            ..FaultRule::new(sim::Action::Hang)
+        };
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let id = scene.started(power(machines(&["m-1", "m-2"]), PowerSequence::Off)).await;
+        scene.until("Maintenance").await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        scene.engine().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
+        scene.ended(&id).await;
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        let said = &cause.trouble.said;
+        assert!(said.ends_with("; off: m-2; not known: m-1"), "{said}");
+    });
+}
+
 #[test]
 fn a_new_request_leaves_an_error_too_and_the_old_one_may_not_go_on_then() {
     simulate(async {

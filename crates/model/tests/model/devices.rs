@@ -3,7 +3,7 @@
 
 use crate::support::{at, note, spec};
 use model::condition::ConditionType;
-use model::device::{Device, power_left};
+use model::device::{Device, power_known};
 use model::effect::{Effect, Manner, PowerTo};
 use model::fault::{Code, Fault};
 use model::health::{Bar, Standing};
@@ -378,18 +378,26 @@ fn a_wait_has_its_patience_and_a_rest_has_none() {
 }
 
 #[test]
-fn what_a_run_leaves_of_power_is_known_only_when_it_succeeded() {
-    let power = |to| {
-        let effect = Effect::Power { to, manner: Manner::CONFIGURED };
-        RunStep { name: "power".into(), timeout_seconds: 1, max_retries: 0, effect }
+fn power_is_in_doubt_after_a_switching_that_did_not_succeed() {
+    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let power = RunStep { name: "power".into(), timeout_seconds: 1, max_retries: 0, effect };
+    let run = |step: &RunStep, workflow| {
+        let mut run = Run::new(spec(vec![step.clone()]));
+        run.progress.workflow = workflow;
+        run
     };
-    let steps = vec![power(PowerTo::Off), power(PowerTo::On), note(0)];
-    let mut run = Run::new(spec(steps));
-    assert_eq!(power_left(&run), None);
-    run.progress.workflow = Workflow::Completed;
-    assert_eq!(power_left(&run), Some(PowerTo::On));
-    run.spec.steps = vec![note(0)];
-    assert_eq!(power_left(&run), None);
+    let on = Some(PowerTo::On);
+    for (last, known) in [
+        (None, on),
+        (Some(run(&power, Workflow::Completed)), on),
+        (Some(run(&power, Workflow::FailedRetryable)), None),
+        (Some(run(&power, Workflow::Cancelled)), None),
+        (Some(run(&power, Workflow::Running)), None),
+        (Some(run(&note(0), Workflow::FailedRetryable)), on),
+    ] {
+        assert_eq!(power_known(on, last.as_ref()), known, "{last:?}");
+        assert_eq!(power_known(None, last.as_ref()), None, "{last:?}");
+    }
 }
 
 #[test]
