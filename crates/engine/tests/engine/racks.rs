@@ -3,7 +3,7 @@
 
 use crate::world::{Process, World, simulate};
 use engine::racks::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
-use engine::{Described, Engine};
+use engine::{Described, DescribedDevice, Engine, PlacedSpec};
 use model::effect::Facts;
 use model::firmware::{Component, Firmware};
 use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, RunId, SwitchId};
@@ -612,6 +612,61 @@ fn places_are_checked_and_racks_are_told_of_moves() {
         assert_eq!(path.iter().filter(|word| *word == "Discovering").count(), 2, "{path:?}");
         scene.until("Ready").await;
         scene.nobody_is_held().await;
+    });
+}
+
+/// The lowest slot makes a switch the primary, so a rack looks anew when one changes its slot; what stays in place is no news.
+#[test]
+fn a_rack_is_told_of_a_move_within_it() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let moved = async |slot: u32| {
+            let spec = DeviceSpec { provider: "sim".into(), ..DeviceSpec::default() };
+            let spec = PlacedSpec { spec, rack: Some(RackId::trusted(RACK)), slot: Some(slot) };
+            let (id, labels) = ("sw-2".into(), Labels::new());
+            let described = DescribedDevice { id, spec: Some(spec), labels };
+            let done = scene.engine().register_device::<Switch>(described, "test".into()).await;
+            done.expect("moved");
+            let rack = scene.engine().rack(&RackId::trusted(RACK)).await.expect("a rack").rack;
+            rack.topology_changed
+        };
+        let primary = async || {
+            let all = scene.engine().maintenance_in(&RackId::trusted(RACK)).await;
+            let legs = all.expect("a status").remove(0).legs;
+            let manager = legs.into_iter().find(|leg| leg.name == "fabric-manager");
+            manager.expect("a leg").parts.remove(0).target.to_string()
+        };
+        assert!(!moved(3).await, "it stands there already");
+        assert_eq!(primary().await, "sw-1");
+        assert!(moved(0).await);
+        for _ in 0..PATIENCE {
+            if scene.path().await.iter().filter(|word| *word == "Validating").count() == 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        scene.until("Ready").await;
+        assert_eq!(primary().await, "sw-2");
+    });
+}
+
+#[test]
+fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let hang = FaultRule {
+            effect: "power".into(),
+            delay_ms: 60_000,
+            ..FaultRule::new(sim::Action::Slow)
+        };
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let id = scene.started(power(machines(&["m-1"]), PowerSequence::Off)).await;
+        let taken_out = scene.place("m-1", None, None).await;
+        let Err(StoreError::Refused(refusal)) = taken_out else { panic!("{taken_out:?}") };
+        assert_eq!(refusal.reason, "MACHINE_BUSY");
+        assert!(refusal.said.contains(id.as_str()), "{}", refusal.said);
+        scene.ended(&id).await;
+        scene.place("m-1", None, None).await.expect("nobody holds it any more");
     });
 }
 
