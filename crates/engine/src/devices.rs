@@ -303,7 +303,9 @@ async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> R
     }
     let Some(slot) = placed.slot else { return Ok(()) };
     let there = tx.records_in_rack::<D>(rack_id).await?;
-    let taken = there.iter().find(|one| one.head().id != id && one.head().slot == Some(slot));
+    // Where one stands that cannot be read is not known.
+    let mut there = there.into_iter().filter_map(|(_, one)| one.ok());
+    let taken = there.find(|one| one.head().id != id && one.head().slot == Some(slot));
     match taken {
         None => Ok(()),
         Some(other) => {

@@ -22,12 +22,10 @@ use model::here;
 use model::id::{RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
 use model::machine::Labels;
-use model::power_shelf::PowerShelf;
 use model::rack::maintenance::Limits;
 use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, explain};
 use model::refusal::{Refusal, RefusalKind};
-use model::switch::Switch;
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use power::power_of;
 use store::{Cause, RecordFilter, RecordPage, Result, Tx, Work};
@@ -120,17 +118,26 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
     unknown(&TargetId::from(id))
 }
 
-/// Every device that stands in a rack.
+/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from the others.
 pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
-    for machine in tx.machines_in_rack(rack).await? {
-        devices.push(Device::of_machine(&machine));
+    for (id, machine) in tx.machines_in_rack(rack).await? {
+        devices.push(shown(TargetId::from(&id), machine, Device::of_machine));
     }
-    let switches = tx.records_in_rack::<Switch>(rack).await?;
-    devices.extend(switches.iter().map(Device::of_switch));
-    let shelves = tx.records_in_rack::<PowerShelf>(rack).await?;
-    devices.extend(shelves.iter().map(Device::of_shelf));
+    for (id, switch) in tx.records_in_rack(rack).await? {
+        devices.push(shown(TargetId::new(TargetKind::Switch, id), switch, Device::of_switch));
+    }
+    for (id, shelf) in tx.records_in_rack(rack).await? {
+        devices.push(shown(TargetId::new(TargetKind::PowerShelf, id), shelf, Device::of_shelf));
+    }
     Ok(devices)
+}
+
+fn shown<T>(id: TargetId, found: Result<T>, seen: fn(&T) -> Device) -> Device {
+    match found {
+        Ok(one) => seen(&one),
+        Err(error) => Device::unreadable(id, &error.to_string()),
+    }
 }
 
 /// What a rack's turn sees. Its devices are only looked at when it decides about them.

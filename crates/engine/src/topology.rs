@@ -101,9 +101,11 @@ pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
         return Err(Refusal::invalid("machine.spec.rack_id", problem, instead).into());
     }
     let Some(slot) = machine.spec.slot else { return Ok(()) };
-    let neighbours = tx.machines_in_rack(rack).await?;
-    let taken = |other: &&Machine| other.id != machine.id && other.spec.slot == Some(slot);
-    match neighbours.iter().find(taken) {
+    // Where one stands that cannot be read is not known.
+    let neighbours = tx.machines_in_rack(rack).await?.into_iter();
+    let mut neighbours = neighbours.filter_map(|(_, other)| other.ok());
+    let taken = |other: &Machine| other.id != machine.id && other.spec.slot == Some(slot);
+    match neighbours.find(taken) {
         None => Ok(()),
         Some(other) => {
             let problem = format!("is {slot}, where {} stands in {rack}", other.id);

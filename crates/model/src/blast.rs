@@ -23,6 +23,8 @@ pub enum Against {
     InService,
     /// This operation works on it.
     HeldBy(RunId),
+    /// Its record cannot be read, so nobody knows.
+    Unreadable,
 }
 
 impl Against {
@@ -30,6 +32,7 @@ impl Against {
         match self {
             Self::InService => format!("{machine} is READY and in service"),
             Self::HeldBy(run) => format!("{machine} is held by {run}"),
+            Self::Unreadable => format!("{machine} cannot be read, and may be in service"),
         }
     }
 }
@@ -43,6 +46,11 @@ impl Dark {
             (None, false) => None,
         };
         Self { machine: machine.id.clone(), against }
+    }
+
+    /// One whose record cannot be read.
+    pub const fn unreadable(machine: MachineId) -> Self {
+        Self { machine, against: Some(Against::Unreadable) }
     }
 
     /// What speaks against it, in words; none when nothing does.

@@ -7,7 +7,7 @@ use engine::{Described, DescribedDevice, Engine, PlacedSpec};
 use model::effect::Facts;
 use model::firmware::{Component, Firmware};
 use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, RunId, SwitchId};
-use model::lifecycle::{DeviceSpec, Head, Lifecycle};
+use model::lifecycle::{DeviceSpec, Head, Lifecycle, Next, SubjectKind, Why};
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
@@ -667,6 +667,71 @@ fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
         assert!(refusal.said.contains(id.as_str()), "{}", refusal.said);
         scene.ended(&id).await;
         scene.place("m-1", None, None).await.expect("nobody holds it any more");
+    });
+}
+
+/// A switch whose record lacks what every switch has.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Half {
+    head: Head,
+}
+
+impl Lifecycle for Half {
+    const KIND: SubjectKind = SubjectKind::Switch;
+    type Seen = ();
+
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
+    fn word(&self) -> &'static str {
+        "Ready"
+    }
+
+    fn next(&self, (): &(), _now: Timestamp) -> Next<Self> {
+        Next::Rest(Why::new("nobody asks it"))
+    }
+}
+
+struct AddHalf {
+    now: Timestamp,
+}
+
+impl Work for AddHalf {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let mut head = Head::new("sw-9", Labels::new(), self.now);
+        head.rack = Some(RackId::trusted(RACK));
+        tx.insert_record(&mut Half { head }, &event(self.now)).await
+    }
+}
+
+/// One bad record stays one: its rack shows it, leaves it alone, and goes on with the others.
+#[test]
+fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        scene.world.store.write(AddHalf { now: scene.world.now() }).await.expect("added");
+        let devices = scene.view().await.devices;
+        assert_eq!(devices.len(), 6);
+        let half = devices.iter().find(|one| one.target.as_str() == "sw-9").expect("it is shown");
+        assert_eq!(half.state, "Unreadable");
+        let named = vec![SwitchId::trusted("sw-9")];
+        let scope = Scope { switches: named, ..Scope::default() };
+        let refused = scene.start(power(scope, PowerSequence::On)).await;
+        assert!(refused.is_err(), "{refused:?}");
+        for scope in [machines(&["m-1"]), Scope::default()] {
+            let id = scene.started(power(scope, PowerSequence::Reset)).await;
+            let run = scene.ended(&id).await;
+            assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
+            assert!(run.spec.claims.iter().all(|claim| claim.as_str() != "sw-9"));
+            scene.until("Ready").await;
+        }
     });
 }
 

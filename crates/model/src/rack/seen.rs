@@ -87,6 +87,21 @@ impl Device {
         }
     }
 
+    /// A device whose record cannot be read: it is shown, and nothing is done to it. Its neighbours go on without it.
+    pub fn unreadable(target: TargetId, said: &str) -> Self {
+        Self {
+            dark: target.machine().map(Dark::unreadable),
+            blocked: Some(format!("{target} cannot be worked on: {said}")),
+            target,
+            slot: None,
+            state: "Unreadable".into(),
+            ready: false,
+            active_run: None,
+            power: None,
+            health: Standing::default(),
+        }
+    }
+
     /// A machine whose work has not been moved away.
     pub fn in_service(&self) -> bool {
         let against = self.dark.as_ref().and_then(|dark| dark.against.as_ref());

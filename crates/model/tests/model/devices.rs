@@ -2,6 +2,7 @@
 //! exactly one row of the table for each.
 
 use crate::support::{at, note, spec};
+use model::blast::Dark;
 use model::condition::ConditionType;
 use model::device::{Device, power_known};
 use model::effect::{Effect, Manner, PowerTo};
@@ -520,7 +521,8 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
         (None, On, false),
     ] {
         let shelves: Vec<PowerShelf> = [first.clone()].into_iter().chain(other.clone()).collect();
-        let fed = Fed { rack: RackId::trusted("rack-1"), shelves, machines: machines.clone() };
+        let machines = machines.iter().map(Dark::of).collect();
+        let fed = Fed { rack: RackId::trusted("rack-1"), shelves, machines };
         let seen = foresee(&ask(&["ps-1"], operation), &[named(&first)], &[fed]);
         let names: Vec<String> = seen.dark.iter().map(|one| one.machine.to_string()).collect();
         let expected: &[&str] = if dark { &["m-1", "m-2"] } else { &[] };
@@ -530,12 +532,26 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
     }
 }
 
+/// Nobody knows whether it serves, so it is not left in the dark by the way.
+#[test]
+fn a_machine_that_cannot_be_read_speaks_against_taking_its_power() {
+    let shelf = standing("ps-1", Some(PowerTo::On));
+    let machines = vec![Dark::unreadable(MachineId::trusted("m-1"))];
+    let rack = RackId::trusted("rack-1");
+    let fed = [Fed { rack, shelves: vec![shelf.clone()], machines }];
+    let asked = ask(&["ps-1"], PowerTo::Off);
+    assert_eq!(reasons(&asked, &[named(&shelf)], &fed), ["MACHINES_IN_SERVICE"]);
+    let forced = Asked { forced: Some("it is empty".into()), ..asked };
+    assert!(reasons(&forced, &[named(&shelf)], &fed).is_empty());
+}
+
 #[test]
 fn both_shelves_at_once_are_judged_together_and_force_needs_a_reason() {
     use PowerTo::{Off, On};
     let (one, two) = (standing("ps-1", Some(On)), standing("ps-2", Some(On)));
     let fed = |machines: Vec<Machine>| {
         let rack = RackId::trusted("rack-1");
+        let machines = machines.iter().map(Dark::of).collect();
         [Fed { rack, shelves: vec![one.clone(), two.clone()], machines }]
     };
     let both = [named(&one), named(&two)];
