@@ -97,7 +97,6 @@ fn results(all: &[ComponentResult], wide: bool) -> Table {
         let result = match one.outcome() {
             ComponentOutcome::Unspecified => Cell::from("-"),
             ComponentOutcome::Started => Cell::toned("started", Tone::Busy),
-            ComponentOutcome::Already => Cell::toned("already there", Tone::Good),
             ComponentOutcome::Refused => Cell::toned("refused", Tone::Bad),
             ComponentOutcome::WouldStart => Cell::toned("would start", Tone::Dim),
         };

@@ -5,7 +5,6 @@
 
 use crate::hosts;
 use model::condition::{ConditionType, Evidence};
-use model::device::power_left;
 use model::effect::Facts;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
@@ -303,9 +302,6 @@ impl Aftermath<'_> {
         let before = record.clone();
         if let Some(facts) = self.facts {
             record.learn(facts);
-        }
-        if let Some(power) = power_left(self.run) {
-            record.learn(&Facts { power: Some(power), ..Facts::default() });
         }
         if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
             record.head_mut().active_run = None;

@@ -58,8 +58,6 @@ pub enum Outcome {
     Started(RunId),
     /// A dry run: these steps would.
     Would(Vec<String>),
-    /// It has it, and is left alone.
-    Already(String),
     Refused(Refusal),
 }
 
@@ -296,7 +294,6 @@ impl UpdateShelves {
     ) -> Result<Outcome> {
         Ok(match course {
             Course::Made(run) => Outcome::Started(run),
-            Course::Already(said) => Outcome::Already(said),
             Course::Refused(refusal) => Outcome::Refused(refusal),
             Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
             Course::Directly(firmware) if self.update.dry_run => {

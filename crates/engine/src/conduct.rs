@@ -10,12 +10,14 @@ pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
 
 use crate::Engine;
 use crate::claims::{halt_run, start_run};
+use crate::racks::PowerOf;
 use futures_util::stream::{self, StreamExt};
 use model::effect::{Answer, Group, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
 use model::here;
 use model::id::RunId;
 use model::lifecycle::NewRun;
+use model::rack::power_said;
 use model::run::act::Action;
 use model::run::{HaltKind, Run};
 use model::target::TargetId;
@@ -111,10 +113,25 @@ impl Engine {
             }
             let going = parts.iter().any(|(_, one)| matches!(one, Standing::Going(_)));
             if let (false, Some(fault)) = (going, failure(&parts)) {
-                return Err(fault);
+                return Err(self.with_power(whole, fault).await);
             }
             // A lost signal costs a little time, never the work.
             let _ = tokio::time::timeout(POLL, whole.stirred.notified()).await;
+        }
+    }
+
+    /// A power sequence that stops says what is on and what is off. That this cannot be read keeps no failure from being told.
+    async fn with_power(&self, whole: &Whole, fault: Fault) -> Fault {
+        if !whole.group.switches_power() {
+            return fault;
+        }
+        let devices = whole.run.spec.claims.clone();
+        match self.store().read(PowerOf { devices }).await {
+            Ok(known) => Fault { said: format!("{}; {}", fault.said, power_said(&known)), ..fault },
+            Err(error) => {
+                tracing::warn!(run = %whole.run.spec.id, %error, "what is on cannot be read");
+                fault
+            }
         }
     }
 

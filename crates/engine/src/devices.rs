@@ -5,7 +5,7 @@ use crate::Engine;
 use crate::claims::unknown;
 use crate::lifecycle::Sight;
 use crate::submit::event;
-use crate::topology;
+use crate::topology::{self, Place};
 use model::device::{Device, retry};
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
@@ -249,7 +249,7 @@ impl<D: Device> PutDevice<D> {
         let event = self.event("registered", here!());
         tx.insert_record(&mut device, &event).await?;
         let event = self.event(&format!("{} was added", self.id), here!());
-        topology::moved(tx, None, device.head().rack.as_ref(), &event).await?;
+        topology::moved(tx, &Place::NOWHERE, &Place::of(device.head()), &event).await?;
         Ok(device)
     }
 
@@ -265,14 +265,12 @@ impl<D: Device> PutDevice<D> {
         if device == before {
             return Ok(device);
         }
-        let (from, to) = (before.head().rack.clone(), device.head().rack.clone());
-        if let (true, Some(holder)) = (from != to, &before.head().active_run) {
-            return Err(before.target().held_by(holder).into());
-        }
+        let (from, to) = (Place::of(before.head()), Place::of(device.head()));
+        topology::may_leave(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
         let event = self.event("spec, place or labels changed", here!());
         tx.tell_record(&mut device, &event)?;
         let event = self.event(&format!("{} was moved", self.id), here!());
-        topology::moved(tx, from.as_ref(), to.as_ref(), &event).await?;
+        topology::moved(tx, &from, &to, &event).await?;
         Ok(device)
     }
 
@@ -305,7 +303,9 @@ async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> R
     }
     let Some(slot) = placed.slot else { return Ok(()) };
     let there = tx.records_in_rack::<D>(rack_id).await?;
-    let taken = there.iter().find(|one| one.head().id != id && one.head().slot == Some(slot));
+    // Where one stands that cannot be read is not known.
+    let mut there = there.into_iter().filter_map(|(_, one)| one.ok());
+    let taken = there.find(|one| one.head().id != id && one.head().slot == Some(slot));
     match taken {
         None => Ok(()),
         Some(other) => {

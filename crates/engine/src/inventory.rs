@@ -2,7 +2,7 @@
 
 use crate::Engine;
 use crate::submit::{event, no_machine};
-use crate::topology::{check_place, moved};
+use crate::topology::{Place, check_place, may_leave, moved};
 use model::condition::{ConditionType, Evidence};
 use model::here;
 use model::id::MachineId;
@@ -10,6 +10,7 @@ use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::Plan;
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::Who;
+use model::target::TargetId;
 use model::time::Timestamp;
 use store::{Cause, Result, Tx, Work};
 
@@ -140,15 +141,18 @@ impl Work for Put {
                 self.check_version(&machine)?;
                 let spec = self.spec.as_ref().unwrap_or(&machine.spec);
                 if machine.spec != *spec || machine.labels != self.labels {
-                    let place = (machine.spec.rack.clone(), machine.spec.slot);
+                    let from = Place::of_machine(&machine.spec);
                     machine.spec = spec.clone();
                     machine.labels = self.labels.clone();
-                    if place != (machine.spec.rack.clone(), machine.spec.slot) {
+                    let to = Place::of_machine(&machine.spec);
+                    let holder = machine.active_run.as_ref();
+                    may_leave(&TargetId::from(&machine.id), holder, &from, &to)?;
+                    if from != to {
                         check_place(tx, &machine).await?;
                     }
                     tx.update_machine(&mut machine, &event("spec or labels changed", here!()))?;
                     let event = event(&format!("{} was moved", machine.id), here!());
-                    moved(tx, place.0.as_ref(), machine.spec.rack.as_ref(), &event).await?;
+                    moved(tx, &from, &to, &event).await?;
                 }
                 Ok(machine)
             }
@@ -158,7 +162,7 @@ impl Work for Put {
                 check_place(tx, &machine).await?;
                 tx.insert_machine(&machine, &event("registered", here!()))?;
                 let event = event(&format!("{} was added", machine.id), here!());
-                moved(tx, None, machine.spec.rack.as_ref(), &event).await?;
+                moved(tx, &Place::NOWHERE, &Place::of_machine(&machine.spec), &event).await?;
                 Ok(machine)
             }
             None => Err(no_machine(&self.id).into()),

@@ -4,7 +4,8 @@
 //! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
 
 use crate::claims::{halt_run, start_run};
-use crate::{Engine, Settings, racks, topology};
+use crate::topology::{self, Place};
+use crate::{Engine, Settings, racks};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
@@ -146,7 +147,8 @@ impl<R: Sight> Work for Advance<R> {
                     tx.remove_record(&record, &event)?;
                     let message = format!("{id} was removed");
                     let event = NewEvent { message, ..event };
-                    return topology::moved(tx, record.head().rack.as_ref(), None, &event).await;
+                    let from = Place::of(record.head());
+                    return topology::moved(tx, &from, &Place::NOWHERE, &event).await;
                 }
                 // Who lets go of it wakes it.
                 Next::Become(change) if takes_from_another(&record, &change.record) => {

@@ -2,12 +2,14 @@
 //! operations, `status` follows them.
 
 mod maintain;
+mod power;
 mod status;
 
 pub use maintain::{MaintenanceStart, MaintenanceStarted, Preview};
 pub use status::{LegStatus, MaintenanceStatus, PartStatus};
 
 pub(crate) use maintain::{begun, reopen};
+pub(crate) use power::PowerOf;
 
 use crate::Engine;
 use crate::claims::unknown;
@@ -17,17 +19,15 @@ use crate::submit::event;
 use crate::topology::clear_out;
 use model::firmware::{Resolution, resolve};
 use model::here;
-use model::host::Host;
 use model::id::{RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
 use model::machine::Labels;
-use model::power_shelf::PowerShelf;
 use model::rack::maintenance::{Limits, may_go_on};
 use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, explain};
 use model::refusal::{Refusal, RefusalKind};
-use model::switch::Switch;
-use model::target::TargetId;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
+use power::power_of;
 use store::{Cause, RecordFilter, RecordPage, Result, Tx, Work};
 
 /// A rack as its owner describes it.
@@ -118,17 +118,26 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
     unknown(&TargetId::from(id))
 }
 
-/// Every device that stands in a rack.
+/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from the others.
 pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
-    for machine in tx.machines_in_rack(rack).await? {
-        devices.push(Device::of_machine(&machine));
+    for (id, machine) in tx.machines_in_rack(rack).await? {
+        devices.push(shown(TargetId::from(&id), machine, Device::of_machine));
     }
-    let switches = tx.records_in_rack::<Switch>(rack).await?;
-    devices.extend(switches.iter().map(Device::of_switch));
-    let shelves = tx.records_in_rack::<PowerShelf>(rack).await?;
-    devices.extend(shelves.iter().map(Device::of_shelf));
+    for (id, switch) in tx.records_in_rack(rack).await? {
+        devices.push(shown(TargetId::new(TargetKind::Switch, id), switch, Device::of_switch));
+    }
+    for (id, shelf) in tx.records_in_rack(rack).await? {
+        devices.push(shown(TargetId::new(TargetKind::PowerShelf, id), shelf, Device::of_shelf));
+    }
     Ok(devices)
+}
+
+fn shown<T>(id: TargetId, found: Result<T>, seen: fn(&T) -> Device) -> Device {
+    match found {
+        Ok(one) => seen(&one),
+        Err(error) => Device::unreadable(id, &error.to_string()),
+    }
 }
 
 /// What a rack's turn sees. Its devices are only looked at when it decides about them.
@@ -154,12 +163,14 @@ async fn operations(tx: &mut Tx, rack: &Rack, devices: &[Device]) -> Result<Vec<
         let Some(run) = tx.run(id).await? else { continue };
         let at_work = run.ended() && has_parts_at_work(tx, &run).await?;
         let failed = failed_part(tx, &run).await?;
-        let seen = Operation::of(&run, at_work, failed.as_ref());
-        let against = match rack.active.contains(id) {
-            true => None,
-            false => may_go_on(&run, devices).err().map(|refusal| refusal.said),
-        };
-        operations.push(Operation { against, ..seen });
+        let mut operation = Operation::of(&run, at_work, failed.as_ref());
+        if operation.stopped_switching() {
+            operation.tell_power(&power_of(tx, &run.spec.claims).await?);
+        }
+        if !rack.active.contains(id) {
+            operation.against = may_go_on(&run, devices).err().map(|refusal| refusal.said);
+        }
+        operations.push(operation);
     }
     Ok(operations)
 }
@@ -227,10 +238,8 @@ async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result
     let firmware = resolution(tx, &rack, None).await?;
     let mut devices = devices_of(tx, &rack.id()).await?;
     for device in &mut devices {
-        if let Some(machine) = device.target.machine()
-            && let Some(host) = tx.record::<Host>(machine.as_str()).await?
-        {
-            device.power = host.facts.power;
+        if let Some(machine) = device.target.machine() {
+            device.power = power::of_machine(tx, &machine).await?;
         }
     }
     let operations = operations(tx, &rack, &devices).await?;

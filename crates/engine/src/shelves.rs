@@ -3,10 +3,12 @@
 
 use crate::Engine;
 use crate::submit::event;
+use model::blast::Dark;
 use model::device::switches_power;
 use model::effect::PowerTo;
 use model::here;
-use model::id::RackId;
+use model::id::{MachineId, RackId};
+use model::machine::Machine;
 use model::power_shelf::maintenance::{
     Asked, Fed, Foreseen, Named, foresee, may_go_off, step_name,
 };
@@ -170,8 +172,15 @@ fn racks_of(shelves: &[Named]) -> BTreeSet<RackId> {
 async fn fed(tx: &mut Tx, racks: &BTreeSet<RackId>) -> Result<Vec<Fed>> {
     let mut found = Vec::new();
     for rack in racks {
-        let shelves = tx.records_in_rack::<PowerShelf>(rack).await?;
-        let machines = tx.machines_in_rack(rack).await?;
+        // A shelf that cannot be read is not known to feed anybody.
+        let shelves = tx.records_in_rack::<PowerShelf>(rack).await?.into_iter();
+        let shelves = shelves.filter_map(|(_, shelf)| shelf.ok()).collect();
+        let machines = tx.machines_in_rack(rack).await?.into_iter();
+        let dark = |(id, machine): (MachineId, Result<Machine>)| match machine {
+            Ok(machine) => Dark::of(&machine),
+            Err(_) => Dark::unreadable(id),
+        };
+        let machines = machines.map(dark).collect();
         found.push(Fed { rack: rack.clone(), shelves, machines });
     }
     Ok(found)

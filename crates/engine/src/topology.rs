@@ -1,32 +1,63 @@
 //! What a rack is told when a device was added to it, moved, or taken out.
 
-use model::id::{MachineId, RackId};
-use model::lifecycle::Lifecycle;
-use model::machine::Machine;
+use model::id::{MachineId, RackId, RunId};
+use model::lifecycle::{Head, Lifecycle};
+use model::machine::{Machine, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::{Device, Rack};
 use model::refusal::Refusal;
 use model::switch::Switch;
-use model::target::TargetKind;
+use model::target::{TargetId, TargetKind};
+use std::collections::BTreeSet;
 use store::{NewEvent, Result, Tx};
 
-/// Tells the racks between which a device was moved; for one that was added or removed, one of them is none.
-pub(crate) async fn moved(
-    tx: &mut Tx,
-    from: Option<&RackId>,
-    to: Option<&RackId>,
-    event: &NewEvent,
-) -> Result<()> {
+/// Where a device stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    rack: Option<RackId>,
+    slot: Option<u32>,
+}
+
+impl Place {
+    /// Where one stands that is not there yet, or no longer.
+    pub const NOWHERE: Self = Self { rack: None, slot: None };
+
+    pub fn of(head: &Head) -> Self {
+        Self { rack: head.rack.clone(), slot: head.slot }
+    }
+
+    pub fn of_machine(spec: &MachineSpec) -> Self {
+        Self { rack: spec.rack.clone(), slot: spec.slot }
+    }
+}
+
+/// Tells the racks between which a device was moved, or within which: another slot may make another switch the primary.
+pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEvent) -> Result<()> {
     if from == to {
         return Ok(());
     }
-    for rack in [from, to].into_iter().flatten() {
+    // Each once, and in the same order everywhere, so that nobody waits in a ring.
+    let racks: BTreeSet<&RackId> = [&from.rack, &to.rack].into_iter().flatten().collect();
+    for rack in racks {
         if let Some(mut rack) = tx.record_locked::<Rack>(rack.as_str()).await? {
             rack.topology_changed = true;
             tx.tell_record(&mut rack, event)?;
         }
     }
     Ok(())
+}
+
+/// A device stays in its rack while an operation holds it: that may be the rack's.
+pub(crate) fn may_leave(
+    device: &TargetId,
+    holder: Option<&RunId>,
+    from: &Place,
+    to: &Place,
+) -> Result<()> {
+    match holder {
+        Some(holder) if from.rack != to.rack => Err(device.held_by(holder).into()),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Takes devices out of the rack that they stand in.
@@ -69,9 +100,11 @@ pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
         return Err(Refusal::invalid("machine.spec.rack_id", problem, instead).into());
     }
     let Some(slot) = machine.spec.slot else { return Ok(()) };
-    let neighbours = tx.machines_in_rack(rack).await?;
-    let taken = |other: &&Machine| other.id != machine.id && other.spec.slot == Some(slot);
-    match neighbours.iter().find(taken) {
+    // Where one stands that cannot be read is not known.
+    let neighbours = tx.machines_in_rack(rack).await?.into_iter();
+    let mut neighbours = neighbours.filter_map(|(_, other)| other.ok());
+    let taken = |other: &Machine| other.id != machine.id && other.spec.slot == Some(slot);
+    match neighbours.find(taken) {
         None => Ok(()),
         Some(other) => {
             let problem = format!("is {slot}, where {} stands in {rack}", other.id);

@@ -39,6 +39,8 @@ pub enum Against {
     InService,
     /// This operation works on it.
     HeldBy(RunId),
+    /// Its record cannot be read, so nobody knows.
+    Unreadable,
 }
 
 impl Against {
@@ -49,6 +51,7 @@ impl Against {
         match self {
             Self::InService => format!("{machines} {verb} READY and in service"),
             Self::HeldBy(run) => format!("{machines} {verb} held by {run}"),
+            Self::Unreadable => format!("{machines} cannot be read, and may be in service"),
         }
     }
 }
@@ -62,6 +65,11 @@ impl Dark {
             (None, false) => None,
         };
         Self { machine: machine.id.clone(), against }
+    }
+
+    /// One whose record cannot be read.
+    pub const fn unreadable(machine: MachineId) -> Self {
+        Self { machine, against: Some(Against::Unreadable) }
     }
 
     /// What speaks against it, in words; none when nothing does.

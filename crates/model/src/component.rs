@@ -35,8 +35,6 @@ pub struct Device {
 pub enum Course {
     /// The request was made before, and this is what it made.
     Made(RunId),
-    /// It has it, and is left alone.
-    Already(String),
     Refused(Refusal),
     /// By an operation on its rack.
     ByRack(RackId),
@@ -44,6 +42,7 @@ pub enum Course {
     Directly(Box<Firmware>),
 }
 
+/// What is known of its versions decides nothing: a device that has the firmware says so itself, in the operation, and is left alone.
 pub fn course(device: &Device) -> Course {
     if let Some(run) = &device.made {
         return Course::Made(run.clone());
@@ -67,9 +66,6 @@ pub fn course(device: &Device) -> Course {
     if firmware.versions(kind).is_empty() {
         let said = format!("firmware {} has nothing for {id}, a {}", firmware.id, kind.noun());
         return Course::Refused(Refusal::precondition("FIRMWARE_EMPTY", said));
-    }
-    if firmware.missing_on(kind, &device.facts.firmware).is_empty() {
-        return Course::Already(format!("{id} is already at firmware {}", firmware.id));
     }
     match (kind, &device.rack) {
         (TargetKind::PowerShelf, _) => match &device.gate {
@@ -114,7 +110,7 @@ pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusa
 pub fn all_or_none(courses: Vec<(TargetId, Course)>) -> Vec<(TargetId, Course)> {
     let refused = courses.iter().find_map(|(_, course)| match course {
         Course::Refused(refusal) => Some(refusal.clone()),
-        Course::Made(_) | Course::Already(_) | Course::ByRack(_) | Course::Directly(_) => None,
+        Course::Made(_) | Course::ByRack(_) | Course::Directly(_) => None,
     });
     let Some(refusal) = refused else { return courses };
     let held_back = |(target, course): (TargetId, Course)| match course {
@@ -122,9 +118,7 @@ pub fn all_or_none(courses: Vec<(TargetId, Course)>) -> Vec<(TargetId, Course)> 
             let said = format!("{target} was left alone, all or none: {}", refusal.said);
             (target, Course::Refused(Refusal { said, ..refusal.clone() }))
         }
-        Course::Made(_) | Course::Already(_) | Course::ByRack(_) | Course::Refused(_) => {
-            (target, course)
-        }
+        Course::Made(_) | Course::ByRack(_) | Course::Refused(_) => (target, course),
     };
     courses.into_iter().map(held_back).collect()
 }
@@ -182,9 +176,10 @@ mod tests {
             (device(PowerShelf, None, "1.0", all()), "directly"),
             (device(Machine, None, "1.0", all()), "NO_RACK"),
             (device(Switch, None, "1.0", all()), "NO_RACK"),
-            (device(Machine, rack, "2.0", all()), "already"),
-            (device(Machine, None, "2.0", all()), "already"),
-            (device(PowerShelf, rack, "2.0", all()), "already"),
+            // What was at the version when it was last seen may not be any more.
+            (device(Machine, rack, "2.0", all()), "by rack-1"),
+            (device(Machine, None, "2.0", all()), "NO_RACK"),
+            (device(PowerShelf, rack, "2.0", all()), "directly"),
             (device(Machine, rack, "1.0", firmware(&[Switch])), "FIRMWARE_EMPTY"),
             (device(Machine, rack, "1.0", skip), "FIRMWARE_UNAVAILABLE"),
             (device(Switch, rack, "1.0", unknown), "NOT_FOUND"),
@@ -193,7 +188,6 @@ mod tests {
         for (device, expected) in table {
             let shown = match course(&device) {
                 Course::Made(run) => run.to_string(),
-                Course::Already(_) => "already".into(),
                 Course::Refused(refusal) => refusal.reason.into(),
                 Course::ByRack(rack) => format!("by {rack}"),
                 Course::Directly(_) => "directly".into(),
@@ -237,16 +231,16 @@ mod tests {
         let Resolution::Use(firmware) = firmware(&[TargetKind::PowerShelf]) else { panic!() };
         let named = |id: &str, course| (TargetId::new(TargetKind::PowerShelf, id), course);
         let direct = || named("ps-1", Course::Directly(firmware.clone()));
-        let already = || named("ps-2", Course::Already("it is".into()));
+        let made = || named("ps-2", Course::Made(RunId::trusted("op-1")));
         let busy = || {
             let target = TargetId::new(TargetKind::PowerShelf, "ps-3");
             let refusal = target.held_by(&RunId::trusted("op-9"));
             (target, Course::Refused(refusal))
         };
-        assert_eq!(all_or_none(vec![direct(), already()]), [direct(), already()]);
-        let all = all_or_none(vec![direct(), already(), busy()]);
+        assert_eq!(all_or_none(vec![direct(), made()]), [direct(), made()]);
+        let all = all_or_none(vec![direct(), made(), busy()]);
         let Course::Refused(refusal) = &all[0].1 else { panic!("{all:?}") };
         assert!(refusal.said.contains("ps-3 is held by operation op-9"), "{refusal}");
-        assert_eq!(all[1..], [already(), busy()]);
+        assert_eq!(all[1..], [made(), busy()]);
     }
 }

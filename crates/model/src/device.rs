@@ -94,9 +94,11 @@ pub(crate) fn own_run<D: Device>(
     }
 }
 
-/// The power that a run has left behind, read back by its last step that switched it. None where it did not succeed.
-pub fn power_left(run: &Run) -> Option<PowerTo> {
-    if run.phase() == RunPhase::Succeeded { switches_power(run) } else { None }
+/// The power that is known of a device: as it was read last, unless the last that was done to it is a switching that did not
+/// succeed. Nobody knows what that has left behind.
+pub fn power_known(read: Option<PowerTo>, last: Option<&Run>) -> Option<PowerTo> {
+    let in_doubt = |run: &Run| switches_power(run).is_some() && run.phase() != RunPhase::Succeeded;
+    if last.is_some_and(in_doubt) { None } else { read }
 }
 
 /// The power that a run is to leave behind, where it switches any.

@@ -123,15 +123,16 @@ pub enum Check {
     Nothing(String),
     /// What was named is not there.
     Unknown(String),
+    /// The host is asked, and gets what differs.
     Install {
         firmware: FirmwareId,
         steps: Vec<RunStep>,
-        /// What differs, component by component.
-        differs: Vec<String>,
+        /// What is known of it, component by component. It decides nothing: a board may have been replaced since it was read.
+        known: Vec<String>,
     },
 }
 
-/// Compares what a host has with what it is to have.
+/// What is to be done for a host to have a firmware. Whether it has it already is the device's to say, in the run.
 pub fn check(facts: &Facts, firmware: &Resolution) -> Check {
     let kind = TargetKind::Machine;
     match firmware {
@@ -141,16 +142,18 @@ pub fn check(facts: &Facts, firmware: &Resolution) -> Check {
             (steps, _) if steps.is_empty() => {
                 Check::Nothing(format!("firmware {} has nothing for machines", one.id))
             }
-            (_, differs) if differs.is_empty() => Check::Nothing(already(one)),
-            (steps, differs) => Check::Install { firmware: one.id.clone(), steps, differs },
+            (steps, differs) => {
+                let known = if differs.is_empty() { vec![last_seen(one)] } else { differs };
+                Check::Install { firmware: one.id.clone(), steps, known }
+            }
         },
     }
 }
 
-fn already(firmware: &Firmware) -> String {
+fn last_seen(firmware: &Firmware) -> String {
     let versions = firmware.versions(TargetKind::Machine).into_iter();
     let versions: Vec<String> = versions.map(|(name, at)| format!("{name} {at}")).collect();
-    format!("it is already at firmware {}: {}", firmware.id, versions.join(", "))
+    format!("it was last seen at {}, and is asked all the same", versions.join(", "))
 }
 
 impl Host {
@@ -292,8 +295,8 @@ impl Host {
                     false => self.fail(retry_count, trouble(said)),
                 }
             }
-            (Check::Install { firmware, steps, differs }, Ok(())) => {
-                self.upgrade(seen, &firmware, steps, &differs)
+            (Check::Install { firmware, steps, known }, Ok(())) => {
+                self.upgrade(seen, &firmware, steps, &known)
             }
         }
     }
@@ -303,7 +306,7 @@ impl Host {
         seen: &Seen,
         firmware: &FirmwareId,
         steps: Vec<RunStep>,
-        differs: &[String],
+        known: &[String],
     ) -> Next<Self> {
         let fresh = &seen.fresh;
         let initiator = self.request.as_ref().map(|request| request.owner.said());
@@ -319,7 +322,7 @@ impl Host {
             claims: Vec::new(),
             params: Params::from([(FIRMWARE.to_string(), firmware.to_string())]),
         };
-        let note = Note::new(format!("{fresh} is to upgrade it: {}", differs.join("; ")), here!());
+        let note = Note::new(format!("{fresh} is to upgrade it: {}", known.join("; ")), here!());
         let record = Self { run: Some(fresh.clone()), ..self.clone() };
         Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
     }

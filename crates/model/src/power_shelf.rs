@@ -61,6 +61,9 @@ pub struct PowerShelf {
     /// Somebody wants what failed tried again.
     #[serde(default)]
     pub retry_requested: bool,
+    /// It could not be read or configured, so that is made up for before it is Ready, whatever else is asked of it meanwhile.
+    #[serde(default)]
+    pub intake_owed: bool,
 }
 
 /// How long each step of a shelf's own may take, in seconds, and how often it is tried again.
@@ -83,6 +86,7 @@ impl PowerShelf {
             run: None,
             maintenance_requested: None,
             retry_requested: false,
+            intake_owed: false,
         }
     }
 
@@ -167,6 +171,20 @@ impl PowerShelf {
         self.become_(PowerShelfState::Error { cause }, note)
     }
 
+    /// It was not taken in: that stays owed.
+    fn fail_intake(&self, cause: Trouble) -> Next<Self> {
+        Self { intake_owed: true, ..self.clone() }.fail(cause)
+    }
+
+    /// Its power is as it was asked for. The document has Ready follow, for a shelf that was Ready before; one that could not be
+    /// taken in is read first.
+    fn switched(&self, seen: &Around, note: Note) -> Next<Self> {
+        match self.intake_owed {
+            true => self.fetch(seen, note),
+            false => self.become_(PowerShelfState::Ready, note),
+        }
+    }
+
     /// What was asked for has ended, this way or that. It is cleared in the very commit that leaves the state: nothing is tried
     /// again on hope.
     fn answered(&self) -> Self {
@@ -191,7 +209,7 @@ impl PowerShelf {
     fn mended(&self, run: &Run, seen: &Around) -> Next<Self> {
         let note = Note::new(format!("{} succeeded after all", run.spec.id), here!());
         if run.spec.run_type == RunType::Power {
-            return self.become_(PowerShelfState::Ready, note);
+            return self.switched(seen, note);
         }
         self.fetch(seen, note)
     }
@@ -333,12 +351,15 @@ impl Lifecycle for PowerShelf {
             (S::FetchingData, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("it is being read")),
                 Waited::Done => self.configure(seen, Note::new("it was read", here!())),
-                Waited::Failed(cause) => self.fail(cause),
+                Waited::Failed(cause) => self.fail_intake(cause),
             },
             (S::Configuring, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("it is being configured")),
-                Waited::Done => self.become_(S::Ready, Note::new("it is configured", here!())),
-                Waited::Failed(cause) => self.fail(cause),
+                Waited::Done => {
+                    let taken_in = Self { intake_owed: false, ..self.clone() };
+                    taken_in.become_(S::Ready, Note::new("it is configured", here!()))
+                }
+                Waited::Failed(cause) => self.fail_intake(cause),
             },
             (S::Ready | S::Error { .. }, true, _) => {
                 let note = Note::new("marked for deletion", here!());
@@ -351,7 +372,7 @@ impl Lifecycle for PowerShelf {
                 Waited::Going => Next::Rest(Why::new("its power is being switched")),
                 Waited::Done => {
                     let said = format!("its power is {}", power_word(*operation));
-                    self.answered().become_(S::Ready, Note::new(said, here!()))
+                    self.answered().switched(seen, Note::new(said, here!()))
                 }
                 Waited::Failed(cause) => self.answered().fail(cause),
             },

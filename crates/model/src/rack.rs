@@ -4,10 +4,12 @@
 //! What is done to the devices is done by those operations, each a run on the rack; `maintenance` says how one is made.
 
 pub mod maintenance;
+mod power;
 mod seen;
 mod state;
 mod why;
 
+pub use power::{Powered, power_said};
 pub use seen::{Device, Operation, Seen};
 pub use state::{Activity, During, RackState, RackTrouble, Stage};
 pub use why::explain;

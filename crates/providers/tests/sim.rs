@@ -267,7 +267,9 @@ async fn power_that_is_so_already_is_a_success_and_says_so() {
         ("off-2", PowerTo::Off, "It was off already"),
         ("on-2", PowerTo::On, "The machine is powered on"),
     ] {
-        assert_eq!(perform(&sim, step, power(to)).await.unwrap().said, said, "{step}");
+        let outcome = perform(&sim, step, power(to)).await.unwrap();
+        assert_eq!(outcome.said, said, "{step}");
+        assert_eq!(outcome.facts.unwrap().power, Some(to), "{step}");
     }
 }
 

@@ -154,10 +154,14 @@ impl Tx {
         Ok(MachinePage { machines, next })
     }
 
-    /// The machines of a rack, by id.
-    pub async fn machines_in_rack(&mut self, rack: &RackId) -> Result<Vec<Machine>> {
+    /// The machines of a rack, by id. One that cannot be read leaves the others readable.
+    pub async fn machines_in_rack(
+        &mut self,
+        rack: &RackId,
+    ) -> Result<Vec<(MachineId, Result<Machine>)>> {
         let sql = format!("SELECT {COLUMNS} FROM machines WHERE rack_id = $1 ORDER BY id");
-        self.query(&sql, values![rack.as_str()]).await?.iter().map(machine).collect()
+        let rows = self.query(&sql, values![rack.as_str()]).await?;
+        rows.iter().map(|row| Ok((MachineId::trusted(row.text(0)?), machine(row)))).collect()
     }
 
     pub async fn count_machines(&mut self) -> Result<i64> {

@@ -162,11 +162,15 @@ impl Tx {
         Ok(())
     }
 
-    /// Every record of a kind that stands in a rack, by id.
-    pub async fn records_in_rack<R: Lifecycle>(&mut self, rack: &RackId) -> Result<Vec<R>> {
-        let sql = "SELECT body, version FROM records WHERE rack_id = $1 AND kind = $2 ORDER BY id";
+    /// Every record of a kind that stands in a rack, by id. One that cannot be read leaves the others readable.
+    pub async fn records_in_rack<R: Lifecycle>(
+        &mut self,
+        rack: &RackId,
+    ) -> Result<Vec<(String, Result<R>)>> {
+        let sql =
+            "SELECT body, version, id FROM records WHERE rack_id = $1 AND kind = $2 ORDER BY id";
         let rows = self.query(sql, values![rack.as_str(), R::KIND.as_str()]).await?;
-        rows.iter().map(record).collect()
+        rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
     }
 
     /// Records by id, after one, at most `limit`.

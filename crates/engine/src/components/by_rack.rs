@@ -27,7 +27,6 @@ impl Engine {
         for (target, rack, course) in self.store().read(Courses { update: update.clone() }).await? {
             let outcome = match course {
                 Course::Made(run) => Outcome::Started(run),
-                Course::Already(said) => Outcome::Already(said),
                 Course::Refused(refusal) => Outcome::Refused(refusal),
                 Course::Directly(_) => Outcome::Refused(unknown(&target)),
                 Course::ByRack(rack) => {

@@ -109,8 +109,15 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .get("BMC")
                 .is_some_and(|has| has == "3.0"))
         );
-        for one in update(&scene, &ids, "more", false).await {
-            assert!(matches!(one.outcome, Outcome::Already(_)), "{one:?}");
+        // Again: the devices are asked, say that they have it, and are left alone.
+        let again = update(&scene, &ids, "more", false).await;
+        for run in [operation(&again[0]), operation(&again[2])] {
+            assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);
+        }
+        for id in ids {
+            let applied =
+                scene.engine().applied(Some(target(id)), None, 1).await.expect("a history");
+            assert_eq!((applied[0].previous.as_str(), applied[0].changed), ("3.0", false), "{id}");
         }
     });
 }

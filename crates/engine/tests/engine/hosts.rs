@@ -4,15 +4,17 @@ use crate::clients::operator;
 use crate::world::{Process, World, simulate};
 use engine::firmware::Change;
 use engine::hosts::{HostView, Reprovision};
-use model::effect::Verb;
+use model::effect::{Answer, DeviceWork, Effect, Key, Order, Verb};
 use model::firmware::{Component, Firmware};
 use model::host::{Check, HostState, MAX_FIRMWARE_UPGRADE_RETRIES, RETRY_INTERVAL};
-use model::id::{FirmwareId, MachineId};
+use model::id::{FirmwareId, MachineId, RunId};
+use model::machine::MachineSpec;
 use model::plan::RunType;
 use model::run::{Run, RunPhase};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::sim::{self, FaultRule};
+use providers::{Journal, Provider, Target};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use store::{Result, StoreError};
@@ -77,6 +79,22 @@ fn break_firmware(world: &World, action: sim::Action, times: u32) {
     world.sim.add_fault(rule).expect("a rule");
 }
 
+/// Puts a version on the machine without a word to the engine.
+async fn install_by_hand(world: &World, component: &str, version: &str) {
+    let work = DeviceWork::Firmware {
+        component: component.into(),
+        version: version.into(),
+        url: String::new(),
+        sha256: String::new(),
+    };
+    let key = Key::new(&RunId::trusted("by-hand"), component, 1);
+    let order = Order { key, verb: Verb::Perform, effect: Effect::Device { work }, logged: 0 };
+    let target = Target { id: TargetId::from(&machine()), spec: MachineSpec::default() };
+    let (journal, _lines) = Journal::new();
+    let answer = world.sim.ask(&target, &order, &journal).await;
+    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+}
+
 async fn alerted(world: &World) -> bool {
     let machine = world.machine(MACHINE).await;
     !machine.health.said().is_empty()
@@ -87,8 +105,8 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
     simulate(async {
         let (world, process) = world().await;
         let preview = ask(&process, "", true).await.expect("a preview");
-        let Check::Install { differs, steps, .. } = &preview.check else { panic!("{preview:?}") };
-        assert_eq!((differs.len(), steps.len()), (2, 2), "{differs:?}");
+        let Check::Install { known, steps, .. } = &preview.check else { panic!("{preview:?}") };
+        assert_eq!((known.len(), steps.len()), (2, 2), "{known:?}");
         assert_eq!(firmware_runs(&world).await.len(), 0, "a dry run does nothing");
         assert_eq!(state(&process).await, HostState::Ready);
 
@@ -114,13 +132,38 @@ fn an_operator_has_firmware_upgraded_once_and_what_was_applied_is_kept() {
         // Newest first; what was there already is told as such.
         assert_eq!(told, [("BIOS", "1.0", "1.0", false), ("BMC", "1.0", "2.0", true)]);
 
-        // It is known now what the machine has: nothing is run a second time.
         let host = process.engine.host(&machine()).await.expect("a host").host;
         assert_eq!(host.facts.firmware.get("BMC").map(String::as_str), Some("2.0"));
-        ask(&process, "second", false).await.expect("accepted");
-        sleep(SOON).await;
-        assert_eq!(state(&process).await, HostState::Ready);
-        assert_eq!(firmware_runs(&world).await.len(), 1);
+    });
+}
+
+/// What was read of a machine may be otherwise by now: it is asked each time, and what it has is left alone.
+#[test]
+fn the_device_says_whether_it_has_its_firmware_and_not_what_is_remembered() {
+    simulate(async {
+        let (world, process) = world().await;
+        let versions = async |request: &str| {
+            ask(&process, request, false).await.expect("accepted");
+            sleep(SOON).await;
+            assert_eq!(state(&process).await, HostState::Ready);
+            let applied = process.engine.applied(Some(TargetId::from(&machine())), None, 2).await;
+            let applied = applied.expect("a history").into_iter();
+            let told = applied.map(|one| (one.component, one.previous, one.version, one.changed));
+            told.collect::<Vec<_>>()
+        };
+        let told = |component: &str, previous: &str, version: &str, changed| {
+            (component.to_string(), previous.to_string(), version.to_string(), changed)
+        };
+        let same = told("BIOS", "1.0", "1.0", false);
+        assert_eq!(versions("first").await, [same.clone(), told("BMC", "1.0", "2.0", true)]);
+        let preview = ask(&process, "", true).await.expect("a preview");
+        let Check::Install { known, .. } = &preview.check else { panic!("{preview:?}") };
+        assert!(known[0].contains("last seen at BIOS 1.0, BMC 2.0"), "{known:?}");
+        assert_eq!(versions("second").await, [same.clone(), told("BMC", "2.0", "2.0", false)]);
+        assert_eq!(firmware_runs(&world).await.len(), 2);
+        // Somebody puts another version on it by hand, and nobody is told.
+        install_by_hand(&world, "BMC", "1.5").await;
+        assert_eq!(versions("third").await, [same, told("BMC", "1.5", "2.0", true)]);
     });
 }
 

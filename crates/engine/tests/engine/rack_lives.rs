@@ -473,7 +473,8 @@ async fn rest(world: &World) {
         let ended = all.runs.iter().all(|kept| kept.run.ended());
         let racks = all.racks.iter().all(|rack| {
             let over = matches!(rack.state, RackState::Ready | RackState::Error { .. });
-            over && rack.active.is_empty() && !rack.head.deleted && !rack.topology_changed
+            let asked = rack.topology_changed || !rack.maintenance_requested.is_empty();
+            over && rack.active.is_empty() && !rack.head.deleted && !asked
         });
         if ended && racks && all.shelves.iter().all(resting) && all.hosts_rest() {
             return;

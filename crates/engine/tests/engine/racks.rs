@@ -3,11 +3,11 @@
 
 use crate::world::{Process, World, simulate};
 use engine::racks::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
-use engine::{Described, Engine};
+use engine::{Described, DescribedDevice, Engine, PlacedSpec};
 use model::effect::Facts;
 use model::firmware::{Component, Firmware};
 use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, RunId, SwitchId};
-use model::lifecycle::{DeviceSpec, Head, Lifecycle};
+use model::lifecycle::{DeviceSpec, Head, Lifecycle, Next, SubjectKind, Why};
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
@@ -394,6 +394,64 @@ fn a_failure_is_an_error_that_names_device_and_activity_until_somebody_goes_on()
     });
 }
 
+/// What was read back is known at once, of machines too, and of those that a failed sequence has come to.
+#[test]
+fn what_is_on_and_what_is_off_is_known_after_every_sequence() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let powers = async || {
+            let devices = scene.view().await.devices;
+            let words = devices.iter().map(|one| format!("{} {:?}", one.target, one.power));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        let all = |power: &str| {
+            let ids = ["m-1", "m-2", "sw-1", "sw-2", "ps-1"];
+            ids.map(|id| format!("{id} Some({power})")).join(", ")
+        };
+        assert_eq!(powers().await, all("On"));
+        for (sequence, power) in [(PowerSequence::Off, "Off"), (PowerSequence::On, "On")] {
+            let id = scene.started(self::power(Scope::default(), sequence)).await;
+            assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
+            assert_eq!(powers().await, all(power));
+            scene.until("Ready").await;
+        }
+        scene.fail("m-2", "power");
+        let id = scene.started(power(Scope::default(), PowerSequence::Reset)).await;
+        let run = scene.ended(&id).await;
+        let said = run.progress.failure.expect("it failed").fault.said;
+        let left = "on: sw-1, sw-2, ps-1; off: m-1; not known: m-2";
+        assert!(said.contains("m-2 (") && said.ends_with(left), "{said}");
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        let said = &cause.trouble.said;
+        assert!(said.contains("it is broken") && said.ends_with(left), "{said}");
+        assert!(powers().await.starts_with("m-1 Some(Off), m-2"), "{}", powers().await);
+    });
+}
+
+/// A stage that takes too long, and one that somebody stops, say it as well.
+#[test]
+fn a_sequence_that_is_stopped_says_what_it_has_left_on_and_off() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let hang = FaultRule {
+            machine: "m-1".into(),
+            effect: "power".into(),
+            ..FaultRule::new(sim::Action::Hang)
+        };
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let id = scene.started(power(machines(&["m-1", "m-2"]), PowerSequence::Off)).await;
+        scene.until("Maintenance").await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        scene.engine().act(id.clone(), Action::Cancel, who()).await.expect("accepted");
+        scene.ended(&id).await;
+        let rack = scene.until("Error").await;
+        let RackState::Error { cause } = &rack.state else { panic!("{rack:?}") };
+        let said = &cause.trouble.said;
+        assert!(said.ends_with("; off: m-2; not known: m-1"), "{said}");
+    });
+}
+
 #[test]
 fn a_new_request_leaves_an_error_too_and_the_old_one_may_not_go_on_then() {
     simulate(async {
@@ -570,6 +628,127 @@ fn places_are_checked_and_racks_are_told_of_moves() {
         assert_eq!(path.iter().filter(|word| *word == "Discovering").count(), 2, "{path:?}");
         scene.until("Ready").await;
         scene.nobody_is_held().await;
+    });
+}
+
+/// The lowest slot makes a switch the primary, so a rack looks anew when one changes its slot; what stays in place is no news.
+#[test]
+fn a_rack_is_told_of_a_move_within_it() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let moved = async |slot: u32| {
+            let spec = DeviceSpec { provider: "sim".into(), ..DeviceSpec::default() };
+            let spec = PlacedSpec { spec, rack: Some(RackId::trusted(RACK)), slot: Some(slot) };
+            let (id, labels) = ("sw-2".into(), Labels::new());
+            let described = DescribedDevice { id, spec: Some(spec), labels };
+            let done = scene.engine().register_device::<Switch>(described, "test".into()).await;
+            done.expect("moved");
+            let rack = scene.engine().rack(&RackId::trusted(RACK)).await.expect("a rack").rack;
+            rack.topology_changed
+        };
+        let primary = async || {
+            let all = scene.engine().maintenance_in(&RackId::trusted(RACK)).await;
+            let legs = all.expect("a status").remove(0).legs;
+            let manager = legs.into_iter().find(|leg| leg.name == "fabric-manager");
+            manager.expect("a leg").parts.remove(0).target.to_string()
+        };
+        assert!(!moved(3).await, "it stands there already");
+        assert_eq!(primary().await, "sw-1");
+        assert!(moved(0).await);
+        for _ in 0..PATIENCE {
+            if scene.path().await.iter().filter(|word| *word == "Validating").count() == 2 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        scene.until("Ready").await;
+        assert_eq!(primary().await, "sw-2");
+    });
+}
+
+#[test]
+fn a_machine_stays_in_its_rack_while_an_operation_holds_it() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        let hang = FaultRule {
+            effect: "power".into(),
+            delay_ms: 60_000,
+            ..FaultRule::new(sim::Action::Slow)
+        };
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let id = scene.started(power(machines(&["m-1"]), PowerSequence::Off)).await;
+        let taken_out = scene.place("m-1", None, None).await;
+        let Err(StoreError::Refused(refusal)) = taken_out else { panic!("{taken_out:?}") };
+        assert_eq!(refusal.reason, "MACHINE_BUSY");
+        assert!(refusal.said.contains(id.as_str()), "{}", refusal.said);
+        scene.ended(&id).await;
+        scene.place("m-1", None, None).await.expect("nobody holds it any more");
+    });
+}
+
+/// A switch whose record lacks what every switch has.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Half {
+    head: Head,
+}
+
+impl Lifecycle for Half {
+    const KIND: SubjectKind = SubjectKind::Switch;
+    const STATES: &'static [&'static str] = &["Ready"];
+    type Seen = ();
+
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
+    fn word(&self) -> &'static str {
+        "Ready"
+    }
+
+    fn next(&self, (): &(), _now: Timestamp) -> Next<Self> {
+        Next::Rest(Why::new("nobody asks it"))
+    }
+}
+
+struct AddHalf {
+    now: Timestamp,
+}
+
+impl Work for AddHalf {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let mut head = Head::new("sw-9", Labels::new(), self.now);
+        head.rack = Some(RackId::trusted(RACK));
+        tx.insert_record(&mut Half { head }, &event(self.now)).await
+    }
+}
+
+/// One bad record stays one: its rack shows it, leaves it alone, and goes on with the others.
+#[test]
+fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
+    simulate(async {
+        let scene = Scene::ready().await;
+        scene.world.store.write(AddHalf { now: scene.world.now() }).await.expect("added");
+        let devices = scene.view().await.devices;
+        assert_eq!(devices.len(), 6);
+        let half = devices.iter().find(|one| one.target.as_str() == "sw-9").expect("it is shown");
+        assert_eq!(half.state, "Unreadable");
+        let named = vec![SwitchId::trusted("sw-9")];
+        let scope = Scope { switches: named, ..Scope::default() };
+        let refused = scene.start(power(scope, PowerSequence::On)).await;
+        assert!(refused.is_err(), "{refused:?}");
+        for scope in [machines(&["m-1"]), Scope::default()] {
+            let id = scene.started(power(scope, PowerSequence::Reset)).await;
+            let run = scene.ended(&id).await;
+            assert_eq!(run.phase(), RunPhase::Succeeded, "{:?}", run.progress.failure);
+            assert!(run.spec.claims.iter().all(|claim| claim.as_str() != "sw-9"));
+            scene.until("Ready").await;
+        }
     });
 }
 

@@ -23,3 +23,10 @@ pub struct Part {
     pub run_type: RunType,
     pub steps: Vec<RunStep>,
 }
+
+impl Group {
+    /// Whether its parts switch power.
+    pub fn switches_power(&self) -> bool {
+        self.parts.iter().any(|part| part.run_type == RunType::Power)
+    }
+}

@@ -11,7 +11,6 @@ use crate::effect::PowerTo;
 use crate::health::Wish;
 use crate::id::{PowerShelfId, RackId};
 use crate::lifecycle::Lifecycle;
-use crate::machine::Machine;
 use crate::refusal::{Refusal, RefusalKind};
 use crate::run::Run;
 use crate::say::few;
@@ -94,7 +93,8 @@ pub struct Fed {
     pub rack: RackId,
     /// All of its shelves, named or not.
     pub shelves: Vec<PowerShelf>,
-    pub machines: Vec<Machine>,
+    /// What speaks against taking power from its machines.
+    pub machines: Vec<Dark>,
 }
 
 /// What would come of a request.
@@ -247,7 +247,7 @@ fn darken(seen: &mut Foreseen, ids: &[PowerShelfId], fed: &Fed) {
         "{rack} has no other shelf that is known to stay on, so all of its machines are taken to go dark"
     ));
     seen.warnings.push(own_controller(&off));
-    seen.dark.extend(fed.machines.iter().map(Dark::of));
+    seen.dark.extend(fed.machines.iter().cloned());
 }
 
 fn own_controller(shelves: &[&str]) -> String {

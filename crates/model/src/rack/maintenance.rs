@@ -264,7 +264,7 @@ pub fn plan(
 }
 
 /// A rack that has found its devices brings them into service by itself. Nobody could be asked, so machines that serve already are
-/// left alone, and so is the fabric that they use.
+/// left alone, and so is what they use: the fabric, and the firmware of switches and power shelves.
 pub fn ingestion(seen: &Seen) -> Planned {
     let mut notes = Vec::new();
     let serving: Vec<String> = seen
@@ -281,7 +281,8 @@ pub fn ingestion(seen: &Seen) -> Planned {
     leave_blocked(&mut scope, &mut notes);
     in_order(&mut scope);
     let (firmware, skipped) = match &seen.firmware {
-        Resolution::Use(firmware) => (Some(Firmware::clone(firmware)), None),
+        Resolution::Use(firmware) if serving.is_empty() => (Some(Firmware::clone(firmware)), None),
+        Resolution::Use(firmware) => spare(firmware, &mut notes),
         Resolution::Skip(why) => (None, Some(why.clone())),
         Resolution::Unknown(id) => (None, Some(format!("firmware {id} is not known"))),
     };
@@ -302,6 +303,21 @@ pub fn ingestion(seen: &Seen) -> Planned {
         devices: course.devices,
         notes,
     }
+}
+
+/// What is left of a firmware under machines that serve: what it has for machines, of which those that do not serve get it.
+fn spare(firmware: &Firmware, notes: &mut Vec<String>) -> (Option<Firmware>, Option<String>) {
+    let mut left = firmware.clone();
+    left.components.retain(|kind, _| *kind == TargetKind::Machine);
+    let has = |one: &Firmware| one.components.values().any(|parts| !parts.is_empty());
+    let why = "switches and power shelves are not flashed under machines that are in service";
+    if !has(&left) {
+        return (None, Some(why.into()));
+    }
+    if left.components != firmware.components {
+        notes.push(why.into());
+    }
+    (Some(left), None)
 }
 
 /// The devices in scope. Who names one that may not be touched is told so; in a full scope it is left out.

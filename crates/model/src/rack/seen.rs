@@ -1,10 +1,11 @@
 //! What a rack's lifecycle sees beside the rack: its devices, its operations, and what an ingestion would use.
 
 use super::maintenance::{Leg, Limits};
-use super::{Counts, During, RackTrouble};
+use super::{Counts, During, Powered, RackTrouble, power_said};
 use crate::blast::{Against, Dark};
 use crate::condition::ConditionType;
 use crate::effect::PowerTo;
+use crate::fault::Code;
 use crate::firmware::Resolution;
 use crate::health::Standing;
 use crate::id::RunId;
@@ -86,6 +87,21 @@ impl Device {
         }
     }
 
+    /// A device whose record cannot be read: it is shown, and nothing is done to it. Its neighbours go on without it.
+    pub fn unreadable(target: TargetId, said: &str) -> Self {
+        Self {
+            dark: target.machine().map(Dark::unreadable),
+            blocked: Some(format!("{target} cannot be worked on: {said}")),
+            target,
+            slot: None,
+            state: "Unreadable".into(),
+            ready: false,
+            active_run: None,
+            power: None,
+            health: Standing::default(),
+        }
+    }
+
     /// A machine whose work has not been moved away.
     pub fn in_service(&self) -> bool {
         let against = self.dark.as_ref().and_then(|dark| dark.against.as_ref());
@@ -130,6 +146,21 @@ impl Operation {
             trouble: trouble(run, leg, failed),
             parent: run.spec.parent.clone(),
             against: None,
+        }
+    }
+
+    /// A power sequence that did not get to its end.
+    pub fn stopped_switching(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.during == During::PowerSequence)
+    }
+
+    /// Says what such a sequence has left on and off, unless what is said of it tells so already: a failure of the parts does.
+    pub fn tell_power(&mut self, devices: &[Powered]) {
+        if let Some(RackTrouble { trouble, .. }) = &mut self.trouble
+            && Code::parse(&trouble.code) != Some(Code::PartFailed)
+            && !devices.is_empty()
+        {
+            trouble.said = format!("{}; {}", trouble.said, power_said(devices));
         }
     }
 

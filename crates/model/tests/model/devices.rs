@@ -2,8 +2,9 @@
 //! exactly one row of the table for each.
 
 use crate::support::{at, note, spec};
+use model::blast::Dark;
 use model::condition::ConditionType;
-use model::device::{Device, power_left};
+use model::device::{Device, power_known};
 use model::effect::{Effect, Manner, PowerTo};
 use model::fault::{Code, Fault};
 use model::health::{Bar, Standing};
@@ -216,6 +217,43 @@ fn a_shelf_in_error_is_read_anew_when_its_reading_succeeded_after_all() {
     assert_eq!(told(shelf.next(&seen, at(1)), |_| false), "FetchingData INTAKE/read");
 }
 
+/// What could not be taken in is not Ready because its power was switched; what was Ready before is, as the document has it.
+#[test]
+fn a_shelf_that_was_never_taken_in_is_read_after_its_power_was_switched() {
+    let after = |shelf: &PowerShelf, run: &str, kind: RunType| {
+        let seen = Around { fresh: RunId::trusted(FRESH), run: run_of(run, kind), against: None };
+        let Next::Become(change) = shelf.next(&seen, at(1)) else { panic!("{shelf:?} rests") };
+        let mut record = change.record;
+        // Its run has ended, and let go of it.
+        record.head.active_run = None;
+        record
+    };
+    for (state, failing, switched) in [
+        ("FetchingData", "failed", "FetchingData"),
+        ("Configuring", "failed", "FetchingData"),
+        ("Configuring", "done", "Ready"),
+    ] {
+        let mut shelf = after(&shelf_in(state), failing, RunType::Intake);
+        for power in ["done", "failed"] {
+            shelf.maintenance_requested = Some(request(PowerTo::On));
+            let going = after(&shelf, "none", RunType::Power);
+            assert_eq!(going.word(), "Maintenance", "{state} {failing}");
+            let ended = after(&going, power, RunType::Power);
+            let expected = if power == "done" { switched } else { "Error" };
+            assert_eq!(ended.word(), expected, "{state} {failing}");
+            assert_eq!(ended.maintenance_requested, None);
+            if power == "failed" {
+                // Somebody brings the switching to a good end: the same is owed.
+                assert_eq!(after(&ended, "done", RunType::Power).word(), switched);
+            } else if switched == "FetchingData" {
+                let configuring = after(&ended, "done", RunType::Intake);
+                let ready = after(&configuring, "done", RunType::Intake);
+                assert_eq!((ready.word(), ready.intake_owed), ("Ready", false));
+            }
+        }
+    }
+}
+
 #[test]
 fn the_run_of_a_maintenance_carries_who_asked_and_what_they_called_it() {
     let mut shelf = shelf_in("Ready");
@@ -355,18 +393,26 @@ fn a_wait_has_its_patience_and_a_rest_has_none() {
 }
 
 #[test]
-fn what_a_run_leaves_of_power_is_known_only_when_it_succeeded() {
-    let power = |to| {
-        let effect = Effect::Power { to, manner: Manner::CONFIGURED };
-        RunStep { name: "power".into(), timeout_seconds: 1, max_retries: 0, effect }
+fn power_is_in_doubt_after_a_switching_that_did_not_succeed() {
+    let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
+    let power = RunStep { name: "power".into(), timeout_seconds: 1, max_retries: 0, effect };
+    let run = |step: &RunStep, workflow| {
+        let mut run = Run::new(spec(vec![step.clone()]));
+        run.progress.workflow = workflow;
+        run
     };
-    let steps = vec![power(PowerTo::Off), power(PowerTo::On), note(0)];
-    let mut run = Run::new(spec(steps));
-    assert_eq!(power_left(&run), None);
-    run.progress.workflow = Workflow::Completed;
-    assert_eq!(power_left(&run), Some(PowerTo::On));
-    run.spec.steps = vec![note(0)];
-    assert_eq!(power_left(&run), None);
+    let on = Some(PowerTo::On);
+    for (last, known) in [
+        (None, on),
+        (Some(run(&power, Workflow::Completed)), on),
+        (Some(run(&power, Workflow::FailedRetryable)), None),
+        (Some(run(&power, Workflow::Cancelled)), None),
+        (Some(run(&power, Workflow::Running)), None),
+        (Some(run(&note(0), Workflow::FailedRetryable)), on),
+    ] {
+        assert_eq!(power_known(on, last.as_ref()), known, "{last:?}");
+        assert_eq!(power_known(None, last.as_ref()), None, "{last:?}");
+    }
 }
 
 #[test]
@@ -489,7 +535,8 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
         (None, On, false),
     ] {
         let shelves: Vec<PowerShelf> = [first.clone()].into_iter().chain(other.clone()).collect();
-        let fed = Fed { rack: RackId::trusted("rack-1"), shelves, machines: machines.clone() };
+        let machines = machines.iter().map(Dark::of).collect();
+        let fed = Fed { rack: RackId::trusted("rack-1"), shelves, machines };
         let seen = foresee(&ask(&["ps-1"], operation), &[named(&first)], &[fed]);
         let names: Vec<String> = seen.dark.iter().map(|one| one.machine.to_string()).collect();
         let expected: &[&str] = if dark { &["m-1", "m-2"] } else { &[] };
@@ -499,12 +546,26 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
     }
 }
 
+/// Nobody knows whether it serves, so it is not left in the dark by the way.
+#[test]
+fn a_machine_that_cannot_be_read_speaks_against_taking_its_power() {
+    let shelf = standing("ps-1", Some(PowerTo::On));
+    let machines = vec![Dark::unreadable(MachineId::trusted("m-1"))];
+    let rack = RackId::trusted("rack-1");
+    let fed = [Fed { rack, shelves: vec![shelf.clone()], machines }];
+    let asked = ask(&["ps-1"], PowerTo::Off);
+    assert_eq!(reasons(&asked, &[named(&shelf)], &fed), ["MACHINES_IN_SERVICE"]);
+    let forced = Asked { forced: Some("it is empty".into()), ..asked };
+    assert!(reasons(&forced, &[named(&shelf)], &fed).is_empty());
+}
+
 #[test]
 fn both_shelves_at_once_are_judged_together_and_force_needs_a_reason() {
     use PowerTo::{Off, On};
     let (one, two) = (standing("ps-1", Some(On)), standing("ps-2", Some(On)));
     let fed = |machines: Vec<Machine>| {
         let rack = RackId::trusted("rack-1");
+        let machines = machines.iter().map(Dark::of).collect();
         [Fed { rack, shelves: vec![one.clone(), two.clone()], machines }]
     };
     let both = [named(&one), named(&two)];

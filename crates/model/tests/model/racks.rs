@@ -3,7 +3,7 @@
 
 use crate::support::spec;
 use model::blast::{Against, Dark};
-use model::effect::Effect;
+use model::effect::{DeviceWork, Effect};
 use model::firmware::{Component, Firmware, Resolution};
 use model::health::{Bar, Standing};
 use model::id::{FirmwareId, MachineId, RunId, SwitchId};
@@ -509,4 +509,51 @@ fn an_ingestion_leaves_machines_in_service_and_their_fabric_alone() {
     assert!(run.steps.iter().all(|step| !step.name.starts_with("fabric")));
     assert!(run.steps.iter().all(|step| !step.name.ends_with("machines")));
     assert!(run.params["notes"].contains("m-1"), "{:?}", run.params);
+}
+
+/// Whoever uses them could not be asked, so nothing is flashed under them; machines that do not serve get theirs.
+#[test]
+fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
+    let everything = |kinds: &[TargetKind]| {
+        let parts = firmware().components.remove(&TargetKind::Machine).unwrap();
+        let components = kinds.iter().map(|kind| (*kind, parts.clone())).collect();
+        Resolution::Use(Box::new(Firmware { components, ..firmware() }))
+    };
+    let all_kinds = [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
+    let legs = |serves: bool, kinds: &[TargetKind]| {
+        let mut all = devices();
+        all.push(device(TargetKind::Machine, "m-2", 11));
+        if serves {
+            let machine = MachineId::trusted("m-1");
+            all[0].dark = Some(Dark { machine, against: Some(Against::InService) });
+        }
+        let seen = Seen { firmware: everything(kinds), ..seen(all, Vec::new()) };
+        let planned = model::rack::maintenance::ingestion(&seen);
+        let flashed = planned.steps.iter().filter(|step| step.name.starts_with("firmware-"));
+        let flashed: Vec<String> = flashed.map(|step| step.name.clone()).collect();
+        let checked = planned.steps.iter().find(|step| step.name == "validate").unwrap();
+        let expected = checked.effect.group().unwrap().parts.iter().filter(|part| {
+            let Effect::Device { work: DeviceWork::Check { firmware, .. } } = &part.steps[0].effect
+            else {
+                panic!("{part:?}")
+            };
+            !firmware.is_empty()
+        });
+        let expected = expected.map(|part| part.target.to_string()).collect::<Vec<_>>().join(" ");
+        let said = planned.notes.iter().any(|note| note.contains("are not flashed under"));
+        (flashed.join(" "), expected, said, planned.firmware.is_some())
+    };
+    let row = |flashed: &str, expected: &str, said, used| {
+        (flashed.to_string(), expected.to_string(), said, used)
+    };
+    let every = "firmware-machines firmware-switches firmware-power-shelves";
+    let table = [
+        (false, &all_kinds[..], row(every, "m-1 m-2 sw-2 sw-1 ps-1", false, true)),
+        (true, &all_kinds[..], row("firmware-machines", "m-2", true, true)),
+        (true, &all_kinds[..1], row("firmware-machines", "m-2", false, true)),
+        (true, &all_kinds[1..], row("", "", true, false)),
+    ];
+    for (serves, kinds, expected) in table {
+        assert_eq!(legs(serves, kinds), expected, "{serves} {kinds:?}");
+    }
 }

@@ -69,7 +69,7 @@ impl Datacenter {
         for skipped in &sight.components.skipped {
             journal.line(format!("read: not read: {skipped}")).await;
         }
-        let facts = facts_of(&sight);
+        let facts = facts_of(&sight, []);
         for (component, version) in &facts.firmware {
             journal.line(format!("read: firmware {component} {version}")).await;
         }
@@ -141,7 +141,7 @@ impl Datacenter {
         for one in &wrong {
             journal.line(format!("check: {one}")).await;
         }
-        let facts = Some(facts_of(&sight));
+        let facts = Some(facts_of(&sight, firmware.keys()));
         match (wrong.as_slice(), verb) {
             ([], _) => {
                 let said = format!(
@@ -183,15 +183,22 @@ const fn goal_of(to: FabricTo) -> Goal {
     }
 }
 
-fn facts_of(sight: &Sight) -> Facts {
+/// What a device says of itself: its components by the names that it has for them, and by those that were asked for. What is known
+/// under the catalogue's name would otherwise stay as it was when it was installed.
+fn facts_of<'a>(sight: &Sight, asked: impl IntoIterator<Item = &'a String>) -> Facts {
     let text = |text: &Option<String>| kept(text.as_deref().unwrap_or_default());
     let Identity { vendor, model, serial } = &sight.identity;
     let components = sight.components.list.iter().take(MAX_COMPONENTS);
+    let own = components.map(|one| (kept(&one.id), kept(&one.version)));
+    let asked = asked.into_iter().filter_map(|name| {
+        let found = sight.components.find(name).ok()?;
+        Some((kept(name), kept(&found.version)))
+    });
     Facts {
         manufacturer: text(vendor),
         model: text(model),
         serial: text(serial),
-        firmware: components.map(|one| (kept(&one.id), kept(&one.version))).collect(),
+        firmware: own.chain(asked).collect(),
         power: power_to(sight.power),
         replaced: None,
     }
@@ -277,10 +284,23 @@ mod tests {
         assert_eq!(between, ["power is changing, and should be on"]);
     }
 
+    /// Otherwise a version that was installed under the catalogue's name would be believed for ever.
+    #[test]
+    fn what_was_asked_for_by_name_is_known_by_that_name() {
+        let mut seen = sight(Power::On, &[("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
+        seen.components.list[0].name = Some("BIOS".into());
+        let mut known = Facts::default();
+        known.firmware.insert("BIOS".into(), "1.5".into());
+        known.learn(&facts_of(&seen, &["BIOS".to_owned(), "CPLD".to_owned()]));
+        let versions: Vec<_> =
+            known.firmware.iter().map(|(one, two)| (one.as_str(), two.as_str())).collect();
+        assert_eq!(versions, [("BIOS", "1.4"), ("BIOS_0", "1.4"), ("BMC_0", "2.0")]);
+    }
+
     #[test]
     fn what_a_device_says_is_kept_in_measure() {
         let long = "x".repeat(MAX_FACT + 10);
-        let facts = facts_of(&sight(Power::On, &[("BMC", &long)]));
+        let facts = facts_of(&sight(Power::On, &[("BMC", &long)]), []);
         assert_eq!(facts.firmware["BMC"].len(), MAX_FACT);
         assert_eq!(facts.power, Some(PowerTo::On));
         assert_eq!(facts.serial, "");

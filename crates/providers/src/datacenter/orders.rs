@@ -359,29 +359,22 @@ fn remembered(key: &Key, note: Note) -> Result<Remembered, Fault> {
     }
 }
 
-/// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers. Of a device its power is
-/// known.
+/// What was seen, and what it proves: of a machine that is on, nobody knows yet whether its host answers.
 fn reached(target: &Target, goal: Goal, how: &str) -> Outcome {
-    let said = match goal {
-        Goal::On => format!("power is on: {how}"),
-        Goal::Off => format!("power is off: {how}"),
-        Goal::Cycle => format!("rebooted: {how}"),
+    let (said, power) = match goal {
+        Goal::On => (format!("power is on: {how}"), PowerTo::On),
+        Goal::Off => (format!("power is off: {how}"), PowerTo::Off),
+        Goal::Cycle => (format!("rebooted: {how}"), PowerTo::On),
     };
-    match (target.id.kind, goal) {
-        (TargetKind::Machine, Goal::Off) => {
-            let evidence = vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")];
-            Outcome { said, evidence, facts: None }
+    let evidence = match (target.id.kind, power) {
+        (TargetKind::Machine, PowerTo::Off) => {
+            vec![Evidence::new(ConditionType::Reachable, false, "PoweredOff")]
         }
-        (TargetKind::Machine, Goal::On | Goal::Cycle) => done(said),
-        (TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack, _) => {
-            let power = match goal {
-                Goal::On | Goal::Cycle => PowerTo::On,
-                Goal::Off => PowerTo::Off,
-            };
-            let facts = Facts { power: Some(power), ..Facts::default() };
-            Outcome { said, facts: Some(facts), ..Outcome::default() }
-        }
-    }
+        (TargetKind::Machine, PowerTo::On)
+        | (TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack, _) => Vec::new(),
+    };
+    let facts = Facts { power: Some(power), ..Facts::default() };
+    Outcome { said, evidence, facts: Some(facts) }
 }
 
 /// A shelf has no operating system that could be given time, whatever is configured for those that have.

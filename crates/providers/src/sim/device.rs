@@ -137,6 +137,12 @@ impl Hardware {
         }
     }
 
+    /// What was seen, with its power as it is then.
+    pub fn with_power(&self, seen: Outcome) -> Outcome {
+        let facts = Facts { power: Some(self.is_powered()), ..Facts::default() };
+        Outcome { facts: Some(facts), ..seen }
+    }
+
     fn is_powered(&self) -> PowerTo {
         match self.power {
             Power::On => PowerTo::On,

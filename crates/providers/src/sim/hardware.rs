@@ -321,7 +321,8 @@ impl Hardware {
             Effect::Ssh { .. } => Ok(outcome("Exit status 0", None)),
             Effect::Reboot { .. } if self.booted_at >= job.started_at => {
                 let booted = Evidence::new(ConditionType::Reachable, true, "Booted");
-                Ok(outcome(format!("Booted (boot {})", self.boot_id), Some(booted)))
+                let said = format!("Booted (boot {})", self.boot_id);
+                Ok(self.with_power(outcome(said, Some(booted))))
             }
             Effect::Reboot { .. } => {
                 let seen = format!("boot {} is older than the request", self.boot_id);
@@ -400,7 +401,7 @@ impl Hardware {
         match (to, self.power) {
             (PowerTo::On, Power::On) => {
                 let seen = Evidence::new(ConditionType::Reachable, true, "PoweredOn");
-                Ok(outcome("The machine is powered on", Some(seen)))
+                Ok(self.with_power(outcome("The machine is powered on", Some(seen))))
             }
             (PowerTo::Off, Power::Off) => self.look_rma(RmaAction::PowerOff),
             (PowerTo::On, Power::Off) => Err("the machine is powered off".into()),
@@ -413,7 +414,7 @@ impl Hardware {
             (RmaAction::Record, _) => Err("a record taken earlier cannot be observed".into()),
             (RmaAction::PowerOff, Power::Off) => {
                 let seen = Evidence::new(ConditionType::Reachable, false, "PoweredOff");
-                Ok(outcome("The machine is powered off", Some(seen)))
+                Ok(self.with_power(outcome("The machine is powered off", Some(seen))))
             }
             (RmaAction::PowerOff, Power::On) => Err("the machine is powered on".into()),
             (RmaAction::Mark, _) if !self.marked => Err("the machine is not marked".into()),

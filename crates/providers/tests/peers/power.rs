@@ -119,6 +119,7 @@ async fn a_machine_that_listens_shuts_down_and_is_not_cut() {
     assert_eq!(done.said, "power is off: it is off");
     let proof: Vec<_> = done.evidence.iter().map(|one| (one.condition, one.status)).collect();
     assert_eq!(proof, [(Reachable, false)]);
+    assert_eq!(done.facts.unwrap().power, Some(PowerTo::Off));
     assert_eq!(resets(&peer), ["GracefulShutdown"]);
 }
 
@@ -129,6 +130,7 @@ async fn what_is_so_already_is_a_success_and_says_so() {
     let provider = scripted();
     let done = perform(&provider, &peer, ON).await.unwrap();
     assert_eq!(done.said, "power is on: it was on already");
+    assert_eq!(done.facts.unwrap().power, Some(PowerTo::On));
     world.set(SYSTEM, "/PowerState", json!("Off"));
     // Also without force, and where no shutdown could be asked for.
     world.set(SYSTEM, RESETS, json!(["On", "ForceOff"]));

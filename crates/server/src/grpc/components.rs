@@ -119,10 +119,6 @@ fn result(done: Updated) -> v1::ComponentResult {
             result.message = "it would be upgraded".into();
             result.steps = steps;
         }
-        Outcome::Already(said) => {
-            result.set_outcome(O::Already);
-            result.message = said;
-        }
         Outcome::Refused(refusal) => {
             result.set_outcome(O::Refused);
             result.success = false;

@@ -65,8 +65,8 @@ fn host(view: HostView) -> v1::Host {
     };
     let asked = host.request.is_some();
     let (differs, nothing_to_do, steps) = match check {
-        Check::Install { steps, differs, .. } if asked => {
-            (differs, String::new(), steps.into_iter().map(|step| step.name).collect())
+        Check::Install { steps, known, .. } if asked => {
+            (known, String::new(), steps.into_iter().map(|step| step.name).collect())
         }
         Check::Nothing(said) | Check::Unknown(said) if asked => (Vec::new(), said, Vec::new()),
         Check::Install { .. } | Check::Nothing(_) | Check::Unknown(_) => {

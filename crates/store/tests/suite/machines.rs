@@ -2,7 +2,7 @@
 
 use crate::harness::{Db, at, event, knows, machine};
 use model::condition::ConditionType;
-use model::id::{MachineId, RunId};
+use model::id::{MachineId, RackId, RunId};
 use model::machine::{Machine, MachineSpec, Phase};
 use model::refusal::Refusal;
 use store::StoreError;
@@ -75,7 +75,12 @@ async fn every_field_comes_back(db: Db) {
 /// go away before they are answered.
 async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
     let id = |n: usize| MachineId::trusted(format!("m-{n}"));
-    db.add_machines((0..300).map(|n| machine(&format!("m-{n}"))).collect()).await;
+    let stands = |n: usize| {
+        let mut one = machine(&format!("m-{n}"));
+        one.spec.rack = matches!(n, 7 | 8).then(|| RackId::trusted("rack-1"));
+        one
+    };
+    db.add_machines((0..300).map(stands).collect()).await;
     let damage = "UPDATE machines SET body = '{' WHERE id = 'm-7'";
     db.past_the_store(damage, damage).await;
     let mut asked = Vec::new();
@@ -96,6 +101,10 @@ async fn lookups_at_once_are_answered_each_with_its_own(db: Db) {
             }
         }
     }
+    let together = db.read(tx!([], |tx| tx.machines_in_rack(&RackId::trusted("rack-1")).await));
+    let together = together.await.unwrap().into_iter();
+    let readable: Vec<_> = together.map(|(id, found)| (id.to_string(), found.is_ok())).collect();
+    assert_eq!(readable, [("m-7".to_string(), false), ("m-8".to_string(), true)]);
     // And whoever asks after a change sees it.
     let mut changed = db.machine(&id(0)).await;
     for _ in 0..20 {

@@ -234,9 +234,20 @@ async fn records_come_by_page_and_by_what_they_are(db: Db) {
     let ready = RecordFilter { states: vec!["Ready".into()], ..all };
     assert_eq!(page(&db, &ready, None).await, (Vec::new(), None));
     let rack = RackId::trusted("rack-1");
-    let together = db.read(tx!([rack], |tx| tx.records_in_rack::<PowerShelf>(&rack).await));
-    let together: Vec<_> = together.await.unwrap().into_iter().map(|one| one.head.id).collect();
-    assert_eq!(together, ["ps-1", "ps-3", "ps-4"]);
+    let together = async || {
+        let rack = rack.clone();
+        let all = db.read(tx!([rack], |tx| tx.records_in_rack::<PowerShelf>(&rack).await)).await;
+        let told = |(id, found): (String, Result<PowerShelf>)| match found {
+            Ok(shelf) => shelf.head.id,
+            Err(StoreError::Corrupt(_)) => format!("{id} cannot be read"),
+            Err(error) => panic!("{error}"),
+        };
+        all.unwrap().into_iter().map(told).collect::<Vec<_>>()
+    };
+    assert_eq!(together().await, ["ps-1", "ps-3", "ps-4"]);
+    let damage = "UPDATE records SET body = '{' WHERE id = 'ps-3'";
+    db.past_the_store(damage, damage).await;
+    assert_eq!(together().await, ["ps-1", "ps-3 cannot be read", "ps-4"]);
 }
 
 async fn records_and_runs_share_one_queue(db: Db) {

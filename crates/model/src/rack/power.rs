@@ -1,0 +1,54 @@
+//! What is on and what is off, in words.
+
+use crate::device::power_word;
+use crate::effect::PowerTo;
+use crate::say::few;
+use crate::target::TargetId;
+
+/// How many devices are named for each; a rack has fewer.
+const MAX_NAMED: usize = 64;
+
+/// A device, and its power as far as it is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Powered {
+    pub device: TargetId,
+    pub power: Option<PowerTo>,
+}
+
+/// What is on, what is off, and of what nobody knows: where a sequence stopped, somebody must go on.
+pub fn power_said(devices: &[Powered]) -> String {
+    let lists = [Some(PowerTo::On), Some(PowerTo::Off), None].into_iter().filter_map(|power| {
+        let word = power.map_or("not known", power_word);
+        let fitting = devices.iter().filter(|one| one.power == power);
+        let named: Vec<&str> = fitting.map(|one| one.device.as_str()).collect();
+        (!named.is_empty()).then(|| format!("{word}: {}", few(&named, ", ", MAX_NAMED)))
+    });
+    lists.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::TargetKind;
+
+    #[test]
+    fn every_device_is_named_once_by_its_power() {
+        let device = |id: &str, power| {
+            let device = TargetId::new(TargetKind::Machine, id);
+            Powered { device, power }
+        };
+        let (on, off) = (Some(PowerTo::On), Some(PowerTo::Off));
+        for (devices, said) in [
+            (vec![], ""),
+            (vec![device("m-1", off), device("m-2", off)], "off: m-1, m-2"),
+            (
+                vec![device("m-1", off), device("m-2", None), device("m-3", on)],
+                "on: m-3; off: m-1; not known: m-2",
+            ),
+        ] {
+            assert_eq!(power_said(&devices), said);
+        }
+        let many: Vec<Powered> = (0..70).map(|n| device(&format!("m-{n}"), on)).collect();
+        assert!(power_said(&many).ends_with("m-63, and 6 more"), "{}", power_said(&many));
+    }
+}
