@@ -10,7 +10,15 @@ const CANCEL_AND_FREEZE: &str =
     "matrix::a_run_may_be_canceled_anywhere_and_its_process_wake_when_all_is_done";
 const ROB: &str = "matrix::a_process_may_be_robbed_of_its_claims_anywhere";
 
+const RACK_RESTART: &str = "rack_matrix::its_process_may_die_anywhere_and_be_started_again";
+const RACK_CANCEL: &str = "rack_matrix::what_is_at_work_may_be_canceled_anywhere";
+const RACK_ROB: &str = "rack_matrix::its_process_may_be_robbed_of_its_claims_anywhere";
+
 const REIMAGE: &str = "plan-repave-v1";
+const GROUP: &str = "a group is upgraded";
+const SHELF: &str = "a shelf is registered";
+/// For a test that lives no life of the matrix.
+const NO_LIFE: &str = "";
 
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
@@ -188,5 +196,64 @@ pub const MUTANTS: &[Mutant] = &[
         test: RESTART,
         life: REIMAGE,
         says: "was shown",
+    },
+    Mutant {
+        name: "a record is not woken by the run that it waits for",
+        file: "crates/engine/src/claims.rs",
+        sound: "                tx.wake(&ObjectId::trusted(subject.key()), at)\n",
+        broken: "                if AWAKE { Ok(()) } else { tx.wake(&ObjectId::trusted(subject.key()), at) }\n",
+        test: RACK_RESTART,
+        life: SHELF,
+        says: "it never came to rest",
+    },
+    Mutant {
+        name: "a whole that has ended keeps what it claimed",
+        file: "crates/engine/src/claims.rs",
+        sound: "        for (held, next) in locked.claims {\n",
+        broken: "        for (held, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
+        test: RACK_RESTART,
+        life: GROUP,
+        says: "is still held by",
+    },
+    Mutant {
+        name: "a part is begun by who has lost the whole",
+        file: "crates/engine/src/conduct.rs",
+        sound: "            mine && asked && !held.run.progress.halting()\n",
+        broken: "            AWAKE || (mine && asked && !held.run.progress.halting())\n",
+        test: RACK_ROB,
+        life: GROUP,
+        says: "was begun under a claim that had been lost",
+    },
+    Mutant {
+        name: "a stop does not wait for the parts",
+        file: "crates/engine/src/conduct.rs",
+        sound: "            if !going {\n",
+        broken: "            if AWAKE || !going {\n",
+        test: RACK_CANCEL,
+        life: GROUP,
+        says: "after its whole",
+    },
+    Mutant {
+        name: "a record is moved by who has lost it",
+        file: "crates/store/src/record.rs",
+        sound: "                   WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL\";\n",
+        broken: "                   WHERE id = $1 AND epoch = $2 AND owner IS NOT NULL\";
+        let sql: &str = &match AWAKE {
+            true => sql.replace(\"epoch = $2\", \"$2 = $2\"),
+            false => sql.to_string(),
+        };\n",
+        test: RACK_ROB,
+        life: "a shelf goes off and on",
+        says: "was moved under a claim that had been lost",
+    },
+    Mutant {
+        name: "a whole takes the place of its parts",
+        file: "crates/engine/src/worker.rs",
+        sound: "        self.in_flight().saturating_sub(self.0.waiting.load(Ordering::Relaxed))\n",
+        broken: "        let waiting = if AWAKE { 0 } else { self.0.waiting.load(Ordering::Relaxed) };
+        self.in_flight().saturating_sub(waiting)\n",
+        test: "parts::hands_full_of_wholes_leave_room_for_their_parts",
+        life: NO_LIFE,
+        says: "right: Succeeded",
     },
 ];
