@@ -92,7 +92,8 @@ async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Resu
 /// Whether a machine may stand where its owner says: the rack is known, and no other machine has the place.
 pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
     let Some(rack) = &machine.spec.rack else { return Ok(()) };
-    let known = tx.record::<Rack>(rack.as_str()).await?;
+    // Held until the machine stands there: nobody deletes the rack meanwhile, or gives the place to another.
+    let known = tx.record_locked::<Rack>(rack.as_str()).await?;
     if known.is_none_or(|rack| rack.head.deleted) {
         let instead =
             format!("make it with `farrier rack create {rack}`, or see `farrier rack list`");

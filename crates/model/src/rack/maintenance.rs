@@ -18,6 +18,7 @@ pub use words::{
 use super::{Activity, Device, Rack, Seen, some_of};
 use crate::blast::Dark;
 use crate::firmware::{Firmware, Resolution};
+use crate::health::Wish;
 use crate::id::{FirmwareId, MachineId, PowerShelfId, RunId, SwitchId};
 use crate::lifecycle::{Lifecycle, NewRun};
 use crate::plan::{Params, RunStep, RunType};
@@ -279,6 +280,7 @@ pub fn ingestion(seen: &Seen) -> Planned {
     let devices = seen.devices.iter().filter(|device| !device.in_service());
     let mut scope: Vec<Device> = devices.cloned().collect();
     leave_blocked(&mut scope, &mut notes);
+    leave_ill(&mut scope, &mut notes);
     in_order(&mut scope);
     let (firmware, skipped) = match &seen.firmware {
         Resolution::Use(firmware) if serving.is_empty() => (Some(Firmware::clone(firmware)), None),
@@ -358,6 +360,19 @@ fn leave_blocked(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
     if !blocked.is_empty() {
         notes.push(format!("left alone: {}", some_of(&blocked)));
         scope.retain(|device| device.blocked.is_none());
+    }
+}
+
+/// Nobody is there who could say that it must be all the same, and one that is ill does not keep the others waiting.
+fn leave_ill(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
+    let ill = |device: &Device| {
+        let health = &device.health;
+        health.permit(&device.target, "maintenance", Wish::Change, None).err()
+    };
+    let said: Vec<String> = scope.iter().filter_map(ill).map(|refusal| refusal.said).collect();
+    if !said.is_empty() {
+        notes.push(format!("left alone: {}", some_of(&said)));
+        scope.retain(|device| ill(device).is_none());
     }
 }
 

@@ -457,7 +457,7 @@ fn what_is_reported_prevents_a_maintenance_unless_by_force() {
     let mut on_rack = rack(RackState::Ready);
     on_rack.head.health = ill.clone();
     let mut on_device = planned(Wanted::default());
-    on_device.devices[0].health = ill;
+    on_device.devices[0].health = ill.clone();
     let well = (rack(RackState::Ready), planned(Wanted::default()));
     assert!(gates(&well.0, &well.1, None).is_empty());
     for (rack, planned) in [(&on_rack, &well.1), (&well.0, &on_device)] {
@@ -467,9 +467,14 @@ fn what_is_reported_prevents_a_maintenance_unless_by_force() {
         assert!(refusals[0].said.contains("leak reports water: wet"), "{}", refusals[0]);
         assert!(gates(rack, planned, Some("it is dry again")).is_empty());
     }
-    // Nobody forces an ingestion: it waits.
+    // Nobody forces an ingestion: it waits for the rack, and goes on without the device.
     let discovering = Rack { state: RackState::Discovering, ..on_rack };
     assert!(matches!(discovering.next(&seen(devices(), vec![]), now()), Next::Until(..)));
+    let mut all = devices();
+    all[0].health = ill;
+    let planned = model::rack::maintenance::ingestion(&seen(all.clone(), vec![]));
+    assert_eq!(planned.claims().len(), all.len() - 1);
+    assert!(planned.notes.iter().any(|note| note.contains("leak reports water: wet")));
 }
 
 #[test]
