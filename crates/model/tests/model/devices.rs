@@ -522,7 +522,7 @@ fn what_is_reported_prevents_a_request_unless_by_force() {
 #[test]
 fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
     use PowerTo::{Off, On};
-    let machines = vec![machine("m-1", Phase::Ready), machine("m-2", Phase::Maintenance)];
+    let machines = [machine("m-1", Phase::Ready), machine("m-2", Phase::Maintenance)];
     let first = standing("ps-1", Some(On));
     let pending =
         PowerShelf { maintenance_requested: Some(request(Off)), ..standing("ps-2", Some(On)) };
