@@ -51,6 +51,18 @@ fn push_escaped(safe: &mut String, c: char) {
     }
 }
 
+/// How many names a line has; the others are counted.
+const MAX_NAMES: usize = 12;
+
+pub fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
+    let all: Vec<&str> = all.collect();
+    let shown = all.iter().take(MAX_NAMES).copied().collect::<Vec<_>>().join(", ");
+    match all.len().saturating_sub(MAX_NAMES) {
+        0 => shown,
+        more => format!("{shown}, and {more} more"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +86,12 @@ mod tests {
     fn one_line_stays_one_line() {
         assert_eq!(one_line("a\r\nb"), "a\\r\\nb");
         assert_eq!(one_line("a\tb"), "a\tb");
+    }
+
+    #[test]
+    fn many_names_are_counted() {
+        let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
+        let said = names(all.iter().map(String::as_str));
+        assert!(said.ends_with("m-12, and 2 more"), "{said}");
     }
 }

@@ -12,16 +12,16 @@ use crate::operation::{Errand, Goal, Origin, View, accompany, request_id, see_th
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::one_line;
-use crate::time::Clock;
+use crate::text::{names, one_line};
+use crate::time::{Clock, brief};
 use crate::watch;
 use proto::v1::maintenance_activity_config::Activity;
 use proto::v1::{
-    ConfigureNmxClusterActivity, FirmwareUpgradeActivity, GetRackMaintenanceStatusRequest,
-    MaintenanceActivityConfig, PowerSequenceActivity, RackId, RackMaintenanceLeg,
-    RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse, RackMaintenancePart,
-    RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus, ReprovisionRackRequest,
-    run::Phase,
+    CancelOperationRequest, ConfigureNmxClusterActivity, FirmwareUpgradeActivity,
+    GetRackMaintenanceStatusRequest, MaintenanceActivityConfig, PowerSequenceActivity, RackId,
+    RackMaintenanceLeg, RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse,
+    RackMaintenancePart, RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus,
+    ReprovisionRackRequest, run::Phase,
 };
 
 /// Racks have names of their own; nothing else begins like this.
@@ -145,11 +145,12 @@ async fn show(
 ) -> Result<Exit, Failure> {
     if dry_run {
         let paint = screen.paint();
-        screen.one(&answer, |answer| {
-            let preview = answer.preview.clone().unwrap_or_default();
-            preview_words(&preview, paint)
+        screen.one(&answer, |answer| match &answer.preview {
+            Some(preview) => preview_words(preview, paint),
+            None => format!("{} was made by this request before\n", one_line(&answer.operation_id)),
         })?;
-        return Ok(Exit::Done);
+        let refused = answer.preview.is_some_and(|preview| !preview.refusals.is_empty());
+        return Ok(if refused { Exit::Refused } else { Exit::Done });
     }
     for note in answer.preview.iter().flat_map(|preview| &preview.notes) {
         screen.tell(&format!("note: {}", one_line(note)))?;
@@ -196,18 +197,6 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
     }
     text.push_str("dry run: nothing was changed\n");
     text
-}
-
-/// How many names a line has; the others are counted.
-const MAX_NAMES: usize = 12;
-
-fn names<'a>(all: impl Iterator<Item = &'a str>) -> String {
-    let all: Vec<&str> = all.collect();
-    let shown = all.iter().take(MAX_NAMES).copied().collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(MAX_NAMES) {
-        0 => shown,
-        more => format!("{shown}, and {more} more"),
-    }
 }
 
 async fn statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
@@ -315,7 +304,11 @@ async fn follow(
     let going = going(client, &args.id).await?;
     let [id] = going.as_slice() else {
         let filter = filter_by("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
-        return watch::runs(client, screen, filter, false).await;
+        let watching = watch::runs(client, screen, filter, false);
+        return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
+            let said = format!("{} was watched for {}", one_line(&args.id), brief(args.timeout));
+            Err(Failure::new(Exit::TimedOut, said))
+        });
     };
     let run = fetch_run(client, id).await?;
     let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Watched);
@@ -337,8 +330,49 @@ async fn stop(
             return Err(Failure::refused(said));
         }
     };
+    if args.dry_run {
+        return would_stop(client, screen, operation_id, args.reason).await;
+    }
     let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
     cancel(client, screen, &args, View::Operation).await
+}
+
+/// The request is made and taken back; what it would stop is told by how the operation stands.
+async fn would_stop(
+    client: &Client,
+    screen: &mut Screen,
+    operation_id: String,
+    reason: String,
+) -> Result<Exit, Failure> {
+    let found = statuses(client, &operation_id).await?;
+    let request = CancelOperationRequest { operation_id, reason, dry_run: true };
+    let operation = client.call(client.machines().cancel_operation(request)).await?;
+    screen.one(&operation, |operation| {
+        let id = one_line(&operation.operation_id);
+        let rack = one_line(&operation.target_id);
+        let mut text = format!("would cancel {id}; nothing was changed\n");
+        for leg in found.iter().flat_map(|status| &status.legs) {
+            text.push_str(&stopped(leg));
+        }
+        // What has not begun is taken from the rack, and nothing has happened to it.
+        let begun = found.iter().filter_map(|status| status.operation.as_ref());
+        if begun.into_iter().any(|run| run.phase() == Phase::Running) {
+            text.push_str(&format!("{rack} would wait in Error for a person\n"));
+        }
+        text
+    })?;
+    Ok(Exit::Done)
+}
+
+/// What is in progress of a leg, and would be stopped.
+fn stopped(leg: &RackMaintenanceLeg) -> String {
+    if leg.state != "RUNNING" {
+        return String::new();
+    }
+    let at_work =
+        leg.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
+    let devices = names(at_work.map(|part| part.id.as_str()));
+    format!("{} would be stopped on {devices}\n", one_line(&leg.name))
 }
 
 #[cfg(test)]
@@ -373,12 +407,5 @@ mod tests {
             let made = activities(&typed(words)).ok().map(|all| all.len());
             assert_eq!(made, count, "{words}");
         }
-    }
-
-    #[test]
-    fn many_names_are_counted() {
-        let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
-        let said = names(all.iter().map(String::as_str));
-        assert!(said.ends_with("m-12, and 2 more"), "{said}");
     }
 }

@@ -74,6 +74,7 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
         version: head.version,
         created_at: Some(time(head.created_at)),
         updated_at: Some(time(head.updated_at)),
+        would_follow: Vec::new(),
     }
 }
 
