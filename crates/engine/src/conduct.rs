@@ -197,7 +197,9 @@ impl Engine {
         let mut wanted = Vec::new();
         for part in &group.parts {
             for step in &part.steps {
-                let order = Order { effect: step.effect.clone(), ..order.clone() };
+                // Whatever the whole is asked to do, its parts are only looked at here.
+                let (effect, verb) = (step.effect.clone(), Verb::Observe);
+                let order = Order { effect, verb, ..order.clone() };
                 wanted.push((self.clone(), part.target.clone(), order, journal.clone()));
             }
         }
