@@ -44,7 +44,7 @@ Examples:
 Exit codes:
   0    done; the operation succeeded
   1    the operation ended FAILED or CANCELED
-  2    refused by the server, or a command line that makes no sense
+  2    refused by the server, or a command line that makes no sense; --dry-run: it would be refused
   3    --timeout passed before the operation ended; it goes on
   4    no server can be reached, or it cannot work at the moment
   5    a bug in Farrier

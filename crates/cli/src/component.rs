@@ -6,12 +6,14 @@ use crate::exit::{Exit, Failure};
 use crate::operation::request_id;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
+use crate::text::{names, one_line};
+use model::blast::MAX_NAMED;
 use proto::v1::{
     ComponentFirmwareStatus, ComponentFirmwareVersions, ComponentOutcome, ComponentResult,
     ComputeTrays, GetComponentFirmwareStatusRequest, ListComponentFirmwareVersionsRequest,
     PowerShelves, Switches, UpdateComponentFirmwareRequest,
 };
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 pub async fn run(
     client: &Client,
@@ -81,18 +83,44 @@ async fn update(
         dry_run,
     };
     let done = client.call(client.components().update_component_firmware(request)).await?.results;
-    screen.many(&done, results, "no devices")?;
+    screen.many(&done, |all, wide| results(all, wide, dry_run), "no devices")?;
     if dry_run {
-        screen.say("\ndry run: nothing was changed")?;
+        screen.say(&format!("{}\ndry run: nothing was changed", foreseen(&done)))?;
     }
     Ok(if done.iter().all(|one| one.success) { Exit::Done } else { Exit::Refused })
 }
 
-fn results(all: &[ComponentResult], wide: bool) -> Table {
-    let names = ["DEVICE", "RACK", "RESULT", "OPERATION", "MESSAGE"];
-    let more = ["STEPS", "NEXT"];
-    let mut table =
-        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+/// What would become of each rack's devices, told once for the rack: who goes dark, what to mind, all that speaks against it.
+fn foreseen(all: &[ComponentResult]) -> String {
+    let racks: BTreeMap<&str, &ComponentResult> =
+        all.iter().rev().map(|one| (one.rack_id.as_str(), one)).collect();
+    let mut text = String::new();
+    for (rack, one) in racks {
+        let mut lines = Vec::new();
+        if !one.dark_machine_ids.is_empty() {
+            let dark = names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
+            lines.push(format!("would go dark: {dark}"));
+        }
+        lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
+        for gate in &one.refusals {
+            lines.push(format!("would be refused: {}", one_line(&gate.message)));
+            if !gate.next_command.is_empty() {
+                lines.push(format!("  next: {}", one_line(&gate.next_command)));
+            }
+        }
+        if !lines.is_empty() {
+            text.push_str(&format!("\n{}:\n  {}\n", one_line(rack), lines.join("\n  ")));
+        }
+    }
+    text
+}
+
+fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
+    let mut names = vec!["DEVICE", "RACK", "RESULT", "OPERATION", "MESSAGE"];
+    // What would be done is what a dry run is for.
+    names.extend((wide || dry_run).then_some("STEPS"));
+    names.extend(wide.then_some("NEXT"));
+    let mut table = Table::new(&names);
     for one in all {
         let result = match one.outcome() {
             ComponentOutcome::Unspecified => Cell::from("-"),
@@ -107,8 +135,10 @@ fn results(all: &[ComponentResult], wide: bool) -> Table {
             (&one.operation_id).into(),
             (&one.message).into(),
         ];
-        if wide {
+        if wide || dry_run {
             row.push(one.steps.join(",").into());
+        }
+        if wide {
             row.push((&one.next).into());
         }
         table.row(row);
@@ -171,4 +201,47 @@ fn listed(versions: &HashMap<String, String>) -> String {
         versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     all.sort();
     all.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Paint;
+    use proto::v1::RackMaintenanceGate;
+
+    #[test]
+    fn a_dry_run_shows_steps_and_all_that_speaks_against_it() {
+        let gate = |message: &str, next: &str| RackMaintenanceGate {
+            message: message.into(),
+            next_command: next.into(),
+            ..Default::default()
+        };
+        let tray = |id: &str| ComponentResult {
+            device_id: id.into(),
+            rack_id: "rack-1".into(),
+            outcome: ComponentOutcome::Refused.into(),
+            message: "first".into(),
+            steps: vec!["firmware-machines".into(), "validate".into()],
+            refusals: vec![gate("first", ""), gate("second", "farrier why rack-1")],
+            dark_machine_ids: vec!["m-1".into(), "m-2".into()],
+            notes: vec!["mind the gap".into()],
+            ..Default::default()
+        };
+        let shelf = ComponentResult { device_id: "ps-1".into(), ..Default::default() };
+        let all = [tray("m-1"), tray("m-2"), shelf];
+        assert_eq!(
+            foreseen(&all),
+            "
+rack-1:
+  would go dark: m-1, m-2
+  note: mind the gap
+  would be refused: first
+  would be refused: second
+    next: farrier why rack-1
+"
+        );
+        let shown = |dry_run| results(&all, false, dry_run).render(Paint { colour: false });
+        assert!(shown(true).contains("firmware-machines,validate"));
+        assert!(!shown(false).contains("firmware-machines"));
+    }
 }

@@ -4,6 +4,7 @@ use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
 use crate::exit::Failure;
 use crate::health;
 use crate::table::{Cell, Table, Tone, pairs};
+use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
 use std::collections::{BTreeMap, HashMap};
@@ -65,6 +66,52 @@ pub fn change(
     for key in &given.remove_labels {
         labels.remove(key);
     }
+}
+
+/// What was done to a device, or would be.
+#[derive(Debug, Clone, Copy)]
+pub enum Done {
+    Registered,
+    Updated,
+    MarkedForDeletion,
+    TriedAgain,
+}
+
+impl Done {
+    fn said(self, id: &str) -> String {
+        match self {
+            Self::Registered => format!("{id} registered"),
+            Self::Updated => format!("{id} updated"),
+            Self::MarkedForDeletion => format!("{id} marked for deletion"),
+            Self::TriedAgain => format!("{id} is tried again"),
+        }
+    }
+
+    fn would(self, id: &str) -> String {
+        match self {
+            Self::Registered => format!("would register {id}"),
+            Self::Updated => format!("would update {id}"),
+            Self::MarkedForDeletion => format!("would mark {id} for deletion"),
+            Self::TriedAgain => format!("would try {id} again"),
+        }
+    }
+}
+
+/// What became of a device, in a sentence; in a dry run with what would follow by itself.
+pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
+    let id = one_line(device.id);
+    if !dry_run {
+        return format!("{}\n", done.said(&id));
+    }
+    let mut text = format!("{}; nothing was changed\n", done.would(&id));
+    let follows = device.status.map(|status| status.would_follow.as_slice()).unwrap_or_default();
+    if !follows.is_empty() {
+        text.push_str("\nThen, if all goes well:\n");
+    }
+    for line in follows {
+        text.push_str(&format!("  {}\n", one_line(line)));
+    }
+    text
 }
 
 /// How often a change is made anew because somebody else changed the device first.
@@ -260,6 +307,24 @@ ps-2            -                      -      -          -       -     -
     }
 
     #[test]
+    fn a_dry_run_says_what_would_be_and_what_would_follow() {
+        let labels = HashMap::new();
+        let status = DeviceStatus {
+            would_follow: vec!["Configuring: step configure".into()],
+            ..Default::default()
+        };
+        let shown = Shown { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
+        assert_eq!(told(&shown, Done::Registered, false), "sw-1 registered\n");
+        let expected = "\
+would register sw-1; nothing was changed
+
+Then, if all goes well:
+  Configuring: step configure
+";
+        assert_eq!(told(&shown, Done::Registered, true), expected);
+    }
+
+    #[test]
     fn a_serial_that_is_another_one_is_shown_as_both() {
         for (read, registered, shown) in
             [("", "", ""), ("A", "", "A"), ("", "B", "B"), ("A", "A", "A")]
@@ -278,8 +343,12 @@ ps-2            -                      -      -          -       -     -
             ..Default::default()
         };
         let mut labels = HashMap::from([("a".to_string(), "1".to_string())]);
-        let given =
-            |spec, no_rack| DeviceChangeArgs { spec, no_rack, remove_labels: vec!["a".into()] };
+        let given = |spec, no_rack| DeviceChangeArgs {
+            spec,
+            no_rack,
+            remove_labels: vec!["a".into()],
+            dry_run: false,
+        };
         for (rack, slot, no_rack, expected) in [
             (None, None, false, ("rack-1", Some(3))),
             (None, Some(4), false, ("rack-1", Some(4))),

@@ -59,7 +59,7 @@ pub async fn run(
 /// What became of a record, or would.
 fn changed(one: &Firmware, dry_run: bool, what: &str) -> String {
     let how = if dry_run { "would be" } else { "is" };
-    let unchanged = if dry_run { "\ndry run: nothing was changed" } else { "" };
+    let unchanged = if dry_run { "; nothing was changed" } else { "" };
     format!("firmware {} {how} {what}{unchanged}\n", one_line(&one.firmware_id))
 }
 
@@ -89,10 +89,16 @@ async fn create(
             created_at: None,
         },
     };
-    let request = CreateFirmwareRequest { firmware: Some(wanted) };
+    let dry_run = args.dry_run;
+    let request = CreateFirmwareRequest { firmware: Some(wanted), dry_run };
     let made = client.call(client.firmware().create_firmware(request)).await?;
     screen.one(&made, |made| {
-        format!("firmware {} created\n\n{}", one_line(&made.firmware_id), describe(made))
+        let id = one_line(&made.firmware_id);
+        let said = match dry_run {
+            false => format!("firmware {id} created"),
+            true => format!("would create firmware {id}; nothing was changed"),
+        };
+        format!("{said}\n\n{}", describe(made))
     })
 }
 

@@ -1,6 +1,8 @@
 //! What others report of the health of machines, racks, switches and power shelves.
 
-use crate::args::{HealthCommand, HealthListArgs};
+use crate::args::{
+    HealthCommand, HealthListArgs, HealthRemoveArgs, HealthReplaceArgs, HealthReportArgs,
+};
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
@@ -16,29 +18,35 @@ pub async fn run(
     screen: &mut Screen,
     command: HealthCommand,
 ) -> Result<Exit, Failure> {
-    let health = match command {
+    let (health, dry_run) = match command {
         HealthCommand::List(args) => return list(client, screen, args).await,
         HealthCommand::Get(args) => {
             let request = GetHealthRequest { id: args.id };
-            client.call(client.health().get_health(request)).await?
+            (client.call(client.health().get_health(request)).await?, false)
         }
         HealthCommand::Report(args) => {
-            let (id, source, alerts) = (args.id, args.source, args.alerts);
-            let request = MergeHealthReportRequest { id, source, alerts };
-            client.call(client.health().merge_health_report(request)).await?
+            let HealthReportArgs { id, source, alerts, dry_run } = args;
+            let request = MergeHealthReportRequest { id, source, alerts, dry_run };
+            (client.call(client.health().merge_health_report(request)).await?, dry_run)
         }
         HealthCommand::Replace(args) => {
-            let (id, source, alerts) = (args.id, args.source, args.alerts);
-            let request = ReplaceHealthReportRequest { id, source, alerts };
-            client.call(client.health().replace_health_report(request)).await?
+            let HealthReplaceArgs { id, source, alerts, dry_run } = args;
+            let request = ReplaceHealthReportRequest { id, source, alerts, dry_run };
+            (client.call(client.health().replace_health_report(request)).await?, dry_run)
         }
         HealthCommand::Remove(args) => {
-            let (id, source, alert_ids) = (args.id, args.source, args.alerts);
-            let request = RemoveHealthReportRequest { id, source, alert_ids };
-            client.call(client.health().remove_health_report(request)).await?
+            let HealthRemoveArgs { id, source, alerts: alert_ids, dry_run } = args;
+            let request = RemoveHealthReportRequest { id, source, alert_ids, dry_run };
+            (client.call(client.health().remove_health_report(request)).await?, dry_run)
         }
     };
-    screen.one(&health, |health| words(health, &Clock::system()))?;
+    screen.one(&health, |health| {
+        let would = match dry_run {
+            true => "would be reported like this; nothing was changed\n\n",
+            false => "",
+        };
+        format!("{would}{}", words(health, &Clock::system()))
+    })?;
     Ok(Exit::Done)
 }
 

@@ -22,11 +22,10 @@ pub async fn reprovision(
 ) -> Result<Exit, Failure> {
     let machine_id = args.machine_id;
     if args.cancel {
-        let request = CancelHostReprovisioningRequest { machine_id };
+        let dry_run = args.dry_run;
+        let request = CancelHostReprovisioningRequest { machine_id, dry_run };
         let host = client.call(client.hosts().cancel_host_reprovisioning(request)).await?;
-        screen.one(&host, |host| {
-            format!("the firmware of {} is given up\n", one_line(&host.machine_id))
-        })?;
+        screen.one(&host, |host| given_up(host, dry_run))?;
         return Ok(Exit::Done);
     }
     let request_id = match args.dry_run {
@@ -39,6 +38,18 @@ pub async fn reprovision(
     let host = client.call(client.hosts().trigger_host_reprovisioning(request)).await?;
     screen.one(&host, |host| asked(host, dry_run))?;
     Ok(Exit::Done)
+}
+
+fn given_up(host: &Host, dry_run: bool) -> String {
+    let id = one_line(&host.machine_id);
+    if !dry_run {
+        return format!("the firmware of {id} is given up\n");
+    }
+    let stops = match host.operation_id.as_str() {
+        "" => String::new(),
+        run => format!("{} would be stopped first\n", one_line(run)),
+    };
+    format!("would give up the firmware of {id}; nothing was changed\n{stops}")
 }
 
 fn asked(host: &Host, dry_run: bool) -> String {

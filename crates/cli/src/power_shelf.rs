@@ -1,11 +1,11 @@
 //! Power shelves: the inventory, what is tried again, and power on demand.
 
 use crate::args::{
-    DeviceListArgs, PowerShelfCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
-    ShelfMaintenanceArgs, ShelfMaintenanceCommand,
+    DeviceListArgs, PowerShelfActArgs, PowerShelfCommand, PowerShelfRegisterArgs,
+    PowerShelfUpdateArgs, ShelfMaintenanceArgs, ShelfMaintenanceCommand,
 };
 use crate::client::{Client, pages};
-use crate::device::{Shown, apply, change, describe, filter, table, update};
+use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
 use crate::exit::{Exit, Failure, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
@@ -33,18 +33,24 @@ pub async fn run(
             screen.one(&shelf, |shelf| words(shelf, &Clock::system()))?;
         }
         PowerShelfCommand::Register(args) => {
-            say(screen, &register(client, args).await?, "registered")?;
+            let dry_run = args.dry_run;
+            say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
         }
-        PowerShelfCommand::Update(args) => say(screen, &changed(client, args).await?, "updated")?,
+        PowerShelfCommand::Update(args) => {
+            let dry_run = args.change.dry_run;
+            say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
+        }
         PowerShelfCommand::Delete(args) => {
-            let request = DeletePowerShelfRequest { power_shelf_id: args.power_shelf_id };
+            let PowerShelfActArgs { power_shelf_id, dry_run } = args;
+            let request = DeletePowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
-            say(screen, &shelf, "marked for deletion")?;
+            say(screen, &shelf, Done::MarkedForDeletion, dry_run)?;
         }
         PowerShelfCommand::Retry(args) => {
-            let request = RetryPowerShelfRequest { power_shelf_id: args.power_shelf_id };
+            let PowerShelfActArgs { power_shelf_id, dry_run } = args;
+            let request = RetryPowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().retry_power_shelf(request)).await?;
-            say(screen, &shelf, "is tried again")?;
+            say(screen, &shelf, Done::TriedAgain, dry_run)?;
         }
         PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOn(args)) => {
             return maintain(client, screen, args, Operation::PowerOn).await;
@@ -56,8 +62,8 @@ pub async fn run(
     Ok(Exit::Done)
 }
 
-fn say(screen: &mut Screen, shelf: &PowerShelf, done: &str) -> Result<(), Failure> {
-    screen.one(shelf, |shelf| format!("{} {done}\n", one_line(&shelf.power_shelf_id)))
+fn say(screen: &mut Screen, shelf: &PowerShelf, done: Done, dry_run: bool) -> Result<(), Failure> {
+    screen.one(shelf, |shelf| told(&shown(shelf), done, dry_run))
 }
 
 async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Failure> {
@@ -83,7 +89,8 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
     let power_shelf_id = args.power_shelf_id.unwrap_or_default();
     let mut shelf = PowerShelf { power_shelf_id, ..Default::default() };
     apply(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
-    let request = RegisterPowerShelfRequest { power_shelf: Some(shelf) };
+    let dry_run = args.dry_run;
+    let request = RegisterPowerShelfRequest { power_shelf: Some(shelf), dry_run };
     client.call(client.power_shelves().register_power_shelf(request)).await
 }
 
@@ -93,7 +100,9 @@ async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShe
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
         let expected_version = shelf.status.take().map_or(0, |status| status.version);
         change(&mut shelf.spec, &mut shelf.labels, args.change.clone());
-        let request = UpdatePowerShelfRequest { power_shelf: Some(shelf), expected_version };
+        let dry_run = args.change.dry_run;
+        let power_shelf = Some(shelf);
+        let request = UpdatePowerShelfRequest { power_shelf, expected_version, dry_run };
         let answer = client.power_shelves().update_power_shelf(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };

@@ -31,9 +31,13 @@ pub async fn run(
         RackCommand::Create(args) => {
             let mut rack = Rack { rack_id: args.rack_id, ..Default::default() };
             apply(&mut rack, args.spec);
-            let request = CreateRackRequest { rack: Some(rack) };
+            let dry_run = args.dry_run;
+            let request = CreateRackRequest { rack: Some(rack), dry_run };
             let made = client.call(client.racks().create_rack(request)).await?;
-            screen.one(&made, |rack| format!("{} created\n", one_line(&rack.rack_id)))?;
+            screen.one(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
+                (id, false) => format!("{id} created\n"),
+                (id, true) => format!("would create {id}; nothing was changed\n"),
+            })?;
         }
         RackCommand::List(args) => list(client, screen, args).await?,
         RackCommand::Get(args) => {
@@ -112,14 +116,38 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
         for key in &args.remove_labels {
             rack.labels.remove(key);
         }
-        let request = UpdateRackRequest { rack: Some(rack), expected_version };
+        let dry_run = args.dry_run;
+        let request = UpdateRackRequest { rack: Some(rack), expected_version, dry_run };
         match client.racks().update_rack(request).await {
             // Somebody changed it between the reading and the writing: read it again.
             Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };
-    screen.one(&rack, |rack| format!("{} updated\n", one_line(&rack.rack_id)))
+    screen.one(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
+        (id, false) => format!("{id} updated\n"),
+        (id, true) => would_update(&id, rack),
+    })
+}
+
+/// What would be, so that a slip of the pen is seen before it is written.
+fn would_update(id: &str, rack: &Rack) -> String {
+    let expected = rack.expected.unwrap_or_default();
+    let counts = format!(
+        "{} machines, {} switches, {} power shelves",
+        expected.machines, expected.switches, expected.power_shelves
+    );
+    let mut facts = vec![
+        ("Hardware type:", rack.hardware_type.clone()),
+        ("Labels:", labels(rack)),
+        ("Expected:", counts),
+    ];
+    facts.retain(|(_, value)| !value.is_empty());
+    let looks = match status(rack).topology_changed {
+        true => "it would look for its devices again\n",
+        false => "",
+    };
+    format!("would update {id}; nothing was changed\n{looks}\n{}", pairs(&facts))
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<(), Failure> {
@@ -132,7 +160,7 @@ async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> R
         if !dry_run {
             return format!("{id} is being deleted\n");
         }
-        let mut text = format!("{id} would be deleted\n");
+        let mut text = format!("would delete {id}; nothing was changed\n");
         for device in &devices {
             text.push_str(&format!("{} would be taken out of it\n", one_line(&device.id)));
         }

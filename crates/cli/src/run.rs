@@ -134,7 +134,7 @@ pub async fn cancel(
             client.call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason })).await
         }
         View::Operation => {
-            let request = CancelOperationRequest { operation_id: id, reason };
+            let request = CancelOperationRequest { operation_id: id, reason, dry_run: false };
             client.call(client.machines().cancel_operation(request)).await.map(as_run)
         }
     };

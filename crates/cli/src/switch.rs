@@ -1,11 +1,12 @@
 //! Switches: the inventory, and what is tried again.
 
-use crate::args::{DeviceListArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs};
+use crate::args::{
+    DeviceListArgs, SwitchActArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
+};
 use crate::client::{Client, pages};
-use crate::device::{Shown, apply, change, describe, filter, table, update};
+use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
     DeleteSwitchRequest, DeviceSpec, GetSwitchRequest, ListSwitchesRequest, RegisterSwitchRequest,
@@ -25,24 +26,32 @@ pub async fn run(
                 |switch: &Switch| describe("Switch:", &shown(switch), Vec::new(), &Clock::system());
             screen.one(&switch, words)?;
         }
-        SwitchCommand::Register(args) => say(screen, &register(client, args).await?, "registered")?,
-        SwitchCommand::Update(args) => say(screen, &changed(client, args).await?, "updated")?,
+        SwitchCommand::Register(args) => {
+            let dry_run = args.dry_run;
+            say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
+        }
+        SwitchCommand::Update(args) => {
+            let dry_run = args.change.dry_run;
+            say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
+        }
         SwitchCommand::Delete(args) => {
-            let request = DeleteSwitchRequest { switch_id: args.switch_id };
+            let SwitchActArgs { switch_id, dry_run } = args;
+            let request = DeleteSwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().delete_switch(request)).await?;
-            say(screen, &switch, "marked for deletion")?;
+            say(screen, &switch, Done::MarkedForDeletion, dry_run)?;
         }
         SwitchCommand::Retry(args) => {
-            let request = RetrySwitchRequest { switch_id: args.switch_id };
+            let SwitchActArgs { switch_id, dry_run } = args;
+            let request = RetrySwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().retry_switch(request)).await?;
-            say(screen, &switch, "is tried again")?;
+            say(screen, &switch, Done::TriedAgain, dry_run)?;
         }
     }
     Ok(Exit::Done)
 }
 
-fn say(screen: &mut Screen, switch: &Switch, done: &str) -> Result<(), Failure> {
-    screen.one(switch, |switch| format!("{} {done}\n", one_line(&switch.switch_id)))
+fn say(screen: &mut Screen, switch: &Switch, done: Done, dry_run: bool) -> Result<(), Failure> {
+    screen.one(switch, |switch| told(&shown(switch), done, dry_run))
 }
 
 async fn fetch(client: &Client, switch_id: String) -> Result<Switch, Failure> {
@@ -65,7 +74,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
 async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch, Failure> {
     let mut switch = Switch { switch_id: args.switch_id.unwrap_or_default(), ..Default::default() };
     apply(switch.spec.get_or_insert_with(DeviceSpec::default), &mut switch.labels, args.spec);
-    let request = RegisterSwitchRequest { switch: Some(switch) };
+    let request = RegisterSwitchRequest { switch: Some(switch), dry_run: args.dry_run };
     client.call(client.switches().register_switch(request)).await
 }
 
@@ -75,7 +84,8 @@ async fn changed(client: &Client, args: SwitchUpdateArgs) -> Result<Switch, Fail
         let mut switch = fetch(client, args.switch_id.clone()).await?;
         let expected_version = switch.status.take().map_or(0, |status| status.version);
         change(&mut switch.spec, &mut switch.labels, args.change.clone());
-        let request = UpdateSwitchRequest { switch: Some(switch), expected_version };
+        let dry_run = args.change.dry_run;
+        let request = UpdateSwitchRequest { switch: Some(switch), expected_version, dry_run };
         let answer = client.switches().update_switch(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };

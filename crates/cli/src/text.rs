@@ -3,6 +3,7 @@
 //! Log lines and messages come from devices that nobody trusts. A terminal obeys control characters,
 //! so they are escaped before they get there, and so are the marks that reorder text on screen.
 
+use model::say::few;
 use std::borrow::Cow;
 use std::fmt::Write;
 
@@ -51,6 +52,13 @@ fn push_escaped(safe: &mut String, c: char) {
     }
 }
 
+/// How many names a cell of a table has; the others are counted.
+pub const MAX_IN_CELL: usize = 12;
+
+pub fn names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
+    few(&all.collect::<Vec<_>>(), ", ", most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +82,12 @@ mod tests {
     fn one_line_stays_one_line() {
         assert_eq!(one_line("a\r\nb"), "a\\r\\nb");
         assert_eq!(one_line("a\tb"), "a\tb");
+    }
+
+    #[test]
+    fn many_names_are_counted() {
+        let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
+        let said = names(all.iter().map(String::as_str), MAX_IN_CELL);
+        assert!(said.ends_with("m-12, and 2 more"), "{said}");
     }
 }

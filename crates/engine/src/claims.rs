@@ -7,14 +7,14 @@ use crate::hosts;
 use model::condition::{ConditionType, Evidence};
 use model::effect::Facts;
 use model::host::Host;
-use model::id::{MachineId, ObjectId, PlanId, RunId};
+use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
 use model::machine::Machine;
-use model::plan::{OnFailure, RunType};
+use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::refusal::Refusal;
 use model::run::act::{Acted, Action, Who, act};
-use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::run::{Run, apply_to_machine};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
@@ -28,7 +28,7 @@ pub(crate) async fn start_run(
     own: Option<&SubjectId>,
     event: &NewEvent,
 ) -> Result<Run> {
-    let mut run = new_run(new, event.at);
+    let mut run = new.run(event.at);
     // A part works under the claim of the whole.
     if run.spec.part_of.is_none() {
         hold(tx, &run, own, event).await?;
@@ -38,31 +38,6 @@ pub(crate) async fn start_run(
     }
     tx.insert_run(&run, birth, event)?;
     Ok(run)
-}
-
-/// A run as it was decided on, with nothing done.
-pub(crate) fn new_run(new: NewRun, at: Timestamp) -> Run {
-    let progress = Progress::fresh(&new.steps);
-    let plan_id = format!("lifecycle-{}", new.run_type.as_str().to_lowercase().replace('_', "-"));
-    let spec = RunSpec {
-        id: new.id,
-        target: new.target,
-        request_id: new.request_id,
-        run_type: new.run_type,
-        plan_id: PlanId::trusted(plan_id),
-        steps: new.steps,
-        params: new.params,
-        initiator: new.initiator,
-        parent: None,
-        again: None,
-        on_failure: OnFailure::KeepPhase,
-        part_of: new.part_of,
-        reports_to: new.reports_to,
-        claims: new.claims,
-        engine: ENGINE_VERSION,
-        created_at: at,
-    };
-    Run { spec, progress, version: 1 }
 }
 
 /// Claims what a run holds, all or nothing.

@@ -6,6 +6,7 @@ mod by_rack;
 use crate::Engine;
 use crate::claims::{start_run, unknown};
 use crate::firmware::no_firmware;
+use crate::racks::Preview;
 use crate::submit::event;
 use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
 use model::effect::Facts;
@@ -50,6 +51,8 @@ pub struct Updated {
     pub target: TargetId,
     pub rack: Option<RackId>,
     pub outcome: Outcome,
+    /// A dry run: what the operation on its rack would be, and all that speaks against it.
+    pub preview: Option<Preview>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,7 +116,8 @@ impl Engine {
             chance: self.chance(),
             now: self.now(),
         };
-        self.racing(|| self.store().write(work())).await
+        let engine = self.asked(update.dry_run);
+        engine.racing(|| engine.store().write(work())).await
     }
 
     /// What each device has, and what it is to have.
@@ -255,7 +259,7 @@ impl Work for UpdateShelves {
             firmware: update.firmware.as_ref(),
             request_id: &update.request_id,
             force: update.force.as_deref(),
-            lock: !update.dry_run,
+            lock: true,
         };
         let mut racks = BTreeMap::new();
         let mut courses = Vec::new();
@@ -278,7 +282,7 @@ impl Work for UpdateShelves {
         for (index, (target, course)) in all_or_none(courses).into_iter().enumerate() {
             let rack = racks.remove(&target).flatten();
             let outcome = self.take(tx, &target, course, index as u64).await?;
-            done.push(Updated { target, rack, outcome });
+            done.push(Updated { target, rack, outcome, preview: None });
         }
         Ok(done)
     }
@@ -296,11 +300,12 @@ impl UpdateShelves {
             Course::Made(run) => Outcome::Started(run),
             Course::Refused(refusal) => Outcome::Refused(refusal),
             Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
-            Course::Directly(firmware) if self.update.dry_run => {
-                Outcome::Would(step_names(&firmware.steps(target.kind)))
-            }
             Course::Directly(firmware) => {
-                Outcome::Started(self.start(tx, target, &firmware, index).await?)
+                let run = self.start(tx, target, &firmware, index).await?;
+                match self.update.dry_run {
+                    true => Outcome::Would(step_names(&firmware.steps(target.kind))),
+                    false => Outcome::Started(run),
+                }
             }
         })
     }

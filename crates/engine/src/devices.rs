@@ -6,10 +6,10 @@ use crate::claims::unknown;
 use crate::lifecycle::Sight;
 use crate::submit::event;
 use crate::topology::{self, Place};
-use model::device::{Device, retry};
+use model::device::{Device, ahead, retry};
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
-use model::lifecycle::{DeviceSpec, Head, Trouble};
+use model::lifecycle::{Around, DeviceSpec, Head, Trouble};
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
@@ -171,13 +171,27 @@ impl Engine {
 
     async fn explain_one<D>(&self, id: &str) -> Result<ExplainedDevice>
     where
-        D: Device<Seen = model::lifecycle::Around> + Sight,
+        D: Device<Seen = Around> + Sight,
     {
         let fresh = RunId::new(self.now(), self.chance());
         let now = self.now();
         let why = WhyDevice::<D> { id: id.into(), fresh, now, kind: PhantomData };
         let found = self.store().read(why).await?;
         Ok(found.ok_or_else(|| no_device::<D>(id))?)
+    }
+
+    /// What a device would do by itself from here on, if all goes well. It need not be written.
+    pub async fn switch_ahead(&self, switch: &Switch) -> Result<Vec<String>> {
+        self.ahead(switch).await
+    }
+
+    pub async fn shelf_ahead(&self, shelf: &PowerShelf) -> Result<Vec<String>> {
+        self.ahead(shelf).await
+    }
+
+    async fn ahead<D: Device<Seen = Around> + Sight>(&self, device: &D) -> Result<Vec<String>> {
+        let fresh = RunId::new(self.now(), self.chance());
+        self.store().read(Ahead { device: device.clone(), fresh, now: self.now() }).await
     }
 
     /// How many devices of each kind wait longer than is normal.
@@ -385,6 +399,21 @@ impl<D: Device> Work for TellDevice<D> {
     }
 }
 
+struct Ahead<D> {
+    device: D,
+    fresh: RunId,
+    now: Timestamp,
+}
+
+impl<D: Device<Seen = Around> + Sight> Work for Ahead<D> {
+    type Out = Vec<String>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
+        let seen = self.device.see(tx, self.fresh.clone(), self.now).await?;
+        Ok(ahead(&self.device, seen, self.now))
+    }
+}
+
 struct WhyDevice<D> {
     id: String,
     fresh: RunId,
@@ -394,7 +423,7 @@ struct WhyDevice<D> {
 
 impl<D> Work for WhyDevice<D>
 where
-    D: Device<Seen = model::lifecycle::Around> + Sight,
+    D: Device<Seen = Around> + Sight,
 {
     type Out = Option<ExplainedDevice>;
 

@@ -50,16 +50,15 @@ impl Engine {
         self.store().scan(ListFirmware { hardware_type, after: after.into(), limit }).await
     }
 
-    /// Changes a record, or says only what would become of it.
+    /// Changes a record, and answers what became of it.
     pub async fn change_firmware(
         &self,
         id: FirmwareId,
         change: Change,
-        dry_run: bool,
         who: Who,
     ) -> Result<Firmware> {
         let now = self.now();
-        let work = || ChangeFirmware { id: id.clone(), change, dry_run, who: who.clone(), now };
+        let work = || ChangeFirmware { id: id.clone(), change, who: who.clone(), now };
         self.racing(|| self.store().write(work())).await
     }
 
@@ -164,7 +163,6 @@ async fn step_down(tx: &mut Tx, next: &Firmware, event: &NewEvent) -> Result<()>
 struct ChangeFirmware {
     id: FirmwareId,
     change: Change,
-    dry_run: bool,
     who: Who,
     now: Timestamp,
 }
@@ -189,7 +187,7 @@ impl Work for ChangeFirmware {
             }
         };
         let unchanged = after == found && self.change != Change::Delete;
-        if self.dry_run || unchanged {
+        if unchanged {
             return Ok(after);
         }
         let event = event(Cause::Request, &self.who.by, message, here!(), self.now);

@@ -35,10 +35,9 @@ pub struct Reprovision {
     pub machine: MachineId,
     /// None: the default of its rack's hardware type.
     pub firmware: Option<FirmwareId>,
+    /// Empty in a dry run: it is no request that could be repeated.
     pub request_id: String,
     pub by: String,
-    /// Say what would be done, and change nothing.
-    pub dry_run: bool,
 }
 
 /// A host as it is, and what is to be done about it.
@@ -305,7 +304,7 @@ impl Work for Request {
     type Out = HostView;
 
     async fn run(&self, tx: &mut Tx) -> Result<HostView> {
-        let Reprovision { machine: id, firmware, request_id, by, dry_run } = &self.asked;
+        let Reprovision { machine: id, firmware, request_id, by } = &self.asked;
         let found = tx.record_locked::<Host>(id.as_str()).await?;
         let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
         if let Some(firmware) = firmware
@@ -315,10 +314,9 @@ impl Work for Request {
         }
         let known = found.is_some();
         let mut host = found.unwrap_or_else(|| Host::new(id, self.now));
-        let repeated = host.request_id == *request_id && !dry_run;
+        let repeated = !request_id.is_empty() && host.request_id == *request_id;
         if !repeated {
             host.admit()?;
-            // What it would come to is seen from the very record that would be written.
             host.request_id.clone_from(request_id);
             host.request = Some(ReprovisionRequest {
                 owner: Owner::Operator { name: by.clone() },
@@ -326,8 +324,6 @@ impl Work for Request {
                 requested_at: self.now,
                 started_at: None,
             });
-        }
-        if !repeated && !dry_run {
             let message = "its firmware is to be seen to".to_string();
             let event = event(Cause::Request, by, message, here!(), self.now);
             write(tx, &mut host, known, &event).await?;

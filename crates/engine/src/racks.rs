@@ -98,18 +98,11 @@ impl Engine {
         self.racing(|| self.store().write(update())).await
     }
 
-    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by force. A dry run says what
-    /// would be done.
-    pub async fn delete_rack(
-        &self,
-        id: RackId,
-        force: bool,
-        dry_run: bool,
-        by: String,
-    ) -> Result<RackView> {
+    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by force, and are answered.
+    pub async fn delete_rack(&self, id: RackId, force: bool, by: String) -> Result<RackView> {
         let now = self.now();
         let limits = self.settings().racks;
-        let delete = || Delete { id: id.clone(), force, dry_run, by: by.clone(), limits, now };
+        let delete = || Delete { id: id.clone(), force, by: by.clone(), limits, now };
         self.racing(|| self.store().write(delete())).await
     }
 }
@@ -336,7 +329,6 @@ impl Work for Update {
 struct Delete {
     id: RackId,
     force: bool,
-    dry_run: bool,
     by: String,
     limits: Limits,
     now: Timestamp,
@@ -358,15 +350,14 @@ impl Work for Delete {
             let refusal = Refusal::precondition("RACK_NOT_EMPTY", said);
             return Err(refusal.next(format!("farrier rack delete {} --force", self.id)).into());
         }
-        if self.dry_run {
-            return view(tx, rack, self.limits, self.now).await;
-        }
+        let before = view(tx, rack.clone(), self.limits, self.now).await?;
         let event = event(Cause::Request, &self.by, "to be deleted".into(), here!(), self.now);
         clear_out(tx, &devices, &event).await?;
         if !rack.head().deleted {
             rack.head_mut().deleted = true;
             tx.tell_record(&mut rack, &event)?;
         }
-        view(tx, rack, self.limits, self.now).await
+        let after = view(tx, rack, self.limits, self.now).await?;
+        Ok(RackView { devices: before.devices, ..after })
     }
 }

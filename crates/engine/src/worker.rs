@@ -39,10 +39,9 @@ const MAX_CLAIM: usize = 128;
 const POISON_REST: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
-pub struct Engine(Arc<Inner>);
+pub struct Engine(Arc<Inner>, Store);
 
 struct Inner {
-    store: Store,
     providers: Providers,
     settings: Settings,
     clock: Clock,
@@ -71,9 +70,8 @@ impl Engine {
     ) -> Result<Self> {
         let incarnation = format!("{}#{:016x}", settings.replica, chance());
         let replica = Replica { name: settings.replica.clone(), incarnation };
-        let engine = Self(Arc::new(Inner {
+        let inner = Arc::new(Inner {
             hub: Hub::new(store.clone()),
-            store,
             providers,
             settings,
             clock,
@@ -85,7 +83,8 @@ impl Engine {
             stopping: watch::Sender::new(false),
             renewed: Mutex::new(Instant::now()),
             observer: Observer::default(),
-        }));
+        });
+        let engine = Self(inner, store);
         let freed = engine.enlist().await?;
         if freed > 0 {
             tracing::info!(runs = freed, "took back the runs of the last start");
@@ -100,8 +99,17 @@ impl Engine {
         Ok(engine)
     }
 
+    /// The same engine for a request that may be a dry run. Every dry run is the very transaction of its request, taken back
+    /// at its end: each gate is the real one, and the answer is what would have been written. Only for requests that are one
+    /// transaction: what a second one would read of the first is gone by then.
+    #[must_use]
+    pub fn asked(&self, dry_run: bool) -> Self {
+        let store = if dry_run { self.1.rehearsal() } else { self.1.clone() };
+        Self(Arc::clone(&self.0), store)
+    }
+
     pub fn store(&self) -> &Store {
-        &self.0.store
+        &self.1
     }
 
     pub fn providers(&self) -> &Providers {

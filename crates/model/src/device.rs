@@ -3,6 +3,10 @@
 //! A look says whether a device answers, and what it says of itself. Its power is believed at once, as it is its own word;
 //! that it does not answer is only believed after a few looks in a row, as for machines.
 
+mod ahead;
+
+pub use ahead::ahead;
+
 use crate::condition::steady::{Doubts, Moment, Steadiness};
 use crate::condition::{ConditionType, Conditions, Evidence};
 use crate::effect::{Effect, Facts, PowerTo};

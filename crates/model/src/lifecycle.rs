@@ -8,13 +8,13 @@
 use crate::effect::{Effect, Facts};
 use crate::health::Standing;
 use crate::host::Host;
-use crate::id::{RackId, RunId};
+use crate::id::{PlanId, RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
-use crate::plan::{RunStep, RunType};
+use crate::plan::{OnFailure, RunStep, RunType};
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
 use crate::refusal::Refusal;
-use crate::run::{Note, Run, RunPhase};
+use crate::run::{ENGINE_VERSION, Note, Run, RunPhase, RunSpec};
 use crate::switch::Switch;
 use crate::target::TargetId;
 use crate::text;
@@ -218,6 +218,31 @@ pub struct NewRun {
     pub reports_to: Option<SubjectId>,
     pub claims: Vec<TargetId>,
     pub params: crate::plan::Params,
+}
+
+impl NewRun {
+    /// As it was decided on, with nothing done.
+    pub fn run(self, at: Timestamp) -> Run {
+        let word = self.run_type.as_str().to_lowercase().replace('_', "-");
+        Run::new(RunSpec {
+            id: self.id,
+            target: self.target,
+            request_id: self.request_id,
+            run_type: self.run_type,
+            plan_id: PlanId::trusted(format!("lifecycle-{word}")),
+            steps: self.steps,
+            params: self.params,
+            initiator: self.initiator,
+            parent: None,
+            again: None,
+            on_failure: OnFailure::KeepPhase,
+            part_of: self.part_of,
+            reports_to: self.reports_to,
+            claims: self.claims,
+            engine: ENGINE_VERSION,
+            created_at: at,
+        })
+    }
 }
 
 /// What a lifecycle does now.

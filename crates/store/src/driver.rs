@@ -37,6 +37,8 @@ pub trait Work: Send + Sync + 'static {
     type Out: Send + 'static;
     /// True when it reads with one statement: then it needs no transaction to see one view.
     const SINGLE: bool = false;
+    /// False when what it writes is taken back at its end, and only its answer is wanted.
+    const KEPT: bool = true;
 
     fn run(&self, tx: &mut Tx) -> impl Future<Output = Result<Self::Out>> + Send;
 }
@@ -46,6 +48,8 @@ pub struct Store {
     driver: Driver,
     bus: Bus,
     tap: Option<Arc<dyn Tap>>,
+    /// Whether this is a [`Store::rehearsal`].
+    rehearses: bool,
 }
 
 #[derive(Clone)]
@@ -67,13 +71,20 @@ impl Store {
             }
             Options::Memory => Driver::Memory(memory::Memory::open(bus.clone())?),
         };
-        Ok(Self { driver, bus, tap: None })
+        Ok(Self { driver, bus, tap: None, rehearses: false })
     }
 
     /// The same store behind a tap.
     #[must_use]
     pub fn tapped(&self, tap: Arc<dyn Tap>) -> Self {
         Self { tap: Some(tap), ..self.clone() }
+    }
+
+    /// The same store for a dry run: whatever is written through it is run whole, with every check that the database
+    /// makes, then taken back. The work's answer is what it would have been; nobody hears of it.
+    #[must_use]
+    pub fn rehearsal(&self) -> Self {
+        Self { rehearses: true, ..self.clone() }
     }
 
     async fn pass(&self, passing: Passing) -> Result<()> {
@@ -85,14 +96,23 @@ impl Store {
 
     /// Runs the work in one durable transaction: all of it, or nothing.
     pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
+        if self.rehearses {
+            // Nothing is committed, so there is nothing that could be lost half-way.
+            self.pass(Passing::Read).await?;
+            return self.transact(Rehearsal(work)).await;
+        }
         self.pass(Passing::BeforeCommit(name_of::<W>())).await?;
-        let out = match &self.driver {
+        let out = self.transact(work).await?;
+        self.pass(Passing::AfterCommit(name_of::<W>())).await?;
+        Ok(out)
+    }
+
+    async fn transact<W: Work>(&self, work: W) -> Result<W::Out> {
+        match &self.driver {
             Driver::Sqlite(db) => db.write(work).await,
             Driver::Postgres(db) => db.write(work).await,
             Driver::Memory(db) => db.run(&work),
-        }?;
-        self.pass(Passing::AfterCommit(name_of::<W>())).await?;
-        Ok(out)
+        }
     }
 
     /// Runs short work that only reads, on one consistent view.
@@ -128,6 +148,18 @@ impl Store {
 
     pub fn bus(&self) -> &Bus {
         &self.bus
+    }
+}
+
+/// Work that is done for its answer alone.
+struct Rehearsal<W>(W);
+
+impl<W: Work> Work for Rehearsal<W> {
+    type Out = W::Out;
+    const KEPT: bool = false;
+
+    async fn run(&self, tx: &mut Tx) -> Result<W::Out> {
+        self.0.run(tx).await
     }
 }
 

@@ -114,7 +114,9 @@ async fn publish(channel: Channel) -> Outcome<()> {
         ..Default::default()
     };
     let mut client = FirmwareServiceClient::new(channel);
-    client.create_firmware(v1::CreateFirmwareRequest { firmware: Some(firmware) }).await?;
+    client
+        .create_firmware(v1::CreateFirmwareRequest { firmware: Some(firmware), dry_run: false })
+        .await?;
     Ok(())
 }
 
@@ -132,7 +134,8 @@ async fn erect(channel: Channel, rack: String) -> Outcome<()> {
             spec: Some(spec(slot)),
             ..Default::default()
         };
-        let request = v1::RegisterPowerShelfRequest { power_shelf: Some(power_shelf) };
+        let request =
+            v1::RegisterPowerShelfRequest { power_shelf: Some(power_shelf), dry_run: false };
         PowerShelfServiceClient::new(channel.clone()).register_power_shelf(request).await?;
     }
     for slot in 1..=SWITCHES {
@@ -141,7 +144,7 @@ async fn erect(channel: Channel, rack: String) -> Outcome<()> {
             spec: Some(spec(SHELVES + slot)),
             ..Default::default()
         };
-        let request = v1::RegisterSwitchRequest { switch: Some(switch) };
+        let request = v1::RegisterSwitchRequest { switch: Some(switch), dry_run: false };
         SwitchServiceClient::new(channel.clone()).register_switch(request).await?;
     }
     for slot in 1..=MACHINES {
@@ -170,7 +173,7 @@ async fn erect(channel: Channel, rack: String) -> Outcome<()> {
         expected: Some(expected),
         ..Default::default()
     };
-    let request = v1::CreateRackRequest { rack: Some(rack) };
+    let request = v1::CreateRackRequest { rack: Some(rack), dry_run: false };
     RackServiceClient::new(channel).create_rack(request).await?;
     Ok(())
 }

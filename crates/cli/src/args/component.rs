@@ -63,7 +63,13 @@ pub struct ComponentUpdateArgs {
     #[arg(long, requires = "reason")]
     pub force: bool,
     /// Why it must be, for the record
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "force",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub reason: String,
     /// The ticket that tracks it
     #[arg(
@@ -80,4 +86,34 @@ pub struct ComponentUpdateArgs {
     /// Say what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn typed(words: &str) -> Result<ComponentUpdateArgs, clap::Error> {
+        let line = format!("farrier component firmware update --compute-trays m-1 {words}");
+        let command = Cli::try_parse_from(line.split(' '))?.command;
+        let Command::Client(ClientCommand::Component(ComponentCommand::Firmware(
+            ComponentFirmwareCommand::Update(args),
+        ))) = command
+        else {
+            panic!("{line}")
+        };
+        Ok(args)
+    }
+
+    #[test]
+    fn a_reference_has_two_names_and_force_needs_a_reason() {
+        for words in ["--ref T-1", "--reference T-1"] {
+            assert_eq!(typed(words).unwrap().reference, "T-1");
+        }
+        let forced = typed("--force --reason fire").unwrap();
+        assert!(forced.force && forced.reason == "fire");
+        for half in ["--force", "--reason fire"] {
+            assert_eq!(typed(half).unwrap_err().exit_code(), 2, "{half}");
+        }
+    }
 }

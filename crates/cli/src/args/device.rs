@@ -16,9 +16,9 @@ pub enum SwitchCommand {
     /// Change spec, place and labels; what is not given stays
     Update(SwitchUpdateArgs),
     /// Mark a switch for deletion; it goes when nobody holds it any more
-    Delete(SwitchArg),
+    Delete(SwitchActArgs),
     /// Try again what failed: read it, configure it, validate it
-    Retry(SwitchArg),
+    Retry(SwitchActArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -35,9 +35,9 @@ pub enum PowerShelfCommand {
     /// Change spec, place and labels; what is not given stays
     Update(PowerShelfUpdateArgs),
     /// Mark a power shelf for deletion; it goes when nobody holds it any more
-    Delete(PowerShelfArg),
+    Delete(PowerShelfActArgs),
     /// Try again what failed: read it and configure it
-    Retry(PowerShelfArg),
+    Retry(PowerShelfActArgs),
     /// Switch one or more power shelves on or off, all or none
     #[command(subcommand, visible_alias = "fix")]
     Maintenance(ShelfMaintenanceCommand),
@@ -103,6 +103,24 @@ pub struct PowerShelfArg {
 }
 
 #[derive(Debug, Args)]
+pub struct SwitchActArgs {
+    /// The switch, as `farrier switch list` names it
+    pub switch_id: String,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct PowerShelfActArgs {
+    /// The power shelf, as `farrier power-shelf list` names it
+    pub power_shelf_id: String,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
 pub struct DeviceListArgs {
     /// Only those that stand in this rack
     #[arg(long, value_name = "RACK", default_value = "", hide_default_value = true)]
@@ -131,6 +149,9 @@ pub struct SwitchRegisterArgs {
     pub switch_id: Option<String>,
     #[command(flatten)]
     pub spec: DeviceSpecArgs,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -139,6 +160,9 @@ pub struct PowerShelfRegisterArgs {
     pub power_shelf_id: Option<String>,
     #[command(flatten)]
     pub spec: DeviceSpecArgs,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -167,6 +191,9 @@ pub struct DeviceChangeArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// What a client says about a device.

@@ -72,6 +72,9 @@ pub struct FirmwareCreateArgs {
     /// Do not let it be applied yet
     #[arg(long)]
     pub unavailable: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]

@@ -60,6 +60,9 @@ pub struct HealthReportArgs {
     /// An alert; may be given several times
     #[arg(long = "alert", value_name = "id=…,message=…", required = true, value_parser = parse_alert)]
     pub alerts: Vec<HealthAlert>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -72,6 +75,9 @@ pub struct HealthReplaceArgs {
     /// An alert; may be given several times
     #[arg(long = "alert", value_name = "id=…,message=…", value_parser = parse_alert)]
     pub alerts: Vec<HealthAlert>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -84,6 +90,9 @@ pub struct HealthRemoveArgs {
     /// The alert that is over; all of them when none is given
     #[arg(long = "alert", value_name = "ID")]
     pub alerts: Vec<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 /// `id=…,message=…,class=…`. A comma ends a value only before another key, so a message may have some.

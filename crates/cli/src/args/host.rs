@@ -25,6 +25,6 @@ pub struct ReprovisionArgs {
     #[arg(long)]
     pub dry_run: bool,
     /// Give up what was asked before
-    #[arg(long, conflicts_with_all = ["firmware", "request_id", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["firmware", "request_id"])]
     pub cancel: bool,
 }

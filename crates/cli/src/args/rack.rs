@@ -56,6 +56,9 @@ pub struct RackCreateArgs {
     pub rack_id: String,
     #[command(flatten)]
     pub spec: RackSpecArgs,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -83,6 +86,9 @@ pub struct RackUpdateArgs {
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
@@ -164,6 +170,9 @@ pub struct CancelRackMaintenanceArgs {
     /// Why, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub wait: WaitArgs,
 }
@@ -225,4 +234,26 @@ pub struct RackMaintenanceStartArgs {
     pub power: Option<SequenceArg>,
     #[command(flatten)]
     pub ask: RackSubmitArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::args::Cli;
+    use clap::Parser;
+
+    #[test]
+    fn force_and_its_reason_come_together() {
+        for command in ["maintenance start rack-1", "reprovision rack-1"] {
+            for (words, taken) in [
+                ("--force --reason fire", true),
+                ("--reason fire --force --ref T-1", true),
+                ("--force", false),
+                ("--reason fire", false),
+            ] {
+                let line = format!("farrier rack {command} {words}");
+                let parsed = Cli::try_parse_from(line.split(' '));
+                assert_eq!(parsed.is_ok(), taken, "{line}");
+            }
+        }
+    }
 }

@@ -12,18 +12,17 @@ use crate::operation::{Errand, Goal, Origin, View, accompany, request_id, see_th
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::one_line;
-use crate::time::Clock;
+use crate::text::{MAX_IN_CELL, names, one_line};
+use crate::time::{Clock, brief};
 use crate::watch;
 use model::blast::MAX_NAMED;
-use model::say::few;
 use proto::v1::maintenance_activity_config::Activity;
 use proto::v1::{
-    ConfigureNmxClusterActivity, FirmwareUpgradeActivity, GetRackMaintenanceStatusRequest,
-    MaintenanceActivityConfig, PowerSequenceActivity, RackId, RackMaintenanceLeg,
-    RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse, RackMaintenancePart,
-    RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus, ReprovisionRackRequest,
-    run::Phase,
+    CancelOperationRequest, ConfigureNmxClusterActivity, FirmwareUpgradeActivity,
+    GetRackMaintenanceStatusRequest, MaintenanceActivityConfig, PowerSequenceActivity, RackId,
+    RackMaintenanceLeg, RackMaintenanceOnDemandRequest, RackMaintenanceOnDemandResponse,
+    RackMaintenancePart, RackMaintenancePreview, RackMaintenanceScope, RackMaintenanceStatus,
+    ReprovisionRackRequest, run::Phase,
 };
 
 /// Racks have names of their own; nothing else begins like this.
@@ -147,11 +146,12 @@ async fn show(
 ) -> Result<Exit, Failure> {
     if dry_run {
         let paint = screen.paint();
-        screen.one(&answer, |answer| {
-            let preview = answer.preview.clone().unwrap_or_default();
-            preview_words(&preview, paint)
+        screen.one(&answer, |answer| match &answer.preview {
+            Some(preview) => preview_words(preview, paint),
+            None => format!("{} was made by this request before\n", one_line(&answer.operation_id)),
         })?;
-        return Ok(Exit::Done);
+        let refused = answer.preview.is_some_and(|preview| !preview.refusals.is_empty());
+        return Ok(if refused { Exit::Refused } else { Exit::Done });
     }
     for note in answer.preview.iter().flat_map(|preview| &preview.notes) {
         screen.tell(&format!("note: {}", one_line(note)))?;
@@ -171,7 +171,7 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
     let mut facts = vec![
         ("Devices:", names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED)),
         ("Firmware:", firmware),
-        ("Taken down:", few(&preview.dark_machine_ids, ", ", MAX_NAMED)),
+        ("Taken down:", names(preview.dark_machine_ids.iter().map(String::as_str), MAX_NAMED)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
     let mut text = format!("{}\n", pairs(&facts).trim_end());
@@ -198,13 +198,6 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
     }
     text.push_str("dry run: nothing was changed\n");
     text
-}
-
-/// How many names a cell of the table has; the others are counted. All of them stand above it.
-const MAX_IN_CELL: usize = 12;
-
-fn names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
-    few(&all.collect::<Vec<_>>(), ", ", most)
 }
 
 async fn statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
@@ -312,7 +305,11 @@ async fn follow(
     let going = going(client, &args.id).await?;
     let [id] = going.as_slice() else {
         let filter = filter_by("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
-        return watch::runs(client, screen, filter, false).await;
+        let watching = watch::runs(client, screen, filter, false);
+        return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
+            let said = format!("{} was watched for {}", one_line(&args.id), brief(args.timeout));
+            Err(Failure::new(Exit::TimedOut, said))
+        });
     };
     let run = fetch_run(client, id).await?;
     let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Watched);
@@ -334,8 +331,49 @@ async fn stop(
             return Err(Failure::refused(said));
         }
     };
+    if args.dry_run {
+        return would_stop(client, screen, operation_id, args.reason).await;
+    }
     let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
     cancel(client, screen, &args, View::Operation).await
+}
+
+/// The request is made and taken back; what it would stop is told by how the operation stands.
+async fn would_stop(
+    client: &Client,
+    screen: &mut Screen,
+    operation_id: String,
+    reason: String,
+) -> Result<Exit, Failure> {
+    let found = statuses(client, &operation_id).await?;
+    let request = CancelOperationRequest { operation_id, reason, dry_run: true };
+    let operation = client.call(client.machines().cancel_operation(request)).await?;
+    screen.one(&operation, |operation| {
+        let id = one_line(&operation.operation_id);
+        let rack = one_line(&operation.target_id);
+        let mut text = format!("would cancel {id}; nothing was changed\n");
+        for leg in found.iter().flat_map(|status| &status.legs) {
+            text.push_str(&stopped(leg));
+        }
+        // What has not begun is taken from the rack, and nothing has happened to it.
+        let begun = found.iter().filter_map(|status| status.operation.as_ref());
+        if begun.into_iter().any(|run| run.phase() == Phase::Running) {
+            text.push_str(&format!("{rack} would wait in Error for a person\n"));
+        }
+        text
+    })?;
+    Ok(Exit::Done)
+}
+
+/// What is in progress of a leg, and would be stopped.
+fn stopped(leg: &RackMaintenanceLeg) -> String {
+    if leg.state != "RUNNING" {
+        return String::new();
+    }
+    let at_work =
+        leg.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
+    let devices = names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
+    format!("{} would be stopped on {devices}\n", one_line(&leg.name))
 }
 
 #[cfg(test)]

@@ -225,7 +225,11 @@ impl Clients {
     }
 
     pub async fn cancel(&mut self, id: &str) -> Result<v1::Operation, Status> {
-        let request = v1::CancelOperationRequest { operation_id: id.into(), reason: "test".into() };
+        let request = v1::CancelOperationRequest {
+            operation_id: id.into(),
+            reason: "test".into(),
+            dry_run: false,
+        };
         self.machines.cancel_operation(request).await.map(Response::into_inner)
     }
 

@@ -44,6 +44,35 @@ impl Terminal {
         self.run(&line.split(' ').collect::<Vec<_>>(), expected)
     }
 
+    /// A dry run of what would be refused: it exits as the request would, and says why where others read it.
+    #[track_caller]
+    pub fn foreseen(&self, line: &str) -> String {
+        let line = format!("{line} --dry-run");
+        let (code, stdout, stderr) =
+            finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
+        assert_eq!(code, 2, "{line}\n{stdout}\n{stderr}");
+        stdout
+    }
+
+    /// A dry run in both kinds of format; what was asked about is as it was before, looks at it aside.
+    #[track_caller]
+    pub fn rehearsed(&self, line: &str, about: &str, words: &[&str]) {
+        let looked = || {
+            let line = format!("{about} -o json");
+            let (code, stdout, _) =
+                finish(farrier(&self.url, &line.split(' ').collect::<Vec<_>>()));
+            (code, serde_json::from_str(&stdout).ok().map(without_looks))
+        };
+        let before = looked();
+        let said = self.line(&format!("{line} --dry-run"), 0);
+        for word in words.iter().chain(&["nothing was changed"]) {
+            assert!(said.contains(word), "{line}: {word:?} is not in\n{said}");
+        }
+        let record = self.json(&format!("{line} --dry-run"));
+        assert!(record.is_object(), "{line}: {record}");
+        assert_eq!(looked(), before, "{line}");
+    }
+
     #[track_caller]
     pub fn json(&self, line: &str) -> serde_json::Value {
         let text = self.line(&format!("{line} -o json"), 0);
@@ -79,6 +108,24 @@ impl Terminal {
         assert!(found, "{args:?} never says {word:?}");
     }
 
+    /// Does something again and again, until a stream that watches has said this.
+    pub fn meanwhile(&self, args: &[&str], word: &str, act: impl Fn()) {
+        use std::io::{BufRead, BufReader};
+        let mut child = farrier(&self.url, args);
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let wanted = word.to_string();
+        let reader = std::thread::spawn(move || {
+            lines.map_while(Result::ok).any(|line| line.contains(&wanted))
+        });
+        let started = Instant::now();
+        while !reader.is_finished() && started.elapsed() < crate::fleet::PATIENCE {
+            act();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(reader.join().unwrap(), "{args:?} never says {word:?}");
+    }
+
     /// Shows the same thing in every format.
     #[track_caller]
     pub fn formats(&self, line: &str, word: &str) {
@@ -93,6 +140,16 @@ impl Terminal {
         let read: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
         assert_eq!(read, json, "{line}");
     }
+}
+
+/// A record without what a look at the device may have changed meanwhile.
+fn without_looks(mut record: serde_json::Value) -> serde_json::Value {
+    if let Some(status) = record.get_mut("status").and_then(|status| status.as_object_mut()) {
+        for field in ["observed", "facts", "version", "updated_at"] {
+            status.remove(field);
+        }
+    }
+    record
 }
 
 fn images(person: &Terminal, dir: &Path) {
@@ -126,16 +183,28 @@ fn images(person: &Terminal, dir: &Path) {
 
 fn devices(person: &Terminal) {
     for (noun, id) in [("switch", "sw-1"), ("power-shelf", "ps-1")] {
-        person.line(&format!("{noun} register {id} --provider sim --serial S1"), 0);
-        person.line(&format!("{noun} update {id} --label row=a"), 0);
+        let get = format!("{noun} get {id}");
+        let register = format!("{noun} register {id} --provider sim --serial S1");
+        let would = format!("would register {id}");
+        person.rehearsed(&register, &get, &[&would, "step read", "step configure", "Ready: "]);
+        let said = person.line(&format!("{register} --rack rack-none --dry-run"), 2);
+        assert!(said.contains("no such rack is known"), "{said}");
+        person.line(&register, 0);
         let started = Instant::now();
         while person.json(&format!("{noun} get {id}"))["status"]["state"] != "Ready" {
             assert!(started.elapsed() < crate::fleet::PATIENCE, "{id} is never ready");
         }
-        person.formats(&format!("{noun} get {id}"), "S1");
+        let update = format!("{noun} update {id} --label row=a");
+        person.rehearsed(&update, &get, &[&format!("would update {id}")]);
+        person.line(&update, 0);
+        person.formats(&get, "S1");
         person.formats(&format!("{noun} list --label row=a"), id);
-        let said = person.line(&format!("{noun} retry {id}"), 2);
-        assert!(said.contains("only what is in Error"), "{said}");
+        for dry_run in ["", " --dry-run"] {
+            let said = person.line(&format!("{noun} retry {id}{dry_run}"), 2);
+            assert!(said.contains("only what is in Error"), "{said}");
+        }
+        let would = format!("would mark {id} for deletion");
+        person.rehearsed(&format!("{noun} delete {id}"), &get, &[&would, "  removed"]);
     }
     for verb in ["power-on", "power-off"] {
         let line = format!("power-shelf maintenance {verb} --id ps-1 --dry-run");
@@ -159,11 +228,17 @@ fn firmware(person: &Terminal, dir: &Path) {
     assert!(said.contains("firmware.components[machine][0].url"), "{said}");
     let said = create("fw-1", "rack:BMC=1,url=http://x/y,sha256=ab", 2);
     assert!(said.contains("firmware.components[0].device_type"), "{said}");
+    let dry =
+        format!("firmware create fw-1 --hardware-type nvl72 --component {}", component("2.0"));
+    person.rehearsed(&dry, "firmware list", &["would create firmware fw-1", "bmc.bin"]);
     for _ in 0..2 {
         assert!(create("fw-1", &component("2.0"), 0).contains("fw-1 created"));
     }
-    let said = create("fw-1", &component("2.1"), 2);
-    assert!(said.contains("a record never changes"), "{said}");
+    let other = component("2.1");
+    for component in [&other, &format!("{other} --dry-run")] {
+        let said = create("fw-1", component, 2);
+        assert!(said.contains("a record never changes"), "{said}");
+    }
 
     let file = dir.join("fw.yaml");
     let text = format!(
@@ -176,8 +251,7 @@ fn firmware(person: &Terminal, dir: &Path) {
     person.formats("firmware get fw-1", "https://files.example/bmc.bin");
     assert_eq!(person.json("firmware get fw-2")["available"], true);
 
-    let said = person.line("firmware set-default fw-2 --dry-run", 0);
-    assert!(said.contains("nothing was changed"), "{said}");
+    person.rehearsed("firmware set-default fw-2", "firmware list", &["the default of nvl72"]);
     assert_eq!(person.json("firmware get fw-1")["is_default"], true);
     person.line("firmware set-default fw-2", 0);
     assert_eq!(person.json("firmware get fw-1")["is_default"], false);
@@ -186,7 +260,7 @@ fn firmware(person: &Terminal, dir: &Path) {
     assert_eq!(person.json("firmware get fw-1")["available"], false);
     let said = person.line("firmware delete fw-2", 2);
     assert!(said.contains("is the default of hardware type nvl72"), "{said}");
-    person.line("firmware delete fw-1 --dry-run", 0);
+    person.rehearsed("firmware delete fw-1", "firmware get fw-1", &["would be deleted"]);
     person.line("firmware delete fw-1", 0);
     assert!(person.line("firmware get fw-1", 2).contains("farrier firmware list"));
     assert_eq!(person.json("firmware history --device machine-1"), serde_json::json!([]));
@@ -195,6 +269,8 @@ fn firmware(person: &Terminal, dir: &Path) {
 fn health(person: &Terminal) {
     let alert = "id=fan-3,message=fan 3 stands still, again,class=prevent-state-changes";
     let report = ["health", "report", "machine-2", "--source", "dcim", "--alert", alert];
+    person.run(&[&report[..], &["--dry-run"]].concat(), 0);
+    assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
     let told = person.run(&report, 0);
     assert!(told.contains("dcim reports fan-3: fan 3 stands still, again"), "{told}");
     person.formats("health get machine-2", "fan-3");
@@ -207,6 +283,8 @@ fn health(person: &Terminal) {
     let forced =
         ["run", "start", "machine-2", "--type", "REBOOT", "--param", "health_override=now"];
     person.run(&forced, 0);
+    let replace = "health replace machine-2 --source dcim --alert id=nic,message=slow";
+    person.rehearsed(replace, "health get machine-2", &["would be", "nic"]);
     let told = person.run(
         &["health", "replace", "machine-2", "--source", "dcim", "--alert", "id=nic,message=slow"],
         0,
@@ -215,7 +293,9 @@ fn health(person: &Terminal) {
     person.line("reboot machine-2", 0);
     let refused = person.line("health remove machine-2 --source dcim --alert fan-3", 2);
     assert!(refused.contains("no alert fan-3 of dcim"), "{refused}");
-    person.line("health remove machine-2 --source dcim", 0);
+    let remove = "health remove machine-2 --source dcim";
+    person.rehearsed(remove, "health get machine-2", &["Alerts:  0"]);
+    person.line(remove, 0);
     assert!(person.line("health get machine-2", 0).contains("Alerts:  0"));
     assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
 }
@@ -239,6 +319,11 @@ fn hosts(person: &Terminal) {
     assert_eq!(applied.as_array().unwrap().len(), 1, "{applied}");
     assert_eq!(applied[0]["previous"], "1.0", "{applied}");
     person.formats("firmware history --device fresh-1", "fresh-1");
+    person.rehearsed(
+        "machine reprovision fresh-1 --cancel",
+        "history fresh-1",
+        &["would give up the firmware of fresh-1"],
+    );
     person.line("machine reprovision fresh-1 --cancel", 0);
 
     let line = "component firmware update --compute-trays fresh-1 --target-version";

@@ -15,7 +15,8 @@ fn alert(id: &str, classes: &[&str]) -> v1::HealthAlert {
 }
 
 fn merge(id: &str, source: &str, alerts: &[v1::HealthAlert]) -> v1::MergeHealthReportRequest {
-    v1::MergeHealthReportRequest { id: id.into(), source: source.into(), alerts: alerts.to_vec() }
+    let (id, source, alerts) = (id.into(), source.into(), alerts.to_vec());
+    v1::MergeHealthReportRequest { id, source, alerts, dry_run: false }
 }
 
 async fn report(
@@ -106,6 +107,7 @@ async fn reports_are_merged_replaced_listed_and_refused_by_field() {
             id: "m-2".into(),
             source: "dcim".into(),
             alerts: vec![alert("nic", &[])],
+            dry_run: false,
         };
         let told = api.health.replace_health_report(exactly).await.unwrap().into_inner();
         let ids: Vec<&str> = told.reports[0].alerts.iter().map(|one| one.id.as_str()).collect();
@@ -153,6 +155,7 @@ async fn reports_are_merged_replaced_listed_and_refused_by_field() {
             id: "m-1".into(),
             source: "dcim".into(),
             alert_ids: vec!["nobody".into()],
+            dry_run: false,
         };
         let answer = api.health.remove_health_report(nothing).await;
         refused(answer, Code::NotFound, &["no alert nobody of dcim on m-1"]);

@@ -103,6 +103,7 @@ async fn the_metrics_count_what_happens() {
         id: "m-1".into(),
         source: "site".into(),
         alerts: alerts.iter().chain(&quiet).map(|(id, class)| alert(id, class)).collect(),
+        dry_run: false,
     };
     api.health.merge_health_report(report).await.unwrap();
 

@@ -171,7 +171,7 @@ async fn ask_run(api: &mut Clients, door: &str, run: &str) -> Result<(), Status>
             api.operations.get_operation(request).await.map(drop)
         }
         "CancelOperation" => {
-            let request = v1::CancelOperationRequest { operation_id, reason };
+            let request = v1::CancelOperationRequest { operation_id, reason, dry_run: false };
             api.machines.cancel_operation(request).await.map(drop)
         }
         "StreamOperationLogs" => {

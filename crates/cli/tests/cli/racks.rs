@@ -30,6 +30,7 @@ pub fn typed(person: &Terminal) {
     preview(person);
     trouble(person);
     canceled(person);
+    watched(person);
     reprovision(person);
     deleted(person);
 }
@@ -38,6 +39,7 @@ fn inventory(person: &Terminal) {
     let create =
         "rack create rack-1 --hardware-type gb200 --expect-machines 2 --label location=hall-2";
     assert!(person.line("rack create shelf-1", 2).contains("rack.rack_id"));
+    person.rehearsed(create, "rack list", &["would create rack-1"]);
     for _ in 0..2 {
         assert!(person.line(create, 0).contains("rack-1 created"));
     }
@@ -64,7 +66,9 @@ fn inventory(person: &Terminal) {
         assert!(!person.line(&format!("rack list {other}"), 0).contains("rack-1"), "{other}");
     }
     assert!(person.line("rack list --state Lost", 2).contains("states[0]"));
-    person.line("rack update rack-1 --label row=7 --remove-label location", 0);
+    let update = "rack update rack-1 --label row=7 --remove-label location";
+    person.rehearsed(update, "rack get rack-1", &["would update rack-1", "row=7", "2 machines"]);
+    person.line(update, 0);
     assert!(person.line("rack list -o wide", 0).contains("row=7"));
     says(&person.line("history rack-1", 0), &["Discovering", "Validating", "Ready"]);
 }
@@ -89,11 +93,19 @@ fn preview(person: &Terminal) {
     person.line("enter-maintenance tray-1", 0);
     person.line("exit-maintenance tray-1", 0);
     let off = "rack maintenance start rack-1 --activity power --power reset";
-    let said = person.line(&format!("{off} --dry-run"), 0);
+    let said = person.foreseen(off);
     says(&said, &["would be refused:", "tray-1 is READY and in service", "Taken down: "]);
     says(&person.line(off, 2), &["tray-1 is READY", "--force --reason"]);
-    let told = person.line(&format!("{off} --force --reason fire --reference T-7"), 0);
-    says(&told, &["Rack: rack-1", "SUCCEEDED"]);
+    for (half, other) in [("--force", "--reason"), ("--reason fire", "--force")] {
+        for command in [off, "rack reprovision rack-1"] {
+            says(&person.line(&format!("{command} {half}"), 2), &[other]);
+        }
+    }
+    let forced = format!("{off} --force --reason fire --reference T-7");
+    let run = person.submit(&forced);
+    person.line(&format!("run watch {run}"), 0);
+    says(&person.line(&format!("history {run}"), 0), &["by force: fire"]);
+    assert!(person.json(&format!("run get {run}")).to_string().contains("fire"));
     let status = person.line("rack maintenance status rack-1", 0);
     says(&status, &["power-off-machines", "power-on-machines", "validate", "2/2", "(T-7)"]);
     person.formats("rack maintenance status rack-1", "power-on-machines");
@@ -140,12 +152,27 @@ fn canceled(person: &Terminal) {
     says(&said, &[&format!("tray-2 is held by operation {run}")]);
     person.line("rack maintenance start rack-1 --machine tray-1 --activity power", 0);
     person.stream(&["rack", "maintenance", "watch", "rack-1", "--timeout", "20s"], &run);
-    let told = person.line("rack maintenance cancel rack-1 --reason enough", 0);
+    let cancel = "rack maintenance cancel rack-1 --reason enough";
+    let would = format!("would cancel {run}");
+    let stops = "validate would be stopped on tray-2";
+    person.rehearsed(cancel, &format!("run get {run}"), &[&would, stops, "wait in Error"]);
+    let told = person.line(cancel, 0);
     assert!(told.contains("CANCELED"), "{told}");
     until(person, "rack-1", "Error");
     assert!(person.line("rack maintenance cancel rack-1", 2).contains("nothing to cancel"));
     person.line("sim fault clear --all", 0);
     assert!(person.line(&format!("run rerun {run}"), 0).contains("SUCCEEDED"));
+    until(person, "rack-1", "Ready");
+}
+
+/// With nothing going, what comes is waited for and told, and the wait has an end.
+fn watched(person: &Terminal) {
+    let said = person.line("rack maintenance watch rack-1 --timeout 1s", 3);
+    says(&said, &["rack-1 was watched for 1s"]);
+    assert!(person.line("rack maintenance watch rack-9", 2).contains("farrier rack list"));
+    let watch = ["rack", "maintenance", "watch", "rack-1", "--timeout", "60s"];
+    let start = "rack maintenance start rack-1 --machine tray-1 --activity power";
+    person.meanwhile(&watch, "RACK_MAINTENANCE", || drop(person.line(start, 0)));
     until(person, "rack-1", "Ready");
 }
 
@@ -158,7 +185,8 @@ fn reprovision(person: &Terminal) {
 
 fn deleted(person: &Terminal) {
     assert!(person.line("rack delete rack-1", 2).contains("farrier rack delete rack-1 --force"));
-    says(&person.line("rack delete rack-1 --force --dry-run", 0), &["tray-1 would be taken out"]);
+    let would = ["would delete rack-1", "tray-1 would be taken out", "tray-2 would be taken out"];
+    person.rehearsed("rack delete rack-1 --force", "rack get rack-1", &would);
     person.line("rack delete rack-1 --force", 0);
     let started = Instant::now();
     while person.json("rack list").as_array().is_some_and(|racks| !racks.is_empty()) {

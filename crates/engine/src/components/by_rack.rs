@@ -3,7 +3,7 @@
 use super::{Ask, Outcome, Update, Updated, find, step_names};
 use crate::Engine;
 use crate::claims::unknown;
-use crate::racks::MaintenanceStart;
+use crate::racks::{MaintenanceStart, Preview};
 use model::component::{Course, course};
 use model::id::{MachineId, RackId, SwitchId};
 use model::rack::maintenance::{Asked, Scope, Trigger, Wanted};
@@ -34,18 +34,19 @@ impl Engine {
                     continue;
                 }
             };
-            done.push(Updated { target, rack, outcome });
+            done.push(Updated { target, rack, outcome, preview: None });
         }
         for (rack, targets) in racks {
-            let outcome = match self.delegate(&update, &rack, &targets).await {
-                Ok(outcome) => outcome,
-                Err(StoreError::Refused(refusal)) => Outcome::Refused(refusal),
+            let (outcome, preview) = match self.delegate(&update, &rack, &targets).await {
+                Ok(foreseen) => foreseen,
+                Err(StoreError::Refused(refusal)) => (Outcome::Refused(refusal), None),
                 Err(error) => return Err(error),
             };
             done.extend(targets.into_iter().map(|target| Updated {
                 target,
                 rack: Some(rack.clone()),
                 outcome: outcome.clone(),
+                preview: preview.clone(),
             }));
         }
         Ok(done)
@@ -56,7 +57,7 @@ impl Engine {
         update: &Update,
         rack: &RackId,
         targets: &[TargetId],
-    ) -> Result<Outcome> {
+    ) -> Result<(Outcome, Option<Preview>)> {
         let of = |kind: TargetKind| targets.iter().filter(move |target| target.kind == kind);
         let machines = of(TargetKind::Machine).map(|one| MachineId::trusted(one.as_str()));
         let switches = of(TargetKind::Switch).map(|one| SwitchId::trusted(one.as_str()));
@@ -77,14 +78,16 @@ impl Engine {
             dry_run: update.dry_run,
         };
         let started = self.start_rack_maintenance(start).await?;
-        let refused = |preview: &crate::racks::Preview| preview.refusals.first().cloned();
         Ok(match (started.run, started.preview) {
-            (Some(run), _) => Outcome::Started(run.spec.id),
-            (None, Some(preview)) => match refused(&preview) {
-                Some(refusal) => Outcome::Refused(refusal),
-                None => Outcome::Would(step_names(&preview.planned.steps)),
-            },
-            (None, None) => Outcome::Would(Vec::new()),
+            (Some(run), _) => (Outcome::Started(run.spec.id), None),
+            (None, Some(preview)) => {
+                let outcome = match preview.refusals.first() {
+                    Some(refusal) => Outcome::Refused(refusal.clone()),
+                    None => Outcome::Would(step_names(&preview.planned.steps)),
+                };
+                (outcome, Some(preview))
+            }
+            (None, None) => (Outcome::Would(Vec::new()), None),
         })
     }
 }

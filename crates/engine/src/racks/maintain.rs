@@ -1,9 +1,9 @@
-//! Starting the operations of a rack: on demand, as a reprovision, and anew. The preview of a dry run is made by the same
-//! transaction, which then writes nothing.
+//! Starting the operations of a rack: on demand, as a reprovision, and anew. A dry run is the same transaction, taken back; it
+//! differs in that it names everything that speaks against the request, where the request itself is refused by the first.
 
 use super::{devices_of, no_rack, resolution};
 use crate::Engine;
-use crate::claims::{hold, new_run};
+use crate::claims::hold;
 use crate::submit::event;
 use model::fault::{Code, Fault};
 use model::here;
@@ -110,7 +110,8 @@ impl Engine {
             limits: self.settings().racks,
             now: self.now(),
         };
-        let started = self.racing(|| self.store().write(work())).await?;
+        let engine = self.asked(start.dry_run);
+        let started = engine.racing(|| engine.store().write(work())).await?;
         if let (true, Some(run)) = (started.new, &started.run) {
             let kind = run.spec.run_type.as_str();
             metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
@@ -141,14 +142,17 @@ impl Work for Begin {
             return Ok(MaintenanceStarted { run: Some(run), new: false, preview: None });
         }
         let preview = self.preview(tx, &rack).await?;
-        if start.dry_run {
-            return Ok(MaintenanceStarted { run: None, new: false, preview: Some(preview) });
-        }
-        if let Some(refusal) = preview.refusals.first() {
-            return Err(refusal.clone().into());
+        match (preview.refusals.first(), start.dry_run) {
+            (Some(refusal), false) => return Err(refusal.clone().into()),
+            (Some(_), true) => {
+                return Ok(MaintenanceStarted { run: None, new: false, preview: Some(preview) });
+            }
+            (None, _) => {}
         }
         let run = self.accept(tx, &mut rack, &preview.planned).await?;
-        Ok(MaintenanceStarted { run: Some(run), new: true, preview: Some(preview) })
+        // The operation of a dry run is nowhere to be found.
+        let run = (!start.dry_run).then_some(run);
+        Ok(MaintenanceStarted { new: run.is_some(), run, preview: Some(preview) })
     }
 }
 
@@ -201,7 +205,7 @@ impl Begin {
         if planned.unknown.is_some() {
             new.claims.clear();
         }
-        let mut run = new_run(new, at);
+        let mut run = new.run(at);
         run.spec.parent = self.anew.as_ref().map(|anew| anew.parent.clone());
         run.spec.again = self.anew.as_ref().map(|anew| anew.how);
         if let Some(id) = &planned.unknown {

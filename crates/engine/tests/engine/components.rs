@@ -1,11 +1,11 @@
 //! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
 
-use crate::racks::{AddFirmware, Scene, firmware};
+use crate::racks::{AddFirmware, Scene, firmware, machines, power};
 use crate::world::simulate;
 use engine::components::{Outcome, Update, Updated};
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};
-use model::rack::maintenance::{FORCED, REFERENCE};
+use model::rack::maintenance::{FORCED, PowerSequence, REFERENCE};
 use model::run::RunPhase;
 use model::target::TargetId;
 
@@ -35,6 +35,11 @@ fn asked(ids: &[&str], request_id: &str, dry_run: bool) -> Update {
 async fn update(scene: &Scene, ids: &[&str], request_id: &str, dry_run: bool) -> Vec<Updated> {
     let update = asked(ids, request_id, dry_run);
     scene.engine().update_components(update).await.expect("answered")
+}
+
+/// How many operations are at work on the rack and its shelf.
+async fn operations(scene: &Scene) -> usize {
+    scene.view().await.devices.iter().filter(|device| device.active_run.is_some()).count()
 }
 
 fn operation(one: &Updated) -> RunId {
@@ -75,6 +80,10 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
             let Outcome::Would(steps) = &one.outcome else { panic!("{one:?}") };
             assert!(!steps.is_empty(), "{one:?}");
         }
+        let foreseen = preview[0].preview.as_ref().expect("what its rack would do");
+        assert_eq!(foreseen.planned.devices.len(), 3, "of its rack, all in one operation");
+        assert!(preview[2].preview.is_none(), "a shelf is upgraded by itself");
+        assert_eq!(operations(&scene).await, 0, "nothing was changed");
         let done = update(&scene, &ids, "up", false).await;
         let named: Vec<&str> = done.iter().map(|one| one.target.as_str()).collect();
         assert_eq!(named, ids, "in the order in which they were named");
@@ -179,5 +188,26 @@ fn a_fresh_request_of_the_rack_frees_a_host_that_is_stuck() {
         let tail: Vec<&str> = path.iter().rev().take(4).map(String::as_str).collect();
         let waiting = "WaitingForRackFirmwareUpgrade";
         assert_eq!(tail, ["Ready", waiting, "FailedFirmwareUpgrade", waiting]);
+    });
+}
+
+/// Who looks first sees all that speaks against it, not the first of it, and who would go dark.
+#[test]
+fn a_dry_run_names_all_that_speaks_against_it() {
+    simulate(async {
+        let scene = scene().await;
+        let busy = scene.started(power(machines(&["m-1"]), PowerSequence::Off)).await;
+        let other = scene.started(power(machines(&["m-2"]), PowerSequence::Off)).await;
+        let foreseen = update(&scene, &["m-1", "m-2"], "", true).await;
+        assert_eq!(refused(&foreseen[0]), "MACHINE_BUSY");
+        let preview = foreseen[0].preview.as_ref().expect("a preview");
+        let said: Vec<&str> = preview.refusals.iter().map(|one| one.said.as_str()).collect();
+        for holder in [&busy, &other] {
+            assert!(said.iter().any(|said| said.contains(holder.as_str())), "{said:?}");
+        }
+        let dark: Vec<&str> =
+            preview.planned.dark.iter().map(|dark| dark.machine.as_str()).collect();
+        assert_eq!(dark, ["m-1", "m-2"]);
+        assert!(!preview.planned.steps.is_empty());
     });
 }

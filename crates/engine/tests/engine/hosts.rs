@@ -60,9 +60,8 @@ async fn ask(process: &Process, request_id: &str, dry_run: bool) -> Result<HostV
         firmware: Some(FirmwareId::trusted("fw-2")),
         request_id: request_id.into(),
         by: "ada".into(),
-        dry_run,
     };
-    process.engine.reprovision(asked).await
+    process.engine.asked(dry_run).reprovision(asked).await
 }
 
 async fn state(process: &Process) -> HostState {
@@ -246,18 +245,29 @@ fn a_machine_in_service_is_waited_for() {
         let Err(StoreError::Refused(refusal)) = refused else { panic!("{refused:?}") };
         assert_eq!(refusal.reason, "REPROVISION_UNDER_WAY");
 
-        // While it is asked for, a record that it names stays; given up, it may go.
+        // While it is asked for, a record that it names stays, by that alone once another is the default.
         let id = || FirmwareId::trusted("fw-2");
         let engine = &process.engine;
-        let other = engine.change_firmware(id(), Change::Delete, false, operator()).await;
-        let Err(StoreError::Refused(refusal)) = other else { panic!("{other:?}") };
-        assert_eq!(refusal.reason, "FIRMWARE_IS_DEFAULT");
+        let kept = async |reason: &str| {
+            let answer = engine.change_firmware(id(), Change::Delete, operator()).await;
+            let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
+            assert_eq!(refusal.reason, reason, "{refusal}");
+            refusal.said
+        };
+        kept("FIRMWARE_IS_DEFAULT").await;
+        let known = engine.firmware(&id()).await.expect("a record");
+        let other = Firmware { id: FirmwareId::trusted("fw-3"), ..known };
+        engine.create_firmware(other, operator()).await.expect("created");
+        let said = kept("FIRMWARE_IN_USE").await;
+        assert!(said.contains(MACHINE), "{said}");
 
         let run = door.start(MACHINE, RunType::EnterMaintenance, "again".into()).await;
         door.ended(&run.expect("accepted")).await;
         sleep(SOON).await;
         assert_eq!(state(&process).await, HostState::Ready);
         assert_eq!(firmware_runs(&world).await.len(), 1);
+        let gone = process.engine.change_firmware(id(), Change::Delete, operator()).await;
+        assert_eq!(gone.expect("deleted").id, id());
     });
 }
 

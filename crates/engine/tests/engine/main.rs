@@ -16,6 +16,7 @@ mod matrix;
 mod parts;
 mod rack_lives;
 mod rack_matrix;
+mod rack_trouble;
 mod rack_world;
 mod racks;
 mod retention;

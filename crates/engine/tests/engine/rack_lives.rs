@@ -375,7 +375,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             }
             Ask::DeleteRack => {
                 let answer = door.ask(|engine| async move {
-                    engine.delete_rack(rack_id(), true, false, "client".into()).await
+                    engine.delete_rack(rack_id(), true, "client".into()).await
                 });
                 // Asked again, it may be gone already.
                 let answer = answer.await.map(drop);
@@ -417,7 +417,6 @@ fn reprovision(name: &str) -> Reprovision {
         firmware: Some(FirmwareId::trusted(NEWER)),
         request_id: name.into(),
         by: "client".into(),
-        dry_run: false,
     }
 }
 

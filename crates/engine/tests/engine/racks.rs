@@ -3,7 +3,7 @@
 
 use crate::world::{Process, World, simulate};
 use engine::racks::{DescribedRack, MaintenanceStart, MaintenanceStarted, RackView};
-use engine::{Described, DescribedDevice, Engine, PlacedSpec};
+use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
 use model::effect::Facts;
 use model::firmware::{Component, Firmware};
 use model::id::{FirmwareId, MachineId, PowerShelfId, RackId, RunId, SwitchId};
@@ -41,8 +41,12 @@ impl Scene {
     }
 
     async fn with_expected(expected: Counts) -> Self {
+        Self::under(Settings { replica: "a".into(), ..Settings::default() }, expected).await
+    }
+
+    pub async fn under(settings: Settings, expected: Counts) -> Self {
         let world = World::new(7).await;
-        let process = world.boot("a").await;
+        let process = world.boot_with(settings).await;
         let firmware = firmware("fw-1", "2.0", true, true);
         world.store.write(AddFirmware(firmware)).await.expect("added");
         let scene = Self { world, process };
@@ -60,7 +64,7 @@ impl Scene {
         self.engine().create_rack(described, "test".into()).await.expect("created");
     }
 
-    async fn fill(&self) {
+    pub async fn fill(&self) {
         self.add_device(TargetKind::PowerShelf, "ps-1", 1).await;
         self.add_device(TargetKind::Switch, "sw-2", 3).await;
         self.add_device(TargetKind::Switch, "sw-1", 2).await;
@@ -86,7 +90,7 @@ impl Scene {
         self.world.store.write(AddDevice { kind, id, slot, now }).await.expect("added");
     }
 
-    async fn view(&self) -> RackView {
+    pub async fn view(&self) -> RackView {
         self.engine().rack(&RackId::trusted(RACK)).await.expect("a rack")
     }
 
@@ -103,15 +107,15 @@ impl Scene {
         panic!("{RACK} is never {word}, but {:?}: {}; {path:?}", view.rack.state, view.waits_for);
     }
 
-    async fn start(&self, wanted: Wanted) -> Result<MaintenanceStarted> {
+    pub async fn start(&self, wanted: Wanted) -> Result<MaintenanceStarted> {
         self.engine().start_rack_maintenance(asked(wanted)).await
     }
 
-    async fn started(&self, wanted: Wanted) -> RunId {
+    pub async fn started(&self, wanted: Wanted) -> RunId {
         self.start(wanted).await.expect("accepted").run.expect("an operation").spec.id
     }
 
-    async fn refused(&self, wanted: Wanted) -> Refusal {
+    pub async fn refused(&self, wanted: Wanted) -> Refusal {
         match self.start(wanted).await {
             Err(StoreError::Refused(refusal)) => refusal,
             other => panic!("{other:?}"),
@@ -148,7 +152,7 @@ impl Scene {
     }
 
     /// Nobody stays held once all is over. A switch that was let go looks at itself first.
-    async fn nobody_is_held(&self) {
+    pub async fn nobody_is_held(&self) {
         for _ in 0..PATIENCE {
             let devices = self.view().await.devices;
             if devices.iter().all(|device| device.active_run.is_none()) {
@@ -160,7 +164,7 @@ impl Scene {
     }
 }
 
-fn asked(wanted: Wanted) -> MaintenanceStart {
+pub fn asked(wanted: Wanted) -> MaintenanceStart {
     MaintenanceStart {
         rack_id: RackId::trusted(RACK),
         wanted,
@@ -173,15 +177,15 @@ fn asked(wanted: Wanted) -> MaintenanceStart {
     }
 }
 
-fn machines(ids: &[&str]) -> Scope {
+pub fn machines(ids: &[&str]) -> Scope {
     Scope { machines: ids.iter().map(|id| MachineId::trusted(*id)).collect(), ..Scope::default() }
 }
 
-fn power(scope: Scope, sequence: PowerSequence) -> Wanted {
+pub fn power(scope: Scope, sequence: PowerSequence) -> Wanted {
     Wanted { scope, activities: vec![Asked::PowerSequence(sequence)] }
 }
 
-fn who() -> Who {
+pub fn who() -> Who {
     Who { by: "ada".into(), reason: "a test".into() }
 }
 
@@ -567,17 +571,15 @@ fn a_reprovision_comes_before_what_was_asked_for_earlier() {
         let force = Some("a test".to_string());
         let reprovision = MaintenanceStart { trigger, force, ..asked(Wanted::default()) };
         let started = scene.engine().start_rack_maintenance(reprovision).await;
-        match started {
-            Ok(started) => {
-                let id = started.run.expect("an operation").spec.id;
-                assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
-                let first = scene.ended(&pending).await;
-                assert!(first.ended());
-            }
-            // The first has begun already.
-            Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "RACK_NOT_READY"),
-            Err(error) => panic!("{error}"),
-        }
+        let id = started.expect("accepted").run.expect("an operation").spec.id;
+        let asked = scene.view().await.rack;
+        assert_eq!(asked.reprovision_requested, Some(id.clone()));
+        assert_eq!(asked.maintenance_requested, std::slice::from_ref(&pending));
+        let first = scene.ended(&pending).await;
+        assert_eq!(first.phase(), RunPhase::Canceled, "it gives way");
+        assert_eq!(first.progress.started_at, None, "and has never begun");
+        assert!(scene.view().await.rack.maintenance_requested.is_empty());
+        assert_eq!(scene.ended(&id).await.phase(), RunPhase::Succeeded);
         scene.until("Ready").await;
         scene.nobody_is_held().await;
     });
@@ -757,12 +759,18 @@ fn a_rack_is_deleted_when_it_is_empty_or_by_force() {
     simulate(async {
         let scene = Scene::ready().await;
         let id = RackId::trusted(RACK);
-        let kept = scene.engine().delete_rack(id.clone(), false, false, "ada".into()).await;
+        let kept = scene.engine().delete_rack(id.clone(), false, "ada".into()).await;
         let Err(StoreError::Refused(refusal)) = kept else { panic!("{kept:?}") };
         assert_eq!(refusal.reason, "RACK_NOT_EMPTY");
-        scene.engine().delete_rack(id.clone(), true, true, "ada".into()).await.expect("a dry run");
-        scene.until("Ready").await;
-        scene.engine().delete_rack(id.clone(), true, false, "ada".into()).await.expect("marked");
+        let before = scene.path().await;
+        let rehearsed =
+            scene.engine().asked(true).delete_rack(id.clone(), true, "ada".into()).await;
+        let foreseen = rehearsed.expect("a dry run");
+        assert!(foreseen.rack.head.deleted && foreseen.devices.len() > 1, "{foreseen:?}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(scene.path().await, before);
+        assert!(!scene.engine().rack(&id).await.expect("a rack").rack.head.deleted);
+        scene.engine().delete_rack(id.clone(), true, "ada".into()).await.expect("marked");
         for _ in 0..PATIENCE {
             if scene.engine().rack(&id).await.is_err() {
                 break;

@@ -94,5 +94,19 @@ mod tests {
         let none = Racks { at_once: 0, ..Racks::default() };
         assert!(none.check().unwrap_err().contains("racks.at_once is 0"));
         assert!(Racks::default().check().is_ok());
+        let text = "[racks]\ndiscovery_seconds = 1\nfirmware_seconds = 2\nfabric_seconds = 3\n\
+                    power_seconds = 4\ncheck_seconds = 5\nat_once = 6\n\
+                    host_firmware_upgrade_retry_seconds = 7\n";
+        let settings = toml::from_str::<crate::config::Config>(text).unwrap().settings();
+        let limits = Limits {
+            discovery_seconds: 1,
+            firmware_seconds: 2,
+            fabric_seconds: 3,
+            power_seconds: 4,
+            check_seconds: 5,
+            at_once: 6,
+        };
+        assert_eq!(settings.racks, limits);
+        assert_eq!(settings.host_firmware_upgrade_retry_interval, Duration::from_secs(7));
     }
 }

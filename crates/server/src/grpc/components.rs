@@ -2,6 +2,7 @@
 
 use super::Doors;
 use super::convert::{forced, initiator};
+use super::racks::wire::{dark_ids, gate};
 use super::status::{failed, refused};
 use engine::components::{ComponentStatus, ComponentVersions, Outcome, Update, Updated};
 use model::firmware::Resolution;
@@ -107,6 +108,12 @@ fn result(done: Updated) -> v1::ComponentResult {
         success: true,
         ..v1::ComponentResult::default()
     };
+    if let Some(preview) = &done.preview {
+        result.steps = preview.planned.steps.iter().map(|step| step.name.clone()).collect();
+        result.refusals = preview.refusals.iter().map(gate).collect();
+        result.dark_machine_ids = dark_ids(preview);
+        result.notes.clone_from(&preview.planned.notes);
+    }
     match done.outcome {
         Outcome::Started(run) => {
             result.set_outcome(O::Started);

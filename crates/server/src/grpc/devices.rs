@@ -76,6 +76,7 @@ pub(super) fn status<D: Device>(device: &D) -> v1::DeviceStatus {
         created_at: Some(time(head.created_at)),
         updated_at: Some(time(head.updated_at)),
         health: standing(&device.target(), &head.health),
+        would_follow: Vec::new(),
     }
 }
 

@@ -26,10 +26,11 @@ impl v1::firmware_service_server::FirmwareService for Doors {
         request: Request<v1::CreateFirmwareRequest>,
     ) -> Answer<v1::Firmware> {
         let who = who(request.metadata());
-        let asked = request.into_inner().firmware;
+        let v1::CreateFirmwareRequest { firmware: asked, dry_run } = request.into_inner();
         let asked = asked.ok_or_else(|| refused(Refusal::missing("firmware")))?;
         let wanted = firmware_from(asked).map_err(refused)?;
-        let created = self.engine.create_firmware(wanted, who).await.map_err(failed)?;
+        let engine = self.engine.asked(dry_run);
+        let created = engine.create_firmware(wanted, who).await.map_err(failed)?;
         Ok(Response::new(firmware(&created)))
     }
 
@@ -115,7 +116,8 @@ impl Doors {
         who: Who,
     ) -> Answer<v1::Firmware> {
         let id = FirmwareId::parse(id).map_err(refused)?;
-        let done = self.engine.change_firmware(id, change, dry_run, who).await.map_err(failed)?;
+        let engine = self.engine.asked(dry_run);
+        let done = engine.change_firmware(id, change, who).await.map_err(failed)?;
         Ok(Response::new(firmware(&done)))
     }
 }

@@ -53,7 +53,8 @@ impl v1::health_service_server::HealthService for Doors {
         if alerts.is_empty() {
             return Err(refused(Refusal::missing("alerts")));
         }
-        self.change_health(&metadata, &asked.id, asked.source, Change::Merge(alerts)).await
+        let about = (asked.id.as_str(), asked.source);
+        self.change_health(&metadata, about, Change::Merge(alerts), asked.dry_run).await
     }
 
     async fn replace_health_report(
@@ -62,7 +63,8 @@ impl v1::health_service_server::HealthService for Doors {
     ) -> Answer<v1::Health> {
         let (metadata, _, asked) = request.into_parts();
         let alerts = alerts_from(asked.alerts, self.engine.now()).map_err(refused)?;
-        self.change_health(&metadata, &asked.id, asked.source, Change::Replace(alerts)).await
+        let about = (asked.id.as_str(), asked.source);
+        self.change_health(&metadata, about, Change::Replace(alerts), asked.dry_run).await
     }
 
     async fn remove_health_report(
@@ -71,7 +73,8 @@ impl v1::health_service_server::HealthService for Doors {
     ) -> Answer<v1::Health> {
         let (metadata, _, asked) = request.into_parts();
         let change = Change::Remove(asked.alert_ids.into_iter().collect());
-        self.change_health(&metadata, &asked.id, asked.source, change).await
+        let about = (asked.id.as_str(), asked.source);
+        self.change_health(&metadata, about, change, asked.dry_run).await
     }
 }
 
@@ -79,14 +82,14 @@ impl Doors {
     async fn change_health(
         &self,
         metadata: &MetadataMap,
-        id: &str,
-        source: String,
+        (id, source): (&str, String),
         change: Change,
+        dry_run: bool,
     ) -> Answer<v1::Health> {
         let object = TargetId::parse(id).map_err(refused)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
-        let after =
-            self.engine.change_health(&object, source, change, who).await.map_err(failed)?;
+        let engine = self.engine.asked(dry_run);
+        let after = engine.change_health(&object, source, change, who).await.map_err(failed)?;
         Ok(Response::new(reported(&object, &after)))
     }
 

@@ -162,7 +162,8 @@ impl v1::machine_service_server::MachineService for Doors {
         let asked = request.get_ref();
         let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refused)?;
         let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        let done = self.engine.act(id, Action::Cancel, who).await.map_err(failed)?;
+        let engine = self.engine.asked(asked.dry_run);
+        let done = engine.act(id, Action::Cancel, who).await.map_err(failed)?;
         Ok(Response::new(operation(&done)))
     }
 }

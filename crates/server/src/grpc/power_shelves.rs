@@ -29,9 +29,11 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         request: Request<v1::RegisterPowerShelfRequest>,
     ) -> Answer<v1::PowerShelf> {
         let actor = initiator(request.metadata());
-        let asked = shelf_from(request.into_inner().power_shelf).map_err(refused)?;
-        let done = self.engine.register_device(asked, actor).await.map_err(failed)?;
-        Ok(Response::new(shelf(&done)))
+        let asked = request.into_inner();
+        let described = shelf_from(asked.power_shelf).map_err(refused)?;
+        let engine = self.engine.asked(asked.dry_run);
+        let done = engine.register_device(described, actor).await.map_err(failed)?;
+        self.shelf_told(&done, asked.dry_run).await
     }
 
     async fn get_power_shelf(
@@ -67,8 +69,9 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         if described.id.is_empty() {
             return Err(refused(Refusal::missing("power_shelf.power_shelf_id")));
         }
-        let done = self.engine.update_device(described, version, actor).await.map_err(failed)?;
-        Ok(Response::new(shelf(&done)))
+        let engine = self.engine.asked(asked.dry_run);
+        let done = engine.update_device(described, version, actor).await.map_err(failed)?;
+        self.shelf_told(&done, asked.dry_run).await
     }
 
     async fn delete_power_shelf(
@@ -77,8 +80,10 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
     ) -> Answer<v1::PowerShelf> {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
-        let done = self.engine.delete_device(id.as_str(), who).await.map_err(failed)?;
-        Ok(Response::new(shelf(&done)))
+        let dry_run = request.get_ref().dry_run;
+        let engine = self.engine.asked(dry_run);
+        let done = engine.delete_device(id.as_str(), who).await.map_err(failed)?;
+        self.shelf_told(&done, dry_run).await
     }
 
     async fn retry_power_shelf(
@@ -87,8 +92,10 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
     ) -> Answer<v1::PowerShelf> {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
-        let done = self.engine.retry_device(id.as_str(), who).await.map_err(failed)?;
-        Ok(Response::new(shelf(&done)))
+        let dry_run = request.get_ref().dry_run;
+        let engine = self.engine.asked(dry_run);
+        let done = engine.retry_device(id.as_str(), who).await.map_err(failed)?;
+        self.shelf_told(&done, dry_run).await
     }
 
     async fn set_power_shelf_maintenance(
@@ -122,6 +129,17 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         let operation = asked.operation;
         let seen = self.engine.preview_shelves(asked).await.map_err(failed)?;
         Ok(Response::new(preview(seen, operation)))
+    }
+}
+
+impl Doors {
+    /// What became of it; in a dry run with what would follow.
+    async fn shelf_told(&self, done: &PowerShelf, dry_run: bool) -> Answer<v1::PowerShelf> {
+        let mut told = shelf(done);
+        if let (true, Some(status)) = (dry_run, &mut told.status) {
+            status.would_follow = self.engine.shelf_ahead(done).await.map_err(failed)?;
+        }
+        Ok(Response::new(told))
     }
 }
 

@@ -1,6 +1,6 @@
 //! RackService: racks, and the maintenance of what stands in them.
 
-mod wire;
+pub(super) mod wire;
 
 use super::Doors;
 use super::convert::{forced, initiator};
@@ -78,8 +78,10 @@ impl Doors {
 impl v1::rack_service_server::RackService for Doors {
     async fn create_rack(&self, request: Request<v1::CreateRackRequest>) -> Answer<v1::Rack> {
         let by = initiator(request.metadata());
-        let described = wire::described(request.into_inner().rack).map_err(refused)?;
-        let made = self.engine.create_rack(described, by).await.map_err(failed)?;
+        let asked = request.into_inner();
+        let described = wire::described(asked.rack).map_err(refused)?;
+        let engine = self.engine.asked(asked.dry_run);
+        let made = engine.create_rack(described, by).await.map_err(failed)?;
         Ok(Response::new(wire::rack(&made)))
     }
 
@@ -120,7 +122,8 @@ impl v1::rack_service_server::RackService for Doors {
         let asked = request.into_inner();
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
         let described = wire::described(asked.rack).map_err(refused)?;
-        let done = self.engine.update_rack(described, version, by).await.map_err(failed)?;
+        let engine = self.engine.asked(asked.dry_run);
+        let done = engine.update_rack(described, version, by).await.map_err(failed)?;
         Ok(Response::new(wire::rack(&done)))
     }
 
@@ -128,8 +131,9 @@ impl v1::rack_service_server::RackService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let id = RackId::parse(&asked.rack_id).map_err(refused)?;
-        let marked = self.engine.delete_rack(id, asked.force, asked.dry_run, by);
-        Ok(Response::new(wire::view(&marked.await.map_err(failed)?)))
+        let engine = self.engine.asked(asked.dry_run);
+        let marked = engine.delete_rack(id, asked.force, by).await.map_err(failed)?;
+        Ok(Response::new(wire::view(&marked)))
     }
 
     async fn on_demand_rack_maintenance(

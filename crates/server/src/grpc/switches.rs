@@ -21,9 +21,11 @@ impl v1::switch_service_server::SwitchService for Doors {
         request: Request<v1::RegisterSwitchRequest>,
     ) -> Answer<v1::Switch> {
         let actor = initiator(request.metadata());
-        let asked = switch_from(request.into_inner().switch).map_err(refused)?;
-        let done = self.engine.register_device(asked, actor).await.map_err(failed)?;
-        Ok(Response::new(switch(&done)))
+        let asked = request.into_inner();
+        let described = switch_from(asked.switch).map_err(refused)?;
+        let engine = self.engine.asked(asked.dry_run);
+        let done = engine.register_device(described, actor).await.map_err(failed)?;
+        self.switch_told(&done, asked.dry_run).await
     }
 
     async fn get_switch(&self, request: Request<v1::GetSwitchRequest>) -> Answer<v1::Switch> {
@@ -52,22 +54,38 @@ impl v1::switch_service_server::SwitchService for Doors {
         if described.id.is_empty() {
             return Err(refused(Refusal::missing("switch.switch_id")));
         }
-        let done = self.engine.update_device(described, version, actor).await.map_err(failed)?;
-        Ok(Response::new(switch(&done)))
+        let engine = self.engine.asked(asked.dry_run);
+        let done = engine.update_device(described, version, actor).await.map_err(failed)?;
+        self.switch_told(&done, asked.dry_run).await
     }
 
     async fn delete_switch(&self, request: Request<v1::DeleteSwitchRequest>) -> Answer<v1::Switch> {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
-        let done = self.engine.delete_device(id.as_str(), who).await.map_err(failed)?;
-        Ok(Response::new(switch(&done)))
+        let dry_run = request.get_ref().dry_run;
+        let engine = self.engine.asked(dry_run);
+        let done = engine.delete_device(id.as_str(), who).await.map_err(failed)?;
+        self.switch_told(&done, dry_run).await
     }
 
     async fn retry_switch(&self, request: Request<v1::RetrySwitchRequest>) -> Answer<v1::Switch> {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
-        let done = self.engine.retry_device(id.as_str(), who).await.map_err(failed)?;
-        Ok(Response::new(switch(&done)))
+        let dry_run = request.get_ref().dry_run;
+        let engine = self.engine.asked(dry_run);
+        let done = engine.retry_device(id.as_str(), who).await.map_err(failed)?;
+        self.switch_told(&done, dry_run).await
+    }
+}
+
+impl Doors {
+    /// What became of it; in a dry run with what would follow.
+    async fn switch_told(&self, done: &Switch, dry_run: bool) -> Answer<v1::Switch> {
+        let mut told = switch(done);
+        if let (true, Some(status)) = (dry_run, &mut told.status) {
+            status.would_follow = self.engine.switch_ahead(done).await.map_err(failed)?;
+        }
+        Ok(Response::new(told))
     }
 }
 

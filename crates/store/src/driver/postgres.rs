@@ -202,9 +202,14 @@ impl Postgres {
             Err(error) => Err(error),
         };
         match (result, kind) {
-            (Ok(out), Kind::Write) => {
+            (Ok(out), Kind::Write) if W::KEPT => {
                 open.say("COMMIT").await?;
                 Ok((out, open.close()))
+            }
+            (Ok(out), Kind::Write) => {
+                open.say("ROLLBACK").await?;
+                open.close();
+                Ok((out, Vec::new()))
             }
             (Ok(out), Kind::Read) => {
                 open.send("COMMIT")?;

@@ -223,13 +223,16 @@ pub(super) fn in_savepoint<W: Work>(tx: &mut Tx, work: &W) -> Result<W::Out> {
             .unwrap_or_else(|_| Err(StoreError::Corrupt("a transaction panicked".into())))
     });
     match result {
-        Ok(out) => begin(tx, "RELEASE work").map(|()| out),
-        Err(error) => {
-            tx.signals.truncate(said_before);
-            let undone = begin(tx, "ROLLBACK TO work").and_then(|()| begin(tx, "RELEASE work"));
-            Err(undone.err().unwrap_or(error))
-        }
+        Ok(out) if W::KEPT => begin(tx, "RELEASE work").map(|()| out),
+        Ok(out) => undo(tx, said_before).map(|()| out),
+        Err(error) => Err(undo(tx, said_before).err().unwrap_or(error)),
     }
+}
+
+/// Takes back what a piece of work has written, and what it was about to say.
+fn undo(tx: &mut Tx, said_before: usize) -> Result<()> {
+    tx.signals.truncate(said_before);
+    begin(tx, "ROLLBACK TO work").and_then(|()| begin(tx, "RELEASE work"))
 }
 
 pub(super) fn begin(tx: &Tx, statement: &str) -> Result<()> {

@@ -16,6 +16,7 @@ mod opening;
 mod paging;
 mod plans;
 mod records;
+mod rehearsal;
 mod replicas;
 mod retention;
 mod runs;

@@ -195,20 +195,28 @@ pub(super) fn started(started: &MaintenanceStarted) -> v1::RackMaintenanceOnDema
 
 fn preview(preview: &Preview) -> v1::RackMaintenancePreview {
     let planned = &preview.planned;
-    let refusals = preview.refusals.iter().map(|refusal| v1::RackMaintenanceGate {
-        reason: refusal.reason.into(),
-        message: refusal.said.clone(),
-        next_command: refusal.next.clone().unwrap_or_default(),
-    });
     v1::RackMaintenancePreview {
         devices: planned.devices.iter().map(device).collect(),
         legs: planned.steps.iter().map(planned_leg).collect(),
-        refusals: refusals.collect(),
-        dark_machine_ids: planned.dark.iter().map(|dark| dark.machine.to_string()).collect(),
+        refusals: preview.refusals.iter().map(gate).collect(),
+        dark_machine_ids: dark_ids(preview),
         notes: planned.notes.clone(),
         firmware_id: text_of(planned.firmware.as_ref()),
         firmware_skipped: planned.firmware_skipped.clone().unwrap_or_default(),
     }
+}
+
+pub(in super::super) fn gate(refusal: &Refusal) -> v1::RackMaintenanceGate {
+    v1::RackMaintenanceGate {
+        reason: refusal.reason.into(),
+        message: refusal.said.clone(),
+        next_command: refusal.next.clone().unwrap_or_default(),
+    }
+}
+
+/// The machines that are taken down.
+pub(in super::super) fn dark_ids(preview: &Preview) -> Vec<String> {
+    preview.planned.dark.iter().map(|dark| dark.machine.to_string()).collect()
 }
 
 fn activity(leg: Option<Leg>) -> String {
