@@ -55,7 +55,8 @@ async fn what_is_written_beside_a_rehearsal_stays(db: Db) {
         db.write(tx!([one], |tx| tx.insert_machine(&one, &event()))),
         rehearsal.write(tx!([two], |tx| tx.insert_machine(&two, &event()))),
     );
-    (kept.unwrap(), rehearsed.unwrap());
+    kept.unwrap();
+    rehearsed.unwrap();
     let found = db.read(tx!([one], |tx| tx.machine(&one.id).await)).await.unwrap();
     assert!(found.is_some());
     assert_eq!(db.read(tx!([two], |tx| tx.machine(&two.id).await)).await, Ok(None));
