@@ -22,7 +22,7 @@ pub struct Racks {
     /// How many devices of one rack's operation are at work at once.
     pub at_once: u32,
     /// How long a failed upgrade of a host's firmware rests before it is tried again by itself.
-    pub host_firmware_upgrade_retry_seconds: u32,
+    pub host_firmware_upgrade_retry_interval_seconds: u32,
 }
 
 impl Default for Racks {
@@ -42,7 +42,7 @@ impl Default for Racks {
             power_seconds,
             check_seconds,
             at_once,
-            host_firmware_upgrade_retry_seconds: RETRY_INTERVAL.as_secs() as u32,
+            host_firmware_upgrade_retry_interval_seconds: RETRY_INTERVAL.as_secs() as u32,
         }
     }
 }
@@ -56,7 +56,10 @@ impl Racks {
             ("power_seconds", self.power_seconds),
             ("check_seconds", self.check_seconds),
             ("at_once", self.at_once),
-            ("host_firmware_upgrade_retry_seconds", self.host_firmware_upgrade_retry_seconds),
+            (
+                "host_firmware_upgrade_retry_interval_seconds",
+                self.host_firmware_upgrade_retry_interval_seconds,
+            ),
         ];
         let sound = 1..=MAX_TIMEOUT_SECONDS;
         match all.into_iter().find(|(_, value)| !sound.contains(value)) {
@@ -68,7 +71,7 @@ impl Racks {
     }
 
     pub fn host_retry_interval(&self) -> Duration {
-        Duration::from_secs(self.host_firmware_upgrade_retry_seconds.into())
+        Duration::from_secs(self.host_firmware_upgrade_retry_interval_seconds.into())
     }
 
     pub fn limits(&self) -> Limits {
@@ -96,7 +99,7 @@ mod tests {
         assert!(Racks::default().check().is_ok());
         let text = "[racks]\ndiscovery_seconds = 1\nfirmware_seconds = 2\nfabric_seconds = 3\n\
                     power_seconds = 4\ncheck_seconds = 5\nat_once = 6\n\
-                    host_firmware_upgrade_retry_seconds = 7\n";
+                    host_firmware_upgrade_retry_interval_seconds = 7\n";
         let settings = toml::from_str::<crate::config::Config>(text).unwrap().settings();
         let limits = Limits {
             discovery_seconds: 1,
