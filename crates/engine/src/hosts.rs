@@ -2,6 +2,7 @@
 //! written down, and what a turn must know is read.
 
 use crate::Engine;
+use crate::anew::latest_of;
 use crate::components::wanted;
 use crate::firmware::no_firmware;
 use crate::submit::{event, no_machine};
@@ -154,7 +155,7 @@ pub(crate) async fn look(
     machine: Option<&Machine>,
 ) -> Result<Seen> {
     let run = match host.waits_for() {
-        Some(id) => latest_of(tx, host, id).await?,
+        Some(id) => latest_of(tx, &TargetId::from(&host.machine()), id).await?,
         None => None,
     };
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
@@ -166,18 +167,6 @@ pub(crate) async fn look(
         None => (None, None),
     };
     Ok(Seen { fresh, run, firmware, gate, operation, part, retry_interval: RETRY_INTERVAL })
-}
-
-/// The run that is waited for, or the one that does it anew.
-async fn latest_of(tx: &mut Tx, host: &Host, id: &RunId) -> Result<Option<Run>> {
-    let Some(run) = tx.run(id).await? else { return Ok(None) };
-    if !run.ended() {
-        return Ok(Some(run));
-    }
-    let target = TargetId::from(&host.machine());
-    let latest = tx.latest_runs(&target, MAX_PARTS_BACK).await?;
-    let anew = latest.into_iter().find(|one| one.spec.parent.as_ref() == Some(id));
-    Ok(anew.or(Some(run)))
 }
 
 /// The newest run on the machine's firmware that is a part of the operation.

@@ -1,7 +1,9 @@
 //! What the turn of each kind sees beside its record.
 
+use crate::anew::latest_of;
 use crate::lifecycle::Sight;
 use crate::{Settings, hosts, racks, shelves};
+use model::device::Device;
 use model::host::{self, Host};
 use model::id::RunId;
 use model::lifecycle::Around;
@@ -12,9 +14,14 @@ use model::switch::Switch;
 use model::time::Timestamp;
 use store::{NewEvent, Result, Tx};
 
-async fn around(tx: &mut Tx, waits_for: Option<&RunId>, fresh: RunId) -> Result<Around> {
+async fn around<D: Device>(
+    tx: &mut Tx,
+    device: &D,
+    waits_for: Option<&RunId>,
+    fresh: RunId,
+) -> Result<Around> {
     let run = match waits_for {
-        Some(id) => tx.run(id).await?,
+        Some(id) => latest_of(tx, &device.target(), id).await?,
         None => None,
     };
     Ok(Around { fresh, run, against: None })
@@ -23,13 +30,13 @@ async fn around(tx: &mut Tx, waits_for: Option<&RunId>, fresh: RunId) -> Result<
 impl Sight for PowerShelf {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
         let against = shelves::against(tx, self).await?.map(|refusal| refusal.said);
-        Ok(Around { against, ..around(tx, self.waits_for(), fresh).await? })
+        Ok(Around { against, ..around(tx, self, self.waits_for(), fresh).await? })
     }
 }
 
 impl Sight for Switch {
     async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
-        around(tx, self.waits_for(), fresh).await
+        around(tx, self, self.waits_for(), fresh).await
     }
 }
 

@@ -5,6 +5,7 @@
 //! the claiming and the leases, `observe` the probes, `watch` the events and logs as they happen, `retention` the clearing away.
 //! It speaks no vendor's protocol and writes no SQL.
 
+mod anew;
 pub mod chance;
 mod claims;
 pub mod clock;

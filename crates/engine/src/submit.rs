@@ -20,7 +20,6 @@ use model::run::act::{Acted, Action, Again, Who, act, again};
 use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use model::why::ask_anew;
 use providers::Providers;
 use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
 
@@ -78,7 +77,9 @@ impl Engine {
             let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
             return Ok(Started { run, new: started.new });
         }
-        let machine_id = on_machine(&parent)?;
+        let Some(machine_id) = parent.spec.target.machine() else {
+            return self.device_again(&parent.spec.id, how, request_id, who).await;
+        };
         let work = || StartRun {
             start: Start {
                 machine_id: machine_id.clone(),
@@ -165,12 +166,15 @@ fn no_default(run_type: RunType) -> Refusal {
     Refusal::precondition("NO_PLAN", said).next("farrier plans")
 }
 
-/// The machine that a run acts on. What acts on a device is begun anew by asking for it anew.
-fn on_machine(run: &Run) -> Result<MachineId> {
-    run.spec.target.machine().ok_or_else(|| {
-        let said = format!("{} acts on {}, not on a machine", run.spec.id, run.spec.target);
-        Refusal::precondition("NOT_ON_A_MACHINE", said).next(ask_anew(run)).into()
-    })
+/// Another request was made under the name of the one that made this run.
+pub(crate) fn reused(run: &Run) -> Refusal {
+    let RunSpec { request_id, target, run_type, id, .. } = &run.spec;
+    let kind = run_type.as_str();
+    let said = format!(
+        "request_id {request_id:?} was used on {target} for {kind} {id}, with other parameters"
+    );
+    Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+        .next(format!("farrier run get {id}   # or repeat with a new --request-id"))
 }
 
 pub(crate) fn no_plan(id: &PlanId) -> Refusal {
@@ -308,19 +312,7 @@ impl StartRun {
             && made_with == start.params
             && plan.as_ref() == Some(&spec.plan_id)
             && (spec.parent.clone(), spec.again) == self.origin.parent();
-        if same {
-            return Ok(());
-        }
-        let said = format!(
-            "request_id {:?} was used on {} for {} {}, with other parameters",
-            start.request_id,
-            start.machine_id,
-            spec.run_type.as_str(),
-            spec.id
-        );
-        let refusal = Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
-            .next(format!("farrier run get {}   # or repeat with a new --request-id", spec.id));
-        Err(refusal.into())
+        if same { Ok(()) } else { Err(reused(run).into()) }
     }
 
     /// An image that nobody has is better missed now than when the machine is half way there.

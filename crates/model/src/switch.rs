@@ -156,8 +156,8 @@ impl Switch {
     }
 
     /// Somebody holds it: an operation on its rack, or the run that failed and goes on.
-    fn held_in_error(&self, holder: &RunId, cause: &Trouble) -> Next<Self> {
-        match cause.run.as_ref() == Some(holder) {
+    fn held_in_error(&self, holder: &RunId, seen: &Around) -> Next<Self> {
+        match seen.run.as_ref().is_some_and(|run| run.spec.id == *holder) {
             true => {
                 Next::Rest(Why::new(format!("operation {holder} goes on with what had failed")))
             }
@@ -324,7 +324,7 @@ impl Lifecycle for Switch {
                 let left = self.facts.power.unwrap_or(PowerTo::On);
                 self.validate(left, seen, Note::new("it was let go", here!()))
             }
-            (S::Error { cause }, false, Some(holder)) => self.held_in_error(holder, cause),
+            (S::Error { .. }, false, Some(holder)) => self.held_in_error(holder, seen),
             (S::Error { cause }, false, None) => self.in_error(cause, seen),
             (S::Deleting, _, Some(holder)) => Next::Rest(held_by(holder)),
             (S::Deleting, _, None) => Next::Remove(Note::new("removed", here!())),

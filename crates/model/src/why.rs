@@ -8,15 +8,12 @@ mod device;
 pub use device::{device_overdue, explain_device};
 
 use crate::condition::{Condition, ConditionType};
-use crate::device::{power_word, switches_power};
 use crate::effect::Verb;
 use crate::fault::Code;
 use crate::health::Standing;
 use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
-use crate::plan::RunType;
 use crate::run::{Run, RunPhase, StepState, Workflow};
-use crate::target::TargetKind;
 use crate::time::{Timestamp, spoken};
 use std::time::Duration;
 
@@ -346,29 +343,8 @@ fn next_commands(run: &Run) -> Vec<String> {
             vec![format!("farrier logs -f {id}"), format!("farrier cancel {id}")]
         }
         RunPhase::Succeeded => vec![target.get()],
-        RunPhase::Canceled => vec![ask_anew(run), target.get()],
+        RunPhase::Canceled => vec![format!("farrier run rerun {id}"), target.get()],
         RunPhase::Failed => failed_commands(run),
-    }
-}
-
-/// How the same is asked for once more. What a device does for its own lifecycle, or for a whole, is asked of those.
-pub fn ask_anew(run: &Run) -> String {
-    let (id, target) = (&run.spec.id, &run.spec.target);
-    match (target.kind, &run.spec.part_of, switches_power(run)) {
-        (TargetKind::Machine | TargetKind::Rack, _, _) => format!("farrier run rerun {id}"),
-        (TargetKind::Switch | TargetKind::PowerShelf, Some(whole), _) => {
-            format!("farrier run rerun {whole}")
-        }
-        (TargetKind::Switch, None, _) => format!("farrier switch retry {target}"),
-        (TargetKind::PowerShelf, None, Some(power)) => {
-            format!("farrier power-shelf maintenance power-{} --id {target}", power_word(power))
-        }
-        (TargetKind::PowerShelf, None, None) => match run.spec.run_type == RunType::Firmware {
-            true => format!(
-                "farrier component firmware update --power-shelves {target} --target-version …"
-            ),
-            false => format!("farrier power-shelf retry {target}"),
-        },
     }
 }
 
@@ -378,7 +354,7 @@ fn failed_commands(run: &Run) -> Vec<String> {
     let retry = format!("farrier run retry-step {id}");
     let resume = format!("farrier run resume {id}");
     let adopt = format!("farrier run adopt {id}");
-    let rerun = ask_anew(run);
+    let rerun = format!("farrier run rerun {id}");
     let logs = format!("farrier logs {id}");
     let Some(failure) = &run.progress.failure else {
         return vec![resume, logs];

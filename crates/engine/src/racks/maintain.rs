@@ -4,7 +4,7 @@
 use super::{devices_of, no_rack, resolution};
 use crate::Engine;
 use crate::claims::hold;
-use crate::submit::event;
+use crate::submit::{event, reused};
 use model::fault::{Code, Fault};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
@@ -15,7 +15,7 @@ use model::rack::maintenance::{
     gates, initiator, may_go_on, notes_of, plan, record, wanted_of,
 };
 use model::rack::{Device, Rack};
-use model::refusal::{Refusal, RefusalKind};
+use model::refusal::Refusal;
 use model::run::act::{Again, Who, again};
 use model::run::{Failure, Run};
 use model::switch::Switch;
@@ -221,16 +221,7 @@ impl Begin {
         let same = wanted_of(&run.spec.params) == start.wanted
             && run.spec.params.get(FORCED) == start.force.as_ref()
             && run.spec.parent.as_ref() == parent;
-        if same {
-            return Ok(());
-        }
-        let said = format!(
-            "request_id {:?} was used on {} for {}, which does something else",
-            start.request_id, start.rack_id, run.spec.id
-        );
-        Err(Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
-            .next(format!("farrier run get {}   # or repeat with a new --request-id", run.spec.id))
-            .into())
+        if same { Ok(()) } else { Err(reused(run).into()) }
     }
 }
 

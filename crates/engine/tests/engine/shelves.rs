@@ -13,7 +13,7 @@ use model::power_shelf::maintenance::Asked;
 use model::rack::{Counts, Rack, RackSpec};
 use model::refusal::Refusal;
 use model::retry::Backoff;
-use model::run::act::{Action, Who};
+use model::run::act::{Action, Again, Who};
 use model::run::{Policy, Run};
 use model::switch::Switch;
 use model::target::TargetId;
@@ -258,9 +258,17 @@ async fn a_failure_is_an_error_that_can_be_left() {
     site.engine.act(run.clone(), Action::RetryStep, who.clone()).await.unwrap();
     until(&site.engine, &run, Run::ended).await;
     site.switched("ps-1", PowerTo::On).await;
-    // And so does a retry.
+    // Or has it done anew.
     site.fault("ps-1", "power", 2);
     site.ask(off(&["ps-1"])).await.unwrap();
+    let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
+    let anew = || site.engine.again(run.clone(), Again::Rerun, "anew".into(), who.clone());
+    let (first, second) = (anew().await.unwrap(), anew().await.unwrap());
+    assert_eq!((first.new, second.new, &first.run.spec.id), (true, false, &second.run.spec.id));
+    site.switched("ps-1", PowerTo::Off).await;
+    // And so does a retry.
+    site.fault("ps-1", "power", 2);
+    site.ask(ask(&["ps-1"], PowerTo::On)).await.unwrap();
     site.until("ps-1", in_error).await;
     site.engine.retry_device::<PowerShelf>("ps-1", who.clone()).await.unwrap();
     site.until("ps-1", |shelf: &PowerShelf| shelf.word() == "Ready").await;
@@ -320,6 +328,31 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     site.switched("ps-2", PowerTo::Off).await;
     let history = site.said("ps-2").await;
     assert!(history.iter().any(|one| one.2.ends_with("by force: the rack burns")), "{history:?}");
+}
+
+/// Days may pass between a failure and its second try.
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is_tried_again() {
+    let site = site().await;
+    site.rack("rack-1").await;
+    site.machine("m-1", "rack-1").await;
+    site.ready::<PowerShelf>("ps-1", Some("rack-1")).await;
+    site.fault("ps-1", "power", 2);
+    site.ask(off(&["ps-1"])).await.unwrap();
+    let failed = site.until("ps-1", |shelf: &PowerShelf| shelf.trouble().is_some()).await;
+    let run = failed.trouble().unwrap().run.clone().unwrap();
+    for run_type in [RunType::EnterMaintenance, RunType::ExitMaintenance] {
+        let run = crate::workers::start(&site.engine, "m-1", run_type).await;
+        until(&site.engine, &run.spec.id, Run::ended).await;
+    }
+    let who = Who { by: "ada".into(), reason: "mended".into() };
+    let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
+    let anew = site.engine.again(run, Again::Rerun, "anew".into(), who).await.map(|one| one.run);
+    for answer in [tried, anew] {
+        let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
+        assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
+        assert!(refusal.next.unwrap().contains("power-off --id ps-1 --force"));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

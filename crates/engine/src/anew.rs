@@ -1,0 +1,103 @@
+//! Doing anew what was done on a switch or a power shelf: the same steps in a new operation, which the lifecycle of the device
+//! follows as it followed the first.
+
+use crate::Engine;
+use crate::claims::hold;
+use crate::shelves;
+use crate::submit::{Started, event, no_run, reused};
+use model::here;
+use model::id::RunId;
+use model::rack::maintenance::FORCED;
+use model::run::act::{Again, Who, again};
+use model::run::{ENGINE_VERSION, Run, RunSpec};
+use model::target::TargetId;
+use model::time::Timestamp;
+use store::{Birth, Cause, Result, Tx, Work};
+
+/// How far back one that does another anew is searched among the runs of a device.
+const MAX_BACK: i64 = 20;
+
+impl Engine {
+    pub(crate) async fn device_again(
+        &self,
+        parent: &RunId,
+        how: Again,
+        request_id: String,
+        who: Who,
+    ) -> Result<Started> {
+        let work = || DoAnew {
+            parent: parent.clone(),
+            how,
+            request_id: request_id.clone(),
+            by: who.by.clone(),
+            id: RunId::new(self.now(), self.chance()),
+            now: self.now(),
+        };
+        let started = self.racing(|| self.store().write(work())).await?;
+        if started.new {
+            let kind = started.run.spec.run_type.as_str();
+            metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
+        }
+        Ok(started)
+    }
+}
+
+struct DoAnew {
+    parent: RunId,
+    how: Again,
+    request_id: String,
+    by: String,
+    id: RunId,
+    now: Timestamp,
+}
+
+impl Work for DoAnew {
+    type Out = Started;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Started> {
+        let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        let target = parent.spec.target.clone();
+        if let Some(run) = tx.run_of_request(&target, &self.request_id).await? {
+            let same = (run.spec.parent.as_ref(), run.spec.again);
+            return match same == (Some(&self.parent), Some(self.how)) {
+                true => Ok(Started { run, new: false }),
+                false => Err(reused(&run).into()),
+            };
+        }
+        let progress = again(&parent, self.how)?;
+        // After everything that was done to the device, whatever the clocks of other replicas said then.
+        let newest = tx.newest_run_at(std::slice::from_ref(&target)).await?;
+        let created_at = self.now.max(newest + Timestamp::TICK);
+        let mut spec = RunSpec {
+            id: self.id.clone(),
+            request_id: self.request_id.clone(),
+            initiator: self.by.clone(),
+            parent: Some(self.parent.clone()),
+            again: Some(self.how),
+            part_of: None,
+            engine: ENGINE_VERSION,
+            created_at,
+            ..parent.spec
+        };
+        // Nobody is taken down by an earlier force.
+        spec.params.remove(FORCED);
+        let run = Run { spec, progress, version: 1 };
+        shelves::may_go_on(tx, &run).await?;
+        let message = format!("{} accepted", run.spec.run_type.as_str());
+        let event = event(Cause::Request, &self.by, message, here!(), created_at);
+        hold(tx, &run, None, &event).await?;
+        tx.insert_run(&run, Birth::Due, &event)?;
+        Ok(Started { run, new: true })
+    }
+}
+
+/// The run that is waited for, or the one that does it anew.
+pub(crate) async fn latest_of(tx: &mut Tx, target: &TargetId, id: &RunId) -> Result<Option<Run>> {
+    let Some(run) = tx.run(id).await? else { return Ok(None) };
+    if !run.ended() {
+        return Ok(Some(run));
+    }
+    let latest = tx.latest_runs(target, MAX_BACK).await?;
+    let anew = latest.into_iter().find(|one| one.spec.parent.as_ref() == Some(id));
+    Ok(anew.or(Some(run)))
+}
