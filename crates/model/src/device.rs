@@ -4,6 +4,7 @@
 //! that it does not answer is only believed after a few looks in a row, as for machines.
 
 mod ahead;
+pub(crate) mod moves;
 
 pub use ahead::ahead;
 
@@ -31,6 +32,9 @@ pub struct Observed {
 
 /// A device that is registered, reached and placed like every other.
 pub trait Device: Lifecycle {
+    /// What its lifecycle is in.
+    type State;
+
     const TARGET: TargetKind;
     /// What it is called in fields on the wire.
     const FIELD: &'static str;
@@ -48,6 +52,11 @@ pub trait Device: Lifecycle {
     fn facts(&self) -> &Facts;
     fn observed(&self) -> Option<&Observed>;
     fn observed_mut(&mut self) -> &mut Option<Observed>;
+    /// The same in another state, which waits for this run, or for nothing. What was to be tried again is.
+    fn in_state(&self, state: Self::State, run: Option<RunId>) -> Self;
+    fn in_error(cause: Trouble) -> Self::State;
+    /// The run that its state waits for.
+    fn run(&self) -> Option<&RunId>;
     /// What went wrong, in the state of error.
     fn trouble(&self) -> Option<&Trouble>;
     /// Has what failed tried again.
@@ -57,6 +66,15 @@ pub trait Device: Lifecycle {
     /// What it is busy with beyond its state: the operation of a maintenance.
     fn detail(&self) -> String {
         String::new()
+    }
+
+    /// The run whose end moves it on: the one that its state waits for, or the one that failed, which an operator may
+    /// have brought to a good end.
+    fn waits_for(&self) -> Option<&RunId> {
+        match self.trouble() {
+            Some(cause) => cause.run.as_ref(),
+            None => self.run(),
+        }
     }
 
     fn target(&self) -> TargetId {

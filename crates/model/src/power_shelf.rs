@@ -2,15 +2,19 @@
 
 pub mod maintenance;
 
+use crate::device::moves::{
+    CONFIGURE, READ, SOON, become_, configuring, engine_run, fail, held_by, patience_of, reading,
+    work,
+};
 use crate::device::{Device, Observed, own_run, power_word};
-use crate::effect::{DeviceWork, Effect, Facts, Manner, PowerTo};
+use crate::effect::{Effect, Facts, Manner, PowerTo};
 use crate::here;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::{
-    Around, Change, DeviceSpec, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why,
-    run_step, waited,
+    Around, DeviceSpec, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why, run_step,
+    waited,
 };
-use crate::plan::{RunStep, RunType};
+use crate::plan::RunType;
 use crate::rack::maintenance::FORCED;
 use crate::run::{Note, Run};
 use crate::target::TargetKind;
@@ -66,12 +70,8 @@ pub struct PowerShelf {
     pub intake_owed: bool,
 }
 
-/// How long each step of a shelf's own may take, in seconds, and how often it is tried again.
-const READ: (u32, u32) = (120, 3);
-const CONFIGURE: (u32, u32) = (120, 3);
+/// How long switching may take, in seconds, and how often it is tried again.
 const POWER: (u32, u32) = (300, 1);
-/// How long it normally takes until the next worker has looked at it.
-const SOON: Duration = Duration::from_secs(10);
 /// How long a device is normally held by somebody else, so that nobody wonders why it is still there.
 const HELD: Duration = Duration::from_secs(3_600);
 
@@ -94,62 +94,12 @@ impl PowerShelf {
         PowerShelfId::trusted(&self.head.id)
     }
 
-    /// The run whose end moves it on: the one that its state waits for, or the one that failed, which an operator may
-    /// have brought to a good end.
-    pub fn waits_for(&self) -> Option<&RunId> {
-        match &self.state {
-            PowerShelfState::Error { cause } => cause.run.as_ref(),
-            PowerShelfState::Initializing
-            | PowerShelfState::FetchingData
-            | PowerShelfState::Configuring
-            | PowerShelfState::Ready
-            | PowerShelfState::Maintenance { .. }
-            | PowerShelfState::Deleting => self.run.as_ref(),
-        }
-    }
-
-    /// The same in another state, which waits for nothing.
-    fn become_(&self, state: PowerShelfState, note: Note) -> Next<Self> {
-        let record = Self { state, run: None, retry_requested: false, ..self.clone() };
-        Next::Become(Box::new(Change::new(record, note)))
-    }
-
-    /// The same in a state that waits for a run on the shelf, once nobody else holds it.
-    fn work(
-        &self,
-        state: PowerShelfState,
-        seen: &Around,
-        step: (RunType, RunStep),
-        note: Note,
-    ) -> Next<Self> {
-        if let Some(holder) = &self.head.active_run {
-            return Next::Rest(held_by(holder));
-        }
-        let fresh = seen.fresh.clone();
-        let head = Head { active_run: Some(fresh.clone()), ..self.head.clone() };
-        let run = match (&state, &self.maintenance_requested) {
-            (PowerShelfState::Maintenance { .. }, Some(request)) => {
-                let run = own_run(self, fresh.clone(), step, request.initiator.clone());
-                let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
-                let forced = request.forced.iter().map(|why| (FORCED.to_string(), why.clone()));
-                NewRun { request_id, params: forced.collect(), ..run }
-            }
-            (_, Some(_) | None) => own_run(self, fresh.clone(), step, "engine".into()),
-        };
-        let record = Self { head, state, run: Some(fresh), retry_requested: false, ..self.clone() };
-        let change = Change { start: vec![run], ..Change::new(record, note) };
-        Next::Become(Box::new(change))
-    }
-
     fn fetch(&self, seen: &Around, note: Note) -> Next<Self> {
-        let read = run_step("read", READ.0, READ.1, Effect::Device { work: DeviceWork::Read });
-        self.work(PowerShelfState::FetchingData, seen, (RunType::Intake, read), note)
+        work(self, PowerShelfState::FetchingData, engine_run(self, seen, reading()), note)
     }
 
     fn configure(&self, seen: &Around, note: Note) -> Next<Self> {
-        let effect = Effect::Device { work: DeviceWork::Configure };
-        let step = run_step("configure", CONFIGURE.0, CONFIGURE.1, effect);
-        self.work(PowerShelfState::Configuring, seen, (RunType::Intake, step), note)
+        work(self, PowerShelfState::Configuring, engine_run(self, seen, configuring()), note)
     }
 
     fn maintain(&self, seen: &Around, request: &MaintenanceRequest) -> Next<Self> {
@@ -158,22 +108,21 @@ impl PowerShelf {
         if let Some(against) = &seen.against {
             // It waited for somebody else, and machines have come into service since.
             let note = Note::new(format!("{name} does not begin: {against}"), here!());
-            return self.answered().become_(self.state.clone(), note);
+            return become_(&self.answered(), self.state.clone(), note);
         }
         let effect = Effect::Power { to: operation, manner: Manner::CONFIGURED };
         let step = (RunType::Power, run_step(name, POWER.0, POWER.1, effect));
         let note = Note::new(format!("{name} for {}", request.initiator), here!());
-        self.work(PowerShelfState::Maintenance { operation }, seen, step, note)
-    }
-
-    fn fail(&self, cause: Trouble) -> Next<Self> {
-        let note = Note::new(cause.said.clone(), here!());
-        self.become_(PowerShelfState::Error { cause }, note)
+        let run = own_run(self, seen.fresh.clone(), step, request.initiator.clone());
+        let request_id = request.request_id.clone().unwrap_or(run.request_id.clone());
+        let forced = request.forced.iter().map(|why| (FORCED.to_string(), why.clone()));
+        let run = NewRun { request_id, params: forced.collect(), ..run };
+        work(self, PowerShelfState::Maintenance { operation }, run, note)
     }
 
     /// It was not taken in: that stays owed.
     fn fail_intake(&self, cause: Trouble) -> Next<Self> {
-        Self { intake_owed: true, ..self.clone() }.fail(cause)
+        fail(&Self { intake_owed: true, ..self.clone() }, cause)
     }
 
     /// Its power is as it was asked for. The document has Ready follow, for a shelf that was Ready before; one that could not be
@@ -181,7 +130,7 @@ impl PowerShelf {
     fn switched(&self, seen: &Around, note: Note) -> Next<Self> {
         match self.intake_owed {
             true => self.fetch(seen, note),
-            false => self.become_(PowerShelfState::Ready, note),
+            false => become_(self, PowerShelfState::Ready, note),
         }
     }
 
@@ -192,7 +141,7 @@ impl PowerShelf {
     }
 
     /// In error and asked for nothing: it rests, unless somebody has brought to a good end what had failed.
-    fn in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
+    fn rest_in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
         if self.retry_requested {
             return self.fetch(seen, Note::new("trying again", here!()));
         }
@@ -215,11 +164,9 @@ impl PowerShelf {
     }
 }
 
-fn held_by(holder: &RunId) -> Why {
-    Why::new(format!("it is held by operation {holder}"))
-}
-
 impl Device for PowerShelf {
+    type State = PowerShelfState;
+
     const TARGET: TargetKind = TargetKind::PowerShelf;
     const FIELD: &'static str = "power_shelf";
     const COMMAND: &'static str = "power-shelf";
@@ -252,6 +199,18 @@ impl Device for PowerShelf {
 
     fn observed_mut(&mut self) -> &mut Option<Observed> {
         &mut self.observed
+    }
+
+    fn in_state(&self, state: PowerShelfState, run: Option<RunId>) -> Self {
+        Self { state, run, retry_requested: false, ..self.clone() }
+    }
+
+    fn in_error(cause: Trouble) -> PowerShelfState {
+        PowerShelfState::Error { cause }
+    }
+
+    fn run(&self) -> Option<&RunId> {
+        self.run.as_ref()
     }
 
     fn trouble(&self) -> Option<&Trouble> {
@@ -333,12 +292,11 @@ impl Lifecycle for PowerShelf {
     }
 
     fn patience(&self) -> Option<Duration> {
-        let seconds = |(timeout, _): (u32, u32)| Some(Duration::from_secs(timeout.into()));
         match self.state {
             PowerShelfState::Initializing => Some(SOON),
-            PowerShelfState::FetchingData => seconds(READ),
-            PowerShelfState::Configuring => seconds(CONFIGURE),
-            PowerShelfState::Maintenance { .. } => seconds(POWER),
+            PowerShelfState::FetchingData => patience_of(READ),
+            PowerShelfState::Configuring => patience_of(CONFIGURE),
+            PowerShelfState::Maintenance { .. } => patience_of(POWER),
             PowerShelfState::Deleting => Some(HELD),
             PowerShelfState::Ready | PowerShelfState::Error { .. } => None,
         }
@@ -357,24 +315,24 @@ impl Lifecycle for PowerShelf {
                 Waited::Going => Next::Rest(Why::new("it is being configured")),
                 Waited::Done => {
                     let taken_in = Self { intake_owed: false, ..self.clone() };
-                    taken_in.become_(S::Ready, Note::new("it is configured", here!()))
+                    become_(&taken_in, S::Ready, Note::new("it is configured", here!()))
                 }
                 Waited::Failed(cause) => self.fail_intake(cause),
             },
             (S::Ready | S::Error { .. }, true, _) => {
                 let note = Note::new("marked for deletion", here!());
-                self.answered().become_(S::Deleting, note)
+                become_(&self.answered(), S::Deleting, note)
             }
             (S::Ready | S::Error { .. }, false, Some(request)) => self.maintain(seen, request),
             (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
-            (S::Error { cause }, false, None) => self.in_error(cause, seen),
+            (S::Error { cause }, false, None) => self.rest_in_error(cause, seen),
             (S::Maintenance { operation }, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("its power is being switched")),
                 Waited::Done => {
                     let said = format!("its power is {}", power_word(*operation));
                     self.answered().switched(seen, Note::new(said, here!()))
                 }
-                Waited::Failed(cause) => self.answered().fail(cause),
+                Waited::Failed(cause) => fail(&self.answered(), cause),
             },
             (S::Deleting, _, _) => match &self.head.active_run {
                 Some(holder) => Next::Rest(held_by(holder)),

@@ -1,15 +1,18 @@
 //! Switches of a rack's scale-up fabric. A new one is read, configured and validated, each by a run on it. While an operation on
 //! its rack holds it, it is being reprovisioned; afterwards it is validated again.
 
-use crate::device::{Device, Observed, own_run};
+use crate::device::moves::{
+    CONFIGURE, READ, SOON, become_, configuring, engine_run, fail, held_by, patience_of, reading,
+    work,
+};
+use crate::device::{Device, Observed};
 use crate::effect::{DeviceWork, Effect, Facts, PowerTo};
 use crate::here;
 use crate::id::{RunId, SwitchId};
 use crate::lifecycle::{
-    Around, Change, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Waited, Why, run_step,
-    waited,
+    Around, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Waited, Why, run_step, waited,
 };
-use crate::plan::{RunStep, RunType};
+use crate::plan::RunType;
 use crate::run::Note;
 use crate::target::TargetKind;
 use crate::time::Timestamp;
@@ -48,13 +51,8 @@ pub struct Switch {
     pub retry_requested: bool,
 }
 
-/// How long each step of a switch's own may take, in seconds, and how often it is tried again.
-const READ: (u32, u32) = (120, 3);
-const CONFIGURE: (u32, u32) = (120, 3);
-/// A switch that has just been worked on may still be starting.
+/// How long the check may take, in seconds, and how often it is tried again: a switch that was worked on may still be starting.
 const CHECK: (u32, u32) = (120, 5);
-/// How long it normally takes until the next worker has looked at it.
-const SOON: Duration = Duration::from_secs(10);
 /// How long an operation on a rack normally holds a switch.
 const HELD: Duration = Duration::from_secs(3 * 3_600);
 
@@ -75,72 +73,25 @@ impl Switch {
         SwitchId::trusted(&self.head.id)
     }
 
-    /// The run whose end moves it on: the one that its state waits for, or the one that failed, which an operator may
-    /// have brought to a good end.
-    pub fn waits_for(&self) -> Option<&RunId> {
-        match &self.state {
-            SwitchState::Error { cause } => cause.run.as_ref(),
-            SwitchState::Created
-            | SwitchState::Initializing
-            | SwitchState::Configuring
-            | SwitchState::Validating
-            | SwitchState::Ready
-            | SwitchState::ReProvisioning
-            | SwitchState::Deleting => self.run.as_ref(),
-        }
-    }
-
-    /// The same in another state, which waits for nothing.
-    fn become_(&self, state: SwitchState, note: Note) -> Next<Self> {
-        let record = Self { state, run: None, retry_requested: false, ..self.clone() };
-        Next::Become(Box::new(Change::new(record, note)))
-    }
-
-    /// The same in a state that waits for a run on the switch, once nobody else holds it.
-    fn work(
-        &self,
-        state: SwitchState,
-        seen: &Around,
-        step: (RunType, RunStep),
-        note: Note,
-    ) -> Next<Self> {
-        if let Some(holder) = &self.head.active_run {
-            return Next::Rest(held_by(holder));
-        }
-        let fresh = seen.fresh.clone();
-        let head = Head { active_run: Some(fresh.clone()), ..self.head.clone() };
-        let run = own_run(self, fresh.clone(), step, "engine".into());
-        let record = Self { head, state, run: Some(fresh), retry_requested: false, ..self.clone() };
-        let change = Change { start: vec![run], ..Change::new(record, note) };
-        Next::Become(Box::new(change))
-    }
-
     fn read(&self, seen: &Around, note: Note) -> Next<Self> {
-        let step = run_step("read", READ.0, READ.1, Effect::Device { work: DeviceWork::Read });
-        self.work(SwitchState::Initializing, seen, (RunType::Intake, step), note)
+        work(self, SwitchState::Initializing, engine_run(self, seen, reading()), note)
     }
 
     fn configure(&self, seen: &Around, note: Note) -> Next<Self> {
-        let effect = Effect::Device { work: DeviceWork::Configure };
-        let step = run_step("configure", CONFIGURE.0, CONFIGURE.1, effect);
-        self.work(SwitchState::Configuring, seen, (RunType::Intake, step), note)
+        work(self, SwitchState::Configuring, engine_run(self, seen, configuring()), note)
     }
 
     /// It answers, and has this power.
     fn validate(&self, power: PowerTo, seen: &Around, note: Note) -> Next<Self> {
-        let work = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
-        let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work });
-        self.work(SwitchState::Validating, seen, (RunType::Check, step), note)
-    }
-
-    fn fail(&self, cause: Trouble) -> Next<Self> {
-        let note = Note::new(cause.said.clone(), here!());
-        self.become_(SwitchState::Error { cause }, note)
+        let check = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
+        let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work: check });
+        let run = engine_run(self, seen, (RunType::Check, step));
+        work(self, SwitchState::Validating, run, note)
     }
 
     /// In error and held by nobody: it rests, unless it is to be tried again or somebody has brought to a good end what had
     /// failed.
-    fn in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
+    fn rest_in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
         if self.retry_requested {
             return self.read(seen, Note::new("trying again", here!()));
         }
@@ -167,15 +118,13 @@ impl Switch {
 
     fn reprovision(&self, holder: &RunId) -> Next<Self> {
         let note = Note::new(format!("operation {holder} works on it"), here!());
-        self.become_(SwitchState::ReProvisioning, note)
+        become_(self, SwitchState::ReProvisioning, note)
     }
 }
 
-fn held_by(holder: &RunId) -> Why {
-    Why::new(format!("it is held by operation {holder}"))
-}
-
 impl Device for Switch {
+    type State = SwitchState;
+
     const TARGET: TargetKind = TargetKind::Switch;
     const FIELD: &'static str = "switch";
     const COMMAND: &'static str = "switch";
@@ -208,6 +157,18 @@ impl Device for Switch {
 
     fn observed_mut(&mut self) -> &mut Option<Observed> {
         &mut self.observed
+    }
+
+    fn in_state(&self, state: SwitchState, run: Option<RunId>) -> Self {
+        Self { state, run, retry_requested: false, ..self.clone() }
+    }
+
+    fn in_error(cause: Trouble) -> SwitchState {
+        SwitchState::Error { cause }
+    }
+
+    fn run(&self) -> Option<&RunId> {
+        self.run.as_ref()
     }
 
     fn trouble(&self) -> Option<&Trouble> {
@@ -280,12 +241,11 @@ impl Lifecycle for Switch {
     }
 
     fn patience(&self) -> Option<Duration> {
-        let seconds = |(timeout, _): (u32, u32)| Some(Duration::from_secs(timeout.into()));
         match self.state {
             SwitchState::Created => Some(SOON),
-            SwitchState::Initializing => seconds(READ),
-            SwitchState::Configuring => seconds(CONFIGURE),
-            SwitchState::Validating => seconds(CHECK),
+            SwitchState::Initializing => patience_of(READ),
+            SwitchState::Configuring => patience_of(CONFIGURE),
+            SwitchState::Validating => patience_of(CHECK),
             SwitchState::ReProvisioning | SwitchState::Deleting => Some(HELD),
             SwitchState::Ready | SwitchState::Error { .. } => None,
         }
@@ -296,25 +256,27 @@ impl Lifecycle for Switch {
         match (&self.state, self.head.deleted, &self.head.active_run) {
             (S::Created | S::Ready | S::Error { .. }, true, _)
             | (S::ReProvisioning, true, None) => {
-                self.become_(S::Deleting, Note::new("marked for deletion", here!()))
+                become_(self, S::Deleting, Note::new("marked for deletion", here!()))
             }
             (S::Created, false, _) => self.read(seen, Note::new("reading it", here!())),
             (S::Initializing, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("it is being read")),
                 Waited::Done => self.configure(seen, Note::new("it was read", here!())),
-                Waited::Failed(cause) => self.fail(cause),
+                Waited::Failed(cause) => fail(self, cause),
             },
             (S::Configuring, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("it is being configured")),
                 Waited::Done => {
                     self.validate(PowerTo::On, seen, Note::new("it is configured", here!()))
                 }
-                Waited::Failed(cause) => self.fail(cause),
+                Waited::Failed(cause) => fail(self, cause),
             },
             (S::Validating, _, _) => match seen.waited() {
                 Waited::Going => Next::Rest(Why::new("it is being validated")),
-                Waited::Done => self.become_(S::Ready, Note::new("it is as it should be", here!())),
-                Waited::Failed(cause) => self.fail(cause),
+                Waited::Done => {
+                    become_(self, S::Ready, Note::new("it is as it should be", here!()))
+                }
+                Waited::Failed(cause) => fail(self, cause),
             },
             (S::Ready, false, Some(holder)) => self.reprovision(holder),
             (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
@@ -325,7 +287,7 @@ impl Lifecycle for Switch {
                 self.validate(left, seen, Note::new("it was let go", here!()))
             }
             (S::Error { .. }, false, Some(holder)) => self.held_in_error(holder, seen),
-            (S::Error { cause }, false, None) => self.in_error(cause, seen),
+            (S::Error { cause }, false, None) => self.rest_in_error(cause, seen),
             (S::Deleting, _, Some(holder)) => Next::Rest(held_by(holder)),
             (S::Deleting, _, None) => Next::Remove(Note::new("removed", here!())),
         }

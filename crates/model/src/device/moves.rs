@@ -1,0 +1,61 @@
+//! The moves that the lifecycle of every device makes: into a state that waits for nothing, into one that waits for a run on it, and
+//! into error.
+
+use super::{Device, own_run};
+use crate::effect::{DeviceWork, Effect};
+use crate::here;
+use crate::id::RunId;
+use crate::lifecycle::{Around, Change, NewRun, Next, Trouble, Why, run_step};
+use crate::plan::{RunStep, RunType};
+use crate::run::Note;
+use std::time::Duration;
+
+/// How long each step of a device's own may take, in seconds, and how often it is tried again.
+pub(crate) const READ: (u32, u32) = (120, 3);
+pub(crate) const CONFIGURE: (u32, u32) = (120, 3);
+/// How long it normally takes until the next worker has looked at a device.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+/// The same in another state, which waits for nothing.
+pub(crate) fn become_<D: Device>(device: &D, state: D::State, note: Note) -> Next<D> {
+    Next::Become(Box::new(Change::new(device.in_state(state, None), note)))
+}
+
+/// The same in a state that waits for a run on the device, once nobody else holds it.
+pub(crate) fn work<D: Device>(device: &D, state: D::State, run: NewRun, note: Note) -> Next<D> {
+    if let Some(holder) = &device.head().active_run {
+        return Next::Rest(held_by(holder));
+    }
+    let mut record = device.in_state(state, Some(run.id.clone()));
+    record.head_mut().active_run = Some(run.id.clone());
+    Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
+}
+
+/// A run of one step that the device's own lifecycle wants.
+pub(crate) fn engine_run<D: Device>(device: &D, seen: &Around, step: (RunType, RunStep)) -> NewRun {
+    own_run(device, seen.fresh.clone(), step, "engine".into())
+}
+
+pub(crate) fn reading() -> (RunType, RunStep) {
+    let effect = Effect::Device { work: DeviceWork::Read };
+    (RunType::Intake, run_step("read", READ.0, READ.1, effect))
+}
+
+pub(crate) fn configuring() -> (RunType, RunStep) {
+    let effect = Effect::Device { work: DeviceWork::Configure };
+    (RunType::Intake, run_step("configure", CONFIGURE.0, CONFIGURE.1, effect))
+}
+
+pub(crate) fn fail<D: Device>(device: &D, cause: Trouble) -> Next<D> {
+    let note = Note::new(cause.said.clone(), here!());
+    become_(device, D::in_error(cause), note)
+}
+
+pub(crate) fn held_by(holder: &RunId) -> Why {
+    Why::new(format!("it is held by operation {holder}"))
+}
+
+/// How long a step of the device's own normally takes.
+pub(crate) const fn patience_of((timeout, _): (u32, u32)) -> Option<Duration> {
+    Some(Duration::from_secs(timeout as u64))
+}
