@@ -1,12 +1,16 @@
-//! Doing anew what was done on a switch or a power shelf: the same steps in a new operation, which the lifecycle of the device
-//! follows as it followed the first.
+//! Doing anew what was done on a switch or a power shelf, or on a machine as a part: the same steps in a new operation, which the
+//! lifecycle of the device follows as it followed the first.
 
 use crate::Engine;
 use crate::claims::hold;
 use crate::shelves;
-use crate::submit::{Started, event, no_run, reused};
+use crate::submit::{Started, event, no_machine, no_run, reused};
+use model::blast::{Dark, Fate, permit};
+use model::device::switches_power;
+use model::effect::PowerTo;
 use model::here;
 use model::id::RunId;
+use model::plan::RunType;
 use model::rack::maintenance::FORCED;
 use model::run::act::{Again, Who, again};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
@@ -82,13 +86,39 @@ impl Work for DoAnew {
         // Nobody is taken down by an earlier force.
         spec.params.remove(FORCED);
         let run = Run { spec, progress, version: 1 };
-        shelves::may_go_on(tx, &run).await?;
+        may_go_on_alone(tx, &run).await?;
         let message = format!("{} accepted", run.spec.run_type.as_str());
         let event = event(Cause::Request, &self.by, message, here!(), created_at);
         hold(tx, &run, None, &event).await?;
         tx.insert_run(&run, Birth::Due, &event)?;
         Ok(Started { run, new: true })
     }
+}
+
+/// Whether a run on a device, or a part without its whole, may go on: machines may have come into service since it was accepted.
+pub(crate) async fn may_go_on_alone(tx: &mut Tx, run: &Run) -> Result<()> {
+    shelves::may_go_on(tx, run).await?;
+    let Some(id) = run.spec.target.machine() else { return Ok(()) };
+    let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
+    let fate = match switches_power(run) {
+        Some(PowerTo::Off) => Fate::LosePower,
+        None if run.spec.run_type == RunType::Firmware => Fate::Restart,
+        Some(PowerTo::On) | None => return Ok(()),
+    };
+    let forced = forced_by(tx, run).await?;
+    let dark = [Dark::of(&machine)];
+    permit(&format!("what is left of {}", run.spec.id), fate, &dark, forced.as_deref())?;
+    Ok(())
+}
+
+/// Why a run was let through by force; a part was with its whole.
+pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
+    if let Some(own) = run.spec.params.get(FORCED) {
+        return Ok(Some(own.clone()));
+    }
+    let Some(whole) = &run.spec.part_of else { return Ok(None) };
+    let whole = tx.run(whole).await?;
+    Ok(whole.and_then(|whole| whole.spec.params.get(FORCED).cloned()))
 }
 
 /// The run that is waited for, or the one that does it anew.

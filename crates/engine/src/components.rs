@@ -7,7 +7,7 @@ use crate::Engine;
 use crate::claims::{start_run, unknown};
 use crate::firmware::no_firmware;
 use crate::racks::Preview;
-use crate::submit::event;
+use crate::submit::{event, reused};
 use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
 use model::effect::Facts;
 use model::firmware::{FIRMWARE, Firmware, Resolution, resolve};
@@ -18,7 +18,7 @@ use model::lifecycle::{Head, NewRun, SubjectId, SubjectKind};
 use model::plan::{Params, RunStep, RunType};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
-use model::rack::maintenance::{accepted, initiator, record};
+use model::rack::maintenance::{Asked, accepted, initiator, record, wanted_of};
 use model::refusal::Refusal;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
@@ -186,7 +186,7 @@ async fn find(tx: &mut Tx, target: &TargetId, ask: &Ask<'_>) -> Result<Device> {
     let wanted = wanted(tx, rack.as_ref(), ask.firmware).await?;
     let made = match ask.request_id {
         "" => None,
-        request_id => made(tx, target, rack.as_ref(), request_id).await?,
+        request_id => made(tx, target, rack.as_ref(), (request_id, ask.firmware)).await?,
     };
     Ok(Device { target: target.clone(), rack, facts, active_run, wanted, gate, made })
 }
@@ -201,19 +201,26 @@ struct Ask<'a> {
     lock: bool,
 }
 
-/// What a request has made for a device before, on itself or on its rack.
+/// What a request has made for a device before, on itself or on its rack. Another request under its name is refused: here, or by
+/// the rack.
 async fn made(
     tx: &mut Tx,
     target: &TargetId,
     rack: Option<&RackId>,
-    request_id: &str,
+    (request_id, firmware): (&str, Option<&FirmwareId>),
 ) -> Result<Option<RunId>> {
     if let Some(run) = tx.run_of_request(target, request_id).await? {
-        return Ok(Some(run.spec.id));
+        return match run.spec.run_type == RunType::Firmware {
+            true => Ok(Some(run.spec.id)),
+            false => Err(reused(&run).into()),
+        };
     }
     let Some(rack) = rack else { return Ok(None) };
     let run = tx.run_of_request(&TargetId::from(rack), request_id).await?;
-    let of_this = run.filter(|run| run.spec.claims.contains(target));
+    let asked = [Asked::FirmwareUpgrade(firmware.cloned())];
+    let of_this = run.filter(|run| {
+        run.spec.claims.contains(target) && wanted_of(&run.spec.params).activities == asked
+    });
     Ok(of_this.map(|run| run.spec.id))
 }
 
@@ -223,10 +230,10 @@ pub(crate) async fn wanted(
     rack: Option<&RackId>,
     named: Option<&FirmwareId>,
 ) -> Result<Resolution> {
-    if let Some(id) = named {
-        return Ok(resolve(named, tx.firmware(id).await?, None, ""));
-    }
     let hardware_type = hardware_type(tx, rack).await?;
+    if let Some(id) = named {
+        return Ok(resolve(named, tx.firmware(id).await?, None, &hardware_type));
+    }
     if hardware_type.is_empty() {
         let said =
             "it stands in no rack with a hardware type, so there is no default firmware for it";

@@ -20,6 +20,7 @@ use model::switch::Switch;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{Explanation, device_overdue, explain_device};
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx, Work};
 
@@ -410,7 +411,20 @@ impl<D: Device<Seen = Around> + Sight> Work for Ahead<D> {
 
     async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
         let seen = self.device.see(tx, self.fresh.clone(), self.now).await?;
-        Ok(ahead(&self.device, seen, self.now))
+        let mut follows = ahead(&self.device, seen, self.now);
+        // Nothing was written: what stands there is what was before.
+        let now = self.device.head();
+        let before = tx.record::<D>(&now.id).await?;
+        let gone = now.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
+        let before = before.map_or(Place::NOWHERE, |one| Place::of(one.head()));
+        if gone || before != Place::of(now) {
+            let racks: BTreeSet<&RackId> =
+                [before.rack(), now.rack.as_ref()].into_iter().flatten().collect();
+            follows.extend(racks.into_iter().map(|rack| {
+                format!("{rack} looks at all its devices anew, and brings them into service")
+            }));
+        }
+        Ok(follows)
     }
 }
 

@@ -204,7 +204,7 @@ pub(crate) async fn alert(
             let classes = [Class::PreventAllocations, Class::SuppressExternalAlerting];
             let alert = Alert {
                 part: String::new(),
-                message: "its firmware is being upgraded".into(),
+                message: "its firmware is being seen to".into(),
                 classes: classes.iter().map(|class| class.as_str().to_string()).collect(),
                 since: event.at,
             };

@@ -2,6 +2,7 @@
 //! the model's to say; here it is made to hold under concurrency.
 
 use crate::Engine;
+use crate::anew::forced_by;
 use crate::submit::event;
 use model::blast::Dark;
 use model::device::switches_power;
@@ -14,7 +15,6 @@ use model::power_shelf::maintenance::{
 };
 use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::Rack;
-use model::rack::maintenance::FORCED;
 use model::refusal::Refusal;
 use model::run::Run;
 use model::target::{TargetId, TargetKind};
@@ -119,12 +119,7 @@ pub(crate) async fn may_go_on(tx: &mut Tx, run: &Run) -> Result<()> {
     let Some(shelf) = tx.record::<PowerShelf>(run.spec.target.as_str()).await? else {
         return Ok(());
     };
-    let mut forced = run.spec.params.get(FORCED).cloned();
-    // A part was let through with its whole.
-    if let (None, Some(whole)) = (&forced, &run.spec.part_of) {
-        let whole = tx.run(whole).await?;
-        forced = whole.and_then(|whole| whole.spec.params.get(FORCED).cloned());
-    }
+    let forced = forced_by(tx, run).await?;
     let Some(refusal) = interlock(tx, &shelf, forced.as_deref()).await? else { return Ok(()) };
     let anew = format!("farrier power-shelf maintenance power-off --id {}", shelf.head.id);
     let next = format!("{anew} --force --reason …   # or move their work away first");

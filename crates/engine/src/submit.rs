@@ -2,9 +2,9 @@
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
 use crate::Engine;
+use crate::anew::may_go_on_alone;
 use crate::claims::{hold, is_held_by_whole};
 use crate::racks::reopen;
-use crate::shelves;
 use model::effect::Effect;
 use model::here;
 use model::id::{MachineId, ObjectId, PlanId, RunId};
@@ -77,7 +77,9 @@ impl Engine {
             let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
             return Ok(Started { run, new: started.new });
         }
-        let Some(machine_id) = parent.spec.target.machine() else {
+        // What was a part was let through by its whole, not by the gates of its machine.
+        let on_machine = parent.spec.target.machine().filter(|_| parent.spec.part_of.is_none());
+        let Some(machine_id) = on_machine else {
             return self.device_again(&parent.spec.id, how, request_id, who).await;
         };
         let work = || StartRun {
@@ -426,8 +428,9 @@ impl Act {
         if let (Some(rack), true) = (run.spec.target.rack(), by_rack) {
             return reopen(tx, &rack, run, event).await;
         }
-        let Some(id) = run.spec.target.machine() else {
-            shelves::may_go_on(tx, run).await?;
+        let on_machine = run.spec.target.machine().filter(|_| run.spec.part_of.is_none());
+        let Some(id) = on_machine else {
+            may_go_on_alone(tx, run).await?;
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;

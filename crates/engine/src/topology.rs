@@ -26,6 +26,10 @@ impl Place {
         Self { rack: head.rack.clone(), slot: head.slot }
     }
 
+    pub const fn rack(&self) -> Option<&RackId> {
+        self.rack.as_ref()
+    }
+
     pub fn of_machine(spec: &MachineSpec) -> Self {
         Self { rack: spec.rack.clone(), slot: spec.slot }
     }

@@ -233,7 +233,12 @@ pub fn resolve(
     default: Option<Firmware>,
     hardware_type: &str,
 ) -> Resolution {
+    let fits = |found: &Firmware| hardware_type.is_empty() || found.hardware_type == hardware_type;
     match (named, found, default) {
+        (Some(id), Some(found), _) if !fits(&found) => Resolution::Skip(format!(
+            "firmware {id} is for hardware type {}, not for {hardware_type}",
+            found.hardware_type
+        )),
         (Some(_), Some(found), _) if found.available => Resolution::Use(Box::new(found)),
         (Some(id), Some(_), _) => Resolution::Skip(format!("firmware {id} is not available")),
         (Some(id), None, _) => Resolution::Unknown(id.clone()),
@@ -291,6 +296,10 @@ mod tests {
             (Some(&named), one("fw-v2.1", true), one("default", true), "", uses("fw-v2.1")),
             (Some(&named), one("fw-v2.1", false), one("default", true), "nvl72", {
                 "skip: firmware fw-v2.1 is not available".into()
+            }),
+            // What is made for other hardware is not put on this.
+            (Some(&named), one("fw-v2.1", true), one("default", true), "nvl36", {
+                "skip: firmware fw-v2.1 is for hardware type nvl72, not for nvl36".into()
             }),
             (Some(&named), None, one("default", true), "nvl72", "unknown fw-v2.1".into()),
             (Some(&named), None, None, "nvl72", "unknown fw-v2.1".into()),

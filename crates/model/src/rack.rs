@@ -82,6 +82,9 @@ pub struct Rack {
     /// Operations that have begun, until what all of them came to is known.
     #[serde(default)]
     pub active: Vec<RunId>,
+    /// What had failed on a device that those at work leave alone: the rack is in error again when they have ended.
+    #[serde(default)]
+    pub unmended: Option<RackTrouble>,
 }
 
 impl Rack {
@@ -94,6 +97,7 @@ impl Rack {
             reprovision_requested: None,
             maintenance_requested: Vec::new(),
             active: Vec::new(),
+            unmended: None,
         }
     }
 
@@ -201,7 +205,9 @@ impl Rack {
         }
         if !self.active.is_empty() {
             let note = Note::new("an operation goes on", here!());
-            return self.become_(RackState::Maintenance { stage: Stage::FirmwareUpgrade }, note);
+            let unmended = self.left_alone(&self.active, seen);
+            let state = RackState::Maintenance { stage: Stage::FirmwareUpgrade };
+            return Self { unmended, ..self.clone() }.become_(state, note);
         }
         if self.topology_changed && self.looks_for_devices() {
             let note = Note::new("its devices have changed", here!());
@@ -228,7 +234,7 @@ impl Rack {
         }
         match pending.is_empty() {
             true => None,
-            false => Some(self.begin(pending.clone(), "maintenance")),
+            false => Some(self.begin(pending.clone(), "maintenance", seen)),
         }
     }
 
@@ -271,7 +277,7 @@ impl Rack {
         let held = held(seen.devices.iter().filter(|device| claims.contains(&device.target)));
         match (held.is_empty(), seen.against(id)) {
             (_, Some(against)) => self.refuse(id, against),
-            (true, None) => self.begin(vec![id.clone()], "reprovision"),
+            (true, None) => self.begin(vec![id.clone()], "reprovision", seen),
             (false, None) => {
                 let said = format!("{id} waits until its devices are let go: {}", some_of(&held));
                 Next::Until(now + RECHECK, Why::new(said))
@@ -279,9 +285,10 @@ impl Rack {
         }
     }
 
-    fn begin(&self, ids: Vec<RunId>, what: &str) -> Next<Self> {
+    fn begin(&self, ids: Vec<RunId>, what: &str, seen: &Seen) -> Next<Self> {
         let note = Note::new(format!("{what} {} begins", named(&ids)), here!());
         let mut record = self.clone();
+        record.unmended = self.left_alone(&ids, seen);
         record.active.extend(ids.iter().cloned());
         record.maintenance_requested.retain(|id| !ids.contains(id));
         record.reprovision_requested = record.reprovision_requested.filter(|id| !ids.contains(id));
@@ -289,6 +296,20 @@ impl Rack {
             record.state = RackState::Maintenance { stage: Stage::FirmwareUpgrade };
         }
         Next::Become(Box::new(Change { begin: ids, ..Change::new(record, note) }))
+    }
+
+    /// What had failed, where those that begin leave its device alone: it does not get well by work on others.
+    fn left_alone(&self, ids: &[RunId], seen: &Seen) -> Option<RackTrouble> {
+        let failed = match &self.state {
+            RackState::Error { cause } => Some(cause),
+            RackState::Created
+            | RackState::Discovering
+            | RackState::Maintenance { .. }
+            | RackState::Validating
+            | RackState::Ready
+            | RackState::Deleting => self.unmended.as_ref(),
+        };
+        failed.filter(|cause| !seen.touches(ids, cause)).cloned()
     }
 
     /// What was accepted and has not begun is canceled, with the reason.
@@ -333,9 +354,13 @@ impl Rack {
                 | RackState::Error { .. }
                 | RackState::Deleting => String::new(),
             };
-            return match seen.trouble(&self.active) {
-                Some(cause) if !seen.any_going(&self.active) => self.fail(cause),
-                Some(_) | None => self.settle(wanted, Note::new(said, here!())),
+            let over = !seen.any_going(&self.active);
+            return match (seen.trouble(&self.active), &self.unmended) {
+                (Some(cause), _) if over => self.fail(cause),
+                (None, Some(cause)) if over && wanted == RackState::Ready => {
+                    self.fail(cause.clone())
+                }
+                (Some(_) | None, _) => self.settle(wanted, Note::new(said, here!())),
             };
         }
         let going = seen.going(&self.active).map(Operation::words).collect::<Vec<_>>();
@@ -392,6 +417,7 @@ impl Rack {
         let said = format!("{}: {device}{}", cause.during.as_str(), cause.trouble.said);
         let mut record = Self { state: RackState::Error { cause }, ..self.clone() };
         record.active.clear();
+        record.unmended = None;
         record.maintenance_requested.clear();
         Next::Become(Box::new(Change::new(record, Note::new(said, here!()))))
     }

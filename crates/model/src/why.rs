@@ -260,7 +260,12 @@ pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
 fn headline(run: &Run) -> String {
     let id = &run.spec.id;
     let what = format!("{} {id}", run.spec.run_type.as_str());
-    let step = run.current_step();
+    // What failed before its first step has none in hand.
+    let failed_at = run.progress.failure.as_ref().map(|failure| failure.step.clone());
+    let step = match run.current_step() {
+        step if step.is_empty() && run.phase() == RunPhase::Failed => failed_at.unwrap_or_default(),
+        step => step,
+    };
     match run.progress.workflow {
         Workflow::Pending => format!("{what} is accepted and not yet started"),
         Workflow::Running if step.is_empty() => format!("{what} has done all its steps"),
@@ -350,6 +355,12 @@ fn next_commands(run: &Run) -> Vec<String> {
 
 /// What fits the fault, most useful first.
 fn failed_commands(run: &Run) -> Vec<String> {
+    // A part goes on best with its whole, which waits for it.
+    let whole = run.spec.part_of.iter().map(|whole| format!("farrier run retry-step {whole}"));
+    whole.chain(own_commands(run)).collect()
+}
+
+fn own_commands(run: &Run) -> Vec<String> {
     let id = &run.spec.id;
     let retry = format!("farrier run retry-step {id}");
     let resume = format!("farrier run resume {id}");
@@ -413,7 +424,11 @@ fn failed_commands(run: &Run) -> Vec<String> {
 /// The same for a finished or a failed run's error, as one command.
 pub fn next_command(run: &Run) -> Option<String> {
     match run.phase() {
-        RunPhase::Failed => failed_commands(run).into_iter().find(|one| !one.contains(" logs ")),
+        RunPhase::Failed => {
+            // A command that only looks is no way on.
+            let looks = |one: &String| one.contains(" logs ") || one.contains(" status ");
+            failed_commands(run).into_iter().find(|one| !looks(one))
+        }
         RunPhase::Pending | RunPhase::Running | RunPhase::Succeeded | RunPhase::Canceled => None,
     }
 }

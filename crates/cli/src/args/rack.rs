@@ -207,7 +207,8 @@ Examples:
   farrier rack maintenance start rack-7 --machine m-1,m-2 --activity power --power reset --reference https://tracker/M-1
   farrier rack maintenance start rack-7 --activity power --power off --force --reason 'water in the hall'
 
-Without devices it is the whole rack; without activities all of them. Power is switched on unless --power says otherwise.";
+Without devices it is the whole rack. Without activities it is all of them, or those that --power or --firmware-version name. Power is
+switched on unless --power says otherwise.";
 
 #[derive(Debug, Args)]
 #[command(after_help = MAINTENANCE_HELP)]

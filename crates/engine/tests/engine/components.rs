@@ -1,11 +1,12 @@
 //! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
 
-use crate::racks::{AddFirmware, Scene, firmware, machines, power};
+use crate::racks::{self, AddFirmware, Scene, firmware, machines, power};
 use crate::world::simulate;
 use engine::components::{Outcome, Update, Updated};
+use engine::racks::MaintenanceStart;
 use model::host::HostState;
 use model::id::{FirmwareId, MachineId, RunId};
-use model::rack::maintenance::{FORCED, PowerSequence, REFERENCE};
+use model::rack::maintenance::{FORCED, PowerSequence, REFERENCE, Scope};
 use model::run::RunPhase;
 use model::target::TargetId;
 
@@ -209,5 +210,20 @@ fn a_dry_run_names_all_that_speaks_against_it() {
             preview.planned.dark.iter().map(|dark| dark.machine.as_str()).collect();
         assert_eq!(dark, ["m-1", "m-2"]);
         assert!(!preview.planned.steps.is_empty());
+    });
+}
+
+/// What did something else under the same name has upgraded nothing.
+#[test]
+fn a_name_that_was_used_for_something_else_is_refused() {
+    simulate(async {
+        let scene = scene().await;
+        let on = power(Scope::default(), PowerSequence::On);
+        let start = MaintenanceStart { request_id: "on-1".into(), ..racks::asked(on) };
+        let run = scene.engine().start_rack_maintenance(start).await.expect("accepted").run;
+        scene.ended(&run.expect("an operation").spec.id).await;
+        for ids in [&["m-1"], &["sw-1"]] {
+            assert_eq!(refused(&update(&scene, ids, "on-1", false).await[0]), "REQUEST_ID_REUSED");
+        }
     });
 }

@@ -10,8 +10,14 @@ impl Host {
     /// Why it is as it is, for who asks. None when nothing is asked of it.
     pub fn explain(&self, seen: &Seen, now: Timestamp) -> Option<Explanation> {
         let id = &self.head.id;
-        let again = format!("farrier machine reprovision {id}");
-        let stop = format!("farrier machine reprovision {id} --cancel");
+        let named = self.request.as_ref().and_then(|request| request.firmware.as_ref());
+        let named = named.map(|firmware| format!(" --firmware {firmware}")).unwrap_or_default();
+        let again = format!("farrier machine reprovision {id}{named}");
+        // What its rack does is the rack's to stop.
+        let stop = match seen.operation.as_ref().filter(|run| !run.ended()) {
+            Some(run) => format!("farrier cancel {}", run.spec.id),
+            None => format!("farrier machine reprovision {id} --cancel"),
+        };
         let (waiting_for, due) = match self.next(seen, now) {
             Next::Rest(Why(why)) => (why, None),
             Next::Until(at, Why(why)) => (why, Some(at)),
@@ -22,7 +28,10 @@ impl Host {
                 self.request.as_ref()?;
                 (GATE_PAUSE, None, vec![stop])
             }
-            HostState::CheckingFirmwareV2 { .. } => (UPGRADE_PATIENCE, None, vec![stop]),
+            HostState::CheckingFirmwareV2 { .. } => {
+                let open = seen.gate.as_ref().err().and_then(|refusal| refusal.next.clone());
+                (UPGRADE_PATIENCE, None, open.into_iter().chain([stop]).collect())
+            }
             HostState::WaitingForRackFirmwareUpgrade => {
                 let whose = self.rack_operation().map(|run| format!("farrier why {run}"));
                 (RACK_PATIENCE, None, whose.into_iter().chain([stop]).collect())

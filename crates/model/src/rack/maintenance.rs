@@ -251,6 +251,13 @@ pub fn plan(
     if let Some(why) = &skipped {
         notes.insert(0, format!("no firmware is applied: {why}"));
     }
+    if let Some(id) = &unknown {
+        let rack = &rack.head.id;
+        notes.insert(
+            0,
+            format!("firmware {id} is not in the catalogue: it fails, and leaves {rack} in Error"),
+        );
+    }
     Ok(Planned {
         dark: dark(devices, &course),
         firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),

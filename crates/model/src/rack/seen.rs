@@ -242,6 +242,12 @@ impl Seen {
         self.operation(id).is_some_and(|one| one.phase == RunPhase::Succeeded)
     }
 
+    /// Whether one of these works on the device that something failed on. What failed on no device in particular is everybody's.
+    pub(crate) fn touches(&self, ids: &[RunId], cause: &RackTrouble) -> bool {
+        let mut at_work = ids.iter().filter_map(|id| self.operation(id));
+        cause.device.as_ref().is_none_or(|device| at_work.any(|one| one.claims.contains(device)))
+    }
+
     /// Whether the first does the second anew.
     pub(crate) fn is_anew(&self, one: &RunId, of: &RunId) -> bool {
         self.operation(one).is_some_and(|one| one.parent.as_ref() == Some(of))

@@ -38,8 +38,9 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
             normal: "until they are all there, or its time for that is over".into(),
             next_commands: vec![
                 get,
-                format!("farrier machine update … --rack {id} --slot …"),
-                format!("farrier rack update {id} --expect-machines …"),
+                format!(
+                    "farrier rack update {id} --help   # where fewer devices are expected of it"
+                ),
             ],
             ..told
         },

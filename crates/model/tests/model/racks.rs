@@ -311,6 +311,35 @@ fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
     assert_eq!(told(rack.next(&both(barred, going), now())), canceled);
 }
 
+/// A rack does not get well by work on devices that were not ill.
+#[test]
+fn what_failed_is_not_forgotten_by_work_on_others() {
+    let mut failed = rack(error(During::FirmwareUpgrade));
+    let RackState::Error { cause } = &mut failed.state else { panic!("{failed:?}") };
+    cause.device = Some(TargetId::new(TargetKind::Machine, "m-1"));
+    failed.maintenance_requested = vec![id("op-2")];
+    let ends_in = |claims: &[&str]| {
+        let operation = |phase, leg| {
+            let one = operation("op-2", phase, leg);
+            let claims = one.claims.into_iter().filter(|one| claims.contains(&one.as_str()));
+            seen(Vec::new(), vec![Operation { claims: claims.collect(), ..one }])
+        };
+        let mut rack = failed.clone();
+        let mut seen = operation(RunPhase::Pending, None);
+        for _ in 0..10 {
+            match rack.next(&seen, now()) {
+                Next::Become(change) => rack = change.record,
+                Next::Rest(_) | Next::Until(..) | Next::Remove(_) => break,
+            }
+            seen = operation(RunPhase::Succeeded, Some(Leg::Validate));
+        }
+        (rack.word(), rack.unmended)
+    };
+    assert_eq!(ends_in(&["sw-1"]), ("Error", None));
+    assert_eq!(ends_in(&["m-1"]), ("Ready", None));
+    assert_eq!(ends_in(&["m-1", "sw-1"]), ("Ready", None));
+}
+
 /// What was accepted long ago, or failed, asks for leave again: by what is left of it.
 #[test]
 fn what_is_left_of_an_operation_needs_leave_again() {
