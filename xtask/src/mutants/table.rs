@@ -16,7 +16,6 @@ const RACK_ROB: &str = "rack_matrix::its_process_may_be_robbed_of_its_claims_any
 
 const REIMAGE: &str = "plan-repave-v1";
 const GROUP: &str = "a group is upgraded";
-const SHELF: &str = "a shelf is registered";
 /// For a test that lives no life of the matrix.
 const NO_LIFE: &str = "";
 
@@ -198,22 +197,13 @@ pub const MUTANTS: &[Mutant] = &[
         says: "was shown",
     },
     Mutant {
-        name: "a record is not woken by the run that it waits for",
-        file: "crates/engine/src/claims.rs",
-        sound: "                tx.wake(&ObjectId::trusted(subject.key()), at)\n",
-        broken: "                if AWAKE { Ok(()) } else { tx.wake(&ObjectId::trusted(subject.key()), at) }\n",
-        test: RACK_RESTART,
-        life: SHELF,
-        says: "it never came to rest",
-    },
-    Mutant {
         name: "a whole that has ended keeps what it claimed",
         file: "crates/engine/src/claims.rs",
         sound: "        for (held, next) in locked.claims {\n",
         broken: "        for (held, next) in locked.claims.into_iter().filter(|_| !AWAKE) {\n",
         test: RACK_RESTART,
         life: GROUP,
-        says: "is still held by",
+        says: "it never came to rest",
     },
     Mutant {
         name: "a part is begun by who has lost the whole",
@@ -255,5 +245,15 @@ pub const MUTANTS: &[Mutant] = &[
         test: "parts::hands_full_of_wholes_leave_room_for_their_parts",
         life: NO_LIFE,
         says: "right: Succeeded",
+    },
+    Mutant {
+        name: "a look at a fabric is carried out",
+        file: "crates/engine/src/conduct.rs",
+        sound: "                let (effect, verb) = (step.effect.clone(), Verb::Observe);\n",
+        broken: "                let verb = if AWAKE { order.verb } else { Verb::Observe };
+                let effect = step.effect.clone();\n",
+        test: "racks::a_fabric_that_is_not_there_is_formed_by_parts",
+        life: NO_LIFE,
+        says: "fabric-off",
     },
 ];
