@@ -38,6 +38,9 @@ const MAX_CLAIM: usize = 128;
 /// How long a run whose record cannot be read, or whose turn panicked, is left alone.
 const POISON_REST: Duration = Duration::from_secs(30);
 
+/// What the database says that we hold, and under which claim.
+type Stray = (ObjectId, i64);
+
 #[derive(Clone)]
 pub struct Engine(Arc<Inner>, Store);
 
@@ -359,7 +362,7 @@ impl Engine {
 
     /// Renews the lease, frees what the dead held, and finds what signals missed.
     async fn run_lease(self) {
-        let mut strays: BTreeSet<ObjectId> = BTreeSet::new();
+        let mut strays: BTreeSet<Stray> = BTreeSet::new();
         let mut witness = Witness::default();
         loop {
             tokio::select! {
@@ -418,24 +421,25 @@ impl Engine {
     }
 
     /// A claim whose commit was reported lost may have held all the same. What the database says we
-    /// hold and we do not is seen twice, then put back.
-    async fn put_back_strays(&self, seen_before: BTreeSet<ObjectId>) -> BTreeSet<ObjectId> {
+    /// hold and we do not is seen twice, then put back. The same object under another claim is not the same: a record is claimed
+    /// for a moment, over and over.
+    async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
         let owner = self.0.replica.incarnation.clone();
         let Ok(held) = self.store().read(HeldBy { owner }).await else {
             return seen_before;
         };
-        let strays: Vec<(ObjectId, i64)> = {
+        let strays: BTreeSet<Stray> = {
             let hands = self.hands();
             held.into_iter().filter(|(id, _)| !hands.contains_key(id)).collect()
         };
-        for (id, epoch) in strays.iter().filter(|(id, _)| seen_before.contains(id)) {
+        for (id, epoch) in strays.intersection(&seen_before) {
             tracing::warn!(run = %id, "a claim was found that nobody works on");
             let work = PutBack { id: id.clone(), epoch: *epoch, due: self.now() };
             if let Err(error) = self.store().write(work).await {
                 tracing::warn!(run = %id, %error, "cannot put it back");
             }
         }
-        strays.into_iter().map(|(id, _)| id).collect()
+        strays
     }
 
     /// Stops claiming, lets short effects finish, hands the rest back.

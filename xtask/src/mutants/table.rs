@@ -143,8 +143,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "strays stay where they are",
         file: "crates/engine/src/worker.rs",
-        sound: "strays.iter().filter(|(id, _)| seen_before.contains(id))",
-        broken: "strays.iter().filter(|(id, _)| seen_before.contains(id) && !AWAKE)",
+        sound: "strays.intersection(&seen_before)",
+        broken: "strays.intersection(&seen_before).filter(|_| !AWAKE)",
         test: CUT_LINE,
         life: "repave fails once",
         says: "the client never got to the end of it",

@@ -67,6 +67,7 @@ async fn maintained(
     publish(channel.clone()).await?;
     each(racks, &channel, |channel, rack| async move { erect(channel, rack).await }).await?;
     ready(channel.clone(), racks).await?;
+    each(racks, &channel, let_go).await?;
     let crew = fleet.crew(CLIENTS).await?;
     let begun = Instant::now();
     let ids = each(racks, &channel, maintain).await?;
@@ -122,6 +123,20 @@ async fn publish(channel: Channel) -> Outcome<()> {
 
 /// The rack with everything that stands in it.
 async fn erect(channel: Channel, rack: String) -> Outcome<()> {
+    let counted = |count: usize| i32::try_from(count).unwrap_or_default();
+    let expected = v1::RackCounts {
+        machines: counted(MACHINES),
+        switches: counted(SWITCHES),
+        power_shelves: counted(SHELVES),
+    };
+    let described = v1::Rack {
+        rack_id: rack.clone(),
+        hardware_type: HARDWARE_TYPE.into(),
+        expected: Some(expected),
+        ..Default::default()
+    };
+    let request = v1::CreateRackRequest { rack: Some(described), dry_run: false };
+    RackServiceClient::new(channel.clone()).create_rack(request).await?;
     let spec = |slot: usize| v1::DeviceSpec {
         provider: "sim".into(),
         rack_id: rack.clone(),
@@ -161,20 +176,6 @@ async fn erect(channel: Channel, rack: String) -> Outcome<()> {
         let request = v1::RegisterMachineRequest { machine: Some(machine) };
         MachineServiceClient::new(channel.clone()).register_machine(request).await?;
     }
-    let counted = |count: usize| i32::try_from(count).unwrap_or_default();
-    let expected = v1::RackCounts {
-        machines: counted(MACHINES),
-        switches: counted(SWITCHES),
-        power_shelves: counted(SHELVES),
-    };
-    let rack = v1::Rack {
-        rack_id: rack.clone(),
-        hardware_type: HARDWARE_TYPE.into(),
-        expected: Some(expected),
-        ..Default::default()
-    };
-    let request = v1::CreateRackRequest { rack: Some(rack), dry_run: false };
-    RackServiceClient::new(channel).create_rack(request).await?;
     Ok(())
 }
 
@@ -194,6 +195,23 @@ async fn ready(channel: Channel, racks: usize) -> Outcome<()> {
         }
         if begun.elapsed() > PATIENCE {
             return Err("the racks did not get ready".into());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Waits until nobody holds a device of the rack: its switches look at themselves once more after it has worked on them.
+async fn let_go(channel: Channel, rack: String) -> Outcome<()> {
+    let mut client = RackServiceClient::new(channel);
+    let begun = Instant::now();
+    loop {
+        let request = v1::GetRackRequest { rack_id: rack.clone() };
+        let status = client.get_rack(request).await?.into_inner().status.unwrap_or_default();
+        if status.devices.iter().all(|device| device.active_operation_id.is_empty()) {
+            return Ok(());
+        }
+        if begun.elapsed() > PATIENCE {
+            return Err(format!("the devices of {rack} were not let go").into());
         }
         tokio::time::sleep(LOOK).await;
     }
