@@ -8,13 +8,16 @@ use crate::submit::{Started, event, no_machine, no_run, reused};
 use model::blast::{Dark, Fate, permit};
 use model::device::switches_power;
 use model::effect::PowerTo;
+use model::health::Wish;
 use model::here;
-use model::id::RunId;
+use model::id::{MachineId, RunId};
 use model::plan::RunType;
+use model::power_shelf::PowerShelf;
 use model::rack::maintenance::FORCED;
 use model::run::act::{Again, Who, again};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
-use model::target::TargetId;
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use store::{Birth, Cause, Result, Tx, Work};
 
@@ -95,20 +98,35 @@ impl Work for DoAnew {
     }
 }
 
-/// Whether a run on a device, or a part without its whole, may go on: machines may have come into service since it was accepted.
+/// Whether a run on a device, or a part without its whole, may go on: machines may have come into service since it was accepted, and
+/// what it acts on may have fallen ill.
 pub(crate) async fn may_go_on_alone(tx: &mut Tx, run: &Run) -> Result<()> {
+    let target = &run.spec.target;
+    let forced = forced_by(tx, run).await?;
+    let what = format!("what is left of {}", run.spec.id);
+    let health = match target.kind {
+        TargetKind::Machine => {
+            tx.machine(&MachineId::trusted(&target.id)).await?.map(|one| one.health)
+        }
+        TargetKind::Switch => tx.record::<Switch>(&target.id).await?.map(|one| one.head.health),
+        TargetKind::PowerShelf => {
+            tx.record::<PowerShelf>(&target.id).await?.map(|one| one.head.health)
+        }
+        TargetKind::Rack => None,
+    };
+    if let Some(health) = health {
+        health.permit(target, &what, Wish::Change, forced.as_deref())?;
+    }
     shelves::may_go_on(tx, run).await?;
-    let Some(id) = run.spec.target.machine() else { return Ok(()) };
-    let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
+    let Some(id) = target.machine() else { return Ok(()) };
     let fate = match switches_power(run) {
         Some(PowerTo::Off) => Fate::LosePower,
         None if run.spec.run_type == RunType::Firmware => Fate::Restart,
         Some(PowerTo::On) | None => return Ok(()),
     };
-    let forced = forced_by(tx, run).await?;
-    let dark = [Dark::of(&machine)];
-    permit(&format!("what is left of {}", run.spec.id), fate, &dark, forced.as_deref())?;
-    Ok(())
+    let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
+    let missed = permit(&what, fate, &[Dark::of(&machine)], forced.as_deref());
+    Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
 }
 
 /// Why a run was let through by force; a part was with its whole.

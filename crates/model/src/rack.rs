@@ -275,10 +275,11 @@ impl Rack {
         }
         let claims = seen.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
         let held = held(seen.devices.iter().filter(|device| claims.contains(&device.target)));
+        // Who still holds a device may be what gives way to it: that is waited for before leave is asked again.
         match (held.is_empty(), seen.against(id)) {
-            (_, Some(against)) => self.refuse(id, against),
+            (true, Some(against)) => self.refuse(id, against),
             (true, None) => self.begin(vec![id.clone()], "reprovision", seen),
-            (false, None) => {
+            (false, _) => {
                 let said = format!("{id} waits until its devices are let go: {}", some_of(&held));
                 Next::Until(now + RECHECK, Why::new(said))
             }

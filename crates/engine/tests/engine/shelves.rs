@@ -4,6 +4,7 @@ use crate::workers::{PATIENCE, engine, open, settings, until};
 use engine::{Described, DescribedDevice, Engine, PlacedSpec, Settings};
 use model::device::Device;
 use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
+use model::health::{Alert, Change, Class};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
 use model::machine::{Labels, MachineSpec};
@@ -328,6 +329,33 @@ async fn machines_in_service_keep_their_power_unless_by_force() {
     site.switched("ps-2", PowerTo::Off).await;
     let history = site.said("ps-2").await;
     assert!(history.iter().any(|one| one.2.ends_with("by force: the rack burns")), "{history:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
+    let site = site().await;
+    site.ready::<PowerShelf>("ps-1", None).await;
+    site.fault("ps-1", "power", 2);
+    site.ask(off(&["ps-1"])).await.unwrap();
+    let failed = site.until("ps-1", |shelf: &PowerShelf| shelf.trouble().is_some()).await;
+    let run = failed.trouble().unwrap().run.clone().unwrap();
+    let alert = Alert {
+        part: String::new(),
+        message: "wet".into(),
+        classes: [Class::PreventStateChanges.as_str().to_string()].into_iter().collect(),
+        since: Timestamp::default(),
+    };
+    let leak = Change::Merge([("leak".to_string(), alert)].into_iter().collect());
+    let who = Who { by: "ada".into(), reason: "mended".into() };
+    let shelf = failed.target();
+    let reported = site.engine.change_health(&shelf, "probe".into(), leak, who.clone());
+    reported.await.unwrap();
+    let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
+    let anew = site.engine.again(run, Again::Rerun, "anew".into(), who).await.map(|one| one.run);
+    for answer in [tried, anew] {
+        let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
+        assert_eq!(refusal.reason, "HEALTH_PREVENTS");
+    }
 }
 
 /// Days may pass between a failure and its second try.

@@ -233,7 +233,11 @@ fn what_was_withdrawn_does_not_begin_and_a_reprovision_waits_for_its_devices() {
     let mut held = devices();
     held[2].active_run = Some(id("op-9"));
     let waiting = operation("op-r", RunPhase::Pending, None);
-    assert_eq!(told(asked.next(&seen(held, vec![waiting]), now())), "waits");
+    let barred = Operation { against: Some("m-1 is held by op-9".into()), ..waiting.clone() };
+    assert_eq!(told(asked.next(&seen(held.clone(), vec![waiting]), now())), "waits");
+    // Leave is asked for again when nobody holds them any more: who held them may have given way.
+    assert_eq!(told(asked.next(&seen(held, vec![barred.clone()]), now())), "waits");
+    assert_eq!(told(asked.next(&seen(devices(), vec![barred]), now())), "Ready cancel op-r");
 }
 
 #[test]
