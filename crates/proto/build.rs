@@ -3,7 +3,7 @@
 use prost::Message;
 use std::path::PathBuf;
 
-const FILES: [&str; 18] = [
+const FILES: [&str; 20] = [
     "farrier/v1/admin.proto",
     "farrier/v1/components.proto",
     "farrier/v1/credentials.proto",
@@ -15,12 +15,14 @@ const FILES: [&str; 18] = [
     "farrier/v1/hosts.proto",
     "farrier/v1/images.proto",
     "farrier/v1/machines.proto",
+    "farrier/v1/nodes.proto",
     "farrier/v1/operations.proto",
     "farrier/v1/plans.proto",
     "farrier/v1/power_shelves.proto",
     "farrier/v1/racks.proto",
     "farrier/v1/runs.proto",
     "farrier/v1/simulator.proto",
+    "farrier/v1/sites.proto",
     "farrier/v1/switches.proto",
 ];
 

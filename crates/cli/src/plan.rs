@@ -141,6 +141,7 @@ fn kind(step: &Step) -> (&'static str, String) {
             details.sort();
             ("device", words(&[&device.work, &details.join(", ")]))
         }
+        Some(Kind::Stage(stage)) => ("stage", stage.stage.clone()),
         Some(Kind::Parts(parts)) => {
             ("parts", format!("{} devices, {} at once", parts.target_ids.len(), parts.at_once))
         }

@@ -3,13 +3,14 @@
 //! A machine, a switch and a power shelf each name the run that works on them or has claimed them. A run on a rack claims every device
 //! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
 
-use crate::hosts;
+use crate::{hosts, nodes};
 use model::condition::{ConditionType, Evidence};
 use model::effect::Facts;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
 use model::machine::Machine;
+use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::refusal::Refusal;
@@ -58,13 +59,13 @@ pub(crate) async fn hold(
     Ok(())
 }
 
-/// Whether the record is the device itself. A host is not its machine: it has the same id, and no device of its own.
+/// Whether the record is the device itself. A host or a node is not its machine: it has no device of its own.
 fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     let kind = match record.kind {
         SubjectKind::Rack => Some(TargetKind::Rack),
         SubjectKind::Switch => Some(TargetKind::Switch),
         SubjectKind::PowerShelf => Some(TargetKind::PowerShelf),
-        SubjectKind::Host => None,
+        SubjectKind::Host | SubjectKind::Node | SubjectKind::Site => None,
     };
     kind == Some(target.kind) && record.id == target.id
 }
@@ -202,6 +203,8 @@ async fn lock(tx: &mut Tx, target: &TargetId) -> Result<Held> {
 /// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that from then on.
 pub(crate) struct Locked {
     target: Held,
+    /// The node that it works on.
+    node: Option<Box<Node>>,
     /// What is known of a machine's firmware, where that changes too.
     host: Option<Box<Host>>,
     claims: Vec<(Held, Option<RunId>)>,
@@ -223,8 +226,11 @@ impl Aftermath<'_> {
     /// Reads and locks what the commit will change, always in the same order.
     pub async fn load(&self, tx: &mut Tx) -> Result<Locked> {
         let spec = &self.run.spec;
+        let node = nodes::follow::lock(tx, self.run).await?;
         // A host comes before its machine, as in its own turn.
         let host = match (self.facts, spec.target.machine()) {
+            // What MAAS says is the node's to know.
+            (Some(_), Some(_)) if node.is_some() => None,
             (Some(_), Some(id)) => tx.record_locked::<Host>(id.as_str()).await?.map(Box::new),
             (Some(_), None) | (None, _) => None,
         };
@@ -243,9 +249,9 @@ impl Aftermath<'_> {
             let mut at_work = tx.active_runs_on(&targets).await?;
             let with_next = |(key, held): (String, Held)| (held, at_work.remove(&key));
             let claims = claims.into_iter().map(with_next).collect();
-            return Ok(Locked { target, host, claims });
+            return Ok(Locked { target, node, host, claims });
         }
-        Ok(Locked { target, host, claims: Vec::new() })
+        Ok(Locked { target, node, host, claims: Vec::new() })
     }
 
     /// Writes what it means, and wakes who waits for the run.
@@ -254,7 +260,7 @@ impl Aftermath<'_> {
         match locked.target {
             Held::Nothing => {}
             Held::Machine(mut machine) => {
-                if let Some(facts) = self.facts {
+                if let (Some(facts), None) = (self.facts, &locked.node) {
                     let host = locked.host.map(|host| *host);
                     hosts::learn(tx, &machine.id, host, facts, self.event).await?;
                 }
@@ -266,6 +272,9 @@ impl Aftermath<'_> {
             }
             Held::Switch(switch) => self.learn(tx, *switch)?,
             Held::PowerShelf(shelf) => self.learn(tx, *shelf)?,
+        }
+        if let Some(node) = locked.node {
+            nodes::follow::write(tx, *node, self.run, self.facts, self.event)?;
         }
         for (held, next) in locked.claims {
             self.release(tx, held, next)?;

@@ -7,9 +7,11 @@ use model::device::Device;
 use model::host::{self, Host};
 use model::id::RunId;
 use model::lifecycle::Around;
+use model::node::{self, Node};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::Limits;
 use model::rack::{self, Rack};
+use model::site::Site;
 use model::switch::Switch;
 use model::time::Timestamp;
 use store::{NewEvent, Result, Tx};
@@ -47,6 +49,22 @@ impl Sight for Rack {
 
     fn under(seen: rack::Seen, settings: &Settings) -> rack::Seen {
         rack::Seen { limits: settings.racks, ..seen }
+    }
+}
+
+impl Sight for Node {
+    async fn see(&self, tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<node::Seen> {
+        let run = match &self.workflow {
+            Some(id) => tx.run(id).await?,
+            None => None,
+        };
+        Ok(node::Seen { run })
+    }
+}
+
+impl Sight for Site {
+    async fn see(&self, _tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -9,11 +9,13 @@ use crate::{Engine, Settings, racks};
 use model::host::Host;
 use model::id::{ObjectId, RunId};
 use model::lifecycle::{Change, Lifecycle, Next, SubjectId, SubjectKind};
+use model::node::Node;
 use model::plan::RunType;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::run::Note;
 use model::run::act::Action;
+use model::site::Site;
 use model::switch::Switch;
 use model::time::Timestamp;
 use std::marker::PhantomData;
@@ -62,6 +64,8 @@ impl Engine {
                 SubjectKind::Switch => self.advance_one::<Switch>(claimed).await,
                 SubjectKind::PowerShelf => self.advance_one::<PowerShelf>(claimed).await,
                 SubjectKind::Host => self.advance_one::<Host>(claimed).await,
+                SubjectKind::Node => self.advance_one::<Node>(claimed).await,
+                SubjectKind::Site => self.advance_one::<Site>(claimed).await,
             };
             match moved {
                 Ok(()) => return,

@@ -2,14 +2,16 @@
 
 use crate::Engine;
 use crate::devices::ExplainedDevice;
+use crate::nodes::NodeView;
 use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item};
-use model::id::{MachineId, PlanId, RackId, RunId};
+use model::id::{MachineId, NodeId, PlanId, RackId, RunId, SiteId};
 use model::machine::Machine;
 use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
 use model::run::Run;
+use model::site::explain_site;
 use model::target::TargetId;
 use model::why::{Explanation, explain_machine, explain_run, overdue};
 use providers::Target;
@@ -212,6 +214,17 @@ impl Engine {
         if let Some(ExplainedDevice { told, run, held_by }) = self.explain_device(id).await? {
             let run_id = run.map(|run| run.spec.id);
             return Ok(Explained { told, machine_id: None, run_id, held_by, hindrance: None });
+        }
+        if let Ok(node) = NodeId::parse(id) {
+            let NodeView { node, run, told, .. } = self.node(&node).await?;
+            let run_id = run.map(|run| run.spec.id);
+            let machine_id = Some(node.machine);
+            return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
+        }
+        if let Ok(site) = SiteId::parse(id) {
+            let told = explain_site(&self.site(&site).await?);
+            let (machine_id, run_id) = (None, None);
+            return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
         }
         let found = self.store().read(Why { id: id.into() }).await?;
         let (machine, run, held_by) =

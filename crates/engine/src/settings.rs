@@ -2,6 +2,7 @@
 
 use crate::retention::Retention;
 use model::condition::watched::Rhythm;
+use model::node::silence;
 use model::plan::Defaults;
 use model::power_shelf::maintenance::DEFAULT_MAX_IDS;
 use model::rack::maintenance::Limits;
@@ -36,6 +37,26 @@ pub struct Settings {
     pub host_firmware_upgrade_retry_interval: Duration,
     /// How long the legs of a rack's maintenance may take.
     pub racks: Limits,
+    pub nodes: NodeSettings,
+}
+
+/// How nodes are watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NodeSettings {
+    pub silence: silence::Limits,
+    /// How often it is looked who is silent, and how often each site is asked.
+    pub sweep_interval: Duration,
+    pub reconcile_interval: Duration,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self {
+            silence: silence::Limits::default(),
+            sweep_interval: Duration::from_secs(5),
+            reconcile_interval: Duration::from_secs(30),
+        }
+    }
 }
 
 impl Default for Settings {
@@ -58,6 +79,7 @@ impl Default for Settings {
             max_find_by_ids: DEFAULT_MAX_IDS,
             host_firmware_upgrade_retry_interval: model::host::RETRY_INTERVAL,
             racks: Limits::default(),
+            nodes: NodeSettings::default(),
         }
     }
 }

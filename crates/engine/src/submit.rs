@@ -1,14 +1,13 @@
 //! The door for requests: each is gated and written in one transaction, or refused with nothing
 //! written. The gates are the model's; the transaction makes them hold under concurrency.
 
+mod act;
+
 use crate::Engine;
-use crate::anew::may_go_on_alone;
-use crate::claims::{hold, is_held_by_whole};
-use crate::racks::reopen;
+use act::Act;
 use model::effect::Effect;
 use model::here;
-use model::id::{MachineId, ObjectId, PlanId, RunId};
-use model::lifecycle::SubjectKind;
+use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::admit_by;
 use model::plan::{
@@ -16,18 +15,15 @@ use model::plan::{
     with_defaults,
 };
 use model::refusal::{Refusal, RefusalKind};
-use model::run::act::{Acted, Action, Again, Who, act, again};
-use model::run::{ENGINE_VERSION, Progress, Run, RunPhase, RunSpec, apply_to_machine};
-use model::target::{TargetId, TargetKind};
+use model::run::act::{Action, Again, Who, again};
+use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
+use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
 use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
 
 /// How often a request is tried again when another one wrote first.
 const MAX_RACES: u32 = 20;
-
-/// How far back among the runs on a device the last one that changed it is looked for.
-const LOOKED_BACK: i64 = 32;
 
 /// A request to start a run.
 #[derive(Debug, Clone)]
@@ -76,6 +72,9 @@ impl Engine {
             let started = self.rack_again(rack, &parent, (how, request_id), who).await?;
             let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
             return Ok(Started { run, new: started.new });
+        }
+        if RunType::NODES.contains(&parent.spec.run_type) {
+            return self.node_again(&parent.spec.id, how, request_id, who).await;
         }
         // What was a part was let through by its whole, not by the gates of its machine.
         let on_machine = parent.spec.target.machine().filter(|_| parent.spec.part_of.is_none());
@@ -366,130 +365,13 @@ async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
     let Some(id) = &start.plan_id else {
         return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
     };
+    if model::plan::node_plans().iter().any(|plan| plan.id == *id) {
+        let said = format!("{id} is started by the door of a node, which fills it in");
+        let refusal = Refusal::precondition("NO_PLAN", said);
+        return Err(refusal.next("farrier node onboard --help").into());
+    }
     if let Some(plan) = model::plan::built_in().into_iter().find(|plan| plan.id == *id) {
         return Ok(plan);
     }
     Ok(tx.plan(id).await?.ok_or_else(|| no_plan(id))?)
-}
-
-struct Act {
-    id: RunId,
-    action: Action,
-    who: Who,
-    now: Timestamp,
-}
-
-impl Work for Act {
-    type Out = Run;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Run> {
-        let held = tx.held(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
-        let mut run = held.run;
-        match act(&run, self.action, &self.who, self.now)? {
-            Acted::Already => {
-                // What waits for its rack to let it begin is not begun by a look at it.
-                match &run.spec.reports_to {
-                    Some(rack) if run.phase() == RunPhase::Pending => {
-                        tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
-                    }
-                    // One that nobody has ever taken up is due already, or waits for leave that is not given here.
-                    Some(_) | None if run.ended() || held.epoch == 0 => {}
-                    Some(_) | None => tx.wake(&self.id.object(), self.now)?,
-                }
-                Ok(run)
-            }
-            Acted::Told(progress, note) | Acted::Changed(progress, note) => {
-                run.progress = progress;
-                self.write(tx, run, note).await
-            }
-            Acted::Reopened(progress, note) => {
-                self.check_latest(tx, &run).await?;
-                run.progress = progress;
-                let event = event(Cause::Request, &self.who.by, String::new(), note.line, self.now);
-                self.hold_again(tx, &run, &event).await?;
-                if let Some(record) = &run.spec.reports_to {
-                    tx.wake(&ObjectId::trusted(record.key()), self.now)?;
-                }
-                self.write(tx, run, note).await
-            }
-        }
-    }
-}
-
-impl Act {
-    /// What a run that goes on holds again. The gates of machines, racks and shelves are asked anew; a switch only has to be free. A
-    /// part goes on under the claim of the whole, and on its own once that is gone.
-    async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
-        if is_held_by_whole(tx, run).await? {
-            return Ok(());
-        }
-        // What a rack let begin, it must let go on.
-        let by_rack = run.spec.reports_to.as_ref().is_some_and(|one| one.kind == SubjectKind::Rack);
-        if let (Some(rack), true) = (run.spec.target.rack(), by_rack) {
-            return reopen(tx, &rack, run, event).await;
-        }
-        let on_machine = run.spec.target.machine().filter(|_| run.spec.part_of.is_none());
-        let Some(id) = on_machine else {
-            may_go_on_alone(tx, run).await?;
-            return hold(tx, run, None, event).await;
-        };
-        let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-        admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
-        machine.active_run = Some(run.spec.id.clone());
-        apply_to_machine(&mut machine, run, &[], self.now);
-        let message = format!("held by {} again", run.spec.id);
-        tx.update_machine(&mut machine, &NewEvent { message, ..event.clone() })
-    }
-
-    async fn write(&self, tx: &mut Tx, mut run: Run, note: model::run::Note) -> Result<Run> {
-        run.version = tx.tell(&run, self.now)?.version;
-        let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
-        tx.tell_run(&run, &event)?;
-        Ok(run)
-    }
-
-    /// A run whose machine has since been worked on by another must not go on as if nothing happened. What counts for a run on a
-    /// rack are the devices that it claims: others may be at work beside it.
-    async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
-        let targets = match run.spec.target.kind {
-            TargetKind::Rack => run.spec.claims.as_slice(),
-            TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => {
-                std::slice::from_ref(&run.spec.target)
-            }
-        };
-        for target in targets {
-            let latest = tx.latest_runs(target, LOOKED_BACK).await?;
-            // A lifecycle that only looks at its device changes nothing that could no longer fit.
-            let latest = latest.iter().find(|one| one.spec.id == run.spec.id || changes(one));
-            if let Some(latest) = latest.filter(|latest| follows(latest, run)) {
-                return Err(superseded(run, latest).into());
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a run may leave its device in another state than it found it in.
-fn changes(run: &Run) -> bool {
-    !matches!(run.spec.run_type, RunType::Intake | RunType::Check)
-}
-
-/// Whether another run was done on a device after this one, and not on its behalf.
-fn follows(latest: &Run, run: &Run) -> bool {
-    let own = latest.spec.id == run.spec.id || latest.spec.part_of.as_ref() == Some(&run.spec.id);
-    let before =
-        run.spec.target.kind == TargetKind::Rack && latest.spec.created_at < run.spec.created_at;
-    !own && !before
-}
-
-fn superseded(run: &Run, latest: &Run) -> Refusal {
-    let said = format!(
-        "{} has been followed by {} on {}: its steps may no longer fit",
-        run.spec.id, latest.spec.id, latest.spec.target
-    );
-    let next = match run.spec.target.kind {
-        TargetKind::Machine | TargetKind::Rack => format!("farrier run rerun {}", run.spec.id),
-        TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.get(),
-    };
-    Refusal::precondition("RUN_SUPERSEDED", said).next(next)
 }

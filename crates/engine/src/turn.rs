@@ -9,9 +9,10 @@ mod commit;
 use crate::Engine;
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
+use crate::nodes::stage::{StageWork, is_ours};
 use commit::{Commit, Load, Release};
 use futures_util::FutureExt;
-use model::effect::{Answer, Order, Verb};
+use model::effect::{Answer, Effect, Order, Verb};
 use model::fault::{Code, Fault};
 use model::firmware::applied;
 use model::id::MachineId;
@@ -244,7 +245,7 @@ impl Turn {
         limit: Duration,
     ) -> std::result::Result<Given, Ended> {
         let verb = order.verb;
-        let hands = match self.hands(&order).await? {
+        let hands = match self.hands(&order, limit).await? {
             Ok(hands) => hands,
             Err(fault) => return Ok(Given::Answered(verb, Err(fault))),
         };
@@ -333,19 +334,30 @@ impl Turn {
     async fn hands(
         &mut self,
         order: &Order,
+        limit: Duration,
     ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
         if let Some(group) = order.effect.group() {
             let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
             let whole = Whole { run, epoch, group, stirred: Notify::new() };
             return Ok(Ok(Hands::Engine(self.engine.clone(), Arc::new(whole))));
         }
+        if let Some((stage, node)) = is_ours(&order.effect) {
+            let run = self.held.run.clone();
+            let work = StageWork { run, stage, node, limit, stirred: Notify::new() };
+            return Ok(Ok(Hands::Stage(self.engine.clone(), Arc::new(work))));
+        }
         let target = match self.target().await? {
             Ok(target) => target,
             Err(fault) => return Ok(Err(fault)),
         };
-        Ok(match self.engine.providers().get(&target.spec.provider).cloned() {
+        // What is done at a site is done by who speaks to its MAAS, whoever else the machine has.
+        let name = match &order.effect {
+            Effect::Stage { by, .. } => by.clone(),
+            _ => target.spec.provider.clone(),
+        };
+        Ok(match self.engine.providers().get(&name).cloned() {
             Some(provider) => Ok(Hands::Provider(provider, Box::new(target))),
-            None => Err(no_provider(&target.spec.provider)),
+            None => Err(no_provider(&name)),
         })
     }
 
@@ -391,6 +403,7 @@ impl Turn {
 enum Hands {
     Provider(Arc<dyn Provider>, Box<Target>),
     Engine(Engine, Arc<Whole>),
+    Stage(Engine, Arc<StageWork>),
 }
 
 impl Hands {
@@ -398,6 +411,7 @@ impl Hands {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,
             Self::Engine(engine, whole) => engine.conduct(whole, order, journal).await,
+            Self::Stage(engine, work) => engine.do_stage(work, order, journal).await,
         }
     }
 
@@ -406,6 +420,7 @@ impl Hands {
         match self {
             Self::Provider(..) => {}
             Self::Engine(_, whole) => whole.stirred.notify_one(),
+            Self::Stage(_, work) => work.stirred.notify_one(),
         }
     }
 }

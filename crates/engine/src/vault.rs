@@ -8,20 +8,28 @@ mod cipher;
 mod desk;
 
 pub use cipher::Cipher;
+pub(crate) use cipher::checksum;
 pub use desk::Boot;
 
 use crate::clock::Clock;
+use crate::nodes::agents::issue;
 use async_trait::async_trait;
 use model::deploy::{Deployment, Steer};
 use model::effect::Key;
 use model::fault::{Code, Fault};
 use model::here;
+use model::id::{NodeId, SiteId};
 use model::image::Image;
+use model::node::Node;
+use model::node::enroll::{TOKEN_LIFE, Ticket};
 use model::refusal::Refusal;
 use model::run::act::Who;
+use model::site::Site;
 use model::text;
 use model::time::Timestamp;
-use providers::keeper::{Credential, Keeper, Lockout, Note, Secret, no_credential, no_image};
+use providers::keeper::{
+    Credential, Keeper, Lockout, Note, Secret, no_credential, no_image, no_node, no_site,
+};
 use providers::pin::Pin;
 use secrecy::SecretString;
 use serde_json::Value;
@@ -60,6 +68,12 @@ impl From<CredentialRow> for CredentialInfo {
 impl Vault {
     pub fn new(store: Store, cipher: Cipher, clock: Clock) -> Self {
         Self { store, cipher, clock }
+    }
+
+    /// The token that a ticket stands for: only this installation can make it.
+    pub(crate) fn token_of_ticket(&self, ticket: &Ticket) -> SecretString {
+        let (node, issued) = (&ticket.node, ticket.issued_at.as_micros());
+        self.cipher.token(&format!("enroll/{node}/{issued}")).into()
     }
 
     /// Takes in a secret, over the one of the same name.
@@ -194,6 +208,27 @@ impl Work for Introduce {
     }
 }
 
+/// The token of a node that an agent can still enroll with, or a fresh one.
+struct Enrollment {
+    vault: Vault,
+    id: NodeId,
+    now: Timestamp,
+}
+
+impl Work for Enrollment {
+    type Out = Ticket;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Ticket> {
+        let good = |ticket: &Ticket| {
+            ticket.used_by.is_none() && ticket.expires_at.since(self.now) > TOKEN_LIFE / 2
+        };
+        match tx.ticket_of(&self.id).await?.filter(good) {
+            Some(ticket) => Ok(ticket),
+            None => issue(tx, &self.vault, &self.id, self.now, TOKEN_LIFE),
+        }
+    }
+}
+
 macro_rules! works {
     ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
         struct $name { $($field: $type),* }
@@ -216,6 +251,8 @@ works! {
     GetIdentity { peer: String } -> Option<IdentityRow>, |q, tx| tx.identity(&q.peer);
     SetIdentity { known: IdentityRow } -> (), |q, tx| tx.set_identity(&q.known);
     ForgetIdentity { peer: String } -> bool, |q, tx| tx.forget_identity(&q.peer);
+    GetSite { id: SiteId } -> Option<Site>, |q, tx| tx.record::<Site>(q.id.as_str());
+    GetNode { id: NodeId } -> Option<Node>, |q, tx| tx.record::<Node>(q.id.as_str());
     GetImage { name: String } -> Option<Image>, |q, tx| tx.image(&q.name);
     Meet { met: IdentityRow } -> String, |q, tx| tx.meet(&q.met);
     GetLockout { peer: String } -> Option<LockoutRow>, |q, tx| tx.lockout(&q.peer);
@@ -324,6 +361,23 @@ impl Keeper for Vault {
 
     async fn token(&self, key: &Key) -> std::result::Result<SecretString, Fault> {
         Ok(self.token_of(key).into())
+    }
+
+    async fn site(&self, id: &SiteId) -> std::result::Result<Site, Fault> {
+        let found = self.store.read(GetSite { id: id.clone() }).await.map_err(lost)?;
+        found.ok_or_else(|| no_site(id))
+    }
+
+    async fn node(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
+        let found = self.store.read(GetNode { id: id.clone() }).await.map_err(lost)?;
+        found.ok_or_else(|| no_node(id))
+    }
+
+    async fn enrollment(&self, id: &NodeId) -> std::result::Result<SecretString, Fault> {
+        let now = (self.clock)();
+        let work = || Enrollment { vault: self.clone(), id: id.clone(), now };
+        let ticket = self.racing(work).await.map_err(lost)?;
+        Ok(self.token_of_ticket(&ticket))
     }
 }
 

@@ -5,9 +5,11 @@
 //! starting replica takes back what its own earlier incarnation held.
 
 mod claim;
+mod works;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
+use crate::nodes::watch::NodeWatch;
 use crate::observe::Observer;
 use crate::settings::Settings;
 use crate::turn::Turn;
@@ -24,10 +26,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Claimed, Held, Pulse, Replica, Result, Signal, Store, StoreError, Tx, Work};
+use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
+use works::{Bury, Enlist, HeldBy, NextDue, Pulses, PutBack, Renew, Resign, Woken};
 
 /// The epoch of a run that was born in somebody's hands.
 const BIRTH_EPOCH: i64 = 1;
@@ -60,6 +63,7 @@ struct Inner {
     renewed: Mutex<Instant>,
     hub: Hub,
     observer: Observer,
+    nodes: NodeWatch,
 }
 
 impl Engine {
@@ -86,6 +90,7 @@ impl Engine {
             stopping: watch::Sender::new(false),
             renewed: Mutex::new(Instant::now()),
             observer: Observer::default(),
+            nodes: NodeWatch::default(),
         });
         let engine = Self(inner, store);
         let freed = engine.enlist().await?;
@@ -97,6 +102,7 @@ impl Engine {
         tokio::spawn(engine.clone().run_lease());
         tokio::spawn(engine.clone().run_probes());
         tokio::spawn(engine.clone().run_surveys());
+        tokio::spawn(engine.clone().run_nodes());
         tokio::spawn(engine.clone().run_tail());
         tokio::spawn(engine.clone().run_retention());
         Ok(engine)
@@ -125,6 +131,10 @@ impl Engine {
 
     pub fn hub(&self) -> &Hub {
         &self.0.hub
+    }
+
+    pub(crate) fn node_watch(&self) -> &NodeWatch {
+        &self.0.nodes
     }
 
     pub(crate) fn observer(&self) -> &Observer {
@@ -470,30 +480,3 @@ impl Drop for Waits {
         self.0.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-/// A transaction of one call.
-macro_rules! work {
-    ($name:ident { $($field:ident : $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr) => {
-        struct $name { $($field: $type),* }
-        impl Work for $name {
-            type Out = $out;
-            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
-                let $this = self;
-                $body
-            }
-        }
-    };
-}
-
-work!(Enlist { replica: Replica, now: Timestamp, expires: Timestamp } -> u64,
-    |work, tx| tx.enlist(&work.replica, work.now, work.expires).await);
-work!(Renew { replica: Replica, expires: Timestamp } -> (), |work, tx| tx.renew(&work.replica, work.expires).await);
-work!(Bury { pulse: Pulse, now: Timestamp } -> bool, |work, tx| tx.bury(&work.pulse, work.now).await);
-work!(Resign { replica: Replica, now: Timestamp } -> u64, |work, tx| tx.resign(&work.replica, work.now).await);
-work!(PutBack { id: ObjectId, epoch: i64, due: Timestamp } -> (),
-    |work, tx| tx.put_back(&work.id, work.epoch, work.due));
-work!(Woken { owner: String } -> Vec<ObjectId>, |work, tx| tx.woken(&work.owner).await);
-work!(HeldBy { owner: String } -> Vec<(ObjectId, i64)>, |work, tx| tx.held_by(&work.owner).await);
-
-work!(Pulses {} -> Vec<Pulse>, |_work, tx| tx.pulses().await);
-work!(NextDue {} -> Option<Timestamp>, |_work, tx| tx.next_due().await);

@@ -139,6 +139,7 @@ pub fn switches_power(run: &Run) -> Option<PowerTo> {
         | Effect::Drain { .. }
         | Effect::Uncordon { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => None,
     })
 }

@@ -10,12 +10,14 @@ mod manner;
 mod node;
 mod parts;
 
-pub use device::{DeviceWork, FabricTo, Facts, MAX_FACT};
+pub use device::{DeviceWork, FabricTo, Facts, MAX_FACT, MaasFacts};
 pub use manner::{MAX_GRACEFUL_SECONDS, Manner};
 pub use node::{MAX_TAINTS, NodeLabels, Taint, TaintEffect, check_node_labels, check_taints};
 pub use parts::{Group, Part};
 
 use crate::condition::Evidence;
+use crate::id::{NodeId, SiteId};
+use crate::node::Stage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -86,6 +88,20 @@ pub enum Effect {
     Device {
         work: DeviceWork,
     },
+    /// A stage of bringing a node into service or out of it.
+    Stage {
+        stage: Stage,
+        node: NodeId,
+        /// None: no MAAS manages the node.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        site: Option<SiteId>,
+        /// The provider that the site is reached through.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        by: String,
+        /// It takes the stage back.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        undo: bool,
+    },
     /// The same work on several devices: a run for each of them, a few at a time. Only runs on racks have it.
     Parts {
         group: Group,
@@ -150,6 +166,8 @@ pub enum Capability {
     Firmware,
     /// The fabric between the switches of a rack.
     Fabric,
+    /// The stages of bringing nodes into service and out of it.
+    Nodes,
 }
 
 impl Effect {
@@ -169,11 +187,12 @@ impl Effect {
             Self::Uncordon { .. } => "uncordon",
             Self::Power { .. } => "power",
             Self::Device { work } => work.word(),
+            Self::Stage { stage, .. } => stage.as_str(),
             Self::Parts { .. } => "parts",
         }
     }
 
-    /// Every word there is, for those who select effects by name.
+    /// Every word there is beside those of the stages of nodes, for those who select effects by name.
     pub const WORDS: [&'static str; 18] = [
         "ssh",
         "reboot",
@@ -205,6 +224,7 @@ impl Effect {
             Self::Netboot { .. } => Capability::Netboot,
             Self::Repave { .. } => Capability::Imaging,
             Self::Device { work } => work.needs(),
+            Self::Stage { .. } => Capability::Nodes,
             // The runs that it starts are asked for themselves.
             Self::Parts { .. } => Capability::Inspect,
             // It only records what it sees, so whoever can look at a machine has done enough.
@@ -237,7 +257,8 @@ impl Effect {
             | Self::Drain { .. }
             | Self::Uncordon { .. }
             | Self::Power { .. }
-            | Self::Device { .. } => None,
+            | Self::Device { .. }
+            | Self::Stage { .. } => None,
         }
     }
 
@@ -250,6 +271,7 @@ impl Effect {
             // Somebody may have switched it on again since.
             Self::Power { to, .. } => matches!(to, PowerTo::Off),
             Self::Device { work } => work.destructive(),
+            Self::Stage { stage, undo, .. } => !*undo && stage.destructive(),
             // A part has a run of its own, and what that has done is never lost.
             Self::Parts { .. } => false,
             Self::Netboot { .. }
@@ -273,7 +295,12 @@ impl Effect {
             Self::Drain { cluster_ref, .. } => {
                 Some(Self::Uncordon { cluster_ref: cluster_ref.clone(), own: true })
             }
-            Self::Netboot { mode: NetbootMode::Disk }
+            Self::Stage { stage, node, site, by, undo: false } if stage.undoable() => {
+                let (node, site, by) = (node.clone(), site.clone(), by.clone());
+                Some(Self::Stage { stage: *stage, node, site, by, undo: true })
+            }
+            Self::Stage { .. }
+            | Self::Netboot { mode: NetbootMode::Disk }
             | Self::Ssh { .. }
             | Self::Reboot { .. }
             | Self::Repave { .. }
@@ -297,6 +324,11 @@ pub struct Key(String);
 impl Key {
     pub fn new(run: &crate::id::RunId, step: &str, attempt: u32) -> Self {
         Self(format!("{run}/{step}/{attempt}"))
+    }
+
+    /// A key as it was written down earlier.
+    pub fn trusted(text: impl Into<String>) -> Self {
+        Self(text.into())
     }
 
     pub fn as_str(&self) -> &str {

@@ -109,6 +109,7 @@ impl Firmware {
                 group.parts.iter().any(|part| self.installed_by(&part.steps))
             }
             Effect::Device { .. }
+            | Effect::Stage { .. }
             | Effect::Ssh { .. }
             | Effect::Reboot { .. }
             | Effect::Netboot { .. }

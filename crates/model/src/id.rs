@@ -53,13 +53,21 @@ kinds! {
     RackKind, RackId, "rack", "rack_id", "rack", Prefixed;
     SwitchKind, SwitchId, "switch", "switch_id", "sw", Prefixed;
     PowerShelfKind, PowerShelfId, "power shelf", "power_shelf_id", "ps", Prefixed;
+    NodeKind, NodeId, "node", "node_id", "node", Farrier;
+    SiteKind, SiteId, "site", "site_id", "site", Prefixed;
     FirmwareKind, FirmwareId, "firmware", "firmware_id", "fw", Owner;
     ObjectKind, ObjectId, "object", "id", "", Any;
 }
 
 /// What no name that its owner chooses freely may begin with: a person must see from an id what it names.
-const RESERVED: [(&str, &str); 4] =
-    [("op-", "operations"), ("rack-", "racks"), ("sw-", "switches"), ("ps-", "power shelves")];
+const RESERVED: [(&str, &str); 6] = [
+    ("op-", "operations"),
+    ("rack-", "racks"),
+    ("sw-", "switches"),
+    ("ps-", "power shelves"),
+    ("node-", "nodes"),
+    ("site-", "sites"),
+];
 /// The longest id that is accepted.
 pub const MAX_ID_LEN: usize = 63;
 const TIME_LEN: usize = 10;
@@ -124,7 +132,9 @@ impl<K: Kind> Id<K> {
                 format!("write {}-… with letters, digits, '.', '_' or '-' behind it", K::PREFIX)
             }
             Naming::Farrier => {
-                format!("{}s are named {}-… ; list them with `farrier ops`", K::NOUN, K::PREFIX)
+                let list =
+                    if K::PREFIX == NodeKind::PREFIX { "farrier node list" } else { "farrier ops" };
+                format!("{}s are named {}-… ; list them with `{list}`", K::NOUN, K::PREFIX)
             }
         }
     }

@@ -10,11 +10,13 @@ use crate::health::Standing;
 use crate::host::Host;
 use crate::id::{PlanId, RackId, RunId};
 use crate::machine::{Labels, MachineSpec};
+use crate::node::Node;
 use crate::plan::{OnFailure, RunStep, RunType};
 use crate::power_shelf::PowerShelf;
 use crate::rack::Rack;
 use crate::refusal::Refusal;
 use crate::run::{ENGINE_VERSION, Note, Run, RunPhase, RunSpec};
+use crate::site::Site;
 use crate::switch::Switch;
 use crate::target::TargetId;
 use crate::text;
@@ -33,10 +35,13 @@ pub enum SubjectKind {
     PowerShelf,
     /// The reprovisioning of a machine's firmware.
     Host,
+    Node,
+    Site,
 }
 
 impl SubjectKind {
-    pub const ALL: [Self; 4] = [Self::Rack, Self::Switch, Self::PowerShelf, Self::Host];
+    pub const ALL: [Self; 6] =
+        [Self::Rack, Self::Switch, Self::PowerShelf, Self::Host, Self::Node, Self::Site];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -44,6 +49,8 @@ impl SubjectKind {
             Self::Switch => "switch",
             Self::PowerShelf => "power_shelf",
             Self::Host => "host",
+            Self::Node => "node",
+            Self::Site => "site",
         }
     }
 
@@ -58,6 +65,8 @@ impl SubjectKind {
             Self::Switch => Switch::STATES,
             Self::PowerShelf => PowerShelf::STATES,
             Self::Host => Host::STATES,
+            Self::Node => Node::STATES,
+            Self::Site => Site::STATES,
         }
     }
 }
@@ -74,11 +83,14 @@ impl SubjectId {
         Self { kind, id: id.into() }
     }
 
-    /// The word it has in the queue. Racks, switches and shelves have ids that say what they are; a host has the id of its
-    /// machine.
+    /// The word it has in the queue. Most have ids that say what they are; a host has the id of its machine.
     pub fn key(&self) -> String {
         match self.kind {
-            SubjectKind::Rack | SubjectKind::Switch | SubjectKind::PowerShelf => self.id.clone(),
+            SubjectKind::Rack
+            | SubjectKind::Switch
+            | SubjectKind::PowerShelf
+            | SubjectKind::Node
+            | SubjectKind::Site => self.id.clone(),
             SubjectKind::Host => format!("host:{}", self.id),
         }
     }
@@ -88,7 +100,11 @@ impl SubjectId {
     /// From the word it has in the queue.
     pub fn of_key(kind: SubjectKind, key: &str) -> Self {
         let id = match kind {
-            SubjectKind::Rack | SubjectKind::Switch | SubjectKind::PowerShelf => key,
+            SubjectKind::Rack
+            | SubjectKind::Switch
+            | SubjectKind::PowerShelf
+            | SubjectKind::Node
+            | SubjectKind::Site => key,
             SubjectKind::Host => key.strip_prefix("host:").unwrap_or(key),
         };
         Self::new(kind, id)
@@ -303,6 +319,11 @@ pub trait Lifecycle:
 
     /// How long it is normally in its state; none where it may stay as long as it likes.
     fn patience(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The states from which it may have come to this one, where somebody owns the ways between them. None: from any.
+    fn sources(&self) -> Option<Vec<&'static str>> {
         None
     }
 

@@ -6,7 +6,9 @@
 mod catalogue;
 mod resolve;
 
-pub use catalogue::{Maintenance, PowerChange, built_in, default_plan, variants};
+pub use catalogue::{
+    Maintenance, PowerChange, built_in, default_plan, node_plan_id, node_plans, variants,
+};
 pub use resolve::{
     Defaults, FORCE, GRACEFUL_SECONDS, HEALTH_OVERRIDE, IMAGE_REF, NETWORK, Params, RunStep,
     checked_params, with_defaults,
@@ -41,6 +43,10 @@ pub enum RunType {
     Fabric,
     Intake,
     Check,
+    /// On a machine: a node is brought into service there, taken out of it, or emptied.
+    Onboard,
+    Decommission,
+    NodeDrain,
 }
 
 impl RunType {
@@ -57,7 +63,7 @@ impl RunType {
         Self::ExitRma,
     ];
 
-    pub const ALL: [RunType; 14] = [
+    pub const ALL: [RunType; 17] = [
         Self::Reboot,
         Self::Reimage,
         Self::EnterMaintenance,
@@ -72,7 +78,13 @@ impl RunType {
         Self::Fabric,
         Self::Intake,
         Self::Check,
+        Self::Onboard,
+        Self::Decommission,
+        Self::NodeDrain,
     ];
+
+    /// Those that work on a node. They go by what they find, so they may always begin at the top.
+    pub const NODES: [RunType; 3] = [Self::Onboard, Self::Decommission, Self::NodeDrain];
 
     /// The customer's word, as in OperationType.
     pub const fn as_str(self) -> &'static str {
@@ -91,6 +103,9 @@ impl RunType {
             Self::Fabric => "FABRIC",
             Self::Intake => "INTAKE",
             Self::Check => "CHECK",
+            Self::Onboard => "ONBOARD",
+            Self::Decommission => "DECOMMISSION",
+            Self::NodeDrain => "NODE_DRAIN",
         }
     }
 
@@ -258,6 +273,11 @@ impl Step {
                 manner.check_absent(|word| format!("{field}.power.{word}"), "is only for OFF")
             }
             Effect::Netboot { .. } => Ok(()),
+            Effect::Stage { .. } => Err(Refusal::invalid(
+                &format!("{field}.stage"),
+                "is asked by the onboarding or decommission of a node only",
+                "use `farrier node onboard` or `farrier node decommission`",
+            )),
             Effect::Device { .. } | Effect::Parts { .. } => Err(Refusal::invalid(
                 &format!("{field}.{}", self.effect.word()),
                 "is asked by the lifecycle of a device or a rack only",

@@ -367,6 +367,7 @@ fn own_commands(run: &Run) -> Vec<String> {
     let adopt = format!("farrier run adopt {id}");
     let rerun = format!("farrier run rerun {id}");
     let logs = format!("farrier logs {id}");
+    let get = run.spec.target.get();
     let Some(failure) = &run.progress.failure else {
         return vec![resume, logs];
     };
@@ -388,6 +389,13 @@ fn own_commands(run: &Run) -> Vec<String> {
         | Code::FirmwareUnfetched
         | Code::FirmwareFailed
         | Code::FabricFailed
+        | Code::CommissioningFailed
+        | Code::AgentSilent
+        | Code::TaskFailed
+        | Code::NodeNotClean
+        | Code::CandidatesConflict
+        | Code::BootDiskMissing
+        | Code::PxeInterfaceUnfixable
         | Code::StepTimeout => vec![logs, retry, rerun],
         Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
         Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
@@ -395,21 +403,23 @@ fn own_commands(run: &Run) -> Vec<String> {
         }
         Code::FrozenByOperator => vec![resume, rerun],
         Code::NotAdoptable => vec![retry, rerun],
+        // What is there is no good beginning.
+        Code::DeployFailed | Code::DatasourceFailed => {
+            vec![logs, format!("farrier run restart-clean {id}"), rerun]
+        }
+        Code::HardwareSyncFailed | Code::StateDisagrees => vec![logs, adopt, rerun],
+        Code::SiteUnfit => vec!["farrier site list".into(), retry],
         Code::UndoFailed => vec![logs, rerun],
         // What its parts say names the device; those that are done stay done.
         Code::PartFailed => vec![format!("farrier rack maintenance status {id}"), retry, logs],
         Code::FirmwareUnknown => vec!["farrier firmware list".into(), rerun],
-        Code::CapabilityMissing | Code::ProviderMissing | Code::MachineGone => {
-            vec![run.spec.target.get(), rerun]
-        }
+        Code::CapabilityMissing | Code::ProviderMissing | Code::MachineGone => vec![get, rerun],
         Code::ForeignEngine | Code::RecordUnreadable => vec![rerun, logs],
         Code::LoginRefused | Code::CredentialMissing => {
             vec!["farrier credential list".into(), retry]
         }
         Code::IdentityChanged => vec!["farrier trust list".into(), retry],
-        Code::IdentityUntrusted | Code::SystemAmbiguous => {
-            vec![run.spec.target.get(), retry]
-        }
+        Code::IdentityUntrusted | Code::SystemAmbiguous => vec![get, retry],
         Code::FirmwareDiffers => vec![logs, adopt, retry],
         Code::NotSupported => vec!["farrier plans".into(), rerun],
         Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack => vec![logs, retry],

@@ -8,7 +8,10 @@ use async_trait::async_trait;
 use model::deploy::{Deployment, Steer};
 use model::effect::Key;
 use model::fault::{Code, Fault};
+use model::id::{NodeId, SiteId};
 use model::image::Image;
+use model::node::Node;
+use model::site::Site;
 use secrecy::SecretString;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -81,6 +84,13 @@ pub trait Keeper: Send + Sync {
     async fn steer(&self, key: &Key, to: Steer) -> Result<Option<Deployment>, Fault>;
     /// The token of a key's deployment, the same each time.
     async fn token(&self, key: &Key) -> Result<SecretString, Fault>;
+
+    /// The site of this name, or the fault `site-unfit`.
+    async fn site(&self, id: &SiteId) -> Result<Site, Fault>;
+    /// The node of this name, or the fault `machine-gone`.
+    async fn node(&self, id: &NodeId) -> Result<Node, Fault>;
+    /// A token that an agent can enroll with as this node: the one that was issued last while it is good, or a fresh one.
+    async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault>;
 }
 
 /// A keeper whose memory ends with it, for tests and for talking to a device that no machine is registered for.
@@ -95,6 +105,8 @@ struct Held {
     notes: BTreeMap<Key, Note>,
     images: BTreeMap<String, Image>,
     deployments: BTreeMap<Key, Deployment>,
+    sites: BTreeMap<SiteId, Site>,
+    nodes: BTreeMap<NodeId, Node>,
 }
 
 impl Forgetful {
@@ -112,6 +124,14 @@ impl Forgetful {
     /// Takes an image in.
     pub fn add_image(&self, image: Image) {
         self.held().images.insert(image.name.clone(), image);
+    }
+
+    pub fn set_site(&self, site: Site) {
+        self.held().sites.insert(site.id(), site);
+    }
+
+    pub fn set_node(&self, node: Node) {
+        self.held().nodes.insert(node.id(), node);
     }
 
     /// Lets somebody at the machine change a deployment, as the server would for the deploy environment.
@@ -208,12 +228,34 @@ impl Keeper for Forgetful {
     async fn token(&self, key: &Key) -> Result<SecretString, Fault> {
         Ok(format!("token-of-{key}").into())
     }
+
+    async fn site(&self, id: &SiteId) -> Result<Site, Fault> {
+        self.held().sites.get(id).cloned().ok_or_else(|| no_site(id))
+    }
+
+    async fn node(&self, id: &NodeId) -> Result<Node, Fault> {
+        self.held().nodes.get(id).cloned().ok_or_else(|| no_node(id))
+    }
+
+    async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault> {
+        Ok(format!("token-of-{id}").into())
+    }
 }
 
 /// Nobody has a credential of this name.
 pub fn no_credential(name: &str) -> Fault {
     let said = format!("there is no credential {name:?}");
     Fault::new(Code::CredentialMissing, said)
+}
+
+/// There is no such site any more.
+pub fn no_site(id: &SiteId) -> Fault {
+    Fault::new(Code::SiteUnfit, format!("there is no site {id}"))
+}
+
+/// There is no such node any more.
+pub fn no_node(id: &NodeId) -> Fault {
+    Fault::new(Code::MachineGone, format!("there is no node {id}"))
 }
 
 /// Nobody has an image of this name.

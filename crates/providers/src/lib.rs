@@ -20,4 +20,4 @@ pub mod scout;
 pub mod sim;
 pub mod ssh;
 
-pub use port::{Journal, Line, Provider, Providers, Stream, Target};
+pub use port::{Journal, Line, Provider, Providers, Sighting, Stream, Target};

@@ -6,9 +6,11 @@ use async_trait::async_trait;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Facts, Order};
 use model::fault::{Code, Fault};
-use model::id::MachineId;
+use model::id::{MachineId, NodeId};
 use model::machine::MachineSpec;
+use model::node::UpstreamSeen;
 use model::refusal::Refusal;
+use model::site::Site;
 use model::target::TargetId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +28,17 @@ impl Target {
     pub fn machine_id(&self) -> MachineId {
         MachineId::trusted(self.id.as_str())
     }
+}
+
+/// A machine as the MAAS of its site has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighting {
+    pub system_id: String,
+    /// The node that it is, where the provider knows.
+    pub node: Option<NodeId>,
+    pub seen: UpstreamSeen,
+    /// Whether its agent is heard, where the provider knows.
+    pub heard: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +101,27 @@ pub trait Provider: Send + Sync {
     /// Reads what a switch or a power shelf says of itself now, changing nothing. Cheap enough to be asked from time to time.
     async fn survey(&self, target: &Target) -> Result<Facts, Fault> {
         let said = format!("{} cannot look at {}", self.name(), target.id);
+        Err(Fault::new(Code::NotSupported, said))
+    }
+
+    /// Looks at all machines of a site at once, changing nothing: one question for the whole site. `nodes` are those that Farrier has
+    /// there.
+    async fn observe_site(
+        &self,
+        site: &Site,
+        _nodes: &[(NodeId, MachineId)],
+    ) -> Result<Vec<Sighting>, Fault> {
+        let said = format!("{} cannot look at {}", self.name(), site.head.id);
+        Err(Fault::new(Code::NotSupported, said))
+    }
+
+    /// What the MAAS of a site has of one machine; none: it has no such machine.
+    async fn find_at_site(
+        &self,
+        site: &Site,
+        target: &Target,
+    ) -> Result<Option<UpstreamSeen>, Fault> {
+        let said = format!("{} cannot look for {} at {}", self.name(), target.id, site.head.id);
         Err(Fault::new(Code::NotSupported, said))
     }
 

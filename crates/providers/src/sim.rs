@@ -5,7 +5,7 @@
 //! is found further along. It never does one key twice, it counts every order and every act by key,
 //! and it goes wrong on demand ([`FaultRule`]), so that a test can prove what the engine promises.
 //!
-//! `hardware` is what a machine is and does, `node` what it is to its cluster, `job` how far it is, `script` what it says meanwhile,
+//! `hardware` is what a machine is and does, `node` what it is to its cluster, `stage` what it is to its MAAS, `job` how far it is, `script` what it says meanwhile,
 //! `fault` what goes wrong, `ledger` what is counted, `memory` and `dir` where all of it is kept.
 
 mod device;
@@ -18,6 +18,7 @@ mod ledger;
 mod memory;
 mod node;
 mod script;
+mod stage;
 
 pub use fault::{Action, FaultRule, MAX_DELAY_MS, MAX_RULES, PROBE};
 pub use job::Speed;
@@ -25,7 +26,7 @@ pub use ledger::EffectCount;
 pub use memory::{Memory, Ram};
 
 use crate::inspect::Inspector;
-use crate::port::{Journal, Provider, Target};
+use crate::port::{Journal, Provider, Sighting, Target};
 use async_trait::async_trait;
 use fault::Selected;
 use hardware::Hardware;
@@ -34,8 +35,10 @@ use ledger::Entry;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Effect, Facts, Order, Verb};
 use model::fault::{Code, Fault, Happened};
-use model::id::MachineId;
+use model::id::{MachineId, NodeId};
+use model::node::{Upstream, UpstreamSeen};
 use model::refusal::Refusal;
+use model::site::Site;
 use model::time::Timestamp;
 use std::future::pending;
 use std::io;
@@ -223,6 +226,7 @@ impl Sim {
                 | Effect::Uncordon { .. }
                 | Effect::Power { .. }
                 | Effect::Device { .. }
+                | Effect::Stage { .. }
                 | Effect::Parts { .. } => Code::EffectFailed,
             },
             // Nothing was to be done, so nothing failed: nobody could be asked.
@@ -260,6 +264,7 @@ impl Provider for Sim {
             Capability::ClusterJoin,
             Capability::Firmware,
             Capability::Fabric,
+            Capability::Nodes,
         ]
     }
 
@@ -306,6 +311,32 @@ impl Provider for Sim {
         let machine = &target.machine_id();
         self.struck(machine).await?;
         self.with_hardware(machine, |hardware, _| hardware.facts(machine))
+    }
+
+    async fn observe_site(
+        &self,
+        _site: &Site,
+        nodes: &[(NodeId, MachineId)],
+    ) -> Result<Vec<Sighting>, Fault> {
+        let look = |(node, machine): &(NodeId, MachineId)| {
+            self.with_hardware(machine, |hardware, now| Sighting {
+                system_id: stage::system_id(machine),
+                node: Some(node.clone()),
+                seen: hardware.upstream(now),
+                heard: Some(hardware.is_heard()),
+            })
+        };
+        nodes.iter().map(look).collect()
+    }
+
+    async fn find_at_site(
+        &self,
+        _site: &Site,
+        target: &Target,
+    ) -> Result<Option<UpstreamSeen>, Fault> {
+        let seen =
+            self.with_hardware(&target.machine_id(), |hardware, now| hardware.upstream(now))?;
+        Ok((seen.state != Upstream::Absent).then_some(seen))
     }
 
     fn inspector(&self) -> Option<&dyn Inspector> {

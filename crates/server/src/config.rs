@@ -4,6 +4,7 @@
 
 mod datacenter;
 mod netboot;
+mod nodes;
 mod racks;
 
 pub use datacenter::Datacenter;
@@ -14,6 +15,7 @@ use model::plan::Defaults;
 use model::retry::Backoff;
 use model::run::Policy;
 pub use netboot::Netboot;
+pub use nodes::Nodes;
 use providers::sim::FaultRule;
 pub use providers::sim::Speed;
 pub use racks::Racks;
@@ -49,6 +51,7 @@ pub struct Config {
     pub datacenter: Datacenter,
     pub netboot: Netboot,
     pub racks: Racks,
+    pub nodes: Nodes,
     pub sim: Sim,
 }
 
@@ -170,6 +173,7 @@ impl Default for Config {
             datacenter: Datacenter::default(),
             netboot: Netboot::default(),
             racks: Racks::default(),
+            nodes: Nodes::default(),
             sim: Sim::default(),
         }
     }
@@ -351,6 +355,7 @@ impl Config {
         self.datacenter.check()?;
         self.netboot.check()?;
         self.racks.check()?;
+        self.nodes.check()?;
         self.retention.check()
     }
 
@@ -396,6 +401,7 @@ impl Config {
             max_find_by_ids: self.engine.max_find_by_ids,
             racks: self.racks.limits(),
             host_firmware_upgrade_retry_interval: self.racks.host_retry_interval(),
+            nodes: self.nodes.settings(),
         }
     }
 

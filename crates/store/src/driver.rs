@@ -313,13 +313,14 @@ impl Dialect {
 }
 
 /// The schema, step by step. A step never changes once it has been released.
-const MIGRATIONS: [&str; 6] = [
+const MIGRATIONS: [&str; 7] = [
     include_str!("../migrations/0001_init.sql"),
     include_str!("../migrations/0002_retention.sql"),
     include_str!("../migrations/0003_labels.sql"),
     include_str!("../migrations/0004_hardware.sql"),
     include_str!("../migrations/0005_images.sql"),
     include_str!("../migrations/0006_racks.sql"),
+    include_str!("../migrations/0007_nodes.sql"),
 ];
 
 /// The steps that a database at `version` still needs.

@@ -213,8 +213,8 @@ impl Tx {
             SubjectKind::Rack => TargetKind::Rack,
             SubjectKind::Switch => TargetKind::Switch,
             SubjectKind::PowerShelf => TargetKind::PowerShelf,
-            // What is said of the machine stays with the machine.
-            SubjectKind::Host => return Ok(()),
+            // What is said of the machine stays with the machine; nodes and sites have no reports.
+            SubjectKind::Host | SubjectKind::Node | SubjectKind::Site => return Ok(()),
         };
         let sql = "DELETE FROM health WHERE object_id = $1";
         let key = TargetId::new(kind, subject.id.as_str()).key();

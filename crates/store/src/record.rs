@@ -103,7 +103,7 @@ impl Tx {
         let head = record.head();
         let sql = "UPDATE records SET rack_id = $3, state = $4, version = $5, body = $6, updated_at = $7 \
                    WHERE id = $1 AND version = $2";
-        let values = values![
+        let mut values = values![
             key,
             read_at,
             head.rack.as_ref().map(RackId::as_str),
@@ -111,8 +111,18 @@ impl Tx {
             head.version,
             serde_json::to_string(record)?,
             head.updated_at,
-        ];
-        self.put(Statement::new(sql, values), Expect::One)?;
+        ]
+        .to_vec();
+        // Where somebody owns the ways between the states, the row itself must stand where that one may come from.
+        let statement = match record.sources() {
+            None => Statement::new(sql, &values),
+            Some(sources) => {
+                values.push(serde_json::to_string(&sources)?.into());
+                let sql = format!("{sql} AND state {{among $8}}");
+                Statement::new(self.dialect().fill(&sql), &values)
+            }
+        };
+        self.put(statement, Expect::One)?;
         self.record_event(record, event)
     }
 

@@ -84,7 +84,7 @@ const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.m
 const SPARE: &str = "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
      AND n.version > e.version) OR (e.kind = 'machine' \
      AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = e.object_id)) \
-     OR (e.kind IN ('rack', 'switch', 'power_shelf', 'host') \
+     OR (e.kind IN ('rack', 'switch', 'power_shelf', 'host', 'node', 'site') \
      AND NOT EXISTS (SELECT 1 FROM records k WHERE k.id = e.object_id)))";
 
 impl Tx {
@@ -257,7 +257,7 @@ impl Tx {
              (SELECT d.key FROM deployments d WHERE d.run_id IN ({places}))"
         );
         self.execute(&macs, &gone).await?;
-        for table in ["deployments", "notes"] {
+        for table in ["deployments", "notes", "tasks"] {
             let sql = format!("DELETE FROM {table} WHERE run_id IN ({places})");
             self.execute(&sql, &gone).await?;
         }

@@ -107,6 +107,13 @@ impl Row {
         self.int(index).map(Timestamp::from_micros)
     }
 
+    pub fn opt_time(&self, index: usize) -> Result<Option<Timestamp>> {
+        match self.at(index)? {
+            Value::Null => Ok(None),
+            Value::Int(_) | Value::Text(_) | Value::Bytes(_) => self.time(index).map(Some),
+        }
+    }
+
     pub fn text(&self, index: usize) -> Result<&str> {
         match self.at(index)? {
             Value::Text(value) => Ok(value),

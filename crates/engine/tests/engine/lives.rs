@@ -179,7 +179,10 @@ fn before(run_type: RunType, plan: &Plan) -> Vec<Ask> {
         | RunType::Firmware
         | RunType::Fabric
         | RunType::Intake
-        | RunType::Check => vec![],
+        | RunType::Check
+        | RunType::Onboard
+        | RunType::Decommission
+        | RunType::NodeDrain => vec![],
     }
 }
 
@@ -206,7 +209,10 @@ pub fn params(run_type: RunType) -> Params {
         | RunType::Firmware
         | RunType::Fabric
         | RunType::Intake
-        | RunType::Check => Params::new(),
+        | RunType::Check
+        | RunType::Onboard
+        | RunType::Decommission
+        | RunType::NodeDrain => Params::new(),
     }
 }
 

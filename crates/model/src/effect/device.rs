@@ -2,6 +2,7 @@
 //! firmware, to form a fabric. And [`Facts`]: what a device says of itself when it is read.
 
 use super::{Capability, PowerTo};
+use crate::node::UpstreamSeen;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -111,6 +112,15 @@ pub struct Facts {
     /// What a firmware order changed, if it did: the version before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<String>,
+    /// What MAAS calls the machine, and says of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maas: Option<Box<MaasFacts>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MaasFacts {
+    pub system_id: String,
+    pub upstream: UpstreamSeen,
 }
 
 impl Facts {

@@ -20,9 +20,12 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
         | RunType::Power
         | RunType::ExitRma
         | RunType::Intake
-        | RunType::Check => &[FactoryReady, Ready, Maintenance],
+        | RunType::Check
+        // The state of its node is the gate.
+        | RunType::Decommission
+        | RunType::NodeDrain => &[FactoryReady, Ready, Maintenance],
         // Who is in service is not touched, unless the rack's own gate has let it through.
-        RunType::RackMaintenance | RunType::Firmware | RunType::Fabric => {
+        RunType::RackMaintenance | RunType::Firmware | RunType::Fabric | RunType::Onboard => {
             &[FactoryReady, Maintenance]
         }
         RunType::Reboot => &[Ready, Maintenance],
@@ -49,6 +52,7 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
         }
         // The run that asks for it has the gate.
         Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. }
         | Effect::Ssh { destructive: false, .. }
         | Effect::Verify { .. }
@@ -80,6 +84,7 @@ const fn on_the_way_back(effect: &Effect) -> bool {
         | Effect::Drain { .. }
         | Effect::Uncordon { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => false,
     }
 }
@@ -99,6 +104,7 @@ const fn places(effect: &Effect) -> bool {
         | Effect::Drain { .. }
         | Effect::Power { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => false,
     }
 }

@@ -1,10 +1,11 @@
 //! The plans that come with Farrier: one default for every type of run, and the other ways that some types may go.
 
-use super::{OnFailure, Plan, RunType, Step};
+use super::{OnFailure, Plan, RunStep, RunType, Step};
 use crate::effect::{
     Effect, Expect, Manner, NetbootMode, NodeLabels, PowerTo, RebootMode, RmaAction,
 };
-use crate::id::PlanId;
+use crate::id::{NodeId, PlanId};
+use crate::node::{Mode, Stage, Whose, steps as node_steps};
 
 /// The ways of a POWER run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,7 +132,10 @@ fn chosen(run_type: RunType) -> Option<Plan> {
         | RunType::Firmware
         | RunType::Fabric
         | RunType::Intake
-        | RunType::Check => return None,
+        | RunType::Check
+        | RunType::Onboard
+        | RunType::Decommission
+        | RunType::NodeDrain => return None,
     };
     Some(plan(id, name, steps))
 }
@@ -159,10 +163,40 @@ pub fn variants() -> Vec<(RunType, Plan)> {
     maintenance.into_iter().chain(power).collect()
 }
 
+/// What the plan of a run on a node is called; without a mode it is onboarded.
+pub fn node_plan_id(mode: Option<Mode>) -> PlanId {
+    PlanId::trusted(match mode {
+        None => "plan-node-onboard-v1",
+        Some(Mode::SoftReset) => "plan-node-soft-reset-v1",
+        Some(Mode::Reimage) => "plan-node-reimage-v1",
+        Some(Mode::FullDecommission) => "plan-node-full-decommission-v1",
+        Some(Mode::StorageCleanup) => "plan-node-storage-cleanup-v1",
+        Some(Mode::Drain) => "plan-node-drain-v1",
+        Some(Mode::Retire) => "plan-node-retire-v1",
+    })
+}
+
+/// The plans of runs on nodes. They are filled in with their node, and started by its doors only.
+pub fn node_plans() -> Vec<Plan> {
+    let whose =
+        Whose { node: NodeId::trusted(""), site: None, by: String::new(), cluster: String::new() };
+    let modes = [None].into_iter().chain(Mode::ALL.map(Some));
+    let made = modes.map(|mode| {
+        let (name, stages) = match mode {
+            None => ("Onboard a node".to_string(), Stage::ONBOARDING.to_vec()),
+            Some(mode) => (format!("Take a node out of service: {mode}"), mode.stages(true)),
+        };
+        let open = |one: RunStep| step(&one.name, one.timeout_seconds, one.max_retries, one.effect);
+        let steps = node_steps(&stages, &whose).into_iter().map(open).collect();
+        plan(node_plan_id(mode).as_str(), &name, steps)
+    });
+    made.collect()
+}
+
 /// All of them.
 pub fn built_in() -> Vec<Plan> {
     let defaults = RunType::PLANNED.into_iter().filter_map(default_plan);
-    defaults.chain(variants().into_iter().map(|(_, plan)| plan)).collect()
+    defaults.chain(variants().into_iter().map(|(_, plan)| plan)).chain(node_plans()).collect()
 }
 
 fn step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> Step {
@@ -247,12 +281,14 @@ mod tests {
             assert_eq!(default_for, planned);
         }
         let plans = built_in();
-        assert_eq!(plans.len(), RunType::PLANNED.len() + variants().len());
+        assert_eq!(plans.len(), RunType::PLANNED.len() + variants().len() + node_plans().len());
         for (index, plan) in plans.iter().enumerate() {
             assert!(plan.built_in);
             assert!(PlanId::parse(plan.id.as_str()).is_ok());
             assert!(plans[..index].iter().all(|other| other.id != plan.id), "{}", plan.id);
-            plan.clone().checked().unwrap();
+            let of_node = plan.steps.iter().any(|step| matches!(step.effect, Effect::Stage { .. }));
+            // Nobody else may make a plan of stages.
+            assert_eq!(plan.clone().checked().is_err(), of_node, "{}", plan.id);
         }
         for (_, plan) in variants() {
             assert_eq!(plan.default_for, None, "{}", plan.id);

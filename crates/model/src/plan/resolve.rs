@@ -171,6 +171,7 @@ fn switching_off(effect: &mut Effect) -> Option<&mut Manner> {
         | Effect::Drain { .. }
         | Effect::Uncordon { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => None,
     }
 }
@@ -192,6 +193,7 @@ fn moot(effect: &Effect) -> bool {
         | Effect::Rma { .. }
         | Effect::Power { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => false,
     }
 }
@@ -279,6 +281,7 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         | Effect::Rma { .. }
         | Effect::Power { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => step.effect.clone(),
     })
 }

@@ -5,6 +5,7 @@ use super::next::undo_steps;
 use super::{Halt, HaltKind, Note, Progress, Run, RunPhase, StepPhase, StepState, Workflow};
 use crate::effect::Verb;
 use crate::here;
+use crate::plan::RunType;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -215,6 +216,8 @@ pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
     }
     let mut progress = Progress::fresh(&run.spec.steps);
     match how {
+        // Its stages go by what they find, and adopt what holds one by one.
+        Again::Rerun if RunType::NODES.contains(&run.spec.run_type) => {}
         Again::Rerun => {
             let done = |step: &&StepState| !step.undo && step.state == StepPhase::Succeeded;
             progress.scan = run.progress.steps.iter().filter(done).map(|step| step.of).max();

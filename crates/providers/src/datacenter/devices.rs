@@ -201,6 +201,7 @@ fn facts_of<'a>(sight: &Sight, asked: impl IntoIterator<Item = &'a String>) -> F
         firmware: own.chain(asked).collect(),
         power: power_to(sight.power),
         replaced: None,
+        maas: None,
     }
 }
 

@@ -126,7 +126,7 @@ impl Datacenter {
             Effect::Rma { action: RmaAction::Mark, .. } => Task::Mark,
             Effect::Repave { image } => return self.repave(target, order, image, journal).await,
             Effect::Device { work } => return self.device(target, order, work, journal).await,
-            Effect::Parts { .. } => return Err(not_asked(&order.effect)),
+            Effect::Stage { .. } | Effect::Parts { .. } => return Err(not_asked(&order.effect)),
         };
         self.carry_out_task(target, order, task, journal).await
     }
@@ -405,6 +405,7 @@ const fn manner_of(effect: &Effect) -> Manner {
         | Effect::Drain { .. }
         | Effect::Uncordon { .. }
         | Effect::Device { .. }
+        | Effect::Stage { .. }
         | Effect::Parts { .. } => Manner::CONFIGURED,
     }
 }

@@ -134,6 +134,7 @@ impl Hardware {
             firmware,
             power: Some(self.is_powered()),
             replaced: None,
+            maas: None,
         }
     }
 

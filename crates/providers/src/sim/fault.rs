@@ -6,6 +6,7 @@
 //! that the background never uses up what was meant for an operation.
 
 use model::effect::{Effect, Verb};
+use model::node::Stage;
 use model::refusal::Refusal;
 use model::text;
 use serde::{Deserialize, Serialize};
@@ -125,7 +126,8 @@ impl FaultRule {
         text::short("fault.machine", &self.machine)?;
         text::optional_reason("fault.message", &self.message)?;
         let probes = self.effect == PROBE;
-        if !self.effect.is_empty() && !probes && !Effect::WORDS.contains(&self.effect.as_str()) {
+        let known = |word: &str| Effect::WORDS.contains(&word) || Stage::WORDS.contains(&word);
+        if !self.effect.is_empty() && !probes && !known(&self.effect) {
             let words: Vec<&str> = Effect::WORDS.into_iter().chain([PROBE]).collect();
             return Err(bad_word("fault.effect", &self.effect, &words));
         }

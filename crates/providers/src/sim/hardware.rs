@@ -7,6 +7,7 @@ use super::device::Device;
 use super::job::{Ending, Job};
 use super::ledger::Entry;
 use super::node::Node;
+use super::stage::Managed;
 use model::condition::{ConditionType, Evidence};
 use model::effect::{
     Answer, DeviceWork, Effect, Expect, Key, NetbootMode, Outcome, PowerTo, RebootMode, RmaAction,
@@ -45,6 +46,8 @@ pub struct Hardware {
     pub node: Node,
     #[serde(default)]
     pub device: Device,
+    #[serde(default)]
+    pub managed: Managed,
     pub network: String,
     /// True once it was marked for return to the vendor.
     pub marked: bool,
@@ -66,6 +69,7 @@ impl Hardware {
             cordoned: false,
             node: Node::default(),
             device: Device::default(),
+            managed: Managed::default(),
             network: String::new(),
             marked: false,
             acts: 0,
@@ -176,6 +180,7 @@ impl Hardware {
             | Effect::Uncordon { .. }
             | Effect::Power { .. }
             | Effect::Device { .. }
+            | Effect::Stage { .. }
             | Effect::Parts { .. } => {}
         }
     }
@@ -241,6 +246,7 @@ impl Hardware {
             | Effect::Uncordon { .. }
             | Effect::Power { .. }
             | Effect::Device { .. } => None,
+            Effect::Stage { stage, undo, .. } => self.refuses_stage(*stage, *undo),
             Effect::Parts { .. } => {
                 Some(Fault::new(Code::NotSupported, "a machine has no parts to send to work"))
             }
@@ -287,6 +293,7 @@ impl Hardware {
             },
             Effect::Verify { .. } | Effect::Parts { .. } => {}
             Effect::Device { work } => self.act_as_device(work),
+            Effect::Stage { stage, undo, .. } => self.act_on_stage(key, *stage, *undo, at),
             Effect::Net { document } => self.network = document.clone(),
             Effect::Rma { action, .. } => match action {
                 RmaAction::PowerOff => self.power = Power::Off,
@@ -308,7 +315,7 @@ impl Hardware {
         }
     }
 
-    fn boot(&mut self, at: Timestamp) {
+    pub(super) fn boot(&mut self, at: Timestamp) {
         self.power = Power::On;
         self.boot_id += 1;
         self.booted_at = at;
@@ -344,6 +351,7 @@ impl Hardware {
                 Ok(Outcome { said: format!("It was {} already", word(*to)), ..seen })
             }
             Effect::Device { work } => self.read_back_device(machine, work, job.already),
+            Effect::Stage { .. } => self.read_back_stage(machine, key, &job.effect, job.due()),
             Effect::Verify { expect: Expect::Drained, .. }
             | Effect::Netboot { .. }
             | Effect::Repave { .. }
@@ -393,6 +401,7 @@ impl Hardware {
             Effect::Uncordon { cluster_ref, own } => self.look_uncordoned(key, cluster_ref, *own),
             Effect::Power { to, .. } => self.look_power(*to),
             Effect::Device { work } => self.look_device(work),
+            Effect::Stage { stage, undo, .. } => self.look_at_stage(key, *stage, *undo),
             Effect::Parts { .. } => Err("a machine has no parts".into()),
         }
     }

@@ -6,6 +6,7 @@
 use model::condition::Evidence;
 use model::effect::{DeviceWork, Effect, Facts, Outcome, PowerTo, RmaAction};
 use model::fault::{Code, Fault};
+use model::node::Stage;
 use model::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -89,7 +90,41 @@ const fn human_ms(effect: &Effect) -> u64 {
             DeviceWork::Fabric { .. } => 3_000,
             DeviceWork::Read | DeviceWork::Configure | DeviceWork::Check { .. } => 1_000,
         },
+        Effect::Stage { stage, .. } => stage_ms(*stage),
         Effect::Parts { .. } => 0,
+    }
+}
+
+/// What a person waits for takes its time; what is only looked up does not.
+const fn stage_ms(stage: Stage) -> u64 {
+    match stage {
+        Stage::WaitForReady | Stage::WaitForDeployed => 6_000,
+        Stage::ReleaseMaasNode
+        | Stage::DrainNode
+        | Stage::ScrubGpu
+        | Stage::WaitForAgentEnrollment
+        | Stage::WaitForHardwareSyncHealthy => 3_000,
+        Stage::CommissionNode
+        | Stage::ConfigureStorage
+        | Stage::DeployViaMaas
+        | Stage::CleanupStorage
+        | Stage::PowerOffMaasNode
+        | Stage::ForceReleaseAllocations => 1_500,
+        Stage::LoadSiteConfig
+        | Stage::ResolvePowerCredentials
+        | Stage::CreateOrFindInMaas
+        | Stage::ApplyRocePhase2
+        | Stage::EnsurePxeInterfaceAuto
+        | Stage::RenderCloudInit
+        | Stage::ClassifyDeployFailure
+        | Stage::RecoverForDatasourceRetry
+        | Stage::EnsureHardwareSyncConfigured
+        | Stage::DisableNode
+        | Stage::ValidateCleanNode
+        | Stage::RetireGpuaasNode
+        | Stage::RemoveGpuaasNodeRecord
+        | Stage::CleanupSecrets
+        | Stage::RemoveMaasRecord => 500,
     }
 }
 

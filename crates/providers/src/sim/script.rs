@@ -131,8 +131,14 @@ fn lines(machine: &MachineId, effect: &Effect) -> Vec<(u64, Said)> {
         Effect::Uncordon { .. } => vec![out(0, &format!("Uncordoning {machine}"))],
         Effect::Power { to, manner } => vec![out(0, switching(*to, *manner))],
         Effect::Device { work } => at_device(machine, work),
+        Effect::Stage { stage, undo, .. } => at_stage(machine, stage.as_str(), *undo),
         Effect::Parts { .. } => Vec::new(),
     }
+}
+
+fn at_stage(machine: &MachineId, stage: &str, undo: bool) -> Vec<(u64, Said)> {
+    let back = if undo { "taking back " } else { "" };
+    vec![(0, Said::out(&format!("{machine}: {back}{stage}")))]
 }
 
 fn at_device(machine: &MachineId, work: &DeviceWork) -> Vec<(u64, Said)> {

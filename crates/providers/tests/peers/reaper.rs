@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use model::deploy::{Deployment, Steer};
 use model::effect::Key;
 use model::fault::Fault;
+use model::id::{NodeId, SiteId};
 use model::image::Image;
+use model::node::Node;
+use model::site::Site;
 use providers::keeper::{Credential, Forgetful, Keeper, Lockout, Note};
 use secrecy::SecretString;
 use serde_json::Value;
@@ -162,5 +165,17 @@ impl Keeper for Watched {
 
     async fn token(&self, key: &Key) -> Result<SecretString, Fault> {
         self.reaper.guard(Who::Keeper, self.kept.token(key)).await
+    }
+
+    async fn site(&self, id: &SiteId) -> Result<Site, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.site(id)).await
+    }
+
+    async fn node(&self, id: &NodeId) -> Result<Node, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.node(id)).await
+    }
+
+    async fn enrollment(&self, id: &NodeId) -> Result<SecretString, Fault> {
+        self.reaper.guard(Who::Keeper, self.kept.enrollment(id)).await
     }
 }

@@ -215,6 +215,9 @@ pub(super) fn operation(run: &Run) -> v1::Operation {
         RunType::Fabric => T::Fabric,
         RunType::Intake => T::Intake,
         RunType::Check => T::Check,
+        RunType::Onboard => T::Onboard,
+        RunType::Decommission => T::Decommission,
+        RunType::NodeDrain => T::NodeDrain,
     };
     let phase = match run.phase() {
         RunPhase::Pending => P::Pending,

@@ -86,17 +86,17 @@ fn kind(effect: &Effect) -> Option<v1::step::Kind> {
         }
         Effect::Uncordon { cluster_ref, .. } => K::Uncordon(v1::UncordonNode { cluster_ref }),
         Effect::Power { to, manner } => {
-            let to = match to {
-                PowerTo::On => "ON",
-                PowerTo::Off => "OFF",
-            };
             let (graceful_seconds, force) = said(manner);
-            K::Power(v1::SetPower { to: to.into(), graceful_seconds, force })
+            K::Power(v1::SetPower { to: to.as_str().into(), graceful_seconds, force })
         }
         Effect::Device { work } => K::Device(v1::DeviceStep {
             work: work.word().into(),
             details: details(&work).into_iter().map(|(key, value)| (key.into(), value)).collect(),
         }),
+        Effect::Stage { stage, node, site, .. } => {
+            let site_id = site.map(|site| site.to_string()).unwrap_or_default();
+            K::Stage(v1::StageStep { stage: stage.to_string(), node_id: node.to_string(), site_id })
+        }
         Effect::Parts { group } => K::Parts(v1::PartsStep {
             target_ids: group.parts.iter().map(|part| part.target.to_string()).collect(),
             at_once: group.at_once as i32,
@@ -232,8 +232,8 @@ fn effect_from(field: &str, kind: Option<v1::step::Kind>) -> Result<Effect, Refu
             cluster_ref: drain.cluster_ref,
         },
         K::Uncordon(uncordon) => Effect::Uncordon { cluster_ref: uncordon.cluster_ref, own: false },
-        K::Device(_) | K::Parts(_) => {
-            let problem = "is started by the lifecycle of a device or a rack only";
+        K::Device(_) | K::Parts(_) | K::Stage(_) => {
+            let problem = "is started by the lifecycle of a device, a rack or a node only";
             let instead = "use the kinds of step that `farrier plans` shows";
             return Err(Refusal::invalid(field, problem, instead));
         }

@@ -1,0 +1,459 @@
+//! The door for nodes: onboarded, decommissioned, drained, quarantined, brought back. Each request is one transaction: the node, the
+//! run that works on it, and the machine that it is on.
+//!
+//! `follow` is what a run's commit means for its node, `stage` what is done in Farrier's own record and by agents, `agents` the door for
+//! agents, `resume` how work goes on that may have been lost, `watch` who is heard and what MAAS says.
+
+pub(crate) mod again;
+pub(crate) mod agents;
+pub(crate) mod follow;
+mod preview;
+mod resume;
+pub(crate) mod stage;
+mod waiting;
+pub(crate) mod watch;
+
+pub use agents::{Agents, Beat, Bundle, Taken};
+pub use preview::{Preview, Previewed};
+pub use resume::ResumedNode;
+
+use crate::Engine;
+use crate::claims::hold;
+use crate::submit::{event, no_machine, reused};
+use model::here;
+use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::machine::Machine;
+use model::machine::admit::admit;
+use model::node::door::{self, Ask, Known};
+use model::node::{MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, Whose, steps};
+use model::plan::{OnFailure, Params, RunType, node_plan_id};
+use model::refusal::{Refusal, RefusalKind};
+use model::run::act::Who;
+use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
+use model::site::Site;
+use model::target::TargetId;
+use model::time::Timestamp;
+use model::why::Explanation;
+use store::{Birth, Cause, NewEvent, RecordFilter, RecordPage, Result, Tx, Word, Work};
+
+/// A request to bring a machine into service as a node.
+#[derive(Debug, Clone)]
+pub struct Onboard {
+    pub machine: MachineId,
+    pub site: SiteId,
+    pub request_id: String,
+    pub by: String,
+}
+
+/// A request to take a node out of service.
+#[derive(Debug, Clone)]
+pub struct Decommission {
+    pub node: NodeId,
+    pub mode: Mode,
+    /// Why its agent is not waited for; empty: it is.
+    pub without_agent: String,
+    pub request_id: String,
+    pub by: String,
+}
+
+/// A node, and the run that a request has started on it.
+#[derive(Debug, Clone)]
+pub struct NodeRun {
+    pub node: Node,
+    pub run: Run,
+    /// False: the request had been made before.
+    pub new: bool,
+}
+
+/// A node with everything that is known of it.
+#[derive(Debug, Clone)]
+pub struct NodeView {
+    pub node: Node,
+    /// Its newest operation.
+    pub run: Option<Run>,
+    pub word: Word,
+    pub told: Explanation,
+}
+
+impl Engine {
+    /// Brings a machine into service: makes the node, and the run that onboards it.
+    pub async fn onboard(&self, request: Onboard) -> Result<NodeRun> {
+        let work = || StartOnboarding {
+            asked: request.clone(),
+            node: NodeId::new(self.now(), self.chance()),
+            run: RunId::new(self.now(), self.chance()),
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    /// Takes a node out of service, or empties it.
+    pub async fn decommission(&self, request: Decommission) -> Result<NodeRun> {
+        let work = || StartDecommission {
+            asked: request.clone(),
+            run: RunId::new(self.now(), self.chance()),
+            limits: self.settings().nodes.silence,
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    /// Quarantines, releases or reactivates a node.
+    pub async fn ask_node(&self, id: &NodeId, ask: Ask, who: Who) -> Result<Node> {
+        let work = || AskNode {
+            id: id.clone(),
+            ask: ask.clone(),
+            who: who.clone(),
+            limits: self.settings().nodes.silence,
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+
+    pub async fn node(&self, id: &NodeId) -> Result<NodeView> {
+        self.store().read(ShowNode { id: id.clone(), now: self.now() }).await
+    }
+
+    /// The living node on a machine.
+    pub async fn node_on(&self, machine: &MachineId) -> Result<Option<NodeId>> {
+        self.store().read(NodeOn { machine: machine.clone() }).await
+    }
+
+    /// Nodes by id, after one.
+    pub async fn nodes(
+        &self,
+        filter: RecordFilter,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<RecordPage<Node>> {
+        self.store().scan(ListNodes { filter, after, limit }).await
+    }
+}
+
+pub(crate) fn no_node(id: &NodeId) -> Refusal {
+    Refusal::not_found("node", id, "farrier node list")
+}
+
+pub(crate) fn no_site(id: &SiteId) -> Refusal {
+    Refusal::not_found("site", id, "farrier site list")
+}
+
+/// A run on a node, before it is written.
+pub(crate) struct NodeWork {
+    pub id: RunId,
+    pub run_type: RunType,
+    pub stages: Vec<Stage>,
+    pub params: Params,
+    pub request_id: String,
+    pub by: String,
+}
+
+/// How the stages of a node reach it.
+pub(crate) async fn whose(tx: &mut Tx, node: &Node, machine: &Machine) -> Result<Whose> {
+    let by = match &node.site {
+        Some(id) => tx.record::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?.spec.provider,
+        None => String::new(),
+    };
+    let cluster = machine.spec.target_cluster_ref.clone();
+    Ok(Whose { node: node.id(), site: node.site.clone(), by, cluster })
+}
+
+impl NodeWork {
+    pub fn run(self, node: &Node, whose: &Whose, at: Timestamp) -> Run {
+        let steps = steps(&self.stages, whose);
+        let plan_id = node_plan_id(self.params.get(MODE).and_then(|word| Mode::parse(word)));
+        let progress = Progress::fresh(&steps);
+        let mut params = self.params;
+        params.insert(NODE.into(), node.head.id.clone());
+        let spec = RunSpec {
+            id: self.id,
+            target: TargetId::from(&node.machine),
+            request_id: self.request_id,
+            run_type: self.run_type,
+            plan_id,
+            steps,
+            params,
+            initiator: self.by,
+            parent: None,
+            again: None,
+            on_failure: OnFailure::KeepPhase,
+            part_of: None,
+            reports_to: Some(model::lifecycle::Lifecycle::subject(node)),
+            claims: Vec::new(),
+            engine: ENGINE_VERSION,
+            created_at: at,
+        };
+        Run { spec, progress, version: 1 }
+    }
+}
+
+/// Writes a run on a node: the machine's gates, the run, its hold on the machine. The node is written by the caller, with the run's name.
+pub(crate) async fn write_run(
+    tx: &mut Tx,
+    machine: &Machine,
+    run: &mut Run,
+    event: &NewEvent,
+) -> Result<()> {
+    admit(machine, run.spec.run_type, &run.spec.steps)?;
+    // After everything that was done to it, whatever the clocks of other replicas said then.
+    let newest = tx.newest_run_at(std::slice::from_ref(&run.spec.target)).await?;
+    run.spec.created_at = event.at.max(newest + Timestamp::TICK);
+    let own = run.spec.reports_to.clone();
+    hold(tx, run, own.as_ref(), event).await?;
+    tx.insert_run(run, Birth::Due, event)
+}
+
+struct StartOnboarding {
+    asked: Onboard,
+    node: NodeId,
+    run: RunId,
+    now: Timestamp,
+}
+
+impl Work for StartOnboarding {
+    type Out = NodeRun;
+
+    async fn run(&self, tx: &mut Tx) -> Result<NodeRun> {
+        let Onboard { machine: id, site, request_id, by } = &self.asked;
+        let target = TargetId::from(id);
+        if let Some(run) = tx.run_of_request(&target, request_id).await? {
+            return self.replayed(tx, run).await;
+        }
+        if tx.record::<Site>(site.as_str()).await?.is_none() {
+            return Err(no_site(site).into());
+        }
+        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        if let Some(node) = tx.node_on(id).await? {
+            return Err(taken(id, &node).into());
+        }
+        let mut node = Node::new(&self.node, id, NodeState::Enrolling, self.now);
+        node.site = Some(site.clone());
+        node.head.labels = labels(&node);
+        let whose = whose(tx, &node, &machine).await?;
+        let work = NodeWork {
+            id: self.run.clone(),
+            run_type: RunType::Onboard,
+            stages: Stage::ONBOARDING.to_vec(),
+            params: Params::new(),
+            request_id: request_id.clone(),
+            by: by.clone(),
+        };
+        let mut run = work.run(&node, &whose, self.now);
+        node.workflow = Some(run.spec.id.clone());
+        let message = format!("{} onboards {id} at {site}", run.spec.id);
+        let event = event(Cause::Request, by, message, here!(), self.now);
+        tx.place_node(&self.node, id, Some(site))?;
+        tx.insert_record(&mut node, &event).await?;
+        write_run(tx, &machine, &mut run, &event).await?;
+        Ok(NodeRun { node, run, new: true })
+    }
+}
+
+impl StartOnboarding {
+    async fn replayed(&self, tx: &mut Tx, run: Run) -> Result<NodeRun> {
+        let node = node_of_run(tx, &run).await?;
+        let same = run.spec.run_type == RunType::Onboard
+            && node.as_ref().is_some_and(|node| node.site.as_ref() == Some(&self.asked.site));
+        match node {
+            Some(node) if same => Ok(NodeRun { node, run, new: false }),
+            Some(_) | None => Err(reused(&run).into()),
+        }
+    }
+}
+
+/// The node that a run works on.
+pub(crate) async fn node_of_run(tx: &mut Tx, run: &Run) -> Result<Option<Node>> {
+    match run.spec.params.get(NODE) {
+        Some(id) => tx.record::<Node>(id).await,
+        None => Ok(None),
+    }
+}
+
+fn taken(machine: &MachineId, node: &NodeId) -> Refusal {
+    let said = format!("{machine} serves as {node} already");
+    Refusal::new(RefusalKind::Exists, "NODE_EXISTS", said).next(format!("farrier why {node}"))
+}
+
+/// What nodes are found by.
+pub(crate) fn labels(node: &Node) -> model::machine::Labels {
+    let mut labels = model::machine::Labels::from([("machine".into(), node.machine.to_string())]);
+    if let Some(site) = &node.site {
+        labels.insert("site".into(), site.to_string());
+    }
+    labels
+}
+
+struct StartDecommission {
+    asked: Decommission,
+    run: RunId,
+    limits: model::node::silence::Limits,
+    now: Timestamp,
+}
+
+impl Work for StartDecommission {
+    type Out = NodeRun;
+
+    async fn run(&self, tx: &mut Tx) -> Result<NodeRun> {
+        let Decommission { node: id, mode, request_id, by, .. } = &self.asked;
+        let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
+        let target = TargetId::from(&node.machine);
+        let params = self.params();
+        if let Some(run) = tx.run_of_request(&target, request_id).await? {
+            let mut made_with = run.spec.params.clone();
+            let same_node = made_with.remove(NODE).as_deref() == Some(id.as_str());
+            return match same_node && made_with == params {
+                true => Ok(NodeRun { node, run, new: false }),
+                false => Err(reused(&run).into()),
+            };
+        }
+        let (latest, known) = known(tx, &node, &self.limits, self.now).await?;
+        let moved = door::decommission(&node, *mode, Known { run: latest.as_ref(), ..known })?;
+        let message = format!("{} {mode}", self.run);
+        let event = event(Cause::Request, by, message, here!(), self.now);
+        write_moves(tx, &mut node, moved, &event)?;
+        let machine = tx.machine_locked(&node.machine).await?;
+        let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let whose = whose(tx, &node, &machine).await?;
+        if *mode == Mode::Reimage && node.site.is_none() {
+            let said = format!("{id} belongs to no site: no MAAS could install it anew");
+            let next = format!("farrier node decommission {id} --mode soft_reset");
+            return Err(Refusal::precondition("NODE_UNMANAGED", said).next(next).into());
+        }
+        let work = NodeWork {
+            id: self.run.clone(),
+            run_type: run_type(*mode),
+            stages: mode.stages(node.site.is_some()),
+            params,
+            request_id: request_id.clone(),
+            by: by.clone(),
+        };
+        let mut run = work.run(&node, &whose, self.now);
+        write_run(tx, &machine, &mut run, &event).await?;
+        node.workflow = Some(run.spec.id.clone());
+        tx.update_record(&mut node, &event)?;
+        Ok(NodeRun { node, run, new: true })
+    }
+}
+
+impl StartDecommission {
+    fn params(&self) -> Params {
+        let Decommission { mode, without_agent, .. } = &self.asked;
+        let mut params = Params::from([(MODE.to_string(), mode.as_str().to_string())]);
+        if !without_agent.is_empty() {
+            params.insert(WITHOUT_AGENT.into(), without_agent.clone());
+        }
+        params
+    }
+}
+
+const fn run_type(mode: Mode) -> RunType {
+    match mode {
+        Mode::Drain | Mode::Retire => RunType::NodeDrain,
+        Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
+            RunType::Decommission
+        }
+    }
+}
+
+/// What a door must know of a node beside its record: its newest run, and whether it is heard and well.
+pub(crate) async fn known(
+    tx: &mut Tx,
+    node: &Node,
+    limits: &model::node::silence::Limits,
+    now: Timestamp,
+) -> Result<(Option<Run>, Known<'static>)> {
+    let run = match &node.workflow {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let word = tx.word_of(&node.id()).await?;
+    let heard = word.at.is_some_and(|at| now.since(at) <= limits.silence);
+    Ok((run, Known { run: None, healthy: heard && word.problems.is_empty() }))
+}
+
+/// Writes a node move by move, each with its event.
+pub(crate) fn write_moves(
+    tx: &mut Tx,
+    node: &mut Node,
+    moves: Vec<Node>,
+    event: &NewEvent,
+) -> Result<()> {
+    for moved in moves {
+        let version = node.head.version;
+        *node = moved;
+        node.head.version = version;
+        node.head.since = event.at;
+        let event = NewEvent { message: node.reason.clone(), ..event.clone() };
+        tx.tell_record(node, &event)?;
+    }
+    Ok(())
+}
+
+struct AskNode {
+    id: NodeId,
+    ask: Ask,
+    who: Who,
+    limits: model::node::silence::Limits,
+    now: Timestamp,
+}
+
+impl Work for AskNode {
+    type Out = Node;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Node> {
+        let found = tx.record_locked::<Node>(self.id.as_str()).await?;
+        let mut node = found.ok_or_else(|| no_node(&self.id))?;
+        let (run, known) = known(tx, &node, &self.limits, self.now).await?;
+        let moves = door::ask(&node, &self.ask, Known { run: run.as_ref(), ..known })?;
+        let event = event(Cause::Request, &self.who.by, String::new(), here!(), self.now);
+        write_moves(tx, &mut node, moves, &event)?;
+        Ok(node)
+    }
+}
+
+struct ShowNode {
+    id: NodeId,
+    now: Timestamp,
+}
+
+impl Work for ShowNode {
+    type Out = NodeView;
+
+    async fn run(&self, tx: &mut Tx) -> Result<NodeView> {
+        let found = tx.record::<Node>(self.id.as_str()).await?;
+        let node = found.ok_or_else(|| no_node(&self.id))?;
+        let run = match &node.workflow {
+            Some(id) => tx.run(id).await?,
+            None => None,
+        };
+        let word = tx.word_of(&self.id).await?;
+        let told = node.explain(run.as_ref(), word.at, self.now);
+        Ok(NodeView { node, run, word, told })
+    }
+}
+
+struct NodeOn {
+    machine: MachineId,
+}
+
+impl Work for NodeOn {
+    type Out = Option<NodeId>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<NodeId>> {
+        tx.node_on(&self.machine).await
+    }
+}
+
+struct ListNodes {
+    filter: RecordFilter,
+    after: Option<String>,
+    limit: usize,
+}
+
+impl Work for ListNodes {
+    type Out = RecordPage<Node>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<Node>> {
+        tx.records(&self.filter, self.after.as_deref(), self.limit).await
+    }
+}

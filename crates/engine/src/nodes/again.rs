@@ -1,0 +1,84 @@
+//! Doing anew what was done on a node, by a new run: from the top, adopting what holds, or after what was done is taken back.
+
+use super::{no_node, node_of_run, write_run};
+use crate::Engine;
+use crate::submit::{Started, event, no_machine, no_run, reused};
+use model::here;
+use model::id::RunId;
+use model::node::Node;
+use model::node::door::may_go_on;
+use model::run::act::{Again, Who, again};
+use model::run::{ENGINE_VERSION, Run, RunSpec};
+use model::time::Timestamp;
+use store::{Cause, Result, Tx, Work};
+
+impl Engine {
+    pub(crate) async fn node_again(
+        &self,
+        parent: &RunId,
+        how: Again,
+        request_id: String,
+        who: Who,
+    ) -> Result<Started> {
+        let work = || NodeAnew {
+            parent: parent.clone(),
+            how,
+            request_id: request_id.clone(),
+            by: who.by.clone(),
+            id: RunId::new(self.now(), self.chance()),
+            now: self.now(),
+        };
+        self.racing(|| self.store().write(work())).await
+    }
+}
+
+struct NodeAnew {
+    parent: RunId,
+    how: Again,
+    request_id: String,
+    by: String,
+    id: RunId,
+    now: Timestamp,
+}
+
+impl Work for NodeAnew {
+    type Out = Started;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Started> {
+        let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
+            let same = (run.spec.parent.as_ref(), run.spec.again);
+            return match same == (Some(&self.parent), Some(self.how)) {
+                true => Ok(Started { run, new: false }),
+                false => Err(reused(&run).into()),
+            };
+        }
+        let progress = again(&parent, self.how)?;
+        let known = node_of_run(tx, &parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        let locked = tx.record_locked::<Node>(&known.head.id).await?;
+        let mut node = locked.ok_or_else(|| no_node(&known.id()))?;
+        let machine = tx.machine_locked(&node.machine).await?;
+        let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
+        let spec = RunSpec {
+            id: self.id.clone(),
+            request_id: self.request_id.clone(),
+            initiator: self.by.clone(),
+            parent: Some(self.parent.clone()),
+            again: Some(self.how),
+            engine: ENGINE_VERSION,
+            created_at: self.now.max(parent.spec.created_at + Timestamp::TICK),
+            ..parent.spec.clone()
+        };
+        let mut run = Run { spec, progress, version: 1 };
+        // The one before it is the newest: what comes after it takes its place.
+        if node.workflow.as_ref() == Some(&self.parent) {
+            node.workflow = Some(self.id.clone());
+        }
+        may_go_on(&node, &run)?;
+        let message = format!("{} accepted", run.spec.run_type.as_str());
+        let event = event(Cause::Request, &self.by, message, here!(), self.now);
+        write_run(tx, &machine, &mut run, &event).await?;
+        tx.update_record(&mut node, &event)?;
+        Ok(Started { run, new: true })
+    }
+}

@@ -1,0 +1,473 @@
+//! The door for agents: they enroll with a token, are heard, take what is to be done on their nodes, and report.
+//!
+//! A token is made of its node and this installation's secret, so every replica can give it out again and nobody finds it in the
+//! database. An agent that asks for work is kept waiting until there is some: who puts a task into the queue here pokes it at once,
+//! and one that was put there by another replica is found a little later.
+
+use super::{NodeWork, no_node, taken, whose, write_run};
+use crate::Engine;
+use crate::submit::{event, no_machine};
+use crate::vault::{Vault, checksum};
+use model::here;
+use model::id::{MachineId, NodeId, RunId};
+use model::node::enroll::{Applicant, Denied, MAX_TOKEN_LIFE, Ticket};
+use model::node::task::{Task, Then};
+use model::node::{Agent, Node, NodeState, Stage};
+use model::plan::{Params, RunType};
+use model::refusal::Refusal;
+use model::run::act::Who;
+use model::time::Timestamp;
+use secrecy::{ExposeSecret, SecretString};
+use std::time::Duration;
+use store::{Cause, Result, TaskRow, Tx, Work};
+use tokio::time::Instant;
+
+/// The longest that an agent waits for work in one question.
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
+/// How often it is looked for what another replica has put into the queue.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Engine {
+    /// There may be something to do for the agent of a node.
+    pub(crate) fn poke_agent(&self, node: &NodeId) {
+        self.waiting_agents().poke(node);
+    }
+}
+
+/// What a person installs by hand to make a machine a node.
+#[derive(Debug, Clone)]
+pub struct Bundle {
+    pub node: Node,
+    pub token: SecretString,
+    pub expires_at: Timestamp,
+}
+
+/// What an agent is told when it is heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Beat {
+    pub node: NodeId,
+    /// Something is to be done.
+    pub waiting: bool,
+}
+
+/// A task in the hands of an agent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub task: Task,
+    pub lease: Duration,
+    /// How long it may take from now on.
+    pub left: Duration,
+}
+
+type Heard<T> = Result<std::result::Result<T, Denied>>;
+
+/// The door. It needs the vault beside the engine: tokens are made there.
+#[derive(Clone)]
+pub struct Agents {
+    engine: Engine,
+    vault: Vault,
+}
+
+impl Agents {
+    pub fn new(engine: Engine, vault: Vault) -> Self {
+        Self { engine, vault }
+    }
+
+    /// Makes a node that somebody brings into service by hand, with the token for it.
+    pub async fn bootstrap(&self, machine: MachineId, life: Duration, who: Who) -> Result<Bundle> {
+        check_life(life)?;
+        let engine = &self.engine;
+        let work = || MakeNode {
+            machine: machine.clone(),
+            node: NodeId::new(engine.now(), engine.chance()),
+            vault: self.vault.clone(),
+            life,
+            who: who.clone(),
+            now: engine.now(),
+        };
+        let (node, ticket) = engine.racing(|| engine.store().write(work())).await?;
+        Ok(self.bundle(node, &ticket))
+    }
+
+    fn bundle(&self, node: Node, ticket: &Ticket) -> Bundle {
+        let token = self.vault.token_of_ticket(ticket);
+        Bundle { node, token, expires_at: ticket.expires_at }
+    }
+
+    /// Issues another token for a node, in place of the one before.
+    pub async fn issue(&self, node: &NodeId, life: Duration, who: Who) -> Result<Bundle> {
+        check_life(life)?;
+        let engine = &self.engine;
+        let now = engine.now();
+        let work =
+            || Issue { node: node.clone(), vault: self.vault.clone(), life, who: who.clone(), now };
+        let (node, ticket) = engine.racing(|| engine.store().write(work())).await?;
+        Ok(self.bundle(node, &ticket))
+    }
+
+    /// Lets an agent in.
+    pub async fn enroll(&self, token: &str, applicant: Applicant) -> Heard<NodeId> {
+        let engine = &self.engine;
+        let who = Applicant { session: checksum(&applicant.session), ..applicant };
+        let work = || Enroll {
+            token: checksum(token),
+            who: who.clone(),
+            run: RunId::new(engine.now(), engine.chance()),
+            now: engine.now(),
+        };
+        engine.racing(|| engine.store().write(work())).await
+    }
+
+    /// An agent is heard, with what it complains of.
+    pub async fn heartbeat(&self, session: &str, problems: String) -> Heard<Beat> {
+        let engine = &self.engine;
+        let work =
+            || Hear { session: checksum(session), problems: problems.clone(), now: engine.now() };
+        engine.racing(|| engine.store().write(work())).await
+    }
+
+    /// What an agent is to do, waiting for it for a while.
+    pub async fn take(&self, session: &str, wait: Duration) -> Heard<Option<Taken>> {
+        let engine = &self.engine;
+        let session = checksum(session);
+        let until = Instant::now() + wait.min(MAX_WAIT);
+        let node = match engine.store().read(WhoIs { session: session.clone() }).await? {
+            Ok(node) => node,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let poked = engine.waiting_agents().of(&node);
+        let taken = loop {
+            let work = || Take { session: session.clone(), now: engine.now() };
+            let taken = engine.racing(|| engine.store().write(work())).await?;
+            let over = Instant::now() >= until || engine.is_stopping();
+            match taken {
+                Ok(None) if !over => {
+                    let next = until.min(Instant::now() + LOOK);
+                    tokio::select! {
+                        () = poked.notified() => {}
+                        () = tokio::time::sleep_until(next) => {}
+                        () = engine.stopped() => {}
+                    }
+                }
+                other => break other,
+            }
+        };
+        engine.waiting_agents().leave(&node, &poked);
+        Ok(taken)
+    }
+
+    /// An agent is still at work, and says this.
+    pub async fn renew(&self, session: &str, key: &str, log: String) -> Heard<Then> {
+        let engine = &self.engine;
+        let work = || Renew {
+            session: checksum(session),
+            key: key.to_string(),
+            log: log.clone(),
+            now: engine.now(),
+        };
+        engine.racing(|| engine.store().write(work())).await
+    }
+
+    /// An agent has come to an end with its task.
+    pub async fn report(&self, session: &str, report: Report) -> Heard<()> {
+        let engine = &self.engine;
+        let work =
+            || Reported { session: checksum(session), report: report.clone(), now: engine.now() };
+        engine.racing(|| engine.store().write(work())).await
+    }
+}
+
+/// How a task has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub key: String,
+    pub ok: bool,
+    pub said: String,
+    pub log: String,
+}
+
+fn check_life(life: Duration) -> Result<()> {
+    if life.is_zero() || life > MAX_TOKEN_LIFE {
+        let most = model::time::spoken(MAX_TOKEN_LIFE);
+        let problem = format!("is {}", model::time::spoken(life));
+        let instead = format!("use 1s to {most}");
+        return Err(Refusal::invalid("expires_in", problem, instead).into());
+    }
+    Ok(())
+}
+
+struct MakeNode {
+    machine: MachineId,
+    node: NodeId,
+    vault: Vault,
+    life: Duration,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Work for MakeNode {
+    type Out = (Node, Ticket);
+
+    async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
+        let id = &self.machine;
+        tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        if let Some(node) = tx.node_on(id).await? {
+            return Err(taken(id, &node).into());
+        }
+        let mut node = Node::new(&self.node, id, NodeState::BootstrapIssued, self.now);
+        node.head.labels = super::labels(&node);
+        let message = format!("a bundle is issued for {id}");
+        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
+        tx.place_node(&self.node, id, None)?;
+        tx.insert_record(&mut node, &event).await?;
+        let ticket = issue(tx, &self.vault, &self.node, self.now, self.life)?;
+        Ok((node, ticket))
+    }
+}
+
+/// Issues a token for a node. The time tells it from any before.
+pub(crate) fn issue(
+    tx: &mut Tx,
+    vault: &Vault,
+    node: &NodeId,
+    now: Timestamp,
+    life: Duration,
+) -> Result<Ticket> {
+    let (node, expires_at) = (node.clone(), now + life);
+    let ticket = Ticket { node, issued_at: now, expires_at, used_by: None };
+    tx.issue(&ticket, &checksum(vault.token_of_ticket(&ticket).expose_secret()))?;
+    Ok(ticket)
+}
+
+struct Issue {
+    node: NodeId,
+    vault: Vault,
+    life: Duration,
+    who: Who,
+    now: Timestamp,
+}
+
+impl Work for Issue {
+    type Out = (Node, Ticket);
+
+    async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
+        let found = tx.record_locked::<Node>(self.node.as_str()).await?;
+        let mut node = found.ok_or_else(|| no_node(&self.node))?;
+        if node.state == NodeState::Deleted {
+            let said = format!("{} is deleted, and never comes back", self.node);
+            return Err(Refusal::precondition("NODE_DELETED", said).into());
+        }
+        let ticket = issue(tx, &self.vault, &self.node, self.now, self.life)?;
+        let message = "a token is issued, in place of any before".to_string();
+        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
+        tx.update_record(&mut node, &event)?;
+        Ok((node, ticket))
+    }
+}
+
+struct Enroll {
+    token: String,
+    who: Applicant,
+    /// The run that sees a node through that is brought into service by hand.
+    run: RunId,
+    now: Timestamp,
+}
+
+impl Work for Enroll {
+    type Out = std::result::Result<NodeId, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Some(ticket) = tx.ticket(&self.token).await? else {
+            return Ok(Err(Denied::TokenUnknown));
+        };
+        let id = ticket.node.clone();
+        let found = tx.record_locked::<Node>(id.as_str()).await?;
+        let Some(mut node) = found.filter(|node| node.state != NodeState::Deleted) else {
+            return Ok(Err(Denied::NodeDeleted));
+        };
+        let Some(machine) = tx.machine_locked(&node.machine).await? else {
+            return Ok(Err(Denied::NodeDeleted));
+        };
+        let used = match ticket.admit(&self.who, &machine.spec, self.now) {
+            Ok(used) => used,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        if used == ticket {
+            return Ok(Ok(id));
+        }
+        let Applicant { session, hostname, serial, version, .. } = &self.who;
+        tx.enroll(&used, session, self.now)?;
+        node.agent = Some(Agent {
+            hostname: hostname.clone(),
+            version: version.clone(),
+            serial: serial.clone(),
+            enrolled_at: self.now,
+        });
+        let message = format!("the agent on {hostname:?} has enrolled");
+        let event = event(Cause::Request, &id.to_string(), message, here!(), self.now);
+        // What was brought into service by hand is seen through from here on.
+        if node.state == NodeState::BootstrapIssued {
+            let whose = whose(tx, &node, &machine).await?;
+            let work = NodeWork {
+                id: self.run.clone(),
+                run_type: RunType::Onboard,
+                stages: vec![Stage::WaitForAgentEnrollment],
+                params: Params::new(),
+                request_id: self.run.to_string(),
+                by: id.to_string(),
+            };
+            let mut run = work.run(&node, &whose, self.now);
+            write_run(tx, &machine, &mut run, &event).await?;
+            node.workflow = Some(run.spec.id);
+            let why = "an agent has enrolled";
+            let owner = model::node::Owner::Admin;
+            let (version, since) = (node.head.version, self.now);
+            node = node.become_(NodeState::Enrolling, owner, why)?;
+            node.head.version = version;
+            node.head.since = since;
+        }
+        tx.tell_record(&mut node, &event)?;
+        wake_workflow(tx, &node, self.now)?;
+        Ok(Ok(id))
+    }
+}
+
+/// Whoever waits for the agent of a node hears of it.
+fn wake_workflow(tx: &mut Tx, node: &Node, now: Timestamp) -> Result<()> {
+    match &node.workflow {
+        Some(run) => tx.wake(&run.object(), now),
+        None => Ok(()),
+    }
+}
+
+/// The node whose agent shows this session, while it lives.
+async fn speaker(tx: &mut Tx, session: &str) -> Result<std::result::Result<NodeId, Denied>> {
+    Ok(tx.node_of_session(session).await?.ok_or(Denied::SessionUnknown))
+}
+
+struct WhoIs {
+    session: String,
+}
+
+impl Work for WhoIs {
+    type Out = std::result::Result<NodeId, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        speaker(tx, &self.session).await
+    }
+}
+
+struct Hear {
+    session: String,
+    problems: String,
+    now: Timestamp,
+}
+
+impl Work for Hear {
+    type Out = std::result::Result<Beat, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let node = match speaker(tx, &self.session).await? {
+            Ok(node) => node,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let first = tx.word_of(&node).await?.at.is_none();
+        tx.hear(&node, self.now, &self.problems).await?;
+        if first && let Some(known) = tx.record::<Node>(node.as_str()).await? {
+            wake_workflow(tx, &known, self.now)?;
+        }
+        let waiting = tx.open_task(&node).await?.is_some();
+        Ok(Ok(Beat { node, waiting }))
+    }
+}
+
+struct Take {
+    session: String,
+    now: Timestamp,
+}
+
+impl Work for Take {
+    type Out = std::result::Result<Option<Taken>, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let node = match speaker(tx, &self.session).await? {
+            Ok(node) => node,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
+        let left = row.task.deadline.since(self.now);
+        let Some(task) = row.task.taken(self.now).filter(|_| !left.is_zero()) else {
+            return Ok(Ok(None));
+        };
+        let taken = Taken { task: task.clone(), lease: model::node::task::LEASE, left };
+        tx.update_task(&TaskRow { task, version: row.version })?;
+        Ok(Ok(Some(taken)))
+    }
+}
+
+/// The task of this name, if it is that of the node whose agent asks.
+async fn own_task(
+    tx: &mut Tx,
+    session: &str,
+    key: &str,
+) -> Result<std::result::Result<TaskRow, Denied>> {
+    let node = match speaker(tx, session).await? {
+        Ok(node) => node,
+        Err(denied) => return Ok(Err(denied)),
+    };
+    let found = tx.task(&model::effect::Key::trusted(key)).await?;
+    Ok(found.filter(|row| row.task.node == node).ok_or(Denied::TaskOver))
+}
+
+struct Renew {
+    session: String,
+    key: String,
+    log: String,
+    now: Timestamp,
+}
+
+impl Work for Renew {
+    type Out = std::result::Result<Then, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let row = match own_task(tx, &self.session, &self.key).await? {
+            Ok(row) => row,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let (task, then) = row.task.renewed(&self.log, self.now);
+        if task != row.task {
+            tx.update_task(&TaskRow { task, version: row.version })?;
+        }
+        if !self.log.is_empty() {
+            tx.wake(&row.task.run.object(), self.now)?;
+        }
+        tx.hear(&row.task.node, self.now, "").await?;
+        Ok(Ok(then))
+    }
+}
+
+struct Reported {
+    session: String,
+    report: Report,
+    now: Timestamp,
+}
+
+impl Work for Reported {
+    type Out = std::result::Result<(), Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Report { key, ok, said, log } = &self.report;
+        let row = match own_task(tx, &self.session, key).await? {
+            Ok(row) => row,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let Some(task) = row.task.reported(*ok, said, log) else {
+            return Ok(Err(Denied::TaskOver));
+        };
+        if task != row.task {
+            tx.update_task(&TaskRow { task, version: row.version })?;
+            tx.wake(&row.task.run.object(), self.now)?;
+        }
+        Ok(Ok(()))
+    }
+}

@@ -1,0 +1,75 @@
+//! What a request would do: the request itself, taken back, and every stage with what MAAS has of it already.
+
+use super::{Decommission, NodeRun, Onboard};
+use crate::Engine;
+use model::effect::Effect;
+use model::node::{Stage, Upstream, adopts};
+use model::run::Run;
+use model::site::Site;
+use providers::Target;
+use store::Result;
+
+/// A stage as it would go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Previewed {
+    pub stage: String,
+    /// Why it has nothing to do; none: it would run.
+    pub adopted: Option<String>,
+}
+
+/// What would be done.
+#[derive(Debug, Clone)]
+pub struct Preview {
+    pub would: NodeRun,
+    pub stages: Vec<Previewed>,
+    /// What MAAS has of the machine, or why it cannot be asked.
+    pub upstream: std::result::Result<Upstream, String>,
+}
+
+impl Engine {
+    pub async fn preview_onboard(&self, request: Onboard) -> Result<Preview> {
+        let would = self.asked(true).onboard(request).await?;
+        self.previewed(would).await
+    }
+
+    pub async fn preview_decommission(&self, request: Decommission) -> Result<Preview> {
+        let would = self.asked(true).decommission(request).await?;
+        self.previewed(would).await
+    }
+
+    async fn previewed(&self, would: NodeRun) -> Result<Preview> {
+        let upstream = self.upstream_of(&would).await?;
+        let seen = upstream.clone().unwrap_or(Upstream::Unknown);
+        let stages = stages(&would.run).into_iter().map(|(name, stage)| Previewed {
+            adopted: stage.and_then(|stage| adopts(stage, would.node.state, seen)),
+            stage: name,
+        });
+        let stages = stages.collect();
+        Ok(Preview { would, stages, upstream })
+    }
+
+    /// What the MAAS of its site has of the machine.
+    async fn upstream_of(&self, would: &NodeRun) -> Result<std::result::Result<Upstream, String>> {
+        let Some(id) = &would.node.site else { return Ok(Ok(Upstream::Unknown)) };
+        let site: Site = self.site(id).await?;
+        let machine = self.machine(&would.node.machine).await?;
+        let Some(provider) = self.providers().get(&site.spec.provider) else {
+            return Ok(Err(format!("the provider {:?} is not served here", site.spec.provider)));
+        };
+        let target = Target { id: would.run.spec.target.clone(), spec: machine.spec };
+        Ok(match provider.find_at_site(&site, &target).await {
+            Ok(found) => Ok(found.map_or(Upstream::Absent, |seen| seen.state)),
+            Err(fault) => Err(fault.said),
+        })
+    }
+}
+
+/// The stages of a run by name. What its cluster does is known by the name of the stage.
+fn stages(run: &Run) -> Vec<(String, Option<Stage>)> {
+    let stage = |effect: &Effect, name: &str| match effect {
+        Effect::Stage { stage, .. } => Some(*stage),
+        _ => Stage::parse(name),
+    };
+    let of = |step: &model::plan::RunStep| (step.name.clone(), stage(&step.effect, &step.name));
+    run.spec.steps.iter().map(of).collect()
+}

@@ -1,0 +1,412 @@
+//! The stages of a node that Farrier carries out itself: those in its own record, and those that the agent on the node is asked for.
+//!
+//! What stands in the record is written by the very commit that ends the stage. A task has the name of the attempt that wants it, so
+//! it is wanted once; here it is put into the queue and waited for, and put there again when its agent has fallen silent.
+
+use crate::Engine;
+use model::effect::{Answer, Effect, Key, Order, Outcome, Verb};
+use model::fault::{Code, Fault};
+use model::id::NodeId;
+use model::node::task::{Resumed, Standing, Task, TaskState};
+use model::node::{Node, NodeState, Stage, TaskKind, Upstream, WITHOUT_AGENT};
+use model::run::Run;
+use model::time::Timestamp;
+use providers::Journal;
+use std::time::Duration;
+use store::{Result, StoreError, TaskRow, Tx, Word, Work};
+use tokio::sync::Notify;
+
+/// How long to trust that a signal would have come.
+const POLL: Duration = Duration::from_secs(2);
+/// How long to wait when somebody else wrote first, or the database does not answer.
+const RETRY: Duration = Duration::from_millis(100);
+/// So long before the step's own deadline its task is over: who waited for it then says why.
+const MARGIN: Duration = Duration::from_secs(5);
+
+/// A stage in the hands of a worker.
+pub(crate) struct StageWork {
+    pub run: Run,
+    pub stage: Stage,
+    pub node: NodeId,
+    pub limit: Duration,
+    /// Somebody woke the run: its task has ended, or its agent has enrolled.
+    pub stirred: Notify,
+}
+
+type Asked = std::result::Result<Answer, Fault>;
+
+impl Engine {
+    /// Carries out one order about a stage.
+    pub(crate) async fn do_stage(
+        &self,
+        work: &StageWork,
+        order: &Order,
+        journal: &Journal,
+    ) -> Asked {
+        match (work.stage, work.stage.task()) {
+            (Stage::WaitForAgentEnrollment, _) => self.enrollment(work, order, journal).await,
+            (_, Some(kind)) => self.task(work, kind, order, journal).await,
+            (_, None) => self.record(work, order).await,
+        }
+    }
+
+    async fn node_now(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
+        let found = self.store().read(Get { id: id.clone() }).await.map_err(unread)?;
+        found.ok_or_else(|| {
+            Fault::new(Code::MachineGone, format!("node {id} is not there any more"))
+        })
+    }
+
+    /// What is only written down: the commit that ends the stage writes it.
+    async fn record(&self, work: &StageWork, order: &Order) -> Asked {
+        let node = self.node_now(&work.node).await?;
+        let id = &work.node;
+        match (work.stage, order.verb) {
+            (_, Verb::Stop) => Ok(Answer::Stopped),
+            (Stage::DisableNode, Verb::Observe) => Ok(match node.state {
+                NodeState::Draining | NodeState::Retired | NodeState::Removing => {
+                    done(format!("{id} takes no work"))
+                }
+                NodeState::BootstrapIssued
+                | NodeState::Enrolling
+                | NodeState::Active
+                | NodeState::Offline
+                | NodeState::Quarantined
+                | NodeState::Deleted => Answer::Differs(format!("{id} is {}", node.state)),
+            }),
+            (Stage::DisableNode, _) => Ok(done(format!("{id} takes no more work"))),
+            (Stage::RetireGpuaasNode, _) => match node.state {
+                NodeState::Retired | NodeState::Removing => Ok(done(format!("{id} is retired"))),
+                state if order.verb == Verb::Observe => {
+                    Ok(Answer::Differs(format!("{id} is {state}")))
+                }
+                state => {
+                    Err(Fault::new(Code::StateDisagrees, format!("{id} is {state}, not retired")))
+                }
+            },
+            (Stage::CleanupSecrets, Verb::Observe | Verb::Inquire) => {
+                let has = self.store().read(HasAgent { id: id.clone() }).await.map_err(unread)?;
+                Ok(match (has, order.verb) {
+                    (false, _) => done(format!("nobody speaks for {id}")),
+                    (true, Verb::Inquire) => Answer::NeverStarted,
+                    (true, _) => Answer::Differs(format!("an agent may still speak for {id}")),
+                })
+            }
+            (Stage::CleanupSecrets, _) => {
+                self.store().write(Forget { id: id.clone() }).await.map_err(unread)?;
+                Ok(done(format!("the tokens and sessions of {id} are revoked")))
+            }
+            (stage, _) => {
+                Err(Fault::new(Code::ProtocolBroken, format!("{stage} is not done in the record")))
+            }
+        }
+    }
+
+    /// Waits until the agent has enrolled and was heard, and well, since this run began.
+    async fn enrollment(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
+        let since = work.run.progress.started_at.unwrap_or(work.run.spec.created_at);
+        let look = || async {
+            let seen =
+                self.store().read(Enrolled { id: work.node.clone() }).await.map_err(unread)?;
+            Ok::<_, Fault>(seen.judged(since))
+        };
+        match order.verb {
+            Verb::Observe => Ok(look().await?.map_or_else(Answer::Differs, done)),
+            Verb::Inquire => Ok(look().await?.map_or(Answer::NeverStarted, done)),
+            Verb::Stop => Ok(Answer::Stopped),
+            Verb::Perform | Verb::Follow => {
+                let _waits = self.waits_for_others();
+                let until = tokio::time::Instant::now() + work.limit.saturating_sub(MARGIN);
+                let mut told = String::new();
+                loop {
+                    match look().await {
+                        Ok(Ok(said)) => return Ok(done(said)),
+                        Ok(Err(said)) if told != said => {
+                            journal.line(&said).await;
+                            told = said;
+                        }
+                        Ok(Err(_)) | Err(_) => {}
+                    }
+                    if tokio::time::Instant::now() >= until {
+                        return Err(Fault::new(Code::AgentSilent, told));
+                    }
+                    let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
+                }
+            }
+        }
+    }
+
+    /// Has the agent do its task.
+    async fn task(
+        &self,
+        work: &StageWork,
+        kind: TaskKind,
+        order: &Order,
+        journal: &Journal,
+    ) -> Asked {
+        if let Some(why) = self.needless(work, kind).await? {
+            if order.verb == Verb::Perform {
+                journal.line(&why).await;
+            }
+            return Ok(if order.verb == Verb::Stop { Answer::Stopped } else { done(why) });
+        }
+        match order.verb {
+            Verb::Perform => {
+                let task = self.new_task(work, kind, &order.key);
+                let wanted = self.racing(|| self.store().write(Want { task: task.clone() })).await;
+                let there = wanted.map_err(unread)?;
+                if there.state == TaskState::Stopped {
+                    let said = format!("{} was stopped before it began", order.key);
+                    return Err(Fault::new(Code::EffectFailed, said));
+                }
+                self.poke_agent(&work.node);
+                self.wait_for_task(work, order, journal).await
+            }
+            Verb::Follow => self.wait_for_task(work, order, journal).await,
+            Verb::Inquire => Ok(match self.task_now(&order.key).await? {
+                None => Answer::NeverStarted,
+                Some(task) => match task.state {
+                    // It can be followed to its end, and that end says why.
+                    TaskState::Queued | TaskState::Dispatched | TaskState::Failed => {
+                        Answer::UnderWay
+                    }
+                    TaskState::Done => done(task.said),
+                    TaskState::Stopped => Answer::NeverStarted,
+                },
+            }),
+            Verb::Observe => {
+                let said = format!("only the agent of {} can say, by doing it", work.node);
+                Ok(Answer::Differs(said))
+            }
+            Verb::Stop => {
+                let task =
+                    Task { state: TaskState::Stopped, ..self.new_task(work, kind, &order.key) };
+                let stopped = self.racing(|| self.store().write(Bar { task: task.clone() })).await;
+                let task = stopped.map_err(unread)?;
+                self.poke_agent(&work.node);
+                Ok(match task.state {
+                    TaskState::Done => done(task.said),
+                    TaskState::Queued
+                    | TaskState::Dispatched
+                    | TaskState::Failed
+                    | TaskState::Stopped => Answer::Stopped,
+                })
+            }
+        }
+    }
+
+    /// Why there is nothing for an agent to do.
+    async fn needless(
+        &self,
+        work: &StageWork,
+        kind: TaskKind,
+    ) -> std::result::Result<Option<String>, Fault> {
+        if let Some(why) = work.run.spec.params.get(WITHOUT_AGENT) {
+            return Ok(Some(format!(
+                "{} is left out, as its agent is not waited for: {why}",
+                kind.as_str()
+            )));
+        }
+        let node = self.node_now(&work.node).await?;
+        let state = node.upstream.as_ref().filter(|_| node.site.is_some()).map(|seen| seen.state);
+        let given_back = matches!(state, Some(Upstream::Ready | Upstream::New | Upstream::Absent));
+        Ok(match given_back {
+            true => Some(format!(
+                "nothing of {} is installed any more: {} has nothing to do",
+                work.node,
+                kind.as_str()
+            )),
+            false => None,
+        })
+    }
+
+    fn new_task(&self, work: &StageWork, kind: TaskKind, key: &Key) -> Task {
+        let now = self.now();
+        Task {
+            key: key.clone(),
+            node: work.node.clone(),
+            run: work.run.spec.id.clone(),
+            kind,
+            params: [("node".to_string(), work.node.to_string())].into(),
+            state: TaskState::Queued,
+            lease_until: None,
+            dispatched: 0,
+            deadline: now + work.limit.saturating_sub(MARGIN),
+            said: String::new(),
+            log: String::new(),
+            created_at: now,
+        }
+    }
+
+    async fn task_now(&self, key: &Key) -> std::result::Result<Option<Task>, Fault> {
+        let found = self.store().read(GetTask { key: key.clone() }).await.map_err(unread)?;
+        Ok(found.map(|row| row.task))
+    }
+
+    async fn wait_for_task(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
+        // Who only waits for others must not keep them from being taken up.
+        let _waits = self.waits_for_others();
+        let mut told = usize::try_from(order.logged).unwrap_or(usize::MAX);
+        loop {
+            let Ok(found) = self.task_now(&order.key).await else {
+                tokio::time::sleep(RETRY).await;
+                continue;
+            };
+            let Some(task) = found else { return Ok(Answer::NeverStarted) };
+            told = tell(&task.log, told, journal).await;
+            let now = self.now();
+            match (task.state, task.standing(now)) {
+                (TaskState::Done, _) => return Ok(done(task.said)),
+                (TaskState::Failed, _) => return Err(failed(&task)),
+                (TaskState::Stopped, _) => {
+                    return Err(Fault::new(Code::EffectFailed, "it was stopped"));
+                }
+                (TaskState::Queued | TaskState::Dispatched, _) if now >= task.deadline => {
+                    return self.too_late(work, &task).await;
+                }
+                (TaskState::Dispatched, Standing::Stale) => {
+                    let again = Requeue { key: order.key.clone(), now };
+                    if self.racing(|| self.store().write(again.clone())).await.is_ok() {
+                        journal
+                            .line("its agent has fallen silent; the task is in the queue again")
+                            .await;
+                        self.poke_agent(&work.node);
+                    }
+                }
+                (TaskState::Queued | TaskState::Dispatched, _) => {}
+            }
+            let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
+        }
+    }
+
+    /// The time is up: nobody may begin it any more, and what was seen is said.
+    async fn too_late(&self, work: &StageWork, task: &Task) -> Asked {
+        let bar = Bar { task: task.stopped() };
+        let ended = self.racing(|| self.store().write(bar.clone())).await.map_err(unread)?;
+        let (id, kind) = (&work.node, task.kind.as_str());
+        match (ended.state, ended.dispatched) {
+            (TaskState::Done, _) => Ok(done(ended.said)),
+            (_, 0) => {
+                Err(Fault::new(Code::AgentSilent, format!("the agent of {id} did not take {kind}")))
+            }
+            _ => {
+                Err(Fault::new(Code::TaskFailed, format!("{kind} did not end in its time on {id}")))
+            }
+        }
+    }
+}
+
+fn failed(task: &Task) -> Fault {
+    let code = match task.kind {
+        TaskKind::Validate => Code::NodeNotClean,
+        TaskKind::Drain
+        | TaskKind::Release
+        | TaskKind::Scrub
+        | TaskKind::CleanupStorage
+        | TaskKind::Uninstall => Code::TaskFailed,
+    };
+    Fault::new(code, task.said.clone())
+}
+
+fn done(said: impl Into<String>) -> Answer {
+    Answer::Done(Outcome { said: said.into(), ..Outcome::default() })
+}
+
+fn unread(error: StoreError) -> Fault {
+    Fault::new(Code::DatabaseUnreachable, format!("Farrier's own: {error}"))
+}
+
+/// Passes on what was said behind the first `told` bytes. Answers how many are told now.
+async fn tell(log: &str, told: usize, journal: &Journal) -> usize {
+    let new = log.get(told..).unwrap_or_default();
+    if !new.is_empty() {
+        journal.write(providers::Stream::Stdout, new.as_bytes().to_vec()).await;
+    }
+    told.max(log.len())
+}
+
+/// The stage of an order, where Farrier itself carries it out.
+pub(crate) fn is_ours(effect: &Effect) -> Option<(Stage, NodeId)> {
+    use model::node::Room;
+    match effect {
+        Effect::Stage { stage, node, by, .. } => match stage.room() {
+            Room::Record => Some((*stage, node.clone())),
+            // A simulated node has a simulated agent.
+            Room::Agent if by != providers::sim::Sim::NAME => Some((*stage, node.clone())),
+            Room::Agent | Room::Maas => None,
+        },
+        _ => None,
+    }
+}
+
+/// What is known of a node's agent.
+struct AgentSeen {
+    enrolled: bool,
+    word: Word,
+}
+
+impl AgentSeen {
+    /// Whether it is enrolled, heard and well; or what is missing.
+    fn judged(&self, since: Timestamp) -> std::result::Result<String, String> {
+        match (self.enrolled, self.word.at) {
+            (false, _) => Err("waiting for an agent to enroll".into()),
+            (true, None) => Err("an agent has enrolled, and was not heard yet".into()),
+            (true, Some(at)) if at < since => {
+                Err("its agent was not heard since this operation began".into())
+            }
+            (true, Some(_)) if !self.word.problems.is_empty() => {
+                Err(format!("its agent is not well: {}", self.word.problems))
+            }
+            (true, Some(_)) => Ok("its agent is enrolled, heard and well".into()),
+        }
+    }
+}
+
+macro_rules! works {
+    ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
+        #[derive(Clone)]
+        struct $name { $($field: $type),* }
+        impl Work for $name {
+            type Out = $out;
+            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
+                let $this = self;
+                $body
+            }
+        }
+    )*};
+}
+
+works! {
+    Get { id: NodeId } -> Option<Node>, |q, tx| tx.record::<Node>(q.id.as_str()).await;
+    GetTask { key: Key } -> Option<TaskRow>, |q, tx| tx.task(&q.key).await;
+    HasAgent { id: NodeId } -> bool, |q, tx| tx.has_agent(&q.id).await;
+    Forget { id: NodeId } -> (), |q, tx| tx.forget_agent(&q.id);
+    Enrolled { id: NodeId } -> AgentSeen, |q, tx| {
+        Ok(AgentSeen { enrolled: tx.has_agent(&q.id).await?, word: tx.word_of(&q.id).await? })
+    };
+    Want { task: Task } -> Task, |q, tx| {
+        tx.want_task(&q.task).await?;
+        Ok(tx.task(&q.task.key).await?.map_or_else(|| q.task.clone(), |row| row.task))
+    };
+    Bar { task: Task } -> Task, |q, tx| {
+        match tx.task(&q.task.key).await? {
+            None => {
+                tx.want_task(&q.task).await?;
+                Ok(q.task.clone())
+            }
+            Some(row) => {
+                let row = TaskRow { task: row.task.stopped(), version: row.version };
+                tx.update_task(&row)?;
+                Ok(row.task)
+            }
+        }
+    };
+    Requeue { key: Key, now: Timestamp } -> bool, |q, tx| {
+        let Some(row) = tx.task(&q.key).await? else { return Ok(false) };
+        let (task, resumed) = row.task.resumed(q.now);
+        if resumed == Resumed::Requeued {
+            tx.update_task(&TaskRow { task, version: row.version })?;
+        }
+        Ok(resumed == Resumed::Requeued)
+    };
+}

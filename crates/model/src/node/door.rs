@@ -1,0 +1,212 @@
+//! What may be asked of a node, state by state.
+
+use super::{Mode, Node, NodeState, Owner, Quarantine, Upstream};
+use crate::refusal::Refusal;
+use crate::run::Run;
+
+/// A request that moves a node by itself, without an operation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ask {
+    /// Kept from scheduling until somebody has looked.
+    Quarantine { why: String },
+    /// Out of quarantine. `unproven`: although nothing shows that it is well.
+    Release { why: String, unproven: bool },
+    /// Retired, and to serve again under the same identity.
+    Reactivate,
+}
+
+/// What is known of a node beside its record.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Known<'a> {
+    /// Its newest operation.
+    pub run: Option<&'a Run>,
+    /// It is heard of, and says that it is well.
+    pub healthy: bool,
+}
+
+impl Known<'_> {
+    fn at_work(&self) -> Option<&Run> {
+        self.run.filter(|run| !run.ended())
+    }
+}
+
+/// The node as it becomes, move by move; empty where it is so already.
+pub fn ask(node: &Node, ask: &Ask, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+    match ask {
+        Ask::Quarantine { why } => quarantine(node, why, known),
+        Ask::Release { why, unproven } => release(node, why, *unproven, known),
+        Ask::Reactivate => reactivate(node, known),
+    }
+}
+
+fn quarantine(node: &Node, why: &str, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+    idle(node, "quarantine", known)?;
+    let by = Quarantine::Operator;
+    match node.state {
+        NodeState::Quarantined => Ok(Vec::new()),
+        // The way from service to quarantine is the reconciler's; a person only tells it to.
+        NodeState::Active | NodeState::Offline => {
+            Ok(vec![node.quarantined(by, Owner::Reconciler, why)?])
+        }
+        NodeState::Enrolling => Ok(vec![node.quarantined(by, Owner::Operator, why)?]),
+        NodeState::BootstrapIssued => {
+            let enrolling = node.become_(NodeState::Enrolling, Owner::Admin, "given up")?;
+            let ended = enrolling.quarantined(by, Owner::Operator, why)?;
+            Ok(vec![enrolling, ended])
+        }
+        NodeState::Draining | NodeState::Retired | NodeState::Removing | NodeState::Deleted => {
+            Err(wrong_state(node, "quarantine", "active, offline or enrolling"))
+        }
+    }
+}
+
+fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+    idle(node, "release", known)?;
+    match node.state {
+        NodeState::Active => Ok(Vec::new()),
+        NodeState::Quarantined => {
+            let doubt = doubts(node, known);
+            if !unproven && let Some(doubt) = doubt {
+                let id = &node.head.id;
+                let said = format!("{id} is not proven healthy: {doubt}");
+                return Err(Refusal::precondition("NODE_UNPROVEN", said)
+                    .next(format!("farrier node release {id} --unproven --reason …")));
+            }
+            Ok(vec![node.become_(NodeState::Active, Owner::Operator, why)?])
+        }
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Offline
+        | NodeState::Draining
+        | NodeState::Retired
+        | NodeState::Removing
+        | NodeState::Deleted => Err(wrong_state(node, "release", "quarantined")),
+    }
+}
+
+/// Why it cannot be taken to serve.
+fn doubts(node: &Node, known: Known<'_>) -> Option<String> {
+    let upstream = node.upstream.as_ref().filter(|_| node.site.is_some()).map(|seen| seen.state);
+    match upstream {
+        Some(Upstream::Deployed) | None if known.healthy => None,
+        Some(Upstream::Deployed) | None => Some("its agent is not heard of, or not well".into()),
+        Some(state) => Some(format!("MAAS has its machine as {state}, not as Deployed")),
+    }
+}
+
+fn reactivate(node: &Node, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+    idle(node, "reactivate", known)?;
+    let id = &node.head.id;
+    match node.state {
+        // It is on its way already: its heartbeats decide.
+        NodeState::Offline | NodeState::Active => Ok(Vec::new()),
+        NodeState::Retired => {
+            let upstream = node.upstream.as_ref().filter(|_| node.site.is_some());
+            match upstream.map(|seen| seen.state) {
+                Some(Upstream::Deployed) | None => {
+                    let why = "reactivated; its health must prove it active";
+                    Ok(vec![node.become_(NodeState::Offline, Owner::Admin, why)?])
+                }
+                Some(state) => {
+                    let said = format!(
+                        "MAAS has the machine of {id} as {state}: nothing is installed there that could serve again"
+                    );
+                    Err(Refusal::precondition("NODE_NOT_INSTALLED", said)
+                        .next(format!("farrier node decommission {id} --mode reimage")))
+                }
+            }
+        }
+        NodeState::BootstrapIssued
+        | NodeState::Enrolling
+        | NodeState::Quarantined
+        | NodeState::Draining
+        | NodeState::Removing
+        | NodeState::Deleted => Err(wrong_state(node, "reactivate", "retired")),
+    }
+}
+
+/// Whether a decommission may start, and the node as it is then: one that never came to serve is quarantined first.
+pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+    idle(node, mode.as_str(), known)?;
+    match node.state {
+        NodeState::Active | NodeState::Offline | NodeState::Quarantined => Ok(Vec::new()),
+        NodeState::Retired => match mode {
+            Mode::Drain | Mode::Retire => {
+                let id = &node.head.id;
+                let said = format!("{id} is retired: there is nothing left to drain");
+                Err(Refusal::precondition("NODE_STATE", said)
+                    .next(format!("farrier node reactivate {id}")))
+            }
+            Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
+                Ok(Vec::new())
+            }
+        },
+        NodeState::Enrolling if mode == Mode::FullDecommission => {
+            let why = "its onboarding was given up";
+            Ok(vec![node.quarantined(Quarantine::Onboarding, Owner::Operator, why)?])
+        }
+        NodeState::Enrolling => {
+            let id = &node.head.id;
+            let said = format!("{id} has never served: only full_decommission takes it away");
+            Err(Refusal::precondition("NODE_STATE", said)
+                .next(format!("farrier node decommission {id} --mode full_decommission")))
+        }
+        NodeState::BootstrapIssued => {
+            let id = &node.head.id;
+            let said = format!("nobody has enrolled as {id} yet");
+            Err(Refusal::precondition("NODE_STATE", said)
+                .next(format!("farrier node quarantine {id} --reason …")))
+        }
+        NodeState::Draining | NodeState::Removing => {
+            let id = &node.head.id;
+            let said = format!("{id} is {}: its operation sees to it", node.state);
+            Err(Refusal::precondition("NODE_BUSY", said).next(format!("farrier node resume {id}")))
+        }
+        NodeState::Deleted => Err(deleted(node)),
+    }
+}
+
+/// An operation on the node must end first.
+fn idle(node: &Node, what: &str, known: Known<'_>) -> Result<(), Refusal> {
+    let Some(run) = known.at_work() else { return Ok(()) };
+    let (id, run) = (&node.head.id, &run.spec.id);
+    let said =
+        format!("{id} is in the hands of {run}: {what} must wait until it ends or is canceled");
+    Err(Refusal::precondition("NODE_BUSY", said).next(format!("farrier why {run}")))
+}
+
+fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
+    if node.state == NodeState::Deleted {
+        return deleted(node);
+    }
+    let id = &node.head.id;
+    let said = format!("{what} needs a node that is {needed}, and {id} is {}", node.state);
+    Refusal::precondition("NODE_STATE", said).next(format!("farrier why {id}"))
+}
+
+fn deleted(node: &Node) -> Refusal {
+    let said = format!("{} is deleted, and never comes back", node.head.id);
+    let next = format!("farrier node onboard {}   # makes a new node", node.machine);
+    Refusal::precondition("NODE_DELETED", said).next(next)
+}
+
+/// Whether a run may go on where it stands: its node must still be where the run left it.
+pub fn may_go_on(node: &Node, run: &Run) -> Result<(), Refusal> {
+    let mut after = node.clone();
+    after.workflow = Some(run.spec.id.clone());
+    let newest = node.workflow.as_ref().is_none_or(|newest| *newest == run.spec.id);
+    let served = super::follow::served_since(node, run);
+    if newest && node.state != NodeState::Deleted && !served && goes_on(&after, run) {
+        return Ok(());
+    }
+    let (id, state) = (&node.head.id, node.state);
+    let said = format!("{id} is {state} by now: {} no longer fits it", run.spec.id);
+    Err(Refusal::precondition("NODE_MOVED_ON", said).next(format!("farrier why {id}")))
+}
+
+/// Whether the run, at work again, finds its node where it may be.
+fn goes_on(node: &Node, run: &Run) -> bool {
+    let mut running = run.clone();
+    running.progress.workflow = crate::run::Workflow::Running;
+    super::fits(node.state, &running)
+}

@@ -1,0 +1,126 @@
+//! What the reconciler does about a node whose machine MAAS sees otherwise than is expected.
+//!
+//! It may change the state of the work on a node, and quarantine a node that serves; it invents no states. What one pass sees is not
+//! believed at once, and when many drift together it is MAAS or the way to it that is wrong, not the nodes.
+
+use super::silence::Flood;
+use super::{Node, NodeState, Quarantine, Stage, Upstream, UpstreamSeen, expected};
+use crate::id::RunId;
+use crate::plan::RunType;
+use crate::run::{Run, Workflow};
+
+/// How many passes in a row must see the same before anything is done.
+pub const CONFIRMATIONS: u32 = 2;
+
+/// What is to be done about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Act {
+    /// All is as it should be, or somebody else sees to it.
+    Nothing,
+    /// It has been seen so often now.
+    Count(u32),
+    Quarantine(String),
+    /// It was quarantined for drift, and is proven healthy again.
+    Heal,
+    /// What the failed stage waited for has come about: the run may go on from what is seen.
+    Adopt(RunId),
+    /// The run cannot go on from what is seen.
+    MarkManual(RunId, String),
+}
+
+/// A node as a pass finds it.
+#[derive(Debug, Clone)]
+pub struct Case<'a> {
+    pub node: &'a Node,
+    pub seen: &'a UpstreamSeen,
+    /// Its newest operation.
+    pub run: Option<&'a Run>,
+    /// It is heard of, and says that it is well.
+    pub healthy: bool,
+}
+
+impl Case<'_> {
+    /// Whether it serves and MAAS says that it cannot.
+    pub fn drifts(&self) -> bool {
+        let node = self.node;
+        node.state.in_service() && !self.at_work() && !expected(node.state, self.seen.state)
+    }
+
+    fn at_work(&self) -> bool {
+        self.run.is_some_and(|run| !run.ended())
+    }
+
+    /// `flooded`: so many drift at once that none of them is to blame.
+    pub fn decide(&self, flooded: bool) -> Act {
+        let node = self.node;
+        match node.state {
+            _ if self.at_work() => Act::Nothing,
+            NodeState::Active | NodeState::Offline if !self.drifts() => forget(node),
+            NodeState::Active | NodeState::Offline if flooded => Act::Nothing,
+            NodeState::Active | NodeState::Offline => {
+                confirmed(node, || Act::Quarantine(self.said()))
+            }
+            NodeState::Quarantined if node.quarantine == Some(Quarantine::Drift) => {
+                match self.seen.state == Upstream::Deployed && self.healthy {
+                    true => confirmed(node, || Act::Heal),
+                    false => forget(node),
+                }
+            }
+            NodeState::Enrolling => self.run.map_or(Act::Nothing, |run| self.workflow(run)),
+            NodeState::BootstrapIssued
+            | NodeState::Quarantined
+            | NodeState::Draining
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted => Act::Nothing,
+        }
+    }
+
+    fn said(&self) -> String {
+        let UpstreamSeen { state, said, .. } = self.seen;
+        let because = if said.is_empty() { String::new() } else { format!(" ({said})") };
+        match state {
+            Upstream::Absent => "MAAS has no such machine any more".into(),
+            state => format!("MAAS has its machine as {state}{because}, not as Deployed"),
+        }
+    }
+
+    /// A failed onboarding whose machine has gone on without us, or has gone.
+    fn workflow(&self, run: &Run) -> Act {
+        let id = &run.spec.id;
+        if run.spec.run_type != RunType::Onboard {
+            return Act::Nothing;
+        }
+        let stage = run.progress.failure.as_ref().and_then(|failure| Stage::parse(&failure.step));
+        match (run.progress.workflow, self.seen.state, stage) {
+            (Workflow::FailedRetryable, Upstream::Absent, _) if !self.node.system_id.is_empty() => {
+                Act::MarkManual(id.clone(), "MAAS has no such machine any more".into())
+            }
+            (
+                Workflow::FailedRetryable,
+                Upstream::Ready | Upstream::Deployed,
+                Some(Stage::WaitForReady),
+            )
+            | (Workflow::FailedRetryable, Upstream::Deployed, Some(Stage::WaitForDeployed)) => {
+                Act::Adopt(id.clone())
+            }
+            _ => Act::Nothing,
+        }
+    }
+}
+
+fn forget(node: &Node) -> Act {
+    if node.passes == 0 { Act::Nothing } else { Act::Count(0) }
+}
+
+fn confirmed(node: &Node, act: impl FnOnce() -> Act) -> Act {
+    let passes = node.passes + 1;
+    if passes >= CONFIRMATIONS { act() } else { Act::Count(passes) }
+}
+
+/// Whether so many drift at once that it is not theirs.
+pub fn flood(cases: &[Case<'_>], limits: &super::silence::Limits) -> Option<Flood> {
+    let serving = cases.iter().filter(|case| case.node.state.in_service()).count();
+    let drifting = cases.iter().filter(|case| case.drifts()).count();
+    limits.flood(drifting, serving)
+}

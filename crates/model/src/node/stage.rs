@@ -1,0 +1,366 @@
+//! The stages of onboarding and decommission, by the documents' own names, and what the modes are made of.
+//!
+//! A stage is a step of a run. Where it is carried out differs: at the MAAS of the node's site, by the agent on the node, or in
+//! Farrier's own record of it.
+
+use super::NodeState;
+use crate::effect::Effect;
+use crate::id::{NodeId, SiteId};
+use crate::plan::RunStep;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! stages {
+    ($($variant:ident = $word:literal, $room:ident, $timeout:expr, $retries:expr;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Stage { $($variant,)* }
+
+        impl Stage {
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            pub const WORDS: &'static [&'static str] = &[$($word,)*];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+
+            /// Where it is carried out.
+            pub const fn room(self) -> Room {
+                match self { $(Self::$variant => Room::$room,)* }
+            }
+
+            /// How long an attempt may take, and how often it is made again.
+            const fn limits(self) -> (u32, u32) {
+                match self { $(Self::$variant => ($timeout, $retries),)* }
+            }
+        }
+    };
+}
+
+const MINUTE: u32 = 60;
+
+stages! {
+    LoadSiteConfig = "load_site_config", Maas, 2 * MINUTE, 3;
+    ResolvePowerCredentials = "resolve_power_credentials", Maas, 2 * MINUTE, 2;
+    CreateOrFindInMaas = "create_or_find_in_maas", Maas, 5 * MINUTE, 3;
+    CommissionNode = "commission_node", Maas, 10 * MINUTE, 2;
+    WaitForReady = "wait_for_ready", Maas, 60 * MINUTE, 1;
+    ConfigureStorage = "configure_storage", Maas, 5 * MINUTE, 2;
+    ApplyRocePhase2 = "apply_roce_phase2", Maas, 5 * MINUTE, 2;
+    EnsurePxeInterfaceAuto = "ensure_pxe_interface_auto", Maas, 5 * MINUTE, 2;
+    RenderCloudInit = "render_cloud_init", Maas, MINUTE, 1;
+    DeployViaMaas = "deploy_via_maas", Maas, 10 * MINUTE, 2;
+    WaitForDeployed = "wait_for_deployed", Maas, 60 * MINUTE, 0;
+    ClassifyDeployFailure = "classify_deploy_failure", Maas, 5 * MINUTE, 2;
+    RecoverForDatasourceRetry = "recover_for_datasource_retry", Maas, 240 * MINUTE, 0;
+    EnsureHardwareSyncConfigured = "ensure_hardware_sync_configured", Maas, 5 * MINUTE, 2;
+    WaitForHardwareSyncHealthy = "wait_for_hardware_sync_healthy", Maas, 60 * MINUTE, 1;
+    WaitForAgentEnrollment = "wait_for_agent_enrollment", Agent, 30 * MINUTE, 1;
+    DisableNode = "disable_node", Record, MINUTE, 2;
+    ForceReleaseAllocations = "force_release_allocations", Agent, 15 * MINUTE, 1;
+    DrainNode = "drain_node", Agent, 60 * MINUTE, 1;
+    CleanupStorage = "cleanup_storage", Agent, 60 * MINUTE, 1;
+    ScrubGpu = "scrub_gpu", Agent, 30 * MINUTE, 1;
+    ValidateCleanNode = "validate_clean_node", Agent, 15 * MINUTE, 1;
+    ReleaseMaasNode = "release_maas_node", Maas, 120 * MINUTE, 1;
+    PowerOffMaasNode = "power_off_maas_node", Maas, 10 * MINUTE, 2;
+    RetireGpuaasNode = "retire_gpuaas_node", Record, MINUTE, 2;
+    RemoveGpuaasNodeRecord = "remove_gpuaas_node_record", Agent, 15 * MINUTE, 1;
+    CleanupSecrets = "cleanup_secrets", Record, MINUTE, 2;
+    RemoveMaasRecord = "remove_maas_record", Maas, 5 * MINUTE, 3;
+}
+
+/// Where a stage is carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// At the MAAS of the site.
+    Maas,
+    /// By the agent on the node.
+    Agent,
+    /// In Farrier's own record.
+    Record,
+}
+
+impl Stage {
+    pub const ONBOARDING: [Self; 16] = [
+        Self::LoadSiteConfig,
+        Self::ResolvePowerCredentials,
+        Self::CreateOrFindInMaas,
+        Self::CommissionNode,
+        Self::WaitForReady,
+        Self::ConfigureStorage,
+        Self::ApplyRocePhase2,
+        Self::EnsurePxeInterfaceAuto,
+        Self::RenderCloudInit,
+        Self::DeployViaMaas,
+        Self::WaitForDeployed,
+        Self::ClassifyDeployFailure,
+        Self::RecoverForDatasourceRetry,
+        Self::EnsureHardwareSyncConfigured,
+        Self::WaitForHardwareSyncHealthy,
+        Self::WaitForAgentEnrollment,
+    ];
+
+    pub const DECOMMISSION: [Self; 13] = [
+        Self::DisableNode,
+        Self::ForceReleaseAllocations,
+        Self::DrainNode,
+        Self::CleanupStorage,
+        Self::ScrubGpu,
+        Self::ValidateCleanNode,
+        Self::LoadSiteConfig,
+        Self::ReleaseMaasNode,
+        Self::PowerOffMaasNode,
+        Self::RetireGpuaasNode,
+        Self::RemoveGpuaasNodeRecord,
+        Self::CleanupSecrets,
+        Self::RemoveMaasRecord,
+    ];
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|stage| stage.as_str() == word)
+    }
+
+    /// Doing it twice does harm: a disk is written, or taken from who has come to use it since.
+    pub const fn destructive(self) -> bool {
+        matches!(
+            self,
+            Self::DeployViaMaas
+                | Self::RecoverForDatasourceRetry
+                | Self::ReleaseMaasNode
+                | Self::PowerOffMaasNode
+                | Self::RemoveMaasRecord
+        )
+    }
+
+    /// Whether a cancel has something to take back: what this run has made in MAAS, and what it has installed there.
+    pub const fn undoable(self) -> bool {
+        matches!(self, Self::CreateOrFindInMaas | Self::DeployViaMaas)
+    }
+
+    /// The task that the agent is given for it. Enrolling is nobody's task: the agent does it by itself.
+    pub const fn task(self) -> Option<TaskKind> {
+        match self {
+            Self::ForceReleaseAllocations => Some(TaskKind::Release),
+            Self::DrainNode => Some(TaskKind::Drain),
+            Self::CleanupStorage => Some(TaskKind::CleanupStorage),
+            Self::ScrubGpu => Some(TaskKind::Scrub),
+            Self::ValidateCleanNode => Some(TaskKind::Validate),
+            Self::RemoveGpuaasNodeRecord => Some(TaskKind::Uninstall),
+            Self::LoadSiteConfig
+            | Self::ResolvePowerCredentials
+            | Self::CreateOrFindInMaas
+            | Self::CommissionNode
+            | Self::WaitForReady
+            | Self::ConfigureStorage
+            | Self::ApplyRocePhase2
+            | Self::EnsurePxeInterfaceAuto
+            | Self::RenderCloudInit
+            | Self::DeployViaMaas
+            | Self::WaitForDeployed
+            | Self::ClassifyDeployFailure
+            | Self::RecoverForDatasourceRetry
+            | Self::EnsureHardwareSyncConfigured
+            | Self::WaitForHardwareSyncHealthy
+            | Self::WaitForAgentEnrollment
+            | Self::DisableNode
+            | Self::ReleaseMaasNode
+            | Self::PowerOffMaasNode
+            | Self::RetireGpuaasNode
+            | Self::CleanupSecrets
+            | Self::RemoveMaasRecord => None,
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the agent on a node is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum TaskKind {
+    #[serde(rename = "node.drain")]
+    Drain,
+    #[serde(rename = "node.release")]
+    Release,
+    #[serde(rename = "node.scrub")]
+    Scrub,
+    #[serde(rename = "node.validate")]
+    Validate,
+    #[serde(rename = "node.cleanup_storage")]
+    CleanupStorage,
+    #[serde(rename = "node.uninstall")]
+    Uninstall,
+}
+
+impl TaskKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Drain => "node.drain",
+            Self::Release => "node.release",
+            Self::Scrub => "node.scrub",
+            Self::Validate => "node.validate",
+            Self::CleanupStorage => "node.cleanup_storage",
+            Self::Uninstall => "node.uninstall",
+        }
+    }
+}
+
+/// How a node is taken out of service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Emptied and cleaned, with what is installed kept; the same identity serves again.
+    SoftReset,
+    /// The same, and installed anew.
+    Reimage,
+    /// Taken away altogether: its identity is deleted, MAAS lets it go.
+    FullDecommission,
+    /// Only what its users have stored is removed.
+    StorageCleanup,
+    /// Emptied, and kept out of scheduling.
+    Drain,
+    /// The same at once: what is on it is not waited for.
+    Retire,
+}
+
+impl Mode {
+    pub const ALL: [Self; 6] = [
+        Self::SoftReset,
+        Self::Reimage,
+        Self::FullDecommission,
+        Self::StorageCleanup,
+        Self::Drain,
+        Self::Retire,
+    ];
+
+    /// Those that the documents name.
+    pub const DECOMMISSION: [Self; 4] =
+        [Self::SoftReset, Self::Reimage, Self::FullDecommission, Self::StorageCleanup];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SoftReset => "soft_reset",
+            Self::Reimage => "reimage",
+            Self::FullDecommission => "full_decommission",
+            Self::StorageCleanup => "storage_cleanup",
+            Self::Drain => "drain",
+            Self::Retire => "retire",
+        }
+    }
+
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.as_str() == word)
+    }
+
+    /// The stages, in the order of the document. A node that no MAAS manages has none at MAAS.
+    pub fn stages(self, managed: bool) -> Vec<Stage> {
+        let of: Vec<Stage> = Stage::DECOMMISSION.into_iter().filter(|one| self.has(*one)).collect();
+        let mut all = of;
+        if self == Self::Reimage {
+            // What was released is installed again, by the stages that installed it first.
+            let deploy =
+                Stage::ONBOARDING.into_iter().skip_while(|one| *one != Stage::WaitForReady);
+            all.extend(deploy);
+        }
+        all.retain(|stage| managed || stage.room() != Room::Maas);
+        all
+    }
+
+    const fn has(self, stage: Stage) -> bool {
+        use Stage::{
+            CleanupSecrets, CleanupStorage, DisableNode, DrainNode, ForceReleaseAllocations,
+            LoadSiteConfig, PowerOffMaasNode, ReleaseMaasNode, RemoveGpuaasNodeRecord,
+            RemoveMaasRecord, RetireGpuaasNode, ScrubGpu, ValidateCleanNode,
+        };
+        match stage {
+            DisableNode | DrainNode => true,
+            ForceReleaseAllocations => !matches!(self, Self::Drain),
+            CleanupStorage | ValidateCleanNode => !matches!(self, Self::Drain | Self::Retire),
+            ScrubGpu => {
+                matches!(self, Self::SoftReset | Self::Reimage | Self::FullDecommission)
+            }
+            LoadSiteConfig | ReleaseMaasNode => {
+                matches!(self, Self::Reimage | Self::FullDecommission)
+            }
+            RetireGpuaasNode => {
+                matches!(self, Self::FullDecommission | Self::Drain | Self::Retire)
+            }
+            // What was installed before must not speak for the node any more.
+            CleanupSecrets => matches!(self, Self::Reimage | Self::FullDecommission),
+            PowerOffMaasNode | RemoveGpuaasNodeRecord | RemoveMaasRecord => {
+                matches!(self, Self::FullDecommission)
+            }
+            Stage::ResolvePowerCredentials
+            | Stage::CreateOrFindInMaas
+            | Stage::CommissionNode
+            | Stage::WaitForReady
+            | Stage::ConfigureStorage
+            | Stage::ApplyRocePhase2
+            | Stage::EnsurePxeInterfaceAuto
+            | Stage::RenderCloudInit
+            | Stage::DeployViaMaas
+            | Stage::WaitForDeployed
+            | Stage::ClassifyDeployFailure
+            | Stage::RecoverForDatasourceRetry
+            | Stage::EnsureHardwareSyncConfigured
+            | Stage::WaitForHardwareSyncHealthy
+            | Stage::WaitForAgentEnrollment => false,
+        }
+    }
+
+    /// Where the node is once all of it is done.
+    pub const fn ends_in(self) -> NodeState {
+        match self {
+            Self::FullDecommission => NodeState::Deleted,
+            Self::Drain | Self::Retire => NodeState::Retired,
+            Self::SoftReset | Self::Reimage | Self::StorageCleanup => NodeState::Offline,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Whose stages they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whose {
+    pub node: NodeId,
+    /// None: no MAAS manages it.
+    pub site: Option<SiteId>,
+    /// The provider that the site's MAAS is reached through; empty without a site.
+    pub by: String,
+    /// The cluster that its work is placed by; empty: the agent sees to it.
+    pub cluster: String,
+}
+
+/// Stages as the steps of a run.
+pub fn steps(stages: &[Stage], whose: &Whose) -> Vec<RunStep> {
+    stages.iter().map(|stage| step(*stage, whose)).collect()
+}
+
+fn step(stage: Stage, whose: &Whose) -> RunStep {
+    let (timeout_seconds, max_retries) = stage.limits();
+    // Who places work on it moves it away.
+    let drained_by_cluster = stage == Stage::DrainNode && !whose.cluster.is_empty();
+    let effect = match drained_by_cluster {
+        true => Effect::Drain {
+            cluster_ref: whose.cluster.clone(),
+            deadline_seconds: Some(timeout_seconds - MINUTE),
+        },
+        false => Effect::Stage {
+            stage,
+            node: whose.node.clone(),
+            site: whose.site.clone(),
+            by: whose.by.clone(),
+            undo: false,
+        },
+    };
+    RunStep { name: stage.as_str().into(), timeout_seconds, max_retries, effect }
+}

@@ -1,0 +1,120 @@
+//! Why a node is as it is, and what to type.
+
+use super::{Node, NodeState, Quarantine, expected};
+use crate::run::Run;
+use crate::time::{Timestamp, spoken};
+use crate::why::{Explanation, explain_run};
+
+impl Node {
+    /// Why it rests.
+    pub(super) fn rests(&self) -> String {
+        match self.state {
+            NodeState::BootstrapIssued => "an agent to enroll with the token that was issued",
+            NodeState::Enrolling => "its onboarding",
+            NodeState::Active => "it serves",
+            NodeState::Offline => "its agent to be heard of, and well",
+            NodeState::Quarantined => "a person",
+            NodeState::Draining => "its operation to empty it",
+            NodeState::Retired => "somebody who wants it to serve again, or to go",
+            NodeState::Removing => "its operation to remove it",
+            NodeState::Deleted => "nothing: it is gone",
+        }
+        .into()
+    }
+
+    /// `run` is its newest operation, `heard` when its agent was last heard of.
+    pub fn explain(
+        &self,
+        run: Option<&Run>,
+        heard: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Explanation {
+        let id = &self.head.id;
+        let because = match self.reason.as_str() {
+            "" => String::new(),
+            reason => format!(": {reason}"),
+        };
+        let mut headline = format!("{id} is {}{because}", self.state);
+        if let Some(seen) = self.upstream.as_ref().filter(|seen| !expected(self.state, seen.state))
+        {
+            headline = format!("{headline}; MAAS has its machine as {}", seen.state);
+        }
+        // While there is work on it, that is what is waited for; a failure of it is what is to be mended.
+        let speaks = run.filter(|run| !run.ended() || self.owes(run));
+        if let Some(run) = speaks {
+            let told = explain_run(run, now);
+            let mut next_commands = told.next_commands.clone();
+            next_commands.push(format!("farrier node get {id}"));
+            return Explanation {
+                headline: format!("{headline}; {}", told.headline),
+                next_commands,
+                ..told
+            };
+        }
+        let silence = heard.map_or_else(
+            || "its agent was never heard of".to_string(),
+            |at| format!("its agent was last heard of {} ago", spoken(now.since(at))),
+        );
+        let waiting_for = match self.state {
+            NodeState::Offline => format!("{} ({silence})", self.rests()),
+            NodeState::BootstrapIssued
+            | NodeState::Enrolling
+            | NodeState::Active
+            | NodeState::Quarantined
+            | NodeState::Draining
+            | NodeState::Retired
+            | NodeState::Removing
+            | NodeState::Deleted => self.rests(),
+        };
+        Explanation {
+            headline,
+            waiting_for: if self.state == NodeState::Active { String::new() } else { waiting_for },
+            since: Some(self.head.since),
+            next_commands: self.recommended(run),
+            ..Explanation::default()
+        }
+        .with_health(id, &self.head.health)
+    }
+
+    /// Whether a run that has ended is still what this state is about.
+    fn owes(&self, run: &Run) -> bool {
+        run.progress.workflow.failed()
+            && !self.state.in_service()
+            && self.state != NodeState::Deleted
+    }
+
+    /// What to type now, the best first.
+    pub fn recommended(&self, run: Option<&Run>) -> Vec<String> {
+        let (id, machine) = (&self.head.id, &self.machine);
+        let mut all = match (self.state, self.quarantine) {
+            (NodeState::BootstrapIssued, _) => {
+                vec![format!("farrier node bootstrap --reissue {id}")]
+            }
+            (NodeState::Active, _) => vec![format!("farrier node drain {id}")],
+            (NodeState::Offline, _) => {
+                vec![format!("farrier machine inspect {machine}"), format!("farrier why {machine}")]
+            }
+            (NodeState::Quarantined, Some(Quarantine::Onboarding)) => {
+                vec![format!("farrier node decommission {id} --mode full_decommission")]
+            }
+            (NodeState::Quarantined, _) => vec![
+                format!("farrier node release {id} --reason …"),
+                format!("farrier node decommission {id} --mode reimage"),
+            ],
+            (NodeState::Draining | NodeState::Removing, _) => {
+                vec![format!("farrier node resume {id}")]
+            }
+            (NodeState::Retired, _) => vec![
+                format!("farrier node reactivate {id}"),
+                format!("farrier node decommission {id} --mode full_decommission"),
+            ],
+            (NodeState::Deleted, _) => vec![format!("farrier node onboard {machine}")],
+            (NodeState::Enrolling, _) => Vec::new(),
+        };
+        if let Some(run) = run.filter(|run| !run.ended() || self.owes(run)) {
+            all.insert(0, format!("farrier why {}", run.spec.id));
+        }
+        all.push(format!("farrier node get {id}"));
+        all
+    }
+}

@@ -1,0 +1,240 @@
+//! The machine as its MAAS and its agent would have it: what the stages of onboarding and decommission do to it.
+//!
+//! MAAS is simulated from the machine's side only: there is one for every site, and it has what the machine says of itself. The agent
+//! is there once the machine has enrolled, and is heard of while it is on.
+
+use super::hardware::{Hardware, Power, outcome};
+use model::effect::{Effect, Facts, Key, MaasFacts, Outcome};
+use model::fault::{Code, Fault};
+use model::id::MachineId;
+use model::node::{Stage, Upstream, UpstreamSeen};
+use model::time::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// What is installed by a deployment through MAAS.
+const DEPLOYED_IMAGE: &str = "maas";
+
+/// What its MAAS and its agent keep of a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Managed {
+    pub state: Upstream,
+    /// The run that made its record in MAAS, and the one that deployed it.
+    pub created_by: Option<String>,
+    pub deployed_by: Option<String>,
+    pub configured: bool,
+    pub hardware_sync: bool,
+    pub enrolled: bool,
+    /// Something of its users is on it.
+    pub used: bool,
+}
+
+impl Default for Managed {
+    fn default() -> Self {
+        Self {
+            state: Upstream::Absent,
+            created_by: None,
+            deployed_by: None,
+            configured: false,
+            hardware_sync: false,
+            enrolled: false,
+            used: false,
+        }
+    }
+}
+
+impl Managed {
+    const fn installed(&self) -> bool {
+        matches!(self.state, Upstream::Deploying | Upstream::Deployed)
+    }
+
+    /// Commissioned at least.
+    const fn known(&self) -> bool {
+        matches!(self.state, Upstream::Ready | Upstream::Allocated) || self.installed()
+    }
+
+    fn let_go(&mut self) {
+        *self =
+            Self { state: Upstream::Ready, created_by: self.created_by.take(), ..Self::default() };
+    }
+}
+
+/// What MAAS calls a simulated machine.
+pub fn system_id(machine: &MachineId) -> String {
+    format!("sim-{machine}")
+}
+
+impl Hardware {
+    /// Why a stage cannot begin from how things are.
+    pub(super) fn refuses_stage(&self, stage: Stage, undo: bool) -> Option<Fault> {
+        let state = self.managed.state;
+        let fits = match stage {
+            _ if undo => true,
+            Stage::CommissionNode | Stage::WaitForReady => state != Upstream::Absent,
+            Stage::ConfigureStorage
+            | Stage::ApplyRocePhase2
+            | Stage::EnsurePxeInterfaceAuto
+            | Stage::DeployViaMaas => self.managed.known(),
+            Stage::WaitForDeployed
+            | Stage::EnsureHardwareSyncConfigured
+            | Stage::WaitForHardwareSyncHealthy => self.managed.installed(),
+            Stage::LoadSiteConfig
+            | Stage::ResolvePowerCredentials
+            | Stage::CreateOrFindInMaas
+            | Stage::RenderCloudInit
+            | Stage::ClassifyDeployFailure
+            | Stage::RecoverForDatasourceRetry
+            | Stage::WaitForAgentEnrollment
+            | Stage::DisableNode
+            | Stage::ForceReleaseAllocations
+            | Stage::DrainNode
+            | Stage::CleanupStorage
+            | Stage::ScrubGpu
+            | Stage::ValidateCleanNode
+            | Stage::ReleaseMaasNode
+            | Stage::PowerOffMaasNode
+            | Stage::RetireGpuaasNode
+            | Stage::RemoveGpuaasNodeRecord
+            | Stage::CleanupSecrets
+            | Stage::RemoveMaasRecord => true,
+        };
+        (!fits).then(|| {
+            Fault::new(
+                Code::StateDisagrees,
+                format!("{stage} cannot begin: MAAS has it as {state}"),
+            )
+        })
+    }
+
+    pub(super) fn act_on_stage(&mut self, key: &Key, stage: Stage, undo: bool, at: Timestamp) {
+        let run = Some(key.run().to_string());
+        let managed = &mut self.managed;
+        match (stage, undo) {
+            (Stage::CreateOrFindInMaas, false) if managed.state == Upstream::Absent => {
+                managed.state = Upstream::New;
+                managed.created_by = run;
+            }
+            (Stage::CreateOrFindInMaas, true) if managed.created_by == run => {
+                *managed = Managed::default();
+            }
+            (Stage::CommissionNode, false) if !managed.known() => {
+                managed.state = Upstream::Commissioning;
+            }
+            (Stage::WaitForReady, false) if !managed.known() => managed.state = Upstream::Ready,
+            (Stage::ConfigureStorage | Stage::ApplyRocePhase2, false) => managed.configured = true,
+            (Stage::DeployViaMaas, false) if !managed.installed() => {
+                managed.state = Upstream::Deploying;
+                managed.deployed_by = run;
+                managed.hardware_sync = true;
+            }
+            (Stage::DeployViaMaas, true) if managed.deployed_by == run => managed.let_go(),
+            (Stage::WaitForDeployed, false) if managed.state == Upstream::Deploying => {
+                managed.state = Upstream::Deployed;
+                self.image = DEPLOYED_IMAGE.into();
+                self.boot(at);
+            }
+            (Stage::WaitForAgentEnrollment, false) => {
+                managed.enrolled = true;
+                managed.used = true;
+            }
+            (Stage::ForceReleaseAllocations | Stage::DrainNode, false) => self.node.pods = 0,
+            (Stage::CleanupStorage | Stage::ScrubGpu, false) => managed.used = false,
+            (Stage::ReleaseMaasNode, false) if managed.state != Upstream::Absent => {
+                managed.let_go()
+            }
+            (Stage::PowerOffMaasNode, false) => self.power = Power::Off,
+            (Stage::RemoveGpuaasNodeRecord, false) => managed.enrolled = false,
+            (Stage::RemoveMaasRecord, false) => *managed = Managed::default(),
+            _ => {}
+        }
+    }
+
+    /// Whether the goal of a stage holds now, or what is seen instead.
+    pub(super) fn look_at_stage(
+        &self,
+        key: &Key,
+        stage: Stage,
+        undo: bool,
+    ) -> Result<Outcome, String> {
+        let managed = &self.managed;
+        let state = managed.state;
+        let run = Some(key.run().to_string());
+        let holds = match (stage, undo) {
+            (Stage::CreateOrFindInMaas, true) => managed.created_by != run,
+            (Stage::DeployViaMaas, true) => managed.deployed_by != run,
+            (_, true) => true,
+            (Stage::CreateOrFindInMaas, false) => state != Upstream::Absent,
+            (Stage::CommissionNode, false) => managed.known() || state == Upstream::Commissioning,
+            (Stage::WaitForReady, false) => managed.known(),
+            (Stage::ConfigureStorage | Stage::ApplyRocePhase2, false) => {
+                managed.configured || managed.installed()
+            }
+            (Stage::DeployViaMaas, false) => managed.installed(),
+            (Stage::WaitForDeployed, false) => state == Upstream::Deployed,
+            (Stage::EnsureHardwareSyncConfigured | Stage::WaitForHardwareSyncHealthy, false) => {
+                managed.hardware_sync && state == Upstream::Deployed
+            }
+            (Stage::WaitForAgentEnrollment, false) => managed.enrolled,
+            (Stage::ForceReleaseAllocations | Stage::DrainNode, false) => self.node.pods == 0,
+            (Stage::CleanupStorage | Stage::ScrubGpu | Stage::ValidateCleanNode, false) => {
+                !managed.used
+            }
+            (Stage::ReleaseMaasNode, false) => !managed.installed(),
+            (Stage::PowerOffMaasNode, false) => self.power == Power::Off,
+            (Stage::RemoveGpuaasNodeRecord, false) => !managed.enrolled,
+            (Stage::RemoveMaasRecord, false) => state == Upstream::Absent,
+            (
+                Stage::LoadSiteConfig
+                | Stage::ResolvePowerCredentials
+                | Stage::EnsurePxeInterfaceAuto
+                | Stage::RenderCloudInit
+                | Stage::ClassifyDeployFailure
+                | Stage::RecoverForDatasourceRetry
+                | Stage::DisableNode
+                | Stage::RetireGpuaasNode
+                | Stage::CleanupSecrets,
+                false,
+            ) => true,
+        };
+        let said = match stage {
+            Stage::ValidateCleanNode if !holds => "something of its users is still there".into(),
+            stage => format!("{stage}: MAAS has the machine as {state}"),
+        };
+        if holds { Ok(outcome(said, None)) } else { Err(said) }
+    }
+
+    /// What is seen after a stage acted.
+    pub(super) fn read_back_stage(
+        &self,
+        machine: &MachineId,
+        key: &Key,
+        effect: &Effect,
+        at: Timestamp,
+    ) -> Result<Outcome, Fault> {
+        let Effect::Stage { stage, undo, .. } = effect else {
+            return Err(Fault::new(Code::ProtocolBroken, "it is no stage"));
+        };
+        let code = match stage {
+            Stage::ValidateCleanNode => Code::NodeNotClean,
+            _ => Code::ReadBackDiffers,
+        };
+        let seen = self.look_at_stage(key, *stage, *undo).map_err(|said| Fault::new(code, said))?;
+        let system_id = match self.managed.state {
+            Upstream::Absent => String::new(),
+            _ => system_id(machine),
+        };
+        let maas = Some(Box::new(MaasFacts { system_id, upstream: self.upstream(at) }));
+        Ok(Outcome { facts: Some(Facts { maas, ..Facts::default() }), ..seen })
+    }
+
+    /// What MAAS says of it.
+    pub(super) fn upstream(&self, at: Timestamp) -> UpstreamSeen {
+        let on = Some(self.power == Power::On);
+        UpstreamSeen { state: self.managed.state, said: String::new(), on, at }
+    }
+
+    /// Whether its agent is heard.
+    pub(super) fn is_heard(&self) -> bool {
+        self.managed.enrolled && self.power == Power::On
+    }
+}

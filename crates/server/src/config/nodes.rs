@@ -1,0 +1,107 @@
+//! `[nodes]`: how nodes are watched, and where their agents reach Farrier.
+
+use engine::NodeSettings;
+use model::node::silence::Limits;
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The longest that may be set for anything here.
+const MAX_SECONDS: u32 = 7 * 24 * 3_600;
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Nodes {
+    /// The address that serves agents. Unset: there are none, but simulated ones.
+    pub listen: Option<SocketAddr>,
+    /// How agents reach it; several, with commas between them. Empty: `http://` and the address that is listened on.
+    pub url: String,
+    /// The static agent that new nodes fetch. Empty: nodes get theirs by another way.
+    pub agent_binary: PathBuf,
+    /// How often an agent is to be heard.
+    pub heartbeat_seconds: u32,
+    /// How long a node may be silent before it is offline.
+    pub silence_seconds: u32,
+    /// So many of a hundred active nodes of a site, silent or drifting at once, are not to blame themselves.
+    pub flood_percent: u32,
+    /// The same as a number that there must be at least.
+    pub flood_least: u32,
+    /// How long such a flood keeps nodes from being called offline.
+    pub flood_hold_seconds: u32,
+    /// How often it is looked who is silent.
+    pub sweep_seconds: u32,
+    /// How often each site is asked.
+    pub reconcile_seconds: u32,
+}
+
+impl Default for Nodes {
+    fn default() -> Self {
+        let NodeSettings { silence, sweep_interval, reconcile_interval } = NodeSettings::default();
+        let seconds = |time: Duration| time.as_secs() as u32;
+        Self {
+            listen: None,
+            url: String::new(),
+            agent_binary: PathBuf::new(),
+            heartbeat_seconds: 30,
+            silence_seconds: seconds(silence.silence),
+            flood_percent: silence.flood_percent,
+            flood_least: silence.flood_least as u32,
+            flood_hold_seconds: seconds(silence.flood_hold),
+            sweep_seconds: seconds(sweep_interval),
+            reconcile_seconds: seconds(reconcile_interval),
+        }
+    }
+}
+
+impl Nodes {
+    pub fn check(&self) -> Result<(), String> {
+        let all = [
+            ("heartbeat_seconds", self.heartbeat_seconds, MAX_SECONDS),
+            ("silence_seconds", self.silence_seconds, MAX_SECONDS),
+            ("flood_percent", self.flood_percent, 100),
+            ("flood_least", self.flood_least, u32::MAX),
+            ("flood_hold_seconds", self.flood_hold_seconds, MAX_SECONDS),
+            ("sweep_seconds", self.sweep_seconds, MAX_SECONDS),
+            ("reconcile_seconds", self.reconcile_seconds, MAX_SECONDS),
+        ];
+        if let Some((field, value, most)) =
+            all.into_iter().find(|(_, value, most)| *value == 0 || value > most)
+        {
+            return Err(format!("nodes.{field} is {value}; use 1 to {most}"));
+        }
+        if self.silence_seconds < 2 * self.heartbeat_seconds {
+            return Err(format!(
+                "nodes.silence_seconds is {}, and nodes.heartbeat_seconds {}; one heartbeat may be lost: use at least twice as much",
+                self.silence_seconds, self.heartbeat_seconds
+            ));
+        }
+        for url in self.url.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+            model::text::web_url("nodes.url", url).map_err(|refusal| refusal.said)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn settings(&self) -> NodeSettings {
+        let seconds = |value: u32| Duration::from_secs(value.into());
+        NodeSettings {
+            silence: Limits {
+                silence: seconds(self.silence_seconds),
+                flood_percent: self.flood_percent,
+                flood_least: self.flood_least as usize,
+                flood_hold: seconds(self.flood_hold_seconds),
+            },
+            sweep_interval: seconds(self.sweep_seconds),
+            reconcile_interval: seconds(self.reconcile_seconds),
+        }
+    }
+
+    /// How agents reach this server.
+    pub fn urls(&self) -> String {
+        match (self.url.as_str(), self.listen) {
+            ("", Some(listen)) => format!("http://{listen}"),
+            ("", None) => String::new(),
+            (url, _) => url.to_string(),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Nodes beside their records: whose machine they are on, when their agents were heard, what those agents show; and the tasks that
+//! agents are given.
+
+use crate::driver::{Expect, Statement};
+use crate::value::{Row, values};
+use crate::{Result, StoreError, Tx};
+use model::effect::Key;
+use model::id::{MachineId, NodeId, SiteId};
+use model::node::NodeState;
+use model::node::enroll::Ticket;
+use model::node::silence::Heard;
+use model::node::task::{Task, TaskState};
+use model::time::Timestamp;
+
+/// When the agent of a node was last heard, and what it complained of then.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Word {
+    pub at: Option<Timestamp>,
+    pub problems: String,
+}
+
+/// A task as it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskRow {
+    pub task: Task,
+    pub version: i64,
+}
+
+impl Tx {
+    /// Takes a machine for a node. A conflict means that another living node is on it.
+    pub fn place_node(
+        &mut self,
+        id: &NodeId,
+        machine: &MachineId,
+        site: Option<&SiteId>,
+    ) -> Result<()> {
+        let sql = "INSERT INTO nodes (id, machine_id, site_id, live, heard_at, problems, token, ticket, \
+                   session) VALUES ($1, $2, $3, 1, NULL, '', NULL, NULL, NULL)";
+        let values = values![id.as_str(), machine.as_str(), site.map(SiteId::as_str)];
+        self.put(Statement::new(sql, values), Expect::One)
+    }
+
+    /// The node is gone: its machine is free for another, and nobody speaks for it any more.
+    pub fn bury_node(&mut self, id: &NodeId) -> Result<()> {
+        let sql =
+            "UPDATE nodes SET live = 0, token = NULL, ticket = NULL, session = NULL WHERE id = $1";
+        self.put(Statement::new(sql, values![id.as_str()]), Expect::One)
+    }
+
+    /// Nobody speaks for it any more.
+    pub fn forget_agent(&mut self, id: &NodeId) -> Result<()> {
+        let sql = "UPDATE nodes SET token = NULL, ticket = NULL, session = NULL WHERE id = $1";
+        self.put(Statement::new(sql, values![id.as_str()]), Expect::One)
+    }
+
+    /// The living node on a machine.
+    pub async fn node_on(&mut self, machine: &MachineId) -> Result<Option<NodeId>> {
+        let sql = "SELECT id FROM nodes WHERE machine_id = $1 AND live = 1";
+        let row = self.query_one(sql, values![machine.as_str()]).await?;
+        row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
+    }
+
+    /// Whether living nodes belong to a site.
+    pub async fn site_in_use(&mut self, site: &SiteId) -> Result<Option<NodeId>> {
+        let sql = "SELECT id FROM nodes WHERE site_id = $1 AND live = 1 ORDER BY id LIMIT 1";
+        let row = self.query_one(sql, values![site.as_str()]).await?;
+        row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
+    }
+
+    /// Writes down that an agent was heard. It is no change of the node: whoever only goes on living has no history. False: there is
+    /// no such node any more.
+    pub async fn hear(&mut self, id: &NodeId, at: Timestamp, problems: &str) -> Result<bool> {
+        let sql = "UPDATE nodes SET heard_at = $2, problems = $3 WHERE id = $1 AND live = 1";
+        Ok(self.execute(sql, values![id.as_str(), at, problems]).await? == 1)
+    }
+
+    pub async fn word_of(&mut self, id: &NodeId) -> Result<Word> {
+        let sql = "SELECT heard_at, problems FROM nodes WHERE id = $1";
+        let row = self.query_one(sql, values![id.as_str()]).await?;
+        row.map_or(Ok(Word::default()), |row| word(&row, 0))
+    }
+
+    /// When the living nodes of a site were heard; of those that belong to none, where none is named.
+    pub async fn heard_in(&mut self, site: Option<&SiteId>) -> Result<Vec<Heard>> {
+        let belongs = match site {
+            Some(_) => "n.site_id = $1",
+            None => "n.site_id IS NULL AND CAST($1 AS TEXT) IS NULL",
+        };
+        let sql = format!(
+            "SELECT n.id, r.state, n.heard_at, n.problems FROM nodes n JOIN records r ON r.id = n.id \
+             WHERE n.live = 1 AND {belongs} ORDER BY n.id"
+        );
+        let rows = self.query(&sql, values![site.map(SiteId::as_str)]).await?;
+        rows.iter().map(heard).collect()
+    }
+
+    /// Issues a token for a node, in place of the one before.
+    pub fn issue(&mut self, ticket: &Ticket, token: &str) -> Result<()> {
+        let sql = "UPDATE nodes SET token = $2, ticket = $3 WHERE id = $1 AND live = 1";
+        let values = values![ticket.node.as_str(), token, serde_json::to_string(ticket)?];
+        self.put(Statement::new(sql, values), Expect::One)
+    }
+
+    /// The ticket of a token, by its checksum, held until the transaction ends.
+    pub async fn ticket(&mut self, token: &str) -> Result<Option<Ticket>> {
+        let sql = self.dialect().fill("SELECT ticket FROM nodes WHERE token = $1 {lock}");
+        let row = self.query_one(&sql, values![token]).await?;
+        row.map(|row| row.json(0)).transpose()
+    }
+
+    /// The last ticket of a node.
+    pub async fn ticket_of(&mut self, id: &NodeId) -> Result<Option<Ticket>> {
+        let sql = "SELECT ticket FROM nodes WHERE id = $1 AND ticket IS NOT NULL";
+        let row = self.query_one(sql, values![id.as_str()]).await?;
+        row.map(|row| row.json(0)).transpose()
+    }
+
+    /// Lets an agent in under its session. A session before it is over.
+    pub fn enroll(&mut self, ticket: &Ticket, session: &str, now: Timestamp) -> Result<()> {
+        let sql = "UPDATE nodes SET ticket = $2, session = $3, heard_at = $4, problems = '' \
+                   WHERE id = $1 AND live = 1";
+        let values = values![ticket.node.as_str(), serde_json::to_string(ticket)?, session, now];
+        self.put(Statement::new(sql, values), Expect::One)
+    }
+
+    /// Whose session it is, by its checksum.
+    pub async fn node_of_session(&mut self, session: &str) -> Result<Option<NodeId>> {
+        let sql = "SELECT id FROM nodes WHERE session = $1";
+        let row = self.query_one(sql, values![session]).await?;
+        row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
+    }
+
+    /// Whether an agent is enrolled for it.
+    pub async fn has_agent(&mut self, id: &NodeId) -> Result<bool> {
+        let sql = "SELECT id FROM nodes WHERE id = $1 AND session IS NOT NULL";
+        Ok(self.query_one(sql, values![id.as_str()]).await?.is_some())
+    }
+
+    /// Wants a task. What was there before under its key stays.
+    pub async fn want_task(&mut self, task: &Task) -> Result<bool> {
+        let sql = "INSERT INTO tasks (key, run_id, node_id, is_open, version, body, created_at) \
+                   VALUES ($1, $2, $3, $4, 1, $5, $6) ON CONFLICT (key) DO NOTHING";
+        let values = values![
+            task.key.as_str(),
+            task.run.as_str(),
+            task.node.as_str(),
+            i64::from(open(task)),
+            serde_json::to_string(task)?,
+            task.created_at,
+        ];
+        Ok(self.execute(sql, values).await? == 1)
+    }
+
+    pub async fn task(&mut self, key: &Key) -> Result<Option<TaskRow>> {
+        let sql = "SELECT body, version FROM tasks WHERE key = $1";
+        let row = self.query_one(sql, values![key.as_str()]).await?;
+        row.as_ref().map(task).transpose()
+    }
+
+    /// The oldest task of a node that is not over.
+    pub async fn open_task(&mut self, node: &NodeId) -> Result<Option<TaskRow>> {
+        let sql = "SELECT body, version FROM tasks WHERE node_id = $1 AND is_open = 1 \
+                   ORDER BY created_at, key LIMIT 1";
+        let row = self.query_one(sql, values![node.as_str()]).await?;
+        row.as_ref().map(task).transpose()
+    }
+
+    /// Writes a task over the version that was read.
+    pub fn update_task(&mut self, row: &TaskRow) -> Result<()> {
+        let sql = "UPDATE tasks SET is_open = $2, version = $3 + 1, body = $4 \
+                   WHERE key = $1 AND version = $3";
+        let values = values![
+            row.task.key.as_str(),
+            i64::from(open(&row.task)),
+            row.version,
+            serde_json::to_string(&row.task)?,
+        ];
+        self.put(Statement::new(sql, values), Expect::One)
+    }
+}
+
+const fn open(task: &Task) -> bool {
+    match task.state {
+        TaskState::Queued | TaskState::Dispatched => true,
+        TaskState::Done | TaskState::Failed | TaskState::Stopped => false,
+    }
+}
+
+fn task(row: &Row) -> Result<TaskRow> {
+    Ok(TaskRow { task: row.json(0)?, version: row.int(1)? })
+}
+
+fn word(row: &Row, from: usize) -> Result<Word> {
+    let at = row.opt_time(from)?;
+    Ok(Word { at, problems: row.text(from + 1)?.to_string() })
+}
+
+fn heard(row: &Row) -> Result<Heard> {
+    let state = row.text(1)?;
+    let unknown = || StoreError::Corrupt(format!("a node in state {state:?}"));
+    let state = NodeState::parse(state).ok_or_else(unknown)?;
+    let Word { at, problems } = word(row, 2)?;
+    Ok(Heard { node: NodeId::trusted(row.text(0)?), state, at, problems })
+}
