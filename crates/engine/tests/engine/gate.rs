@@ -12,13 +12,15 @@ use futures_util::future::BoxFuture;
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order, Verb};
 use model::fault::Fault;
-use providers::{Journal, Provider, Target};
+use model::id::{MachineId, NodeId};
+use model::site::Site;
+use providers::{Journal, Provider, Sighting, Target};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use store::{Passing, Result, StoreError, Tap};
 
 /// Written in the background, whatever the runs do: to die there is to die anywhere.
-const BACKGROUND: [&str; 2] = ["Renew", "Learn"];
+const BACKGROUND: [&str; 4] = ["Renew", "Learn", "HearAll", "TellSite"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {
@@ -58,6 +60,7 @@ enum Verdict {
 }
 
 pub struct Gate {
+    world: World,
     vital: Board<Vital>,
     passed: Mutex<Vec<Point>>,
     /// Counting from here, this one is held.
@@ -67,8 +70,9 @@ pub struct Gate {
 }
 
 impl Gate {
-    pub fn new() -> Arc<Self> {
+    pub fn before(world: World) -> Arc<Self> {
         Arc::new(Self {
+            world,
             vital: Board::new(Vital::Alive),
             passed: Mutex::default(),
             hold: Mutex::default(),
@@ -170,6 +174,9 @@ impl Tap for Gate {
                     return Ok(());
                 }
             };
+            if matches!(point, Point::Commit(When::After, _)) {
+                self.world.witness_nodes().await;
+            }
             match &point {
                 Point::Commit(_, name) if BACKGROUND.contains(name) => {
                     self.alive().await;
@@ -232,6 +239,15 @@ impl Provider for Gated {
         };
         self.at(When::After, order).await;
         answered
+    }
+
+    async fn observe_site(
+        &self,
+        site: &Site,
+        nodes: &[(NodeId, MachineId)],
+    ) -> std::result::Result<Vec<Sighting>, Fault> {
+        self.gate.alive().await;
+        self.world.sim.observe_site(site, nodes).await
     }
 
     async fn probe(&self, target: &Target) -> std::result::Result<Vec<Evidence>, Fault> {

@@ -13,6 +13,7 @@ mod gate;
 mod hosts;
 mod lives;
 mod matrix;
+mod node_lives;
 mod parts;
 mod rack_lives;
 mod rack_matrix;

@@ -2,6 +2,7 @@
 //! one to go, joins by a line here.
 
 use crate::clients::Door;
+use crate::node_lives::{self, NodeAsk};
 use crate::rack_world::{
     Register, SHELF, SWITCH, Stand, StartWhole, Want, Wish, device, group, heard, whole,
 };
@@ -41,6 +42,7 @@ pub enum Ask {
     Reprovision,
     /// As soon as its power is being switched.
     Meanwhile(Wish),
+    Node(NodeAsk),
 }
 
 #[derive(Clone)]
@@ -57,10 +59,13 @@ pub struct RackLife {
     pub steps: &'static [&'static str],
     /// So long that each kind of point is struck at its first, its second and its last only.
     pub long: bool,
+    /// Where the newest node is in the end.
+    pub node: Option<&'static str>,
 }
 
 pub fn all() -> Vec<RackLife> {
-    shelves().into_iter().chain(groups()).chain(racks()).chain(hosts()).collect()
+    let devices = shelves().into_iter().chain(groups()).chain(racks()).chain(hosts());
+    devices.chain(node_lives::all()).collect()
 }
 
 /// The words of every effect in these lives.
@@ -74,7 +79,7 @@ pub fn words() -> Vec<&'static str> {
     parts.map(|step| step.effect.word()).chain(of_shelves).collect()
 }
 
-fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
+pub fn fault(effect: &str, action: sim::Action, times: u32) -> FaultRule {
     FaultRule { effect: effect.into(), times, ..FaultRule::new(action) }
 }
 
@@ -92,6 +97,7 @@ fn shelves() -> Vec<RackLife> {
         commits,
         steps,
         long: false,
+        node: None,
     };
     let ready = || vec![Ask::Register(SHELF)];
     const BORN: &[(&str, usize)] = &[("Register", 1), ("Advance", 3), ("Commit", 4)];
@@ -189,6 +195,7 @@ fn groups() -> Vec<RackLife> {
         commits,
         steps,
         long: false,
+        node: None,
     };
     let firmware = |machine: &str, action, times| {
         vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
@@ -235,6 +242,7 @@ fn racks() -> Vec<RackLife> {
         commits,
         steps,
         long: true,
+        node: None,
     };
     const FOLLOWED: &[(&str, usize)] = &[("BeginParts", 2), ("Advance", 3), ("Commit", 3)];
     const INTAKE: &[&str] =
@@ -287,6 +295,7 @@ fn hosts() -> Vec<RackLife> {
         commits,
         steps: &["firmware-bmc"],
         long: false,
+        node: None,
     };
     let fails = |times| vec![fault("firmware", sim::Action::Fail, times)];
     vec![
@@ -314,6 +323,10 @@ impl RackLife {
             let stand = Stand { target: device(id), rack, now: world.now() };
             world.store.write(stand).await.expect("it stands");
         }
+        if self.node.is_some() {
+            world.nodes_are_watched();
+            node_lives::make_site(door).await;
+        }
         follow(door.clone(), world.clone(), self.before.clone(), "before").await;
         for rule in &self.faults {
             world.sim.add_fault(rule.clone()).expect("a rule");
@@ -335,6 +348,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             | Ask::Rack
             | Ask::Maintain(_)
             | Ask::DeleteRack
+            | Ask::Node(_)
             | Ask::Reprovision => rest(&world).await,
         }
         let name = format!("{name} {index}");
@@ -381,6 +395,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
                 let answer = answer.await.map(drop);
                 assert!(matches!(answer, Ok(()) | Err(StoreError::Refused(_))), "{answer:?}");
             }
+            Ask::Node(ask) => node_lives::ask(&door, &world, ask, &name).await,
             Ask::Mend => {
                 world.sim.clear_faults(None).expect("cleared");
             }
@@ -475,7 +490,8 @@ async fn rest(world: &World) {
             let asked = rack.topology_changed || !rack.maintenance_requested.is_empty();
             over && rack.active.is_empty() && !rack.head.deleted && !asked
         });
-        if ended && racks && all.shelves.iter().all(resting) && all.hosts_rest() {
+        let nodes = node_lives::at_rest(&all.nodes);
+        if ended && racks && nodes && all.shelves.iter().all(resting) && all.hosts_rest() {
             return;
         }
         while committed.is_empty() {

@@ -271,7 +271,11 @@ fn assert_ends_well(life: &RackLife, outcome: &RackOutcome) {
     let last = outcome.runs.values().filter_map(|runs| runs.last());
     let mut ends = last.map(|(workflow, _)| *workflow);
     assert!(ends.all(|end| end == Workflow::Completed), "{}: {outcome:?}", life.name);
-    assert!(outcome.records.iter().all(|(_, word)| *word == "Ready"), "{outcome:?}");
+    let of_node = |id: &String| id.starts_with("node ");
+    let mut devices = outcome.records.iter().filter(|(id, _)| !of_node(id));
+    assert!(devices.all(|(_, word)| *word == "Ready"), "{outcome:?}");
+    let newest = outcome.records.iter().rev().find(|(id, _)| of_node(id));
+    assert_eq!(newest.map(|(_, word)| *word), life.node, "{outcome:?}");
 }
 
 /// Looking for work finds none most of the time: between two commits that change something it is struck once. A long life does the

@@ -8,6 +8,7 @@ use model::host::{Host, HostState, RETRY_INTERVAL};
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::lifecycle::{DeviceSpec, Head, Lifecycle};
 use model::machine::{Labels, Machine, MachineSpec};
+use model::node::Node;
 use model::plan::{OnFailure, Params, RunStep, RunType};
 use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
 use model::rack::Rack;
@@ -248,6 +249,7 @@ pub struct Everything {
     pub switches: Vec<Switch>,
     pub racks: Vec<Rack>,
     pub hosts: Vec<Host>,
+    pub nodes: Vec<Node>,
     /// The histories of the records, by their words in the queue.
     pub histories: BTreeMap<String, Vec<Event>>,
     /// What the queue says of the records: id, and whether somebody holds it.
@@ -271,7 +273,8 @@ impl<'a> Seen<'a> {
 
 impl Everything {
     fn records(&self) -> impl Iterator<Item = Seen<'_>> {
-        self.devices().chain(self.hosts.iter().map(Seen::new))
+        let nodes = self.nodes.iter().map(Seen::new);
+        self.devices().chain(self.hosts.iter().map(Seen::new)).chain(nodes)
     }
 
     fn devices(&self) -> impl Iterator<Item = Seen<'_>> {
@@ -303,6 +306,7 @@ impl Work for LookAtAll {
         let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
         let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
         let hosts = tx.records::<Host>(&all, None, MANY as usize).await?.records;
+        let nodes = tx.records::<Node>(&all, None, MANY as usize).await?.records;
         let mut held = Vec::new();
         for owner in tx.pulses().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
             held.extend(tx.held_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
@@ -316,7 +320,7 @@ impl Work for LookAtAll {
         }
         let histories = BTreeMap::new();
         let mut all =
-            Everything { machines, shelves, switches, racks, hosts, histories, held, runs };
+            Everything { machines, shelves, switches, racks, hosts, nodes, histories, held, runs };
         let keys: Vec<String> = all.records().map(|one| one.key).collect();
         for key in keys {
             let history = tx.history(&key, 0, MANY).await?;
@@ -349,7 +353,8 @@ impl World {
     pub async fn records_at_rest(&self) {
         for _ in 0..MAX_LOOKS {
             let all = self.everything().await;
-            if all.devices().all(|one| rests(one.word)) && all.hosts_rest() {
+            let nodes = crate::node_lives::at_rest(&all.nodes);
+            if all.devices().all(|one| rests(one.word)) && all.hosts_rest() && nodes {
                 return;
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -358,7 +363,11 @@ impl World {
 
     pub async fn rack_outcome(&self) -> RackOutcome {
         let all = self.everything().await;
-        let records = all.records().map(|one| (one.key, one.word)).collect();
+        let named = |one: Seen<'_>| {
+            let place = all.nodes.iter().position(|node| node.head.id == one.key);
+            (place.map_or(one.key, |place| format!("node {place}")), one.word)
+        };
+        let records = all.records().map(named).collect();
         let mut runs: BTreeMap<String, Vec<_>> = BTreeMap::new();
         let mut acted = BTreeMap::new();
         // How often a switch looks at itself depends on whether it saw who held it in between.

@@ -2,6 +2,7 @@
 //! and go. Nothing here waits for a real clock, so hours pass in milliseconds, always the same way.
 
 use crate::gate::{Gate, Gated};
+use crate::node_lives::CheckNodes;
 use engine::{Described, Engine, Settings};
 use model::effect::Key;
 use model::filter::Filter;
@@ -14,8 +15,8 @@ use providers::sim::{Sim, Speed, tokio_clock};
 use providers::{Provider, Providers, Target};
 use std::num::NonZero;
 use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 use store::{Event, Held, Options, Result, Store, Tx, Work};
@@ -34,6 +35,8 @@ pub struct World {
     pub sim: Sim,
     /// What was seen to go wrong while it happened.
     pub witnessed: Arc<Mutex<Vec<String>>>,
+    /// There are nodes, which are looked at after every commit.
+    nodes: Arc<AtomicBool>,
     clock: engine::clock::Clock,
     chance: engine::chance::Chance,
 }
@@ -90,7 +93,8 @@ impl World {
         });
         let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
         let store = Store::open(&Options::Memory).await.expect("a database");
-        Self { store, sim, witnessed: Arc::default(), clock, chance }
+        let nodes = Arc::default();
+        Self { store, sim, witnessed: Arc::default(), nodes, clock, chance }
     }
 
     pub async fn boot(&self, name: &str) -> Process {
@@ -99,7 +103,7 @@ impl World {
 
     /// The same with settings of its own, as far as they do not wait for a real clock.
     pub async fn boot_with(&self, settings: Settings) -> Process {
-        let gate = Gate::new();
+        let gate = Gate::before(self.clone());
         let skew_ms = Arc::new(AtomicI64::new(0));
         let (clock, skew) = (self.clock.clone(), Arc::clone(&skew_ms));
         let own_clock = engine::clock::steady(move || {
@@ -143,6 +147,18 @@ impl World {
         let Machine { id, spec, .. } = self.machine(machine).await;
         // What it sees is nobody's business, and it may be down.
         let _ = self.sim.probe(&Target { id: model::target::TargetId::from(&id), spec }).await;
+    }
+
+    /// From now on nodes are held against the documents' tables after every commit.
+    pub fn nodes_are_watched(&self) {
+        self.nodes.store(true, Ordering::Relaxed);
+    }
+
+    pub async fn witness_nodes(&self) {
+        if self.nodes.load(Ordering::Relaxed) {
+            let wrong = self.store.read(CheckNodes).await.expect("the database answers");
+            self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
+        }
     }
 
     pub fn now(&self) -> Timestamp {

@@ -71,7 +71,7 @@ fn every_type_every_end_both_plans() {
             }
         }
     }
-    assert_eq!(cases, 14 * 8 * 2 * 3);
+    assert_eq!(cases, RunType::ALL.len() * 8 * 2 * 3);
 }
 
 #[test]

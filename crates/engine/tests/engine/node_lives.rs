@@ -1,0 +1,274 @@
+//! What the matrix proves of nodes: every stage of onboarding and of every mode of decommission, struck at every commit and effect.
+
+use crate::clients::Door;
+use crate::rack_lives::{Ask, RackLife, fault};
+use crate::rack_world::MANY;
+use crate::world::World;
+use engine::DescribedSite;
+use engine::nodes::{Decommission, Onboard};
+use model::id::{MachineId, NodeId, SiteId};
+use model::machine::Labels;
+use model::node::{Mode, Node, NodeState, Stage, fits};
+use model::run::act::{Action, Who};
+use model::site::SiteSpec;
+use providers::sim;
+use store::{RecordFilter, Result, StoreError, Tx, Work};
+
+pub const MACHINE: &str = "m-1";
+
+/// What somebody does with the node on the machine.
+#[derive(Debug, Clone)]
+pub enum NodeAsk {
+    Onboard,
+    TakeOut(Mode),
+    /// On its newest operation, if that has failed.
+    Act(Action),
+}
+
+pub fn all() -> Vec<RackLife> {
+    let onboard = || Ask::Node(NodeAsk::Onboard);
+    let out = |mode| Ask::Node(NodeAsk::TakeOut(mode));
+    let of = |name, before, faults, script, steps, node| RackLife {
+        name,
+        devices: &[MACHINE],
+        before,
+        faults,
+        script,
+        commits: &[("Commit", 5)],
+        steps,
+        long: true,
+        node: Some(node),
+    };
+    const ONBOARDED: &[&str] = &[
+        "load_site_config",
+        "resolve_power_credentials",
+        "create_or_find_in_maas",
+        "commission_node",
+        "wait_for_ready",
+        "configure_storage",
+        "apply_roce_phase2",
+        "ensure_pxe_interface_auto",
+        "render_cloud_init",
+        "deploy_via_maas",
+        "wait_for_deployed",
+        "classify_deploy_failure",
+        "recover_for_datasource_retry",
+        "ensure_hardware_sync_configured",
+        "wait_for_hardware_sync_healthy",
+        "wait_for_agent_enrollment",
+    ];
+    const RESET: &[&str] = &[
+        "force_release_allocations",
+        "drain_node",
+        "cleanup_storage",
+        "scrub_gpu",
+        "validate_clean_node",
+    ];
+    const REMOVED: &[&str] = &[
+        "drain_node",
+        "release_maas_node",
+        "power_off_maas_node",
+        "remove_gpuaas_node_record",
+        "remove_maas_record",
+    ];
+    let deploy = |action, times| vec![fault("deploy_via_maas", action, times)];
+    vec![
+        of("a node is onboarded", vec![], vec![], vec![onboard()], ONBOARDED, "active"),
+        of(
+            "a deployment's answer is lost",
+            vec![],
+            deploy(sim::Action::Drop, 1),
+            vec![onboard()],
+            &["deploy_via_maas", "wait_for_deployed"],
+            "active",
+        ),
+        of(
+            "an onboarding fails, is mended and its stage tried again",
+            vec![],
+            deploy(sim::Action::Fail, 0),
+            vec![onboard(), Ask::Mend, Ask::Node(NodeAsk::Act(Action::RetryStep))],
+            &["deploy_via_maas", "wait_for_agent_enrollment"],
+            "active",
+        ),
+        of("a node is reset", vec![onboard()], vec![], vec![out(Mode::SoftReset)], RESET, "active"),
+        of(
+            "a node's storage is cleaned",
+            vec![onboard()],
+            vec![],
+            vec![out(Mode::StorageCleanup)],
+            &["drain_node", "cleanup_storage", "validate_clean_node"],
+            "active",
+        ),
+        of(
+            "a node is imaged anew",
+            vec![onboard()],
+            vec![],
+            vec![out(Mode::Reimage)],
+            &["release_maas_node", "deploy_via_maas", "wait_for_agent_enrollment"],
+            "active",
+        ),
+        of(
+            "a node is decommissioned and its machine onboarded again",
+            vec![onboard()],
+            vec![],
+            vec![out(Mode::FullDecommission), onboard()],
+            REMOVED,
+            "active",
+        ),
+        of(
+            "a node is drained",
+            vec![onboard()],
+            vec![],
+            vec![out(Mode::Drain)],
+            &["drain_node"],
+            "retired",
+        ),
+        of(
+            "a drain fails, is mended and resumed",
+            vec![onboard()],
+            vec![fault("drain_node", sim::Action::Fail, 0)],
+            vec![out(Mode::Retire), Ask::Mend, Ask::Node(NodeAsk::Act(Action::Resume))],
+            &["drain_node"],
+            "retired",
+        ),
+        of(
+            "a removal fails, is mended and resumed",
+            vec![onboard()],
+            vec![fault("remove_maas_record", sim::Action::Fail, 0)],
+            vec![out(Mode::FullDecommission), Ask::Mend, Ask::Node(NodeAsk::Act(Action::Resume))],
+            &["remove_gpuaas_node_record", "remove_maas_record"],
+            "deleted",
+        ),
+    ]
+}
+
+/// The words of the stages that these lives carry out in the world.
+pub fn stages() -> Vec<&'static str> {
+    all().iter().flat_map(|life| life.steps.iter().copied()).collect()
+}
+
+fn site() -> SiteId {
+    SiteId::trusted("site-1")
+}
+
+fn who() -> Who {
+    Who { by: "client".into(), reason: String::new() }
+}
+
+/// Makes the site that nodes are onboarded at.
+pub async fn make_site(door: &Door) {
+    let spec = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
+    let made = door.ask(|engine| {
+        let site = DescribedSite { id: site(), spec: spec.clone(), labels: Labels::new() };
+        async move { engine.put_site(site, None, who()).await }
+    });
+    made.await.expect("a site");
+}
+
+pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
+    match ask {
+        NodeAsk::Onboard => {
+            let answer = door.ask(|engine| {
+                let asked = Onboard {
+                    machine: MachineId::trusted(MACHINE),
+                    site: site(),
+                    request_id: name.into(),
+                    by: "client".into(),
+                };
+                async move { engine.onboard(asked).await }
+            });
+            match answer.await {
+                Ok(_) => {}
+                // Somebody stopped what went before: its node is still there.
+                Err(StoreError::Refused(refusal)) => assert_eq!(refusal.reason, "NODE_EXISTS"),
+                Err(error) => panic!("a client was told {error}"),
+            }
+        }
+        NodeAsk::TakeOut(mode) => {
+            let node = newest(world).await.expect("a node").id();
+            let answer = door.ask(|engine| {
+                let asked = Decommission {
+                    node: node.clone(),
+                    mode,
+                    without_agent: String::new(),
+                    request_id: name.into(),
+                    by: "client".into(),
+                };
+                async move { engine.decommission(asked).await }
+            });
+            answer.await.expect("accepted");
+        }
+        NodeAsk::Act(action) => {
+            let run = newest(world).await.and_then(|node| node.workflow).expect("an operation");
+            if door.ended(&run).await.progress.workflow.failed() {
+                door.tell(&run, action).await;
+            }
+        }
+    }
+}
+
+async fn newest(world: &World) -> Option<Node> {
+    world.everything().await.nodes.into_iter().next_back()
+}
+
+/// Whether nothing about the nodes is going to change by itself.
+pub fn at_rest(nodes: &[Node]) -> bool {
+    nodes.iter().all(|node| match node.state {
+        NodeState::Active
+        | NodeState::Quarantined
+        | NodeState::Retired
+        | NodeState::Deleted
+        | NodeState::Enrolling => true,
+        // It is heard of soon, or is quarantined.
+        NodeState::Offline
+        | NodeState::Draining
+        | NodeState::Removing
+        | NodeState::BootstrapIssued => false,
+    })
+}
+
+/// The documents' tables, at this very moment: who stands beside which workflow state, and who works on what is on its way.
+pub struct CheckNodes;
+
+impl Work for CheckNodes {
+    type Out = Vec<String>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
+        let nodes =
+            tx.records::<Node>(&RecordFilter::default(), None, MANY as usize).await?.records;
+        let mut wrong = Vec::new();
+        for node in nodes {
+            let Some(id) = &node.workflow else { continue };
+            let Some(run) = tx.run(id).await? else { continue };
+            let workflow = run.progress.workflow.as_str();
+            if !fits(node.state, &run) {
+                wrong.push(format!(
+                    "{} is {} beside {id}, which is {workflow}",
+                    node.head.id, node.state
+                ));
+            }
+            if node.state.in_progress() && run.ended() {
+                wrong.push(format!("{} is {} and nobody works on it", node.head.id, node.state));
+            }
+            let living = tx.node_on(&node.machine).await?;
+            let own = living == Some(NodeId::trusted(&node.head.id));
+            if own == (node.state == NodeState::Deleted) {
+                wrong.push(format!(
+                    "{} is {}, and its machine has {living:?}",
+                    node.head.id, node.state
+                ));
+            }
+        }
+        Ok(wrong)
+    }
+}
+
+/// A stage that no life carries out is one of which nothing is proved. What is only written down has no effect to strike.
+#[test]
+fn every_stage_has_a_life() {
+    let lived = stages();
+    for stage in Stage::ALL {
+        let written = stage.room() == model::node::Room::Record;
+        assert!(written || lived.contains(&stage.as_str()), "{stage}");
+    }
+}
