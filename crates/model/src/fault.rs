@@ -72,6 +72,8 @@ codes! {
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
     DatabaseUnreachable = "database-unreachable", Retryable, No;
+    MaasUnreachable = "maas-unreachable", Retryable, No;
+    MaasBusy = "maas-busy", Retryable, No;
     EffectFailed = "effect-failed", Retryable, No;
     ReadBackDiffers = "read-back-differs", Retryable, No;
     CommandFailed = "command-failed", Retryable, No;
@@ -106,6 +108,8 @@ codes! {
     FirmwareFailed = "firmware-failed", Retryable, No;
     FirmwareDiffers = "firmware-differs", NeedsIntervention, No;
     FabricFailed = "fabric-failed", Retryable, No;
+    MaasRefused = "maas-refused", NeedsIntervention, No;
+    MaasMachineGone = "maas-machine-gone", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;
@@ -125,6 +129,8 @@ impl Code {
                 | Self::HostUnreachable
                 | Self::ClusterUnreachable
                 | Self::DatabaseUnreachable
+                | Self::MaasUnreachable
+                | Self::MaasBusy
         )
     }
 
