@@ -476,7 +476,7 @@ async fn what_may_not_be_asked_twice_is_asked_once() {
     let id = add(&api, Status::Ready);
     api.world().takes = Takes::Hand;
     // The change was made, and the power that was asked for behind it made a 503 of it.
-    api.world().trouble("deploy", Trouble::BusyAfterActing, 1);
+    api.world().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
     let fault = maas.deploy(&id, &jammy()).await.unwrap_err();
     assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe));
     assert_eq!(api.world().count(&id, "deploy"), 1);

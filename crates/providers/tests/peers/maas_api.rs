@@ -194,9 +194,9 @@ async fn troubled(world: &Mutex<World>, call: &Call) -> Response {
         }
         Some(Trouble::Conflict { retry_after }) => wanting(409, retry_after, CONFLICT_PAGE),
         Some(Trouble::Says(status, words)) => Said::text(status, words).into_response(),
-        Some(Trouble::BusyAfterActing) => {
+        Some(Trouble::BusyAfterActing { retry_after }) => {
             let _made = act();
-            wanting(503, Some(10), "Unable to connect to any rack controller")
+            wanting(503, retry_after, "Unable to connect to any rack controller")
         }
         Some(Trouble::CutAfterActing) => {
             let _made = act();

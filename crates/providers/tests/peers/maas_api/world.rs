@@ -65,7 +65,9 @@ pub enum Trouble {
     },
     Says(u16, String),
     /// 503 from the power that is asked for after the change was made.
-    BusyAfterActing,
+    BusyAfterActing {
+        retry_after: Option<u64>,
+    },
     /// It is done, and the line breaks in the middle of the answer.
     CutAfterActing,
     /// It is done, and no answer comes.
