@@ -72,6 +72,8 @@ codes! {
     HostUnreachable = "host-unreachable", Retryable, No;
     ClusterUnreachable = "cluster-unreachable", Retryable, No;
     DatabaseUnreachable = "database-unreachable", Retryable, No;
+    MaasUnreachable = "maas-unreachable", Retryable, No;
+    MaasBusy = "maas-busy", Retryable, No;
     EffectFailed = "effect-failed", Retryable, No;
     ReadBackDiffers = "read-back-differs", Retryable, No;
     CommandFailed = "command-failed", Retryable, No;
@@ -118,6 +120,8 @@ codes! {
     AgentSilent = "agent-silent", Retryable, No;
     TaskFailed = "task-failed", Retryable, No;
     NodeNotClean = "node-not-clean", NeedsIntervention, No;
+    MaasRefused = "maas-refused", NeedsIntervention, No;
+    MaasMachineGone = "maas-machine-gone", NeedsIntervention, No;
     MachineGone = "machine-gone", Rejected, No;
     ForeignEngine = "foreign-engine", NeedsIntervention, No;
     ProviderMissing = "provider-missing", NeedsIntervention, No;
@@ -137,6 +141,8 @@ impl Code {
                 | Self::HostUnreachable
                 | Self::ClusterUnreachable
                 | Self::DatabaseUnreachable
+                | Self::MaasUnreachable
+                | Self::MaasBusy
         )
     }
 

@@ -378,6 +378,8 @@ fn own_commands(run: &Run) -> Vec<String> {
         | Code::HostUnreachable
         | Code::ClusterUnreachable
         | Code::DatabaseUnreachable
+        | Code::MaasUnreachable
+        | Code::MaasBusy
         | Code::EffectFailed
         | Code::ReadBackDiffers
         | Code::CommandFailed
@@ -422,7 +424,11 @@ fn own_commands(run: &Run) -> Vec<String> {
         Code::IdentityUntrusted | Code::SystemAmbiguous => vec![get, retry],
         Code::FirmwareDiffers => vec![logs, adopt, retry],
         Code::NotSupported => vec!["farrier plans".into(), rerun],
-        Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack => vec![logs, retry],
+        Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack | Code::MaasRefused => {
+            vec![logs, retry]
+        }
+        // The record that the run was working on is not there any more: from the top, it is found or made again.
+        Code::MaasMachineGone => vec![logs, rerun],
         Code::ImageUnknown => vec!["farrier image list".into(), rerun],
         Code::DiskUnfit => {
             let machine = &run.spec.target;

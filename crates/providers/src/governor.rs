@@ -7,7 +7,7 @@
 
 mod adapt;
 mod breaker;
-mod gate;
+pub(crate) mod gate;
 
 use adapt::Width;
 use breaker::Breaker;

@@ -13,6 +13,7 @@ pub mod inspect;
 pub mod ipmi;
 pub mod keeper;
 pub mod kubernetes;
+pub mod maas;
 pub mod pin;
 pub mod port;
 pub mod redfish;

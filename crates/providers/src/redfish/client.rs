@@ -9,7 +9,7 @@ use super::decode::{Doc, Entry, Part, entry, exact_path, local_path};
 use super::endpoint::{Endpoint, ROOT};
 use super::login::{Manner, Opened, Pass, Session, first_manner};
 use super::parcel::Parcel;
-use super::transport::{Broken, Question, Reply, Wire};
+use super::transport::{Broken, Habits, Question, Reply, Wire};
 use super::trust::{Fingerprint, Trust};
 use super::verdict;
 use super::{Auth, Login, Settings};
@@ -21,6 +21,10 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::Mutex;
 
+/// The largest answer that is read. Real ones stay far below; a whole expanded log may come near.
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
+/// What Redfish wants to see on every question.
+const HEADERS: &[(&str, &str)] = &[("OData-Version", "4.0")];
 const MAX_REDIRECTS: usize = 5;
 const MAX_PAGES: usize = 64;
 /// The most members of one collection that are looked at.
@@ -84,7 +88,13 @@ impl Link {
         trust: Trust,
         settings: &Settings,
     ) -> Result<Self, Fault> {
-        let wire = Arc::new(Wire::new(endpoint, trust, settings.timeouts)?);
+        let habits = Habits {
+            timeouts: settings.timeouts,
+            headers: HEADERS,
+            max_answer_bytes: MAX_ANSWER_BYTES,
+            keeps_connection: true,
+        };
+        let wire = Arc::new(Wire::new(endpoint, trust, habits)?);
         let sessions_path = format!("{ROOT}/SessionService/Sessions");
         let (manner, session) = (Manner::Basic, Mutex::new(None));
         Ok(Self { wire, login, manner, sessions_path, session })

@@ -184,7 +184,7 @@ pub(super) fn last_piece(path: &str) -> &str {
 }
 
 /// A device's words, fit to be shown: one line, and not too long.
-pub(super) fn shown(words: &str) -> String {
+pub(crate) fn shown(words: &str) -> String {
     let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
     let clean: String = line.chars().filter(|c| !c.is_control()).collect();
     match clean.char_indices().nth(MAX_SAID_CHARS) {

@@ -27,8 +27,6 @@ use tokio::net::TcpStream;
 use tokio::time::{timeout, timeout_at};
 use tokio_rustls::TlsConnector;
 
-/// The largest answer that is read. Real ones stay far below; a whole expanded log may come near.
-const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
 /// How old an idle connection may be when something is read over it.
 const MAX_IDLE: Duration = Duration::from_secs(20);
 
@@ -39,7 +37,7 @@ type Sender = SendRequest<Content>;
 
 /// What is asked. It is not to be shown as a whole: a login has the password in its body.
 #[derive(Clone)]
-pub(super) struct Question {
+pub(crate) struct Question {
     pub method: Method,
     pub path: String,
     pub headers: Vec<(HeaderName, HeaderValue)>,
@@ -47,7 +45,7 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// True when the BMC does not do anything about it but answer.
+    /// True when the peer does not do anything about it but answer.
     pub fn only_reads(&self) -> bool {
         self.method == Method::GET
     }
@@ -55,7 +53,7 @@ impl Question {
 
 /// What was answered. The body is missing when it was cut off or too long, with the reason.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Result<Bytes, String>,
@@ -63,7 +61,7 @@ pub(super) struct Reply {
 
 /// Why there is no answer.
 #[derive(Debug)]
-pub(super) enum Broken {
+pub(crate) enum Broken {
     /// The question was not asked.
     Unsent(Fault),
     /// The question was asked, or part of it, and then this happened.
@@ -75,23 +73,36 @@ struct Idle {
     since: Instant,
 }
 
-/// The way to one BMC.
-pub(super) struct Wire {
+/// How a kind of peer is spoken to.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Habits {
+    pub timeouts: Timeouts,
+    /// What every question carries.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// The largest answer that is read.
+    pub max_answer_bytes: usize,
+    /// Whether a connection is kept for the next read. Not where a question may not be sent twice as it is: a read over a
+    /// connection that turns out to be dead is.
+    pub keeps_connection: bool,
+}
+
+/// The way to one peer: a BMC, or whoever else answers questions.
+pub(crate) struct Wire {
     endpoint: Endpoint,
-    timeouts: Timeouts,
+    habits: Habits,
     tls: Option<(Arc<Judge>, TlsConnector)>,
     idle: Mutex<Option<Idle>>,
 }
 
 impl Wire {
-    pub fn new(endpoint: Endpoint, trust: Trust, timeouts: Timeouts) -> Result<Self, Fault> {
+    pub fn new(endpoint: Endpoint, trust: Trust, habits: Habits) -> Result<Self, Fault> {
         let tls = if endpoint.tls() {
             let (judge, config) = Judge::new(trust)?;
             Some((judge, TlsConnector::from(Arc::new(config))))
         } else {
             None
         };
-        Ok(Self { endpoint, timeouts, tls, idle: Mutex::new(None) })
+        Ok(Self { endpoint, habits, tls, idle: Mutex::new(None) })
     }
 
     pub const fn endpoint(&self) -> &Endpoint {
@@ -115,7 +126,7 @@ impl Wire {
     /// Asks once. A read over a connection that turns out to be dead is asked again over a new one.
     pub async fn ask(&self, question: &Question) -> Result<Reply, Broken> {
         let request = || self.request(question).map_err(Broken::Unsent);
-        let limit = self.timeouts.answer;
+        let limit = self.habits.timeouts.answer;
         if let Some(sender) = self.take_idle(question) {
             let begun = Instant::now();
             match self.exchange(sender, request()?, limit).await {
@@ -133,13 +144,13 @@ impl Wire {
 
     /// Asks once, with a parcel. Before its last piece leaves us, `last` is waited for: without that piece the device has half a
     /// request, and does nothing about it.
-    pub async fn deliver(
+    pub(super) async fn deliver(
         &self,
         question: &Question,
         mut parcel: Parcel,
         last: impl AsyncFnOnce() -> Result<(), Fault>,
     ) -> Result<Reply, Broken> {
-        let limit = self.timeouts.answer + parcel.time();
+        let limit = self.habits.timeouts.answer + parcel.time();
         let (sending, body) = Channel::new(1);
         let head = self.head(question).header(CONTENT_LENGTH, parcel.length());
         let request = self.sealed(question, head, Either::Right(body)).map_err(Broken::Unsent)?;
@@ -183,7 +194,7 @@ impl Wire {
     }
 
     fn keep(&self, sender: Sender, reply: &Reply) {
-        if reply.body.is_ok() && !sender.is_closed() {
+        if self.habits.keeps_connection && reply.body.is_ok() && !sender.is_closed() {
             let idle = Idle { sender, since: Instant::now() };
             *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(idle);
         }
@@ -207,7 +218,9 @@ impl Wire {
             .map_err(|_| late())?
             .map_err(|error| told(&error))?;
         let (parts, body) = response.into_parts();
-        let body = timeout_at(deadline, read(body)).await.unwrap_or_else(|_| Err(late()));
+        let body = timeout_at(deadline, read(body, self.habits.max_answer_bytes))
+            .await
+            .unwrap_or_else(|_| Err(late()));
         let reply = Reply { status: parts.status, headers: parts.headers, body };
         self.keep(sender, &reply);
         Ok(reply)
@@ -215,7 +228,8 @@ impl Wire {
 
     fn request(&self, question: &Question) -> Result<Asked, Fault> {
         let mut head = self.head(question);
-        if question.body.is_some() {
+        let named = question.headers.iter().any(|(name, _)| *name == CONTENT_TYPE);
+        if question.body.is_some() && !named {
             head = head.header(CONTENT_TYPE, "application/json");
         }
         let body = Full::new(question.body.clone().unwrap_or_default());
@@ -227,8 +241,9 @@ impl Wire {
             .method(&question.method)
             .uri(&question.path)
             .header(HOST, self.endpoint.authority())
-            .header("OData-Version", "4.0")
             .header("Accept", "application/json");
+        let usual = self.habits.headers.iter();
+        let head = usual.fold(head, |head, (name, value)| head.header(*name, *value));
         question.headers.iter().fold(head, |head, (name, value)| head.header(name, value))
     }
 
@@ -246,7 +261,7 @@ impl Wire {
 
     /// A new connection, with the proof of who is at its other end where TLS is spoken.
     async fn connect(&self) -> Result<Sender, Fault> {
-        let limit = self.timeouts.connect;
+        let limit = self.habits.timeouts.connect;
         timeout(limit, self.connected()).await.unwrap_or_else(|_| {
             let said = format!(
                 "{} could not be connected to within {} s",
@@ -293,11 +308,11 @@ where
     Ok(sender)
 }
 
-async fn read(body: Incoming) -> Result<Bytes, String> {
-    let whole = Limited::new(body, MAX_BODY_BYTES).collect().await;
+async fn read(body: Incoming, most: usize) -> Result<Bytes, String> {
+    let whole = Limited::new(body, most).collect().await;
     whole.map(|collected| collected.to_bytes()).map_err(|error| {
         let cut_off = error.downcast_ref::<hyper::Error>().map(told);
-        cut_off.unwrap_or_else(|| format!("the answer is longer than {MAX_BODY_BYTES} bytes"))
+        cut_off.unwrap_or_else(|| format!("the answer is longer than {most} bytes"))
     })
 }
 

@@ -15,6 +15,8 @@ mod kube_pki;
 mod kubernetes;
 mod logins;
 mod looks;
+mod maas;
+mod maas_api;
 mod matrix;
 mod network;
 mod nodes;

@@ -1,0 +1,115 @@
+//! Where a region is: `http://HOST:5240/MAAS`, as its own pages and its CLI show it. The path of the API may stand behind
+//! it or not. There is no scheme to guess: a region speaks plain HTTP until somebody gave it a certificate.
+
+use crate::redfish::Endpoint;
+use model::refusal::Refusal;
+use std::fmt;
+
+/// The field that an address is typed into.
+const FIELD: &str = "maas_url";
+const INSTEAD: &str =
+    "write http://HOST:5240/MAAS, or https://HOST:5443/MAAS where MAAS speaks TLS";
+/// Where the API begins on every region.
+const ROOT: &str = "/MAAS";
+const API: &str = "/api/2.0";
+/// How much of a text that is no address is shown.
+const MAX_SHOWN: usize = 80;
+
+/// The address of one region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    endpoint: Endpoint,
+    root: String,
+}
+
+impl Address {
+    pub fn parse(text: &str) -> Result<Self, Refusal> {
+        let text = text.trim();
+        let wrong = |problem: String| Err(Refusal::invalid(FIELD, problem, INSTEAD));
+        if text.contains('@') {
+            // Not shown again: what stands before the sign is probably a password.
+            return wrong("has a user or password in it".into());
+        }
+        let shown: String = text.chars().take(MAX_SHOWN).collect();
+        let Some((scheme @ ("http" | "https"), rest)) = text.split_once("://") else {
+            return wrong(format!("{shown:?} does not begin with http:// or https://"));
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let Ok(endpoint) = Endpoint::parse(&format!("{scheme}://{authority}")) else {
+            return wrong(format!("{shown:?} has no host that can be asked"));
+        };
+        match root(path) {
+            Some(root) => Ok(Self { endpoint, root }),
+            None => wrong(format!("{shown:?} has a path that is none of a MAAS")),
+        }
+    }
+
+    pub(super) const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The path of something that the API has: `machines/abc123/`.
+    pub(super) fn path(&self, rest: &str) -> String {
+        format!("{}{API}/{rest}", self.root)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.endpoint, self.root)
+    }
+}
+
+/// What stands before the path of the API. A proxy may have put the whole under a path of its own.
+fn root(path: &str) -> Option<String> {
+    let path = path.trim_end_matches('/');
+    let path = path.strip_suffix(API.trim_start_matches('/')).unwrap_or(path).trim_end_matches('/');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '/');
+    match path {
+        "" => Some(ROOT.to_owned()),
+        path if path.chars().all(plain) && !path.contains("//") => Some(format!("/{path}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_people_copy_it() {
+        for (text, shown, path) in [
+            ("http://maas:5240/MAAS", "http://maas:5240/MAAS", "/MAAS/api/2.0/tags/"),
+            (" http://maas:5240/MAAS/ ", "http://maas:5240/MAAS", "/MAAS/api/2.0/tags/"),
+            ("http://maas:5240", "http://maas:5240/MAAS", "/MAAS/api/2.0/tags/"),
+            ("https://maas/MAAS/api/2.0/", "https://maas/MAAS", "/MAAS/api/2.0/tags/"),
+            ("https://[::1]:5443/MAAS", "https://[::1]:5443/MAAS", "/MAAS/api/2.0/tags/"),
+            ("https://proxy/east/MAAS", "https://proxy/east/MAAS", "/east/MAAS/api/2.0/tags/"),
+        ] {
+            let address = Address::parse(text).unwrap();
+            assert_eq!(
+                (address.to_string().as_str(), address.path("tags/").as_str()),
+                (shown, path)
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused_with_the_field() {
+        for text in [
+            "",
+            "maas",
+            "maas:5240",
+            "ftp://maas/MAAS",
+            "http://",
+            "http://h/MAAS?x",
+            "http://h/a b",
+        ] {
+            let refusal = Address::parse(text).unwrap_err();
+            assert_eq!(refusal.field.as_deref(), Some(FIELD), "{text}");
+            assert!(refusal.said.contains("http://HOST:5240/MAAS"), "{refusal}");
+        }
+        let refusal = Address::parse("http://admin:secret@maas/MAAS").unwrap_err();
+        assert!(!refusal.said.contains("secret"), "{refusal}");
+    }
+}

@@ -1,0 +1,189 @@
+//! One question to a region, with its tries: our turn, who we are, the question, and what to do about the answer.
+
+use super::form::Form;
+use super::verdict::{About, Again, Answer, Asked};
+use super::{Inner, Maas};
+use crate::governor::Priority;
+use crate::redfish::transport::{Broken, Question, Reply};
+use hyper::Method;
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use model::fault::{Code, Fault};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::de::DeserializeOwned;
+use std::time::SystemTime;
+use tokio::time::sleep;
+
+const FORM: HeaderValue = HeaderValue::from_static("application/x-www-form-urlencoded");
+const NONCE_BYTES: usize = 16;
+
+/// What to ask. A look may always be asked twice; a change only when it says so.
+pub(super) struct Call {
+    method: Method,
+    /// Behind the path of the API: `machines/abc123/`.
+    path: String,
+    query: Form,
+    form: Form,
+    about: About,
+    again: Again,
+    open: bool,
+}
+
+impl Call {
+    fn new(method: Method, path: impl Into<String>, again: Again) -> Self {
+        let (query, form) = (Form::default(), Form::default());
+        Self { method, path: path.into(), query, form, about: About::Region, again, open: false }
+    }
+
+    pub fn get(path: impl Into<String>) -> Self {
+        Self::new(Method::GET, path, Again::Harmless)
+    }
+
+    pub fn post(path: impl Into<String>) -> Self {
+        Self::new(Method::POST, path, Again::Harmful)
+    }
+
+    /// An update says what is to be, so twice is the same as once.
+    pub fn put(path: impl Into<String>) -> Self {
+        Self::new(Method::PUT, path, Again::Harmless)
+    }
+
+    pub fn delete(path: impl Into<String>) -> Self {
+        Self::new(Method::DELETE, path, Again::Harmful)
+    }
+
+    #[must_use]
+    pub fn op(self, name: &str) -> Self {
+        let query = self.query.with("op", name);
+        Self { query, ..self }
+    }
+
+    #[must_use]
+    pub fn query(self, name: &str, value: impl ToString) -> Self {
+        let query = self.query.with(name, value);
+        Self { query, ..self }
+    }
+
+    #[must_use]
+    pub fn form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+
+    #[must_use]
+    pub fn about(self, about: About) -> Self {
+        Self { about, ..self }
+    }
+
+    /// A change that may be asked for twice.
+    #[must_use]
+    pub fn harmless(self) -> Self {
+        Self { again: Again::Harmless, ..self }
+    }
+
+    /// Something that MAAS tells everybody.
+    #[must_use]
+    pub fn open(self) -> Self {
+        Self { open: true, ..self }
+    }
+
+    fn path(&self) -> String {
+        match self.query.is_empty() {
+            true => self.path.clone(),
+            false => format!("{}?{}", self.path, self.query.encoded()),
+        }
+    }
+
+    fn priority(&self) -> Priority {
+        if self.method == Method::GET { Priority::Polling } else { Priority::Operator }
+    }
+}
+
+impl Maas {
+    /// Asks, and reads what comes back.
+    pub(super) async fn read<T: DeserializeOwned>(&self, call: Call) -> Result<T, Fault> {
+        let path = call.path();
+        let asked = self.0.asked(&call, &path);
+        let body = self.0.ask(&call, &asked).await?;
+        serde_json::from_slice(&body).map_err(|error| asked.garbled(&error.to_string()))
+    }
+
+    /// Asks for something whose answer says nothing but yes.
+    pub(super) async fn done(&self, call: Call) -> Result<(), Fault> {
+        let path = call.path();
+        self.0.ask(&call, &self.0.asked(&call, &path)).await.map(drop)
+    }
+}
+
+impl Inner {
+    fn asked<'a>(&'a self, call: &'a Call, path: &'a str) -> Asked<'a> {
+        let Call { method, about, again, .. } = call;
+        Asked { address: &self.address, method, path, about: *about, again: *again }
+    }
+
+    /// Asks, and again while MAAS is too busy and asking again does no harm.
+    async fn ask(&self, call: &Call, asked: &Asked<'_>) -> Result<Bytes, Fault> {
+        let mut failures = 0;
+        loop {
+            let nonce = nonce()?;
+            let reply = self.once(call, asked, &nonce).await?;
+            let status = reply.status;
+            if status.is_success() {
+                return reply.body.map_err(|why| asked.lost(&why));
+            }
+            let retry_after = reply.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+            let body = reply.body.as_deref().unwrap_or_default();
+            let answer = Answer { status, retry_after, body };
+            failures += 1;
+            let again = failures <= self.retries && asked.may_repeat(answer);
+            let pause = again.then(|| answer.pause(self.pauses, failures, &nonce)).flatten();
+            let Some(pause) = pause else { return Err(asked.refused(answer)) };
+            tracing::debug!(address = %self.address, %status, ?pause, "MAAS is asked again");
+            sleep(pause).await;
+        }
+    }
+
+    /// One question, one answer. Our place is given back before anybody waits for the next try.
+    async fn once(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<Reply, Fault> {
+        let _turn = self.pace.turn(call.priority()).await;
+        // Only now: what says who we are is good for some minutes, and a turn may be long in coming.
+        let question = self.question(call, asked, nonce)?;
+        self.wire.ask(&question).await.map_err(|broken| match broken {
+            Broken::Unsent(fault) if fault.code == Code::BmcUnreachable => {
+                Fault { code: Code::MaasUnreachable, ..fault }
+            }
+            Broken::Unsent(fault) => fault,
+            Broken::Lost(why) => asked.lost(&why),
+        })
+    }
+
+    fn question(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<Question, Fault> {
+        let mut headers = Vec::new();
+        if !call.open {
+            let header = self.key.header(nonce, now_s());
+            let unusable = || {
+                let said = format!("The API key of {} cannot be sent in a header", self.address);
+                Fault::new(Code::CredentialMissing, said)
+            };
+            headers.push((AUTHORIZATION, header.ok_or_else(unusable)?));
+        }
+        let body = (!call.form.is_empty()).then(|| Bytes::from(call.form.encoded()));
+        if body.is_some() {
+            headers.push((CONTENT_TYPE, FORM));
+        }
+        let path = self.address.path(asked.path);
+        Ok(Question { method: call.method.clone(), path, headers, body })
+    }
+}
+
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn nonce() -> Result<String, Fault> {
+    let mut bytes = [0; NONCE_BYTES];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| {
+        let said = "This computer has no random numbers to make a request to MAAS with";
+        Fault::new(Code::MaasUnreachable, said)
+    })?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}

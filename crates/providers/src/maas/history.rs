@@ -1,0 +1,186 @@
+//! What happened to a machine: MAAS's events, and what its scripts and installers wrote. Both can be long, so events are read
+//! page by page up to a bound, and of a log the end is kept, where a failure says why.
+
+use super::Maas;
+use super::call::Call;
+use super::form::encode;
+use super::parts::nullable;
+use super::verdict::About;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use model::fault::Fault;
+use serde::{Deserialize, Deserializer};
+
+/// How many events are asked for at once. MAAS gives a thousand at most.
+const PAGE: usize = 200;
+/// How many pages are read for one question.
+pub const MAX_EVENT_PAGES: usize = 10;
+/// How much is kept of the end of what one script wrote.
+const MAX_OUTPUT_BYTES: usize = 256 * 1024;
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Event {
+    pub id: i64,
+    /// The system id of the machine.
+    #[serde(default, deserialize_with = "nullable")]
+    pub node: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub level: String,
+    /// As MAAS writes it: `Mon, 16 Nov. 2026 10:00:00`.
+    #[serde(default, deserialize_with = "nullable")]
+    pub created: String,
+    #[serde(rename = "type", default, deserialize_with = "nullable")]
+    pub kind: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub description: String,
+}
+
+/// Which events.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EventQuery {
+    pub system_id: String,
+    /// Only those behind this one. Without it, the newest there are.
+    pub after: Option<i64>,
+    /// From this level on, `DEBUG` to `CRITICAL`; MAAS's own default is `INFO`.
+    pub level: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Events {
+    /// The oldest first.
+    pub events: Vec<Event>,
+    /// There are more: newer ones where `after` was given, otherwise older ones.
+    pub more: bool,
+}
+
+#[derive(Deserialize)]
+struct EventPage {
+    #[serde(default, deserialize_with = "nullable")]
+    events: Vec<Event>,
+}
+
+/// What a set of results is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultKind {
+    Commissioning,
+    Testing,
+    Installation,
+}
+
+impl ResultKind {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Commissioning => "commissioning",
+            Self::Testing => "testing",
+            Self::Installation => "installation",
+        }
+    }
+}
+
+/// One run of all scripts of a kind.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ResultSet {
+    pub id: i64,
+    #[serde(default, deserialize_with = "nullable")]
+    pub results: Vec<Output>,
+}
+
+/// What one script did.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Output {
+    pub name: String,
+    /// `Passed`, `Failed`, `Running` …
+    #[serde(default, deserialize_with = "nullable")]
+    pub status_name: String,
+    pub exit_status: Option<i64>,
+    /// The end of everything it wrote.
+    #[serde(default, deserialize_with = "written")]
+    pub output: String,
+}
+
+impl Maas {
+    /// What MAAS noted about a machine, page by page.
+    pub async fn events(&self, query: &EventQuery) -> Result<Events, Fault> {
+        let mut found: Vec<Event> = Vec::new();
+        for _ in 0..MAX_EVENT_PAGES {
+            let page = self.event_page(query, &found).await?;
+            let last = page.len() < PAGE;
+            found.extend(page);
+            found.sort_by_key(|event| event.id);
+            found.dedup_by_key(|event| event.id);
+            if last {
+                return Ok(Events { events: found, more: false });
+            }
+        }
+        Ok(Events { events: found, more: true })
+    }
+
+    async fn event_page(&self, query: &EventQuery, found: &[Event]) -> Result<Vec<Event>, Fault> {
+        let call = Call::get("events/")
+            .op("query")
+            .query("id", &query.system_id)
+            .query("limit", PAGE)
+            .query("level", query.level.as_deref().unwrap_or("INFO"));
+        let call = match (query.after, found.first(), found.last()) {
+            (Some(after), _, None) => call.query("after", after),
+            (Some(_), _, Some(newest)) => call.query("after", newest.id),
+            (None, Some(oldest), _) => call.query("before", oldest.id),
+            (None, None, _) => call,
+        };
+        Ok(self.read::<EventPage>(call).await?.events)
+    }
+
+    /// What the scripts of a kind did, each run of them as a set, the newest last.
+    pub async fn results(
+        &self,
+        system_id: &str,
+        kind: ResultKind,
+    ) -> Result<Vec<ResultSet>, Fault> {
+        let call = Call::get(format!("nodes/{}/results/", encode(system_id)))
+            .query("type", kind.as_str())
+            .query("include_output", true)
+            .about(About::Machine);
+        let mut sets: Vec<ResultSet> = self.read(call).await?;
+        sets.sort_by_key(|set| set.id);
+        Ok(sets)
+    }
+
+    /// The end of what the last installation wrote. None where nothing was installed yet.
+    pub async fn installation_log(&self, system_id: &str) -> Result<Option<String>, Fault> {
+        let newest = self.results(system_id, ResultKind::Installation).await?.pop();
+        let Some(set) = newest else { return Ok(None) };
+        let written = set.results.into_iter().map(|result| result.output);
+        Ok(Some(written.filter(|output| !output.is_empty()).collect::<Vec<_>>().join("\n")))
+    }
+}
+
+/// The end of a text in base64.
+fn written<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let encoded = Option::<String>::deserialize(deserializer)?.unwrap_or_default();
+    let bytes = STANDARD.decode(encoded.trim()).map_err(serde::de::Error::custom)?;
+    let from = bytes.len().saturating_sub(MAX_OUTPUT_BYTES);
+    Ok(String::from_utf8_lossy(&bytes[from..]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn output(text: &str) -> Output {
+        let value =
+            json!({"name": "install.log", "exit_status": 1, "output": STANDARD.encode(text)});
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn of_a_long_log_the_end_is_kept() {
+        assert_eq!(output("curtin: failed\n").output, "curtin: failed\n");
+        let long = format!("{}why", "x".repeat(MAX_OUTPUT_BYTES));
+        let kept = output(&long).output;
+        assert_eq!(kept.len(), MAX_OUTPUT_BYTES);
+        assert!(kept.ends_with("xwhy"));
+        let silent: Output = serde_json::from_value(json!({"name": "a", "output": null})).unwrap();
+        assert_eq!((silent.output.as_str(), silent.exit_status), ("", None));
+    }
+}

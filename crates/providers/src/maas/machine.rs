@@ -1,0 +1,226 @@
+//! A machine as MAAS tells it, as far as it matters here.
+
+use super::parts::{BlockDevice, Interface, Named, nullable};
+use super::status::Status;
+use model::time::Timestamp;
+use serde::{Deserialize, Deserializer};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// What MAAS writes where a board has nothing to say.
+const UNKNOWN: &str = "Unknown";
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Machine {
+    pub system_id: String,
+    pub status: Status,
+    /// MAAS's word for the status, also for one that is new to us.
+    #[serde(default, deserialize_with = "nullable")]
+    pub status_name: String,
+    /// What happened last, in MAAS's words.
+    #[serde(default, deserialize_with = "nullable")]
+    pub status_message: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub hostname: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub fqdn: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub description: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub architecture: String,
+    #[serde(default)]
+    pub power_state: PowerState,
+    #[serde(default, deserialize_with = "nullable")]
+    pub power_type: String,
+    /// Who has it. Commissioning gives it to whoever asked for that.
+    pub owner: Option<String>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub osystem: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub distro_series: String,
+    #[serde(default, deserialize_with = "nullable")]
+    pub locked: bool,
+    #[serde(default, deserialize_with = "nullable")]
+    pub ip_addresses: Vec<String>,
+    #[serde(rename = "interface_set", default, deserialize_with = "nullable")]
+    pub interfaces: Vec<Interface>,
+    pub boot_interface: Option<Interface>,
+    #[serde(rename = "blockdevice_set", default, deserialize_with = "nullable")]
+    pub disks: Vec<BlockDevice>,
+    pub boot_disk: Option<BlockDevice>,
+    #[serde(rename = "tag_names", default, deserialize_with = "nullable")]
+    pub tags: Vec<String>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub pool: Named,
+    #[serde(default, deserialize_with = "nullable")]
+    pub zone: Named,
+    pub hardware_uuid: Option<String>,
+    #[serde(default, deserialize_with = "nullable")]
+    pub hardware_info: HardwareInfo,
+    #[serde(default, deserialize_with = "nullable")]
+    pub enable_hw_sync: bool,
+    #[serde(default, deserialize_with = "moment")]
+    pub last_sync: Option<Timestamp>,
+    #[serde(default, deserialize_with = "moment")]
+    pub next_sync: Option<Timestamp>,
+    #[serde(default, deserialize_with = "seconds")]
+    pub sync_interval: Option<Duration>,
+    /// What was written on it by its owner. It goes when the machine is released.
+    #[serde(default, deserialize_with = "nullable")]
+    pub workload_annotations: BTreeMap<String, String>,
+}
+
+impl Machine {
+    /// The serial number of the computer, where its board tells one.
+    pub fn serial(&self) -> Option<&str> {
+        let serial = self.hardware_info.system_serial.trim();
+        (!serial.is_empty() && serial != UNKNOWN).then_some(serial)
+    }
+
+    /// Whether one of its interfaces has this address, in whatever form either is written.
+    pub fn has_mac(&self, mac: &str) -> bool {
+        let digits = |text: &str| -> String {
+            let hex = text.chars().filter(char::is_ascii_hexdigit);
+            hex.map(|c| c.to_ascii_lowercase()).collect()
+        };
+        let wanted = digits(mac);
+        self.interfaces.iter().any(|interface| digits(&interface.mac_address) == wanted)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct HardwareInfo {
+    #[serde(deserialize_with = "nullable")]
+    pub system_vendor: String,
+    #[serde(deserialize_with = "nullable")]
+    pub system_product: String,
+    #[serde(deserialize_with = "nullable")]
+    pub system_serial: String,
+    #[serde(deserialize_with = "nullable")]
+    pub chassis_serial: String,
+}
+
+/// The power as MAAS saw it last, which may be a while ago.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PowerState {
+    On,
+    Off,
+    /// Nobody has asked, or it cannot be asked.
+    #[default]
+    Unknown,
+    /// It was asked, and that failed.
+    Error,
+}
+
+impl PowerState {
+    pub fn parse(word: &str) -> Self {
+        match word {
+            "on" => Self::On,
+            "off" => Self::Off,
+            "error" => Self::Error,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PowerState {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = Option::<String>::deserialize(deserializer)?;
+        Ok(word.as_deref().map_or(Self::Unknown, Self::parse))
+    }
+}
+
+/// A time as MAAS writes it, which is UTC whether it says so or not.
+fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
+    let Some(text) = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty())
+    else {
+        return Ok(None);
+    };
+    let read = read_moment(&text);
+    read.map(Some).ok_or_else(|| serde::de::Error::custom(format!("the time {text:?}")))
+}
+
+fn read_moment(text: &str) -> Option<Timestamp> {
+    let moment = text.parse::<jiff::Timestamp>().ok().or_else(|| {
+        let civil: jiff::civil::DateTime = text.parse().ok()?;
+        civil.to_zoned(jiff::tz::TimeZone::UTC).ok().map(|zoned| zoned.timestamp())
+    })?;
+    Some(Timestamp::from_micros(moment.as_microsecond()))
+}
+
+fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let seconds = Option::<f64>::deserialize(deserializer)?;
+    Ok(seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn read(value: Value) -> Result<Machine, String> {
+        serde_json::from_value(value).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_is_missing_or_null_is_the_default() {
+        let bare = read(json!({"system_id": "abc", "status": 4})).unwrap();
+        let null = read(json!({
+            "system_id": "abc", "status": 4, "hostname": null, "owner": null, "interface_set": null, "pool": null,
+            "power_state": null, "boot_disk": null, "hardware_info": null, "last_sync": null, "sync_interval": null,
+            "workload_annotations": null, "something_new": {"a": [1]},
+        }))
+        .unwrap();
+        assert_eq!(bare, null);
+        assert_eq!((bare.status, bare.power_state), (Status::Ready, PowerState::Unknown));
+        assert_eq!((bare.owner, bare.last_sync, bare.sync_interval), (None, None, None));
+        for missing in [json!({"status": 4}), json!({"system_id": "abc"}), json!([])] {
+            assert!(read(missing).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_read() {
+        let machine = read(json!({
+            "system_id": "abc", "status": 6, "status_name": "Deployed", "power_state": "on", "owner": "admin",
+            "pool": {"id": 3, "name": "gpu"}, "zone": {"id": 1, "name": "east"}, "tag_names": ["h100"],
+            "enable_hw_sync": true, "last_sync": "2026-11-16T10:00:00.500", "next_sync": "2026-11-16T10:15:00+00:00",
+            "sync_interval": 900, "hardware_info": {"system_serial": " J7 ", "cpu_model": "x"},
+            "interface_set": [{"id": 1, "mac_address": "AA:BB:cc:00:00:01"}],
+            "blockdevice_set": [{"id": 5, "name": "sda", "size": 480_000_000_000_u64, "model": "DELLBOSS VD"}],
+            "workload_annotations": {"farrier": "op-1"},
+        }))
+        .unwrap();
+        assert_eq!((machine.pool.name.as_str(), machine.zone.name.as_str()), ("gpu", "east"));
+        assert_eq!(machine.serial(), Some("J7"));
+        assert_eq!(machine.sync_interval, Some(Duration::from_secs(900)));
+        let (last, next) = (machine.last_sync.unwrap(), machine.next_sync.unwrap());
+        assert_eq!(next.since(last), Duration::from_millis(899_500));
+        assert_eq!((machine.disks[0].id, machine.disks[0].size_bytes), (5, 480_000_000_000));
+        assert!(machine.has_mac("aabb.cc00.0001") && !machine.has_mac("aa:bb:cc:00:00:02"));
+        assert_eq!(machine.workload_annotations["farrier"], "op-1");
+    }
+
+    #[test]
+    fn a_serial_that_is_none_is_none() {
+        for serial in ["", " ", UNKNOWN] {
+            let info = json!({"system_serial": serial});
+            let machine = read(json!({"system_id": "a", "status": 0, "hardware_info": info}));
+            assert_eq!(machine.unwrap().serial(), None, "{serial:?}");
+        }
+    }
+
+    #[test]
+    fn power_is_read_by_its_word() {
+        for (word, state) in [
+            ("on", PowerState::On),
+            ("off", PowerState::Off),
+            ("error", PowerState::Error),
+            ("unknown", PowerState::Unknown),
+            ("", PowerState::Unknown),
+        ] {
+            assert_eq!(PowerState::parse(word), state);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What a machine is made of, as MAAS tells it: disks, interfaces, and how these are linked to subnets. What MAAS does not
+//! say, or says as null, is the default; what it says beyond this is left out.
+
+use serde::{Deserialize, Deserializer};
+
+/// A null is the same as nothing.
+pub(super) fn nullable<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
+}
+
+/// A pool or a zone.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    pub id: i64,
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub description: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct BlockDevice {
+    pub id: i64,
+    /// The kernel's name for it, `sda` or `nvme0n1`.
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    /// `physical`, or what else is made of physical ones.
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    pub kind: String,
+    #[serde(deserialize_with = "nullable")]
+    pub model: String,
+    #[serde(deserialize_with = "nullable")]
+    pub serial: String,
+    /// A path under /dev that does not change.
+    #[serde(deserialize_with = "nullable")]
+    pub id_path: String,
+    #[serde(deserialize_with = "nullable")]
+    pub path: String,
+    #[serde(rename = "size", deserialize_with = "nullable")]
+    pub size_bytes: u64,
+    #[serde(deserialize_with = "nullable")]
+    pub used_for: String,
+    #[serde(deserialize_with = "nullable")]
+    pub firmware_version: String,
+    #[serde(deserialize_with = "nullable")]
+    pub tags: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Vlan {
+    pub id: i64,
+    pub vid: i64,
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub fabric: String,
+    #[serde(deserialize_with = "nullable")]
+    pub mtu: u32,
+    #[serde(deserialize_with = "nullable")]
+    pub dhcp_on: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Subnet {
+    pub id: i64,
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    #[serde(deserialize_with = "nullable")]
+    pub cidr: String,
+    pub gateway_ip: Option<String>,
+    pub vlan: Option<Vlan>,
+    #[serde(deserialize_with = "nullable")]
+    pub managed: bool,
+}
+
+/// How an interface gets its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LinkMode {
+    /// MAAS chooses an address when the machine is deployed.
+    Auto,
+    Dhcp,
+    Static,
+    /// Up, and without an address.
+    #[default]
+    LinkUp,
+}
+
+impl LinkMode {
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Dhcp, Self::Static, Self::LinkUp];
+
+    /// As MAAS takes it; it tells it in small letters.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "AUTO",
+            Self::Dhcp => "DHCP",
+            Self::Static => "STATIC",
+            Self::LinkUp => "LINK_UP",
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for LinkMode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        let known = Self::ALL.into_iter().find(|mode| mode.as_str().eq_ignore_ascii_case(&word));
+        known.ok_or_else(|| serde::de::Error::custom(format!("the mode {word:?} of a link")))
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Link {
+    pub id: i64,
+    pub mode: LinkMode,
+    pub subnet: Option<Subnet>,
+    pub ip_address: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(default)]
+pub struct Interface {
+    pub id: i64,
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    /// `physical`, `bond`, `vlan`, `bridge`.
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    pub kind: String,
+    #[serde(deserialize_with = "nullable")]
+    pub mac_address: String,
+    #[serde(deserialize_with = "nullable")]
+    pub enabled: bool,
+    #[serde(deserialize_with = "nullable")]
+    pub link_connected: bool,
+    /// In Mbit/s; zero when MAAS does not know.
+    #[serde(deserialize_with = "nullable")]
+    pub link_speed: u64,
+    #[serde(deserialize_with = "nullable")]
+    pub effective_mtu: u32,
+    #[serde(deserialize_with = "nullable")]
+    pub vendor: String,
+    #[serde(deserialize_with = "nullable")]
+    pub product: String,
+    pub vlan: Option<Vlan>,
+    #[serde(deserialize_with = "nullable")]
+    pub links: Vec<Link>,
+    #[serde(deserialize_with = "nullable")]
+    pub tags: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_read_with_its_links() {
+        let read: Interface = serde_json::from_str(
+            r#"{"id": 10, "name": "ens3", "type": "physical", "mac_address": "52:54:00:15:36:f2", "product": null,
+                "enabled": true, "effective_mtu": 1500, "params": "", "parents": [], "vlan": null,
+                "links": [{"id": 7, "mode": "auto", "subnet": {"id": 2, "cidr": "10.0.0.0/24", "gateway_ip": null}},
+                          {"id": 8, "mode": "link_up"}]}"#,
+        )
+        .unwrap();
+        assert_eq!((read.id, read.effective_mtu, read.product.as_str()), (10, 1500, ""));
+        assert_eq!(
+            read.links.iter().map(|link| link.mode).collect::<Vec<_>>(),
+            [LinkMode::Auto, LinkMode::LinkUp]
+        );
+        assert_eq!(read.links[0].subnet.as_ref().unwrap().cidr, "10.0.0.0/24");
+        let strange = serde_json::from_str::<Link>(r#"{"id": 1, "mode": "teleport"}"#);
+        assert!(strange.unwrap_err().to_string().contains("teleport"));
+    }
+}

@@ -1,0 +1,170 @@
+//! The status of a machine in MAAS: its numbers, and its own words for them. A number that is new to us is kept as it is,
+//! so that a newer MAAS can be looked at.
+
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+
+macro_rules! statuses {
+    ($($variant:ident = $number:literal, $words:literal;)*) => {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Status {
+            $($variant,)*
+            /// A number that MAAS has and we do not know.
+            Unknown(i64),
+        }
+
+        impl Status {
+            /// Every status that we know.
+            pub const ALL: &'static [Status] = &[$(Status::$variant,)*];
+
+            pub const fn from_number(number: i64) -> Self {
+                match number {
+                    $($number => Self::$variant,)*
+                    other => Self::Unknown(other),
+                }
+            }
+
+            pub const fn number(self) -> i64 {
+                match self {
+                    $(Self::$variant => $number,)*
+                    Self::Unknown(number) => number,
+                }
+            }
+
+            /// MAAS's own words.
+            pub const fn words(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $words,)*
+                    Self::Unknown(_) => "unknown",
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    New = 0, "New";
+    Commissioning = 1, "Commissioning";
+    FailedCommissioning = 2, "Failed commissioning";
+    Missing = 3, "Missing";
+    Ready = 4, "Ready";
+    Reserved = 5, "Reserved";
+    Deployed = 6, "Deployed";
+    Retired = 7, "Retired";
+    Broken = 8, "Broken";
+    Deploying = 9, "Deploying";
+    Allocated = 10, "Allocated";
+    FailedDeployment = 11, "Failed deployment";
+    Releasing = 12, "Releasing";
+    FailedReleasing = 13, "Releasing failed";
+    DiskErasing = 14, "Disk erasing";
+    FailedDiskErasing = 15, "Failed disk erasing";
+    RescueMode = 16, "Rescue mode";
+    EnteringRescueMode = 17, "Entering rescue mode";
+    FailedEnteringRescueMode = 18, "Failed to enter rescue mode";
+    ExitingRescueMode = 19, "Exiting rescue mode";
+    FailedExitingRescueMode = 20, "Failed to exit rescue mode";
+    Testing = 21, "Testing";
+    FailedTesting = 22, "Failed testing";
+}
+
+impl Status {
+    /// True while MAAS is at work and something else follows by itself.
+    pub const fn in_progress(self) -> bool {
+        match self {
+            Self::Commissioning
+            | Self::Deploying
+            | Self::Releasing
+            | Self::DiskErasing
+            | Self::EnteringRescueMode
+            | Self::ExitingRescueMode
+            | Self::Testing => true,
+            Self::New
+            | Self::FailedCommissioning
+            | Self::Missing
+            | Self::Ready
+            | Self::Reserved
+            | Self::Deployed
+            | Self::Retired
+            | Self::Broken
+            | Self::Allocated
+            | Self::FailedDeployment
+            | Self::FailedReleasing
+            | Self::FailedDiskErasing
+            | Self::RescueMode
+            | Self::FailedEnteringRescueMode
+            | Self::FailedExitingRescueMode
+            | Self::FailedTesting
+            | Self::Unknown(_) => false,
+        }
+    }
+
+    /// True where MAAS says that something went wrong.
+    pub const fn failed(self) -> bool {
+        match self {
+            Self::FailedCommissioning
+            | Self::Missing
+            | Self::Broken
+            | Self::FailedDeployment
+            | Self::FailedReleasing
+            | Self::FailedDiskErasing
+            | Self::FailedEnteringRescueMode
+            | Self::FailedExitingRescueMode
+            | Self::FailedTesting => true,
+            Self::New
+            | Self::Commissioning
+            | Self::Ready
+            | Self::Reserved
+            | Self::Deployed
+            | Self::Retired
+            | Self::Deploying
+            | Self::Allocated
+            | Self::Releasing
+            | Self::DiskErasing
+            | Self::RescueMode
+            | Self::EnteringRescueMode
+            | Self::ExitingRescueMode
+            | Self::Testing
+            | Self::Unknown(_) => false,
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Unknown(number) = self {
+            return write!(f, "unknown status {number}");
+        }
+        f.write_str(self.words())
+    }
+}
+
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        i64::deserialize(deserializer).map(Self::from_number)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_statuses_are_one_to_one() {
+        assert_eq!(Status::ALL.len(), 23);
+        for (number, status) in (0..).zip(Status::ALL) {
+            assert_eq!((status.number(), Status::from_number(number)), (number, *status));
+            assert_eq!(status.to_string(), status.words());
+            assert!(!(status.in_progress() && status.failed()), "{status}");
+            let says_so = ["ailed", "Broken", "Missing"].iter().any(|w| status.words().contains(w));
+            assert_eq!(status.failed(), says_so, "{status}");
+            let goes_on = status.words().split(' ').any(|word| word.ends_with("ing"));
+            assert_eq!(status.in_progress(), goes_on && !says_so, "{status}");
+        }
+        for number in [-1, 23, i64::MAX] {
+            assert_eq!(Status::from_number(number), Status::Unknown(number));
+            assert_eq!(Status::from_number(number).number(), number);
+        }
+        assert_eq!(Status::Unknown(42).to_string(), "unknown status 42");
+    }
+}

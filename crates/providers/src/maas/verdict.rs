@@ -1,0 +1,381 @@
+//! What an answer of MAAS means.
+//!
+//! A pure table from what was asked and what came back to a fault, and whether the same may be asked again. The rules behind
+//! it are MAAS's own. A request is one transaction, so a conflict of the database, which is a 409 that says when to come back,
+//! has changed nothing; a 409 without that is a wrong state. Power is asked for after the transaction, so a 503 may come
+//! from a change that was made. And only MAAS itself may say that a machine is not there.
+
+use super::address::Address;
+use crate::redfish::decode::shown;
+use hyper::{Method, StatusCode};
+use model::fault::{Code, Fault};
+use model::retry::Backoff;
+use serde_json::Value;
+use std::time::Duration;
+
+/// What a request is about, as far as "not there" depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum About {
+    /// One machine whose system id we have from MAAS.
+    Machine,
+    /// A disk or an interface of such a machine.
+    Part,
+    /// Anything else that the region has.
+    Region,
+}
+
+/// Whether asking twice is the same as asking once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    Harmless,
+    Harmful,
+}
+
+/// What was asked.
+pub(super) struct Asked<'a> {
+    pub address: &'a Address,
+    pub method: &'a Method,
+    pub path: &'a str,
+    pub about: About,
+    pub again: Again,
+}
+
+/// What came back.
+#[derive(Clone, Copy)]
+pub(super) struct Answer<'a> {
+    pub status: StatusCode,
+    pub retry_after: Option<&'a str>,
+    pub body: &'a [u8],
+}
+
+impl Asked<'_> {
+    fn changes(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    fn words(&self) -> String {
+        format!("{} was asked to {} {}", self.address, self.method, self.path)
+    }
+
+    /// The request was sent, and then this happened.
+    pub fn lost(&self, why: &str) -> Fault {
+        let (code, end) = match self.changes() {
+            true => (Code::AnswerLost, ", so it may have been done"),
+            false => (Code::MaasUnreachable, ""),
+        };
+        Fault::new(code, format!("{}: {why}{end}", self.words()))
+    }
+
+    /// It said yes, and nobody understands the rest.
+    pub fn garbled(&self, why: &str) -> Fault {
+        let code = if self.changes() { Code::AnswerGarbled } else { Code::MaasUnreachable };
+        Fault::new(code, format!("{}; it answered with something else: {why}", self.words()))
+    }
+
+    /// The fault in an answer that says no.
+    pub fn refused(&self, answer: Answer<'_>) -> Fault {
+        let words = Words::of(answer.body);
+        let Self { address, method, path, .. } = self;
+        let mut said = format!("{address} answered {} to {method} {path}", answer.status);
+        if let Some(wait) = answer.wants_s() {
+            said.push_str(&format!(" and wants to be asked again after {wait} s"));
+        }
+        if !words.said.is_empty() {
+            said.push_str(&format!(": {}", words.said));
+        }
+        let code = self.code(answer, &words);
+        said.push_str(hint(answer.status, code));
+        Fault::new(code, said)
+    }
+
+    fn code(&self, answer: Answer<'_>, words: &Words) -> Code {
+        match answer.status.as_u16() {
+            401 => Code::LoginRefused,
+            400 if words.wrong_state() => Code::EffectFailed,
+            400 if words.said.starts_with(UNKNOWN_CALL) => Code::NotSupported,
+            410 => Code::NotSupported,
+            404 => self.absent(words),
+            409 if answer.is_conflict(words) => Code::MaasBusy,
+            409 => Code::EffectFailed,
+            429 => Code::MaasBusy,
+            300..=499 => Code::MaasRefused,
+            503 if self.again == Again::Harmless => Code::MaasBusy,
+            500.. if self.changes() => Code::AnswerLost,
+            500.. => Code::MaasUnreachable,
+            _ => self.garbled("").code,
+        }
+    }
+
+    fn absent(&self, words: &Words) -> Code {
+        let MaasSays::NotThere = words.absence() else {
+            // A proxy, or another program, that does not know the path.
+            return Code::MaasUnreachable;
+        };
+        match self.about {
+            About::Machine => Code::MaasMachineGone,
+            // Either is gone, or both: who looks at the machine next finds out.
+            About::Part => Code::EffectFailed,
+            About::Region => Code::MaasRefused,
+        }
+    }
+
+    /// Whether the same may be asked again at once, because nothing was done or because twice is the same as once.
+    pub fn may_repeat(&self, answer: Answer<'_>) -> bool {
+        let words = Words::of(answer.body);
+        match answer.status.as_u16() {
+            409 => answer.is_conflict(&words),
+            429 => true,
+            503 => self.again == Again::Harmless,
+            _ => false,
+        }
+    }
+}
+
+/// What MAAS says to an operation that it has not got.
+const UNKNOWN_CALL: &str = "Unrecognised signature";
+/// What its forms say where others answer 409.
+const WRONG_STATE: &str = "because of the current state";
+/// How MAAS says that there is no such thing: the name of the kind is in between.
+const ABSENT: (&str, &str) = ("No ", " matches the given query.");
+const ABSENT_SHORT: &str = "Not Found";
+/// How many fields of a refusal are passed on.
+const MAX_FIELDS: usize = 8;
+
+enum MaasSays {
+    NotThere,
+    SomethingElse,
+}
+
+/// What is said about a refusal.
+struct Words {
+    said: String,
+    /// A page for a browser, and so not from the API.
+    page: bool,
+}
+
+impl Words {
+    fn of(body: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(body);
+        let text = text.trim();
+        if text.starts_with('<') {
+            return Self { said: String::new(), page: true };
+        }
+        let said = match serde_json::from_str(text) {
+            Ok(Value::Object(fields)) => {
+                let field = |(name, value): (&String, &Value)| match name.as_str() {
+                    // What is wrong with the whole, and not with one field.
+                    "__all__" => flat(value),
+                    name => format!("{name}: {}", flat(value)),
+                };
+                fields.iter().take(MAX_FIELDS).map(field).collect::<Vec<_>>().join("; ")
+            }
+            Ok(value @ (Value::Array(_) | Value::String(_))) => flat(&value),
+            Ok(Value::Null | Value::Bool(_) | Value::Number(_)) | Err(_) => text.to_owned(),
+        };
+        Self { said: shown(&said), page: false }
+    }
+
+    fn wrong_state(&self) -> bool {
+        self.said.contains(WRONG_STATE)
+    }
+
+    fn absence(&self) -> MaasSays {
+        let (before, after) = ABSENT;
+        let named = self.said.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+        match named.is_some() || self.said == ABSENT_SHORT {
+            true if !self.page => MaasSays::NotThere,
+            true | false => MaasSays::SomethingElse,
+        }
+    }
+}
+
+impl Answer<'_> {
+    fn wants_s(&self) -> Option<u64> {
+        self.retry_after?.trim().parse().ok()
+    }
+
+    /// A conflict of the database, after which MAAS took everything back. Before 3.4 it is told by its page alone.
+    fn is_conflict(&self, words: &Words) -> bool {
+        self.retry_after.is_some() || words.page
+    }
+
+    /// How long to wait before the same is asked again. None: longer than anybody waits here.
+    pub fn pause(&self, pauses: Backoff, failures: u32, seed: &str) -> Option<Duration> {
+        let Some(wanted) = self.wants_s().map(Duration::from_secs) else {
+            return Some(pauses.delay(failures, seed));
+        };
+        // A little later than it wants, and not all of us at the same moment.
+        let spread = Backoff { most: pauses.first, ..pauses }.delay(1, seed);
+        (wanted <= pauses.most).then(|| wanted + spread)
+    }
+}
+
+fn flat(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(several) => several.iter().map(flat).collect::<Vec<_>>().join(" "),
+        other => other.to_string(),
+    }
+}
+
+const fn hint(status: StatusCode, code: Code) -> &'static str {
+    match (status.as_u16(), code) {
+        (401, _) => "; the key was deleted, or the clocks of the two computers are minutes apart",
+        (403, _) => {
+            "; the key's user may not do this, and most of it is for administrators of MAAS"
+        }
+        (300..=399, _) => "; it leads elsewhere: correct the address",
+        (404, Code::MaasUnreachable) => "; that is not how MAAS says it: correct the address",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::fault::Happened;
+
+    fn address() -> Address {
+        Address::parse("http://maas:5240/MAAS").unwrap()
+    }
+
+    fn told(method: Method, about: About, again: Again, answer: Answer<'_>) -> (Fault, bool) {
+        let address = address();
+        let path = "machines/abc/";
+        let asked = Asked { address: &address, method: &method, path, about, again };
+        (asked.refused(answer), asked.may_repeat(answer))
+    }
+
+    fn answer<'a>(status: u16, retry_after: Option<&'a str>, body: &'a str) -> Answer<'a> {
+        let status = StatusCode::from_u16(status).unwrap();
+        Answer { status, retry_after, body: body.as_bytes() }
+    }
+
+    const GONE: &str = "No Machine matches the given query.";
+    const STATE: &str = "Can't deploy a machine that is in the 'Commissioning' state";
+    const FORM: &str =
+        r#"{"__all__": ["Commission is not available because of the current state of the node."]}"#;
+    const PAGE: &str = "<!DOCTYPE html><p>Conflict error.";
+
+    /// What came back; then the code and whether it is asked again, for a look, for a change that may be asked twice,
+    /// and for one that may not.
+    type Row = (u16, Option<&'static str>, &'static str, [(Code, bool); 3]);
+
+    #[test]
+    fn every_answer_has_its_meaning() {
+        use Code::*;
+        let all = |code, again| [(code, again); 3];
+        let rows: [Row; 21] = [
+            (400, None, r#"{"pool": ["No such pool."]}"#, all(MaasRefused, false)),
+            (400, None, FORM, all(EffectFailed, false)),
+            (400, None, "Unrecognised signature: method=POST op=x", all(NotSupported, false)),
+            (401, None, "Authorization Error: Invalid API key.", all(LoginRefused, false)),
+            (403, None, "", all(MaasRefused, false)),
+            (404, None, GONE, all(MaasMachineGone, false)),
+            (404, None, "Not Found", all(MaasMachineGone, false)),
+            (404, None, PAGE, all(MaasUnreachable, false)),
+            (404, None, "default backend - 404", all(MaasUnreachable, false)),
+            (405, None, "", all(MaasRefused, false)),
+            (409, None, STATE, all(EffectFailed, false)),
+            (409, Some("5"), PAGE, all(MaasBusy, true)),
+            (409, None, PAGE, all(MaasBusy, true)),
+            (409, Some("5"), "", all(MaasBusy, true)),
+            (410, None, "The 1.0 API is no longer available.", all(NotSupported, false)),
+            (429, None, "", all(MaasBusy, true)),
+            (301, None, "", all(MaasRefused, false)),
+            (
+                500,
+                None,
+                "oops",
+                [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)],
+            ),
+            (502, None, PAGE, [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
+            (503, Some("10"), "", [(MaasBusy, true), (MaasBusy, true), (AnswerLost, false)]),
+            (504, None, "", [(MaasUnreachable, false), (AnswerLost, false), (AnswerLost, false)]),
+        ];
+        for (status, retry_after, body, expected) in rows {
+            let asked = [
+                (Method::GET, Again::Harmless),
+                (Method::PUT, Again::Harmless),
+                (Method::POST, Again::Harmful),
+            ];
+            for ((method, again), (code, repeat)) in asked.into_iter().zip(expected) {
+                let answer = answer(status, retry_after, body);
+                let (fault, repeats) = told(method.clone(), About::Machine, again, answer);
+                assert_eq!((fault.code, repeats), (code, repeat), "{method} {fault}");
+                assert!(fault.said.contains(&status.to_string()), "{fault}");
+                assert!(fault.said.contains("http://maas:5240/MAAS"), "{fault}");
+                let look = method == Method::GET;
+                assert!(!look || fault.code.happened() == Happened::No, "{fault}");
+                assert!(!body.starts_with('<') || !fault.said.contains("html"), "{fault}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_depends_on_what_was_asked_for() {
+        for (about, code) in [
+            (About::Machine, Code::MaasMachineGone),
+            (About::Part, Code::EffectFailed),
+            (About::Region, Code::MaasRefused),
+        ] {
+            let interface = answer(404, None, "No Interface matches the given query.");
+            assert_eq!(told(Method::GET, about, Again::Harmless, interface).0.code, code);
+        }
+    }
+
+    #[test]
+    fn the_words_of_maas_are_passed_on() {
+        let said = |body: &str| {
+            let answer = answer(400, None, body);
+            told(Method::POST, About::Region, Again::Harmful, answer).0.said
+        };
+        let fields = said(r#"{"pool": ["No such pool."], "mac_addresses": ["Taken.", "Twice."]}"#);
+        assert!(fields.ends_with("mac_addresses: Taken. Twice.; pool: No such pool."), "{fields}");
+        let whole = said(FORM);
+        assert!(
+            whole.ends_with(
+                ": Commission is not available because of the current state of the node."
+            ),
+            "{whole}"
+        );
+        assert!(said("Failed to\nrender preseed").ends_with(": Failed to render preseed"));
+        let wait = answer(503, Some("10"), "Unable to connect");
+        let (fault, _) = told(Method::GET, About::Region, Again::Harmless, wait);
+        assert!(fault.said.contains("after 10 s: Unable to connect"), "{fault}");
+    }
+
+    #[test]
+    fn a_lost_or_unreadable_answer_is_in_doubt_only_for_a_change() {
+        let address = address();
+        for (method, lost, garbled) in [
+            (Method::GET, Code::MaasUnreachable, Code::MaasUnreachable),
+            (Method::POST, Code::AnswerLost, Code::AnswerGarbled),
+            (Method::DELETE, Code::AnswerLost, Code::AnswerGarbled),
+        ] {
+            let (about, again) = (About::Machine, Again::Harmful);
+            let asked = Asked { address: &address, method: &method, path: "x", about, again };
+            assert_eq!(
+                (asked.lost("y").code, asked.garbled("y").code),
+                (lost, garbled),
+                "{method}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_pause_is_as_long_as_maas_wants_or_none() {
+        let s = Duration::from_secs;
+        let pauses = Backoff { first: s(1), most: s(15) };
+        let pause = |wants| answer(503, wants, "").pause(pauses, 3, "seed");
+        let own = pause(None).unwrap();
+        assert!(own >= s(2) && own <= s(4), "{own:?}");
+        for (wants, at_least) in [("0", s(0)), ("10", s(10)), ("15", s(15))] {
+            let pause = pause(Some(wants)).unwrap();
+            assert!(pause >= at_least && pause <= at_least + s(1), "{wants}: {pause:?}");
+        }
+        assert_eq!(pause(Some("16")), None);
+        // A date, or nonsense: as if nothing had been said.
+        assert_eq!(pause(Some("Wed, 21 Oct 2026 07:28:00 GMT")), Some(own));
+    }
+}

@@ -1,0 +1,244 @@
+//! What can be wanted of a machine, and how it is written down.
+
+use super::form::Form;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::SecretString;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Which machines are listed. Nothing set means all of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    pub mac_address: Option<String>,
+    pub hostname: Option<String>,
+    pub pool: Option<String>,
+    pub zone: Option<String>,
+}
+
+impl Filter {
+    pub fn by_mac(mac: &str) -> Self {
+        Self { mac_address: Some(mac.to_owned()), ..Self::default() }
+    }
+}
+
+/// How MAAS switches a machine.
+#[derive(Debug, Clone)]
+pub enum Power {
+    /// Not at all: a person does.
+    Manual,
+    Redfish(Bmc),
+    Ipmi(Bmc),
+}
+
+/// Where a machine's controller is, and who logs in there.
+#[derive(Clone)]
+pub struct Bmc {
+    pub address: String,
+    pub user: String,
+    pub password: SecretString,
+    /// Other parameters of the power type, as MAAS names them: `node_id`, `power_driver`, `cipher_suite_id`.
+    pub more: BTreeMap<String, String>,
+}
+
+impl fmt::Debug for Bmc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Bmc");
+        shown.field("address", &self.address).field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl Power {
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Manual => "manual",
+            Self::Redfish(_) => "redfish",
+            Self::Ipmi(_) => "ipmi",
+        }
+    }
+
+    fn written(&self, form: Form) -> Form {
+        let form = form.with("power_type", self.kind());
+        let bmc = match self {
+            Self::Manual => return form,
+            Self::Redfish(bmc) | Self::Ipmi(bmc) => bmc,
+        };
+        let form = form
+            .with("power_parameters_power_address", &bmc.address)
+            .with("power_parameters_power_user", &bmc.user)
+            .secret("power_parameters_power_pass", &bmc.password);
+        let more = bmc.more.iter();
+        more.fold(form, |form, (name, value)| form.with(&format!("power_parameters_{name}"), value))
+    }
+}
+
+/// A machine that MAAS is to know.
+#[derive(Debug, Clone)]
+pub struct NewMachine {
+    /// `amd64/generic`.
+    pub architecture: String,
+    pub macs: Vec<String>,
+    pub hostname: Option<String>,
+    pub power: Power,
+    pub pool: Option<String>,
+    pub zone: Option<String>,
+    pub description: Option<String>,
+    /// MAAS commissions a new machine at once unless it is told not to.
+    pub commission: bool,
+}
+
+impl NewMachine {
+    pub(super) fn form(&self) -> Form {
+        let form = Form::default()
+            .with("architecture", &self.architecture)
+            .each("mac_addresses", &self.macs)
+            .maybe("hostname", self.hostname.as_ref())
+            .maybe("pool", self.pool.as_ref())
+            .maybe("zone", self.zone.as_ref())
+            .maybe("description", self.description.as_ref())
+            .with("commission", self.commission);
+        self.power.written(form)
+    }
+}
+
+/// What is to be different about a machine. What is not set stays.
+#[derive(Debug, Clone, Default)]
+pub struct Change {
+    pub hostname: Option<String>,
+    pub description: Option<String>,
+    pub architecture: Option<String>,
+    pub power: Option<Power>,
+    pub pool: Option<String>,
+    pub zone: Option<String>,
+}
+
+impl Change {
+    pub(super) fn form(&self) -> Form {
+        let form = Form::default()
+            .maybe("hostname", self.hostname.as_ref())
+            .maybe("description", self.description.as_ref())
+            .maybe("architecture", self.architecture.as_ref())
+            .maybe("pool", self.pool.as_ref())
+            .maybe("zone", self.zone.as_ref());
+        match &self.power {
+            Some(power) => power.written(form),
+            None => form,
+        }
+    }
+}
+
+/// What is put on a machine. Deploying a machine that is Ready allocates it first.
+#[derive(Clone, Default)]
+pub struct Deploy {
+    pub osystem: Option<String>,
+    pub distro_series: Option<String>,
+    /// What cloud-init gets, as it is; MAAS wants it in base64 and gets it so. There may be tokens in it.
+    pub user_data: Option<SecretString>,
+    /// MAAS asks the deployed system for its hardware from time to time.
+    pub enable_hw_sync: bool,
+    /// For MAAS's own log of events.
+    pub comment: Option<String>,
+}
+
+impl fmt::Debug for Deploy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deploy")
+            .field("osystem", &self.osystem)
+            .field("distro_series", &self.distro_series)
+            .field("enable_hw_sync", &self.enable_hw_sync)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deploy {
+    pub(super) fn form(&self) -> Form {
+        use secrecy::ExposeSecret;
+        let encoded = |data: &SecretString| STANDARD.encode(data.expose_secret());
+        Form::default()
+            .maybe("osystem", self.osystem.as_ref())
+            .maybe("distro_series", self.distro_series.as_ref())
+            .maybe("user_data", self.user_data.as_ref().map(encoded))
+            .with("enable_hw_sync", self.enable_hw_sync)
+            .maybe("comment", self.comment.as_ref())
+    }
+}
+
+/// How a machine is given back, and what becomes of its disks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Release {
+    pub comment: Option<String>,
+    pub erase: bool,
+    pub secure_erase: bool,
+    pub quick_erase: bool,
+}
+
+impl Release {
+    pub(super) fn form(&self) -> Form {
+        Form::default()
+            .maybe("comment", self.comment.as_ref())
+            .with("erase", self.erase)
+            .with("secure_erase", self.secure_erase)
+            .with("quick_erase", self.quick_erase)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopMode {
+    /// The operating system is asked to go down.
+    Soft,
+    Hard,
+}
+
+impl StopMode {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Soft => "soft",
+            Self::Hard => "hard",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bmc() -> Bmc {
+        let more = [("node_id".to_owned(), "1".to_owned())].into();
+        Bmc { address: "10.0.0.5".into(), user: "root".into(), password: "hidden".into(), more }
+    }
+
+    #[test]
+    fn a_new_machine_is_not_commissioned_unless_that_is_said() {
+        let new = NewMachine {
+            architecture: "amd64/generic".into(),
+            macs: vec!["aa:00".into(), "bb:00".into()],
+            hostname: None,
+            power: Power::Redfish(bmc()),
+            pool: Some("gpu".into()),
+            zone: None,
+            description: None,
+            commission: false,
+        };
+        assert_eq!(
+            new.form().encoded(),
+            "architecture=amd64%2Fgeneric&mac_addresses=aa%3A00&mac_addresses=bb%3A00&pool=gpu&commission=false\
+             &power_type=redfish&power_parameters_power_address=10.0.0.5&power_parameters_power_user=root\
+             &power_parameters_power_pass=hidden&power_parameters_node_id=1"
+        );
+    }
+
+    #[test]
+    fn only_what_is_set_is_changed() {
+        assert!(Change::default().form().is_empty());
+        let manual = Change { power: Some(Power::Manual), ..Change::default() };
+        assert_eq!(manual.form().encoded(), "power_type=manual");
+    }
+
+    #[test]
+    fn what_may_hold_secrets_is_not_shown() {
+        let deploy = Deploy { user_data: Some("hidden".into()), ..Deploy::default() };
+        assert!(deploy.form().encoded().starts_with("user_data=aGlkZGVu&"));
+        let shown = format!("{deploy:?} {:?}", Power::Ipmi(bmc()));
+        assert!(shown.contains("10.0.0.5") && !shown.contains("hidden"), "{shown}");
+    }
+}

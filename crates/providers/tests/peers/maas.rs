@@ -1,0 +1,650 @@
+//! The client of MAAS against a MAAS that answers as the real one does: every call, every fault, answers that get lost,
+//! storms, limits, and the bound on pages.
+
+use crate::certs::Authority;
+use crate::http::{Call, Peer, Said};
+use crate::maas_api::{End, Fate, KEY, MaasApi, Released, Takes, Trouble};
+use model::fault::{Code, Fault, Happened};
+use model::retry::Backoff;
+use providers::maas::{
+    Address, ApiKey, Bmc, Change, Deploy, EventQuery, Filter, InterfaceChange, Layout, LinkMode,
+    LinkWanted, MAX_EVENT_PAGES, Maas, NewMachine, Power, PowerState, Release, ResultKind,
+    Settings, Status, StopMode, TagChange,
+};
+use providers::redfish::Trust;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MAC: &str = "aa:bb:cc:00:00:01";
+
+fn settings() -> Settings {
+    Settings {
+        pauses: Backoff { first: Duration::from_millis(2), most: Duration::from_millis(50) },
+        per_second: 0,
+        ..Settings::new(Trust::FirstUse(None))
+    }
+}
+
+fn client_with(api: &MaasApi, key: &str, settings: Settings) -> Maas {
+    let address = Address::parse(&api.url()).unwrap();
+    Maas::new(address, ApiKey::parse(key).unwrap(), settings).unwrap()
+}
+
+async fn start() -> (MaasApi, Maas) {
+    let api = MaasApi::start().await.unwrap();
+    let maas = client_with(&api, KEY, settings());
+    (api, maas)
+}
+
+/// A machine in this status, and its system id.
+fn add(api: &MaasApi, status: Status) -> String {
+    let mut world = api.world();
+    let machine = world.add(MAC);
+    machine.status = status;
+    if !matches!(status, Status::New | Status::Ready | Status::Broken) {
+        machine.owner = Some("admin".into());
+    }
+    machine.system_id.clone()
+}
+
+fn code<T>(result: Result<T, Fault>) -> Code {
+    match result {
+        Ok(_) => panic!("it was done"),
+        Err(fault) => {
+            assert!(!fault.said.contains("s3cret") && fault.said.contains("http://"), "{fault}");
+            fault.code
+        }
+    }
+}
+
+fn new_machine(power: Power) -> NewMachine {
+    NewMachine {
+        architecture: "amd64/generic".into(),
+        macs: vec![MAC.into(), "aa:bb:cc:00:00:02".into()],
+        hostname: Some("gpu-1".into()),
+        power,
+        pool: Some("gpu".into()),
+        zone: Some("east".into()),
+        description: Some("rack 7, unit 3 & 4".into()),
+        commission: false,
+    }
+}
+
+fn bmc() -> Bmc {
+    let more = [("node_id".to_owned(), "System.Embedded.1".to_owned())].into();
+    Bmc { address: "10.0.0.5".into(), user: "root".into(), password: "calvin".into(), more }
+}
+
+fn jammy() -> Deploy {
+    Deploy {
+        osystem: Some("ubuntu".into()),
+        distro_series: Some("jammy".into()),
+        user_data: Some("#cloud-config\nhostname: é\n".into()),
+        enable_hw_sync: true,
+        comment: Some("op-1".into()),
+    }
+}
+
+#[tokio::test]
+async fn the_region_says_who_it_is_and_who_we_are() {
+    let (api, maas) = start().await;
+    assert_eq!(maas.version().await.unwrap().version, "3.4.4");
+    let whoami = maas.whoami().await.unwrap();
+    assert_eq!((whoami.username.as_str(), whoami.is_superuser), ("admin", true));
+    let names = |named: Vec<providers::maas::Named>| {
+        named.into_iter().map(|named| named.name).collect::<Vec<_>>()
+    };
+    assert_eq!(names(maas.pools().await.unwrap()), ["default", "gpu"]);
+    assert_eq!(names(maas.zones().await.unwrap()), ["default", "east"]);
+    assert_eq!(maas.subnets().await.unwrap()[0].cidr, "10.10.0.0/24");
+    assert_eq!(maas.boot_resources().await.unwrap()[1].name, "custom/gpu-node");
+    assert_eq!(maas.fingerprint(), None);
+    // The version is for everybody, so a wrong key is found by the question who we are.
+    for key in ["wrong:token:s3cret", "consumer:wrong:s3cret", "consumer:token:wrong"] {
+        let stranger = client_with(&api, key, settings());
+        assert!(stranger.version().await.is_ok());
+        assert_eq!(code(stranger.whoami().await), Code::LoginRefused, "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_machine_is_made_known_once_and_found() {
+    let (api, maas) = start().await;
+    let made = maas.create(&new_machine(Power::Redfish(bmc()))).await.unwrap();
+    assert_eq!((made.status, made.owner.as_deref()), (Status::New, None));
+    assert_eq!((made.pool.name.as_str(), made.zone.name.as_str()), ("gpu", "east"));
+    assert_eq!((made.hostname.as_str(), made.power_type.as_str()), ("gpu-1", "redfish"));
+    assert_eq!(made.description, "rack 7, unit 3 & 4");
+    assert_eq!(made.serial(), None, "nobody has looked at it yet");
+    assert!(made.has_mac(MAC) && made.has_mac("AA-BB-CC-00-00-02"));
+    let sent = api.world().machines[&made.system_id].power_parameters.clone();
+    assert_eq!(
+        (sent["power_pass"].as_str(), sent["node_id"].as_str()),
+        ("calvin", "System.Embedded.1")
+    );
+    let again = maas.create(&new_machine(Power::Manual)).await.unwrap_err();
+    assert_eq!(again.code, Code::MaasRefused);
+    assert!(again.said.contains("mac_addresses: MAC address"), "{again}");
+    assert!(!again.said.contains("calvin"), "{again}");
+    assert_eq!(maas.machine(&made.system_id).await.unwrap(), made);
+    for (filter, found) in [
+        (Filter::default(), 1),
+        (Filter::by_mac(MAC), 1),
+        (Filter::by_mac("aa:bb:cc:00:00:09"), 0),
+        (Filter { hostname: Some("gpu-1".into()), ..Filter::default() }, 1),
+        (Filter { pool: Some("gpu".into()), zone: Some("default".into()), ..Filter::default() }, 0),
+    ] {
+        assert_eq!(maas.machines(&filter).await.unwrap().len(), found, "{filter:?}");
+    }
+    let change = Change {
+        hostname: Some("gpu-2".into()),
+        pool: Some("default".into()),
+        power: Some(Power::Ipmi(bmc())),
+        ..Change::default()
+    };
+    let changed = maas.update(&made.system_id, &change).await.unwrap();
+    assert_eq!((changed.hostname.as_str(), changed.power_type.as_str()), ("gpu-2", "ipmi"));
+    assert_eq!((changed.pool.name.as_str(), changed.zone.name.as_str()), ("default", "east"));
+    maas.delete(&made.system_id).await.unwrap();
+    assert_eq!(code(maas.machine(&made.system_id).await), Code::MaasMachineGone);
+    assert_eq!(code(maas.delete(&made.system_id).await), Code::MaasMachineGone);
+}
+
+#[tokio::test]
+async fn two_machines_may_have_one_mac() {
+    let (api, maas) = start().await;
+    let (one, two) = (add(&api, Status::New), add(&api, Status::Ready));
+    let found = maas.machines(&Filter::by_mac(MAC)).await.unwrap();
+    assert_eq!(found.into_iter().map(|machine| machine.system_id).collect::<Vec<_>>(), [one, two]);
+}
+
+#[tokio::test]
+async fn a_life_from_new_to_released() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::New);
+    api.world().machines.get_mut(&id).unwrap().fate = Fate { tests: true, ..Fate::default() };
+    let status = async || maas.machine(&id).await.unwrap().status;
+    let begun = maas.commission(&id).await.unwrap();
+    assert_eq!((begun.status, begun.owner.as_deref()), (Status::Commissioning, Some("admin")));
+    assert_eq!(begun.power_state, PowerState::On);
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        seen.push(status().await);
+    }
+    seen.dedup();
+    assert_eq!(seen, [Status::Commissioning, Status::Testing, Status::Ready]);
+    assert_eq!(maas.allocate(&id, "op-1").await.unwrap().status, Status::Allocated);
+    let key = BTreeMap::from([("farrier".to_owned(), "op-1".to_owned())]);
+    let annotated = maas.set_workload_annotations(&id, &key).await.unwrap();
+    assert_eq!(annotated.workload_annotations, key);
+    let deploying = maas.deploy(&id, &jammy()).await.unwrap();
+    assert_eq!((deploying.status, deploying.enable_hw_sync), (Status::Deploying, true));
+    assert_eq!((deploying.osystem.as_str(), deploying.distro_series.as_str()), ("ubuntu", "jammy"));
+    assert_eq!(deploying.sync_interval, Some(Duration::from_secs(900)));
+    assert_eq!(api.world().machines[&id].user_data, "#cloud-config\nhostname: é\n");
+    assert_eq!([status().await, status().await], [Status::Deploying, Status::Deployed]);
+    assert!(maas.lock(&id, "in use").await.unwrap().locked);
+    assert_eq!(code(maas.release(&id, &Release::default()).await), Code::MaasRefused);
+    assert_eq!(code(maas.lock(&id, "again").await), Code::EffectFailed);
+    assert!(!maas.unlock(&id, "").await.unwrap().locked);
+    let erased = Release { erase: true, quick_erase: true, ..Release::default() };
+    assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::DiskErasing);
+    api.world().advance(&id);
+    assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::Releasing, "once more");
+    api.world().advance(&id);
+    let free = maas.machine(&id).await.unwrap();
+    assert_eq!((free.status, free.owner), (Status::Ready, None));
+    assert!(free.workload_annotations.is_empty(), "what its owner wrote is gone with him");
+    let world = api.world();
+    assert_eq!((world.count(&id, "deploy"), world.changes(&id)), (1, 10));
+}
+
+#[tokio::test]
+async fn what_surprises_people_about_maas() {
+    let (api, maas) = start().await;
+    api.world().takes = Takes::Hand;
+    // A release may lead to New.
+    let id = add(&api, Status::Deployed);
+    api.world().machines.get_mut(&id).unwrap().fate =
+        Fate { release: Released::New, ..Fate::default() };
+    maas.release(&id, &Release::default()).await.unwrap();
+    api.world().advance(&id);
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::New);
+    // Or nowhere.
+    let stuck = add(&api, Status::Deployed);
+    api.world().machines.get_mut(&stuck).unwrap().fate =
+        Fate { release: Released::Fails, ..Fate::default() };
+    maas.release(&stuck, &Release::default()).await.unwrap();
+    api.world().advance(&stuck);
+    assert_eq!(maas.machine(&stuck).await.unwrap().status, Status::FailedReleasing);
+    // Nobody switches on what nobody has.
+    assert_eq!(code(maas.power_on(&id).await), Code::EffectFailed);
+    // Switching on what is allocated deploys it.
+    let id = add(&api, Status::Allocated);
+    assert_eq!(maas.power_on(&id).await.unwrap().status, Status::Deploying);
+    // A new machine is commissioned at once unless that is forbidden.
+    let new = NewMachine {
+        commission: true,
+        macs: vec!["aa:00:00:00:00:07".into()],
+        ..new_machine(Power::Manual)
+    };
+    assert_eq!(maas.create(&new).await.unwrap().status, Status::Commissioning);
+    // Deploying a machine that is Ready takes it first.
+    let id = add(&api, Status::Ready);
+    assert_eq!(maas.deploy(&id, &jammy()).await.unwrap().owner.as_deref(), Some("admin"));
+}
+
+#[tokio::test]
+async fn power_is_switched_and_asked_for() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Deployed);
+    assert_eq!(maas.power_on(&id).await.unwrap().power_state, PowerState::On);
+    assert_eq!(maas.query_power_state(&id).await, Ok(PowerState::On));
+    maas.power_off(&id, StopMode::Soft).await.unwrap();
+    assert_eq!(maas.query_power_state(&id).await, Ok(PowerState::Off));
+    assert_eq!(api.world().changes(&id), 2, "a look changes nothing");
+}
+
+#[tokio::test]
+async fn a_machine_is_marked_broken_and_mended_and_work_is_broken_off() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Allocated);
+    let broken = maas.mark_broken(&id, "no BOSS disk").await.unwrap();
+    assert_eq!((broken.status, broken.owner), (Status::Broken, None));
+    assert_eq!(broken.status_message, "no BOSS disk");
+    assert_eq!(code(maas.mark_broken(&id, "").await), Code::MaasRefused, "it is not ours any more");
+    assert_eq!(maas.mark_fixed(&id, "").await.unwrap().status, Status::Ready);
+    assert_eq!(code(maas.mark_fixed(&id, "").await), Code::EffectFailed);
+    assert_eq!(maas.commission(&id).await.unwrap().status, Status::Commissioning);
+    assert_eq!(maas.abort(&id, "").await.unwrap().status, Status::Ready);
+    assert_eq!(code(maas.abort(&id, "").await), Code::EffectFailed);
+}
+
+#[tokio::test]
+async fn disks_are_listed_chosen_and_laid_out() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    let second = {
+        let mut world = api.world();
+        let disk = world.disk("nvme0n1", "SAMSUNG", 3840);
+        world.machines.get_mut(&id).unwrap().disks.push(disk.clone());
+        disk["id"].as_i64().unwrap()
+    };
+    let disks = maas.block_devices(&id).await.unwrap();
+    assert_eq!(
+        disks.iter().map(|disk| disk.model.as_str()).collect::<Vec<_>>(),
+        ["DELLBOSS VD", "SAMSUNG"]
+    );
+    assert_eq!(disks[1].size_bytes, 3_840_000_000_000);
+    maas.set_boot_disk(&id, second).await.unwrap();
+    assert_eq!(maas.machine(&id).await.unwrap().boot_disk.unwrap().id, second);
+    maas.set_storage_layout(&id, Layout::Lvm, Some(second)).await.unwrap();
+    assert_eq!(api.world().machines[&id].layout, "lvm");
+    assert_eq!(
+        code(maas.set_storage_layout(&id, Layout::Flat, Some(999)).await),
+        Code::MaasRefused
+    );
+    assert_eq!(code(maas.set_boot_disk(&id, 999).await), Code::EffectFailed);
+    api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    assert_eq!(code(maas.set_boot_disk(&id, second).await), Code::EffectFailed);
+    assert_eq!(code(maas.set_storage_layout(&id, Layout::Flat, None).await), Code::EffectFailed);
+    assert_eq!(code(maas.block_devices("nobody").await), Code::MaasMachineGone);
+}
+
+#[tokio::test]
+async fn interfaces_are_changed_linked_and_unlinked() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    let interface = maas.interfaces(&id).await.unwrap()[0].id;
+    let change =
+        InterfaceChange { mtu: Some(9000), tags: Some(vec!["roce".into()]), ..Default::default() };
+    let changed = maas.update_interface(&id, interface, &change).await.unwrap();
+    assert_eq!((changed.effective_mtu, changed.tags), (9000, vec!["roce".to_owned()]));
+    let wanted = |mode, ip_address: Option<&str>| LinkWanted {
+        subnet: 1,
+        mode,
+        ip_address: ip_address.map(str::to_owned),
+        default_gateway: mode == LinkMode::Auto,
+    };
+    for (mode, address) in
+        [(LinkMode::Auto, None), (LinkMode::Dhcp, None), (LinkMode::Static, Some("10.10.0.9"))]
+    {
+        let linked = maas.link_subnet(&id, interface, &wanted(mode, address)).await.unwrap();
+        let [link] = &linked.links[..] else { panic!("{linked:?}") };
+        assert_eq!((link.mode, link.ip_address.as_deref()), (mode, address));
+        assert_eq!(link.subnet.as_ref().unwrap().cidr, "10.10.0.0/24");
+        let unlinked = maas.unlink_subnet(&id, interface, link.id).await.unwrap();
+        assert!(unlinked.links.is_empty());
+    }
+    assert_eq!(code(maas.unlink_subnet(&id, interface, 999).await), Code::MaasRefused);
+    let nowhere = LinkWanted { subnet: 99, ..wanted(LinkMode::Auto, None) };
+    assert_eq!(code(maas.link_subnet(&id, interface, &nowhere).await), Code::MaasRefused);
+    assert_eq!(code(maas.update_interface(&id, 999, &change).await), Code::EffectFailed);
+    api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    assert_eq!(code(maas.update_interface(&id, interface, &change).await), Code::EffectFailed);
+}
+
+#[tokio::test]
+async fn tags_are_made_and_put_on_machines() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    assert_eq!(maas.create_tag("h100", "eight of them").await.unwrap().name, "h100");
+    assert_eq!(code(maas.create_tag("h100", "").await), Code::MaasRefused);
+    assert_eq!(maas.tags().await.unwrap()[0].comment, "eight of them");
+    let add = TagChange { add: vec![id.clone()], remove: Vec::new() };
+    maas.tag_machines("h100", &add).await.unwrap();
+    assert_eq!(maas.machine(&id).await.unwrap().tags, ["h100"]);
+    let remove = TagChange { add: Vec::new(), remove: vec![id.clone()] };
+    maas.tag_machines("h100", &remove).await.unwrap();
+    assert!(maas.machine(&id).await.unwrap().tags.is_empty());
+    assert_eq!(code(maas.tag_machines("b/200", &add).await), Code::MaasRefused);
+}
+
+#[tokio::test]
+async fn a_failed_deployment_says_why() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    assert_eq!(maas.installation_log(&id).await, Ok(None));
+    api.world().machines.get_mut(&id).unwrap().fate.deployment = End::Fails {
+        events: vec!["'cloudinit' searching for network datasources".into()],
+        log: "curtin: Installation failed: no datasource\n".into(),
+    };
+    maas.deploy(&id, &jammy()).await.unwrap();
+    let before =
+        maas.events(&EventQuery { system_id: id.clone(), ..Default::default() }).await.unwrap();
+    let after = before.events.last().map(|event| event.id);
+    api.world().advance(&id);
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedDeployment);
+    let query = EventQuery { system_id: id.clone(), after, level: Some("DEBUG".into()) };
+    let [event] = &maas.events(&query).await.unwrap().events[..] else { panic!("one event") };
+    assert!(event.description.contains("datasource"), "{event:?}");
+    let log = maas.installation_log(&id).await.unwrap().unwrap();
+    assert_eq!(log, "curtin: Installation failed: no datasource\n");
+    let sets = maas.results(&id, ResultKind::Installation).await.unwrap();
+    assert_eq!(sets[0].results[0].exit_status, Some(1));
+    assert!(maas.results(&id, ResultKind::Testing).await.unwrap().is_empty());
+    assert_eq!(code(maas.results("nobody", ResultKind::Testing).await), Code::MaasMachineGone);
+}
+
+#[tokio::test]
+async fn commissioning_fails_and_a_deployment_sticks() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::New);
+    {
+        let mut world = api.world();
+        let fate = &mut world.machines.get_mut(&id).unwrap().fate;
+        fate.commissioning = End::Fails { events: Vec::new(), log: String::new() };
+        fate.deployment = End::Stuck;
+    }
+    maas.commission(&id).await.unwrap();
+    api.world().advance(&id);
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::FailedCommissioning);
+    api.world().machines.get_mut(&id).unwrap().status = Status::Ready;
+    maas.deploy(&id, &jammy()).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deploying);
+    }
+}
+
+#[tokio::test]
+async fn events_are_read_page_by_page_up_to_a_bound() {
+    const PAGE: usize = 200;
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    let other = add(&api, Status::Ready);
+    let note = |count: usize| {
+        let mut world = api.world();
+        for number in 0..count {
+            world.note_event(&other, "Noise", "");
+            world.note_event(&id, "Step", &number.to_string());
+        }
+    };
+    let newest = EventQuery { system_id: id.clone(), ..Default::default() };
+    note(2 * PAGE + 50);
+    let read = maas.events(&newest).await.unwrap();
+    let told: Vec<String> = read.events.iter().map(|event| event.description.clone()).collect();
+    let expected: Vec<String> = (0..2 * PAGE + 50).map(|number| number.to_string()).collect();
+    assert_eq!((told, read.more), (expected, false), "all of them, in order, each once");
+    let from = EventQuery { after: Some(read.events[9].id), ..newest.clone() };
+    let later = maas.events(&from).await.unwrap();
+    assert_eq!((later.events[0].description.as_str(), later.events.len()), ("10", 2 * PAGE + 40));
+    note(MAX_EVENT_PAGES * PAGE);
+    let asked = api.world().requests.len();
+    let bounded = maas.events(&newest).await.unwrap();
+    assert_eq!((bounded.events.len(), bounded.more), (MAX_EVENT_PAGES * PAGE, true));
+    assert_eq!(api.world().requests.len() - asked, MAX_EVENT_PAGES);
+    assert_eq!(
+        bounded.events.last().unwrap().description,
+        (MAX_EVENT_PAGES * PAGE - 1).to_string()
+    );
+    let oldest = maas.events(&EventQuery { after: Some(0), ..newest }).await.unwrap();
+    assert_eq!((oldest.events[0].description.as_str(), oldest.more), ("0", true));
+}
+
+#[tokio::test]
+async fn a_wrong_state_is_told_from_a_busy_maas() {
+    let (api, maas) = start().await;
+    api.world().takes = Takes::Hand;
+    let id = add(&api, Status::Commissioning);
+    for (done, name) in [
+        (code(maas.deploy(&id, &jammy()).await), "deploy"),
+        (code(maas.commission(&id).await), "commission"),
+        (code(maas.release(&id, &Release::default()).await), "release"),
+    ] {
+        assert_eq!((done, api.world().count(&id, name)), (Code::EffectFailed, 1), "{name}");
+    }
+    assert_eq!(code(maas.allocate(&id, "").await), Code::EffectFailed);
+    // A conflict of the database has changed nothing, so even a deployment is asked for again.
+    let id = add(&api, Status::Ready);
+    for retry_after in [None, Some(0)] {
+        api.world().machines.get_mut(&id).unwrap().status = Status::Ready;
+        api.world().trouble("deploy", Trouble::Conflict { retry_after }, 3);
+        let before = api.world().count(&id, "deploy");
+        assert_eq!(maas.deploy(&id, &jammy()).await.unwrap().status, Status::Deploying);
+        assert_eq!(api.world().count(&id, "deploy") - before, 4);
+    }
+}
+
+#[tokio::test]
+async fn a_storm_passes_or_outlasts_us() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Deployed);
+    let busy = || Trouble::Busy { retry_after: Some(0) };
+    api.world().trouble("read", busy(), 4);
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deployed);
+    api.world().trouble("power_off", busy(), 4);
+    maas.power_off(&id, StopMode::Hard).await.unwrap();
+    assert_eq!(api.world().count(&id, "power_off"), 5);
+    let asked = api.world().requests.len();
+    api.world().trouble("read", busy(), 5);
+    let fault = maas.machine(&id).await.unwrap_err();
+    assert_eq!((fault.code, fault.code.unseen()), (Code::MaasBusy, true));
+    assert!(fault.said.contains("rack controller"), "{fault}");
+    assert_eq!(api.world().requests.len() - asked, 5, "bounded");
+    // It wants to be asked later than anybody waits here.
+    api.world().trouble("read", Trouble::Busy { retry_after: Some(3600) }, 1);
+    let fault = maas.machine(&id).await.unwrap_err();
+    assert_eq!(fault.code, Code::MaasBusy);
+    assert!(fault.said.contains("after 3600 s"), "{fault}");
+    assert_eq!(api.world().requests.len() - asked, 6);
+}
+
+#[tokio::test]
+async fn what_may_not_be_asked_twice_is_asked_once() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    api.world().takes = Takes::Hand;
+    // The change was made, and the power that was asked for behind it made a 503 of it.
+    api.world().trouble("deploy", Trouble::BusyAfterActing { retry_after: Some(0) }, 1);
+    let fault = maas.deploy(&id, &jammy()).await.unwrap_err();
+    assert_eq!((fault.code, fault.code.happened()), (Code::AnswerLost, Happened::Maybe));
+    assert_eq!(api.world().count(&id, "deploy"), 1);
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::Deploying, "it had happened");
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_in_doubt_only_for_a_change() {
+    let (api, _) = start().await;
+    let hasty = Settings { answer_timeout: Duration::from_millis(300), ..settings() };
+    let maas = client_with(&api, KEY, hasty);
+    api.world().takes = Takes::Hand;
+    for lost in [Trouble::CutAfterActing, Trouble::HangAfterActing] {
+        let id = add(&api, Status::Ready);
+        api.world().trouble("commission", lost.clone(), 1);
+        let fault = maas.commission(&id).await.unwrap_err();
+        assert_eq!(
+            (fault.code, fault.code.happened()),
+            (Code::AnswerLost, Happened::Maybe),
+            "{fault}"
+        );
+        assert!(
+            fault.said.contains("op=commission") && fault.said.contains("may have been done"),
+            "{fault}"
+        );
+        assert_eq!(api.world().count(&id, "commission"), 1, "{lost:?}");
+        assert_eq!(maas.machine(&id).await.unwrap().status, Status::Commissioning, "{lost:?}");
+        api.world().trouble("read", lost, 1);
+        let asked = api.world().requests.len();
+        assert_eq!(code(maas.machine(&id).await), Code::MaasUnreachable);
+        assert_eq!(api.world().requests.len() - asked, 1, "the same number is never sent twice");
+    }
+}
+
+#[tokio::test]
+async fn every_other_no_has_its_fault() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    let page = "<html>no such page</html>";
+    for (status, words, look, change) in [
+        (404, page, Code::MaasUnreachable, Code::MaasUnreachable),
+        (404, "No Machine matches the given query.", Code::MaasMachineGone, Code::MaasMachineGone),
+        (403, "", Code::MaasRefused, Code::MaasRefused),
+        (400, "Unrecognised signature: method=POST op=x", Code::NotSupported, Code::NotSupported),
+        (500, "boom", Code::MaasUnreachable, Code::AnswerLost),
+        (502, page, Code::MaasUnreachable, Code::AnswerLost),
+        (302, "", Code::MaasRefused, Code::MaasRefused),
+        (200, "not JSON", Code::MaasUnreachable, Code::AnswerGarbled),
+    ] {
+        let says = || Trouble::Says(status, words.to_owned());
+        api.world().trouble("read", says(), 1);
+        assert_eq!(code(maas.machine(&id).await), look, "{status} {words}");
+        api.world().trouble("commission", says(), 1);
+        assert_eq!(code(maas.commission(&id).await), change, "{status} {words}");
+    }
+    assert_eq!(maas.machine(&id).await.unwrap().status, Status::Ready, "nothing came of any of it");
+    api.world().is_superuser = false;
+    let fault = maas.commission(&id).await.unwrap_err();
+    assert_eq!(fault.code, Code::MaasRefused);
+    assert!(fault.said.contains("administrators"), "{fault}");
+}
+
+#[tokio::test]
+async fn a_login_that_is_refused_is_not_tried_again() {
+    let (api, _) = start().await;
+    let asked = api.world().requests.len();
+    let wrong = client_with(&api, "other:token:s3cret", settings());
+    assert_eq!(code(wrong.whoami().await), Code::LoginRefused);
+    assert_eq!(api.world().requests.len() - asked, 1);
+}
+
+#[tokio::test]
+async fn nobody_is_there() {
+    let (api, maas) = start().await;
+    drop(api);
+    // The listener goes with its task, which ends when it is next looked at.
+    for _ in 0..200 {
+        if let Err(fault) = maas.version().await {
+            assert_eq!((fault.code, fault.code.unseen()), (Code::MaasUnreachable, true));
+            assert_eq!(
+                code(maas.commission("abc").await),
+                Code::MaasUnreachable,
+                "nothing was sent"
+            );
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("it still answers");
+}
+
+#[tokio::test]
+async fn over_tls_a_region_must_be_the_one_that_is_trusted() {
+    let authority = Authority::new();
+    let identity = authority.issue("127.0.0.1", 2099);
+    let version = |_: &Call| Said::json(r#"{"version": "3.5.1"}"#);
+    let peer = Peer::serve(Some(identity.acceptor()), Arc::new(version)).await;
+    let client = |trust: Trust| {
+        let address = Address::parse(&format!("{}/MAAS", peer.url())).unwrap();
+        Maas::new(address, ApiKey::parse(KEY).unwrap(), Settings { trust, ..settings() }).unwrap()
+    };
+    let known = client(Trust::ca_from_pem(authority.pem().as_bytes()).unwrap());
+    assert_eq!(known.version().await.unwrap().version, "3.5.1");
+    assert!(known.fingerprint().is_some());
+    assert!(peer.calls()[0].is("GET", "/MAAS/api/2.0/version/"));
+    assert_eq!(peer.calls()[0].header("odata-version"), None, "that is for Redfish");
+    let stranger = client(Trust::ca_from_pem(Authority::new().pem().as_bytes()).unwrap());
+    assert_eq!(stranger.whoami().await.unwrap_err().code, Code::IdentityUntrusted);
+    assert_eq!(peer.calls().len(), 1, "the key was not sent");
+}
+
+#[tokio::test]
+async fn a_deleted_machine_is_gone_for_every_call() {
+    let (api, maas) = start().await;
+    let id = add(&api, Status::Ready);
+    api.world().machines.remove(&id);
+    let (change, release, none) = (Change::default(), Release::default(), BTreeMap::new());
+    for gone in [
+        code(maas.machine(&id).await),
+        code(maas.update(&id, &change).await),
+        code(maas.delete(&id).await),
+        code(maas.commission(&id).await),
+        code(maas.abort(&id, "").await),
+        code(maas.deploy(&id, &jammy()).await),
+        code(maas.release(&id, &release).await),
+        code(maas.power_on(&id).await),
+        code(maas.power_off(&id, StopMode::Hard).await),
+        code(maas.query_power_state(&id).await),
+        code(maas.mark_broken(&id, "").await),
+        code(maas.mark_fixed(&id, "").await),
+        code(maas.lock(&id, "").await),
+        code(maas.unlock(&id, "").await),
+        code(maas.set_workload_annotations(&id, &none).await),
+        code(maas.set_storage_layout(&id, Layout::Flat, None).await),
+        code(maas.block_devices(&id).await),
+        code(maas.interfaces(&id).await),
+    ] {
+        assert_eq!(gone, Code::MaasMachineGone);
+    }
+    // By allocation it is only not available, and it is not among the others.
+    assert_eq!(code(maas.allocate(&id, "").await), Code::EffectFailed);
+    assert!(maas.machines(&Filter::default()).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn at_most_so_many_requests_are_under_way() {
+    let (api, _) = start().await;
+    let maas = client_with(&api, KEY, Settings { at_once: 3, ..settings() });
+    api.world().trouble("whoami", Trouble::Slow(Duration::from_millis(20)), 30);
+    let asked: Vec<_> = (0..30)
+        .map(|_| {
+            let maas = maas.clone();
+            tokio::spawn(async move { maas.whoami().await })
+        })
+        .collect();
+    for one in asked {
+        one.await.unwrap().unwrap();
+    }
+    assert_eq!(api.world().most_under_way, 3);
+}
+
+#[tokio::test]
+async fn one_request_lists_a_whole_site() {
+    const SITE: usize = 1_000;
+    let (api, maas) = start().await;
+    for number in 0..SITE {
+        api.world().add(&format!("aa:00:00:00:{:02x}:{:02x}", number / 256, number % 256));
+    }
+    assert_eq!(maas.machines(&Filter::default()).await.unwrap().len(), SITE);
+    assert_eq!(api.world().requests.len(), 1);
+}

@@ -1,0 +1,301 @@
+//! A MAAS over HTTP, as there is none in any package registry: the paths, status codes and words of MAAS 3.4, and stricter
+//! than it about what it is sent. A wrong content type, a parameter it does not know or a number used twice is refused, so
+//! that a client cannot be wrong unnoticed.
+//!
+//! `world` is what it knows and how machines move, `ops` what may be asked of a machine, `region` everything else, `form`
+//! how parameters are read. This file is the door: who asks, what goes wrong on purpose, and the way to the rest. It needs
+//! nothing of the tests around it.
+
+mod form;
+mod ops;
+mod region;
+mod world;
+
+pub use world::{End, Fate, Released, Takes, Trouble, World};
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use form::Form;
+use serde_json::Value;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+const MAX_BODY_BYTES: usize = 4 * 1024 * 1024;
+const API: &str = "/MAAS/api/2.0/";
+/// The key that is right, and its parts.
+pub const KEY: &str = "consumer:token:s3cret";
+const CONSUMER: &str = "consumer";
+const TOKEN: &str = "token";
+const SIGNATURE: &str = "&s3cret";
+/// How far a clock may be off.
+const MAX_SKEW_S: u64 = 300;
+/// What is said when MAAS wants to be asked again, after a conflict and when it is not there.
+pub const CONFLICT_PAGE: &str =
+    "<!DOCTYPE html><html><body>Conflict error. Try your request again.</body></html>";
+
+/// A running MAAS. Dropping it ends it.
+pub struct MaasApi {
+    pub address: SocketAddr,
+    world: Arc<Mutex<World>>,
+    server: JoinHandle<io::Result<()>>,
+}
+
+impl Drop for MaasApi {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl MaasApi {
+    pub async fn start() -> io::Result<Self> {
+        let world = Arc::new(Mutex::new(World::default()));
+        let tcp = TcpListener::bind("127.0.0.1:0").await?;
+        let address = tcp.local_addr()?;
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&world));
+        let serve = axum::serve(tcp, router);
+        Ok(Self { address, world, server: tokio::spawn(async move { serve.await }) })
+    }
+
+    /// The address as a site has it.
+    pub fn url(&self) -> String {
+        format!("http://{}/MAAS", self.address)
+    }
+
+    /// What it knows, to be looked at and changed. Not to be held while it is asked something.
+    pub fn world(&self) -> MutexGuard<'_, World> {
+        lock(&self.world)
+    }
+}
+
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What MAAS says.
+pub enum Said {
+    Json(Value),
+    Text(u16, String),
+    /// What is wrong, by field.
+    Wrong(Value),
+    Gone,
+    Deleted,
+}
+
+impl Said {
+    fn text(status: u16, words: impl Into<String>) -> Self {
+        Self::Text(status, words.into())
+    }
+
+    /// One field, and what is wrong with it.
+    fn field(name: &str, words: impl Into<String>) -> Self {
+        Self::Wrong(serde_json::json!({name: [words.into()]}))
+    }
+}
+
+impl IntoResponse for Said {
+    fn into_response(self) -> Response {
+        let plain = [("content-type", "text/plain; charset=utf-8")];
+        let json = [("content-type", "application/json; charset=utf-8")];
+        match self {
+            Self::Json(value) => (StatusCode::OK, json, value.to_string()).into_response(),
+            Self::Text(status, words) => {
+                let status = StatusCode::from_u16(status).unwrap_or(StatusCode::IM_A_TEAPOT);
+                (status, plain, words).into_response()
+            }
+            Self::Wrong(fields) => {
+                (StatusCode::BAD_REQUEST, json, fields.to_string()).into_response()
+            }
+            Self::Gone => {
+                let words = "No Machine matches the given query.";
+                (StatusCode::NOT_FOUND, plain, words).into_response()
+            }
+            Self::Deleted => StatusCode::NO_CONTENT.into_response(),
+        }
+    }
+}
+
+/// One request, taken apart.
+pub struct Call {
+    pub method: Method,
+    /// Behind the path of the API, without slashes.
+    pub path: Vec<String>,
+    pub query: Form,
+    pub form: Form,
+    pub op: Option<String>,
+}
+
+impl Call {
+    /// What it is called in counts and troubles: the operation, or what the method does.
+    pub fn name(&self) -> &str {
+        match (&self.op, self.method.as_str()) {
+            (Some(op), _) => op,
+            (None, "GET") => "read",
+            (None, "POST") => "create",
+            (None, "PUT") => "update",
+            (None, _) => "delete",
+        }
+    }
+
+    pub fn changes(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    /// The machine it is about.
+    pub fn machine(&self) -> &str {
+        let named = self.path.get(1).map(String::as_str);
+        match self.path.first().map(String::as_str) {
+            Some("machines" | "nodes") => named.or(self.form.get("system_id")).unwrap_or_default(),
+            _ => "",
+        }
+    }
+}
+
+async fn answer(State(world): State<Arc<Mutex<World>>>, request: Request) -> Response {
+    let _under_way = UnderWay::begin(&world);
+    match read_call(&world, request).await {
+        Ok(call) => troubled(&world, &call).await,
+        Err(said) => said.into_response(),
+    }
+}
+
+/// Counts who is inside, for tests of limits.
+struct UnderWay(Arc<Mutex<World>>);
+
+impl UnderWay {
+    fn begin(world: &Arc<Mutex<World>>) -> Self {
+        let mut inner = lock(world);
+        inner.under_way += 1;
+        inner.most_under_way = inner.most_under_way.max(inner.under_way);
+        Self(Arc::clone(world))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        lock(&self.0).under_way -= 1;
+    }
+}
+
+async fn troubled(world: &Mutex<World>, call: &Call) -> Response {
+    let trouble = lock(world).take_trouble(call);
+    let act = || lock(world).act(call).into_response();
+    match trouble {
+        None => act(),
+        Some(Trouble::Busy { retry_after }) => {
+            let words = "Unable to connect to any rack controller; no connections available.";
+            wanting(503, retry_after, words)
+        }
+        Some(Trouble::Conflict { retry_after }) => wanting(409, retry_after, CONFLICT_PAGE),
+        Some(Trouble::Says(status, words)) => Said::text(status, words).into_response(),
+        Some(Trouble::BusyAfterActing { retry_after }) => {
+            let _made = act();
+            wanting(503, retry_after, "Unable to connect to any rack controller")
+        }
+        Some(Trouble::CutAfterActing) => {
+            let _made = act();
+            let parts =
+                [Ok("{\"system_id\":"), Err(io::Error::from(io::ErrorKind::ConnectionReset))];
+            Response::new(Body::from_stream(futures_util::stream::iter(parts)))
+        }
+        Some(Trouble::HangAfterActing) => {
+            let _made = act();
+            std::future::pending().await
+        }
+        Some(Trouble::Slow(time)) => {
+            tokio::time::sleep(time).await;
+            act()
+        }
+    }
+}
+
+fn wanting(status: u16, retry_after: Option<u64>, words: &str) -> Response {
+    let mut response = Said::text(status, words).into_response();
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert("retry-after", seconds.into());
+    }
+    response
+}
+
+async fn read_call(world: &Mutex<World>, request: Request) -> Result<Call, Said> {
+    let (head, body) = request.into_parts();
+    let body = to_bytes(body, MAX_BODY_BYTES).await.map_err(|e| Said::text(400, e.to_string()))?;
+    let path = head.uri.path().to_owned();
+    let query = Form::parse(head.uri.query().unwrap_or_default());
+    lock(world).note(format!("{} {}", head.method, head.uri));
+    let Some(rest) = path.strip_prefix(API) else {
+        return Err(Said::text(404, "<!DOCTYPE html><title>404</title>"));
+    };
+    if rest != "version/" {
+        authenticate(world, &head.headers)?;
+    }
+    let mut path: Vec<String> =
+        rest.split('/').filter(|p| !p.is_empty()).map(form::decode).collect();
+    let in_path = path.last().and_then(|last| last.strip_prefix("op-")).map(str::to_owned);
+    if in_path.is_some() {
+        path.pop();
+    } else if !rest.ends_with('/') {
+        return Err(Said::text(404, "<!DOCTYPE html><title>404</title>"));
+    }
+    let form = read_form(&head.headers, &body)?;
+    let op = query.get("op").map(str::to_owned).or(in_path);
+    Ok(Call { method: head.method, path, query: query.without("op"), form, op })
+}
+
+fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<Form, Said> {
+    if body.is_empty() {
+        return Ok(Form::default());
+    }
+    let kind = headers.get("content-type").and_then(|value| value.to_str().ok());
+    if kind != Some("application/x-www-form-urlencoded") {
+        return Err(Said::text(400, format!("a body of the kind {kind:?} is not read here")));
+    }
+    Ok(Form::parse(&String::from_utf8_lossy(body)))
+}
+
+/// OAuth 1.0a with PLAINTEXT, every part of it.
+fn authenticate(world: &Mutex<World>, headers: &HeaderMap) -> Result<(), Said> {
+    let no = |words: String| Said::text(401, format!("Authorization Error: {words}"));
+    let header = headers.get("authorization").and_then(|value| value.to_str().ok());
+    let Some(given) = header.and_then(|value| value.strip_prefix("OAuth ")) else {
+        return Err(Said::text(401, "Authorization Required"));
+    };
+    let pairs: Vec<(&str, String)> = given
+        .split(',')
+        .filter_map(|pair| pair.trim().split_once('='))
+        .map(|(name, value)| (name, form::decode(value.trim_matches('"'))))
+        .collect();
+    let part = |name: &str| {
+        let found = pairs.iter().find(|(given, _)| *given == name);
+        found.map(|(_, value)| value.as_str()).unwrap_or_default()
+    };
+    if part("oauth_version") != "1.0" || part("oauth_signature_method") != "PLAINTEXT" {
+        return Err(no("'Signature method not supported.'".into()));
+    }
+    if part("oauth_consumer_key") != CONSUMER {
+        return Err(no("Invalid API key.".into()));
+    }
+    if part("oauth_token") != TOKEN {
+        return Err(no(format!("'Invalid access token: {}'", part("oauth_token"))));
+    }
+    if part("oauth_signature") != SIGNATURE {
+        return Err(no("'Invalid signature. Expected signature base string: '".into()));
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let at: u64 = part("oauth_timestamp").parse().unwrap_or_default();
+    if at.abs_diff(now) > MAX_SKEW_S {
+        return Err(no(format!(
+            "'Expired timestamp: given {at} and now {now} has a greater difference'"
+        )));
+    }
+    match lock(world).use_nonce(part("oauth_nonce")) {
+        true => Ok(()),
+        false => Err(no(format!("'Nonce already used: {}'", part("oauth_nonce")))),
+    }
+}

@@ -1,0 +1,127 @@
+//! Everything that is not about one machine's life: who we are, what there is to choose from, events and results.
+
+use super::ops::unrecognised;
+use super::world::{USER, World};
+use super::{Call, Said};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+const DEFAULT_EVENTS: usize = 100;
+const MAX_EVENTS: usize = 1000;
+
+impl World {
+    pub(super) fn on_region(&mut self, call: &Call, path: &[&str]) -> Said {
+        match (call.method.as_str(), path, call.op.as_deref()) {
+            ("GET", ["version"], None) => {
+                Said::Json(json!({"version": self.version, "subversion": "14321-g.1",
+                "capabilities": ["networks-management", "storage-deployment-ubuntu"]}))
+            }
+            ("GET", ["users"], Some("whoami")) => {
+                Said::Json(json!({"username": USER, "email": "a@example.com",
+                "is_local": true, "is_superuser": self.is_superuser}))
+            }
+            ("GET", ["resourcepools"], None) => named(&self.pools),
+            ("GET", ["zones"], None) => named(&self.zones),
+            ("GET", ["subnets"], None) => Said::Json(json!(self.subnets)),
+            ("GET", ["boot-resources"], None) => {
+                let image = |(id, name): (usize, &String)| json!({"id": id, "name": name, "architecture": "amd64/ga-22.04", "type": "Synced", "subarches": ""});
+                Said::Json(self.images.iter().enumerate().map(image).collect())
+            }
+            ("GET", ["tags"], None) => {
+                let tag = |(name, comment): &(String, String)| json!({"name": name, "comment": comment, "definition": "", "kernel_opts": null});
+                Said::Json(self.tags.iter().map(tag).collect())
+            }
+            ("POST", ["tags"], None) => self.create_tag(call),
+            ("POST", ["tags", name], Some("update_nodes")) => self.tag(call, name),
+            ("GET", ["events"], Some("query")) => self.query_events(call),
+            (method, _, op) => unrecognised(method, op),
+        }
+    }
+
+    fn create_tag(&mut self, call: &Call) -> Said {
+        let name = call.form.get("name").unwrap_or_default().to_owned();
+        let fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        if name.is_empty() || !name.chars().all(fit) {
+            return Said::field("name", "Enter a valid value.");
+        }
+        if self.tags.iter().any(|(other, _)| *other == name) {
+            return Said::field("name", "Tag with this Name already exists.");
+        }
+        let comment = call.form.get("comment").unwrap_or_default().to_owned();
+        self.tags.push((name.clone(), comment.clone()));
+        Said::Json(json!({"name": name, "comment": comment, "definition": ""}))
+    }
+
+    fn tag(&mut self, call: &Call, name: &str) -> Said {
+        if !self.tags.iter().any(|(other, _)| other == name) {
+            return Said::text(404, "No Tag matches the given query.");
+        }
+        let (mut added, mut removed) = (0, 0);
+        for id in call.form.all("add") {
+            let machine = self.machines.get_mut(id);
+            added += usize::from(machine.is_some_and(|m| m.tags.insert(name.to_owned())));
+        }
+        for id in call.form.all("remove") {
+            removed += usize::from(self.machines.get_mut(id).is_some_and(|m| m.tags.remove(name)));
+        }
+        Said::Json(json!({"added": added, "removed": removed}))
+    }
+
+    fn query_events(&self, call: &Call) -> Said {
+        let query = &call.query;
+        let number = |name: &str| query.get(name).and_then(|value| value.parse::<i64>().ok());
+        let limit = number("limit").map_or(DEFAULT_EVENTS, |limit| limit.max(1) as usize);
+        if limit > MAX_EVENTS {
+            let words =
+                format!("Requested number of events {limit} is greater than limit: {MAX_EVENTS}");
+            return Said::text(400, words);
+        }
+        let level = query.get("level").unwrap_or("INFO");
+        if !["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "AUDIT"].contains(&level) {
+            return Said::text(400, format!("Unrecognised log level: {level}"));
+        }
+        let (after, before) = (number("after"), number("before"));
+        if after.is_some() && before.is_some() {
+            let words =
+                "There is undetermined behaviour when both `after` and `before` are specified.";
+            return Said::text(400, words);
+        }
+        let fits = |event: &&Value| {
+            let id = event["id"].as_i64().unwrap_or_default();
+            query.get("id").is_none_or(|node| event["node"] == node)
+                && after.is_none_or(|after| id > after)
+                && before.is_none_or(|before| id < before)
+        };
+        // Those behind one are the oldest of them, all others the newest; either way the newest is told first.
+        let fitting: Vec<&Value> = self.events.iter().filter(fits).collect();
+        let skipped = fitting.len().saturating_sub(limit);
+        let page: Vec<&Value> = match after {
+            Some(_) => fitting.into_iter().take(limit).rev().collect(),
+            None => fitting.into_iter().skip(skipped).rev().collect(),
+        };
+        Said::Json(json!({"count": page.len(), "events": page, "next_uri": null, "prev_uri": null}))
+    }
+
+    pub(super) fn results(&self, call: &Call, id: &str) -> Said {
+        let Some(machine) = self.machines.get(id) else {
+            return Said::text(404, "No Node matches the given query.");
+        };
+        if call.query.get("type") != Some("installation") {
+            return Said::Json(json!([]));
+        }
+        let shows = call.query.is_true("include_output");
+        let set = |(number, log): (usize, &String)| {
+            let output = if shows { json!(STANDARD.encode(log)) } else { Value::Null };
+            json!({"id": number + 1, "system_id": id, "type": 1, "type_name": "Installation", "results": [
+                {"id": 7, "name": "/tmp/install.log", "status": 3, "status_name": "Failed", "exit_status": 1,
+                 "output": output}]})
+        };
+        Said::Json(machine.logs.iter().enumerate().map(set).collect())
+    }
+}
+
+fn named(names: &[String]) -> Said {
+    let one = |(id, name): (usize, &String)| json!({"id": id, "name": name, "description": null});
+    Said::Json(names.iter().enumerate().map(one).collect())
+}
