@@ -99,6 +99,8 @@ impl Life<'_> {
         let mut pauses = self.service.pace.pauses();
         let mut held = self.service.journal.held()?;
         while !self.over() {
+            // Until it has been reported: whoever leases it out must not take it for lost.
+            self.board.hold(held.as_ref().map(|held| held.task.id.as_str()));
             held = match held {
                 Some(Held { task, result: Some(ended) }) => {
                     match self.report(&task, &ended, &mut pauses)? {
@@ -184,7 +186,6 @@ impl Life<'_> {
         say(&format!("{}: {}", task.id, task.kind));
         let log = Arc::new(Log::default());
         let (outcome, wanted) = self.work(&task, &log);
-        self.board.hold(None);
         if self.over() && !outcome.ok {
             // The agent itself was stopped; the task is begun again with the next.
             return Ok(Some(Held { task, result: None }));

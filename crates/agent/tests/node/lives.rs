@@ -11,6 +11,9 @@ echo working
 while [ ! -e DIR/gate ]; do sleep 0.02; done
 echo worked";
 
+/// More than are asked for before the test has seen what it waits for.
+const MANY: usize = 1_000;
+
 fn runs(stage: &Stage) -> usize {
     stage.read("runs").lines().count()
 }
@@ -164,11 +167,18 @@ fn a_server_that_is_away_is_waited_for() {
     stage.server.kill();
     stage.write("gate", "");
     until("the result is written down", || stage.read("state/task.json").contains("\"ok\":true"));
+    let beats = stage.server.count("heartbeat");
     until("somebody noticed", || stage.typed("status").1.contains("Trouble"));
-    for path in ["report", "report", "heartbeat"] {
-        stage.server.fault(path, Fault::Status(503));
+    stage.server.fault("heartbeat", Fault::Status(503));
+    for _ in 0..MANY {
+        stage.server.fault("report", Fault::Status(503));
     }
     stage.server.restart();
+    stage.server.until("a heartbeat with what is to be reported", |state| {
+        let beats = state.heard.iter().filter(|(path, _)| path == "heartbeat").skip(beats);
+        beats.into_iter().any(|(_, body)| body["tasks"] == json!(["t-1"]))
+    });
+    stage.server.state().faults.clear();
     assert_eq!(stage.server.report("t-1")["ok"], true);
     assert_eq!(stage.read("runs"), "run\n");
     stage.server.give("t-2", "node.validate", json!({}));

@@ -1,7 +1,7 @@
 //! A node that is a folder, with programs that are scripts; and the agent on it, killed with the test.
 
 use crate::server::{PATIENCE, Server, TOKEN};
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -99,6 +99,23 @@ esac",
         let child = self.agent("run").stdout(Stdio::null()).spawn().unwrap();
         self.server.state().pid = Some(Pid::from_child(&child));
         Agent(child)
+    }
+}
+
+/// An agent that is killed leaves its hooks to the next, and after the last there is none.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let mark = format!("FARRIER_AGENT_MARK={}/state#", self.at());
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let marked = environment
+                .split(|byte| *byte == 0)
+                .any(|found| found.starts_with(mark.as_bytes()));
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(pid)) = (marked, number.and_then(Pid::from_raw)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
     }
 }
 
