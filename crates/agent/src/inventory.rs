@@ -28,7 +28,21 @@ pub struct Disk {
 
 /// The MAC addresses of all network cards, in order.
 pub fn macs(root: &Path) -> Vec<String> {
+    addresses(&entries(&root.join("sys/class/net")))
+}
+
+/// The same without bridges and the like, which come and go with containers; unless there is nothing else.
+pub fn own_macs(root: &Path) -> Vec<String> {
     let cards = entries(&root.join("sys/class/net"));
+    let own: Vec<PathBuf> =
+        cards.iter().filter(|card| card.join("device").exists()).cloned().collect();
+    match addresses(&own) {
+        none if none.is_empty() => addresses(&cards),
+        own => own,
+    }
+}
+
+fn addresses(cards: &[PathBuf]) -> Vec<String> {
     let mut macs: Vec<String> = cards
         .iter()
         .filter(|card| line(&card.join("type")) == ETHERNET)
@@ -89,7 +103,8 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path()).take(MAX_DEVICES).collect()
 }
 
-fn line(file: &Path) -> String {
+/// A small file's only line.
+pub fn line(file: &Path) -> String {
     fs::read(file).map(|bytes| clean(&bytes)).unwrap_or_default()
 }
 

@@ -21,6 +21,7 @@ pub mod image;
 pub mod inside;
 pub mod install;
 pub mod inventory;
+pub mod node;
 pub mod pace;
 pub mod qcow2;
 pub mod random;

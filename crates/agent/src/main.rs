@@ -1,20 +1,29 @@
-//! The program of the deploy environment: reads how the machine was booted, does the work, and reboots or powers off.
+//! The program on a machine itself. Without a word it is that of the deploy environment: it reads how the machine was booted, does
+//! the work, and reboots or powers off. With the word `node` it is the agent of a node in service.
 
 use agent::cmdline::Boot;
 use agent::console::say;
 use agent::hands::Real;
 use agent::pace::Pace;
-use agent::{Config, End};
+use agent::{Config, End, node};
 use rustix::system::{RebootCommand, reboot};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: farrier-agent [--cmdline TEXT] [--root DIR] [--stay]
   --cmdline TEXT  read TEXT in place of /proc/cmdline
   --root DIR      look for sys and dev in DIR
-  --stay          say `reboot` or `power off` at the end, and do neither";
+  --stay          say `reboot` or `power off` at the end, and do neither
+usage: farrier-agent node run|status|enroll [--config FILE]
+  run             be the agent of this node until it is uninstalled
+  status          show who this node is, and what it does
+  enroll          enroll it, and end
+  --config FILE   in place of /etc/farrier/agent.toml";
+
+/// The word that makes it the agent of a node.
+const NODE: &str = "node";
 
 struct Arguments {
     cmdline: Option<String>,
@@ -36,12 +45,56 @@ fn arguments(mut words: impl Iterator<Item = String>) -> Option<Arguments> {
 }
 
 fn main() -> ExitCode {
-    let Some(arguments) = arguments(std::env::args().skip(1)) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
+    let mut words = std::env::args().skip(1).peekable();
+    if words.next_if(|word| word == NODE).is_some() {
+        return serve(words);
+    }
+    let Some(arguments) = arguments(words) else { return misused() };
     match begin(&arguments) {
         Ok(end) => leave(end, arguments.stay),
+        Err(said) => {
+            say(&said);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn misused() -> ExitCode {
+    eprintln!("{USAGE}");
+    ExitCode::from(2)
+}
+
+/// The agent of a node.
+fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let all: [Option<String>; 4] = std::array::from_fn(|_| words.next());
+    let [Some(verb), option, path, None] = all else { return misused() };
+    let path = match (option.as_deref(), path) {
+        (None, None) => node::config::DEFAULT_PATH.into(),
+        (Some("--config"), Some(path)) => path,
+        (Some(_) | None, _) => return misused(),
+    };
+    let load = || node::Config::load(Path::new(&path));
+    let done = match verb.as_str() {
+        "run" => load().and_then(|config| {
+            let ended = node::run(&config, &node::Pace::default(), &Default::default());
+            ended.map(|_| String::new())
+        }),
+        "status" => {
+            load().and_then(|config| node::status(&config).map(|status| status.to_string()))
+        }
+        "enroll" => load().and_then(|config| match node::enroll(&config, &node::Pace::default()) {
+            Ok(name) => Ok(format!("this is {name}\n")),
+            Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {
+                Err(said)
+            }
+        }),
+        _ => return misused(),
+    };
+    match done {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
         Err(said) => {
             say(&said);
             ExitCode::from(2)

@@ -60,26 +60,32 @@ impl Pace {
 
 /// Pauses that grow while nothing works, and begin again once something did.
 pub struct Pauses {
-    pace: Pace,
+    first: Duration,
+    longest: Duration,
     next: Duration,
 }
 
 impl Pauses {
     pub fn new(pace: &Pace) -> Self {
-        Self { pace: *pace, next: pace.pause }
+        Self::between(pace.pause, pace.longest_pause)
+    }
+
+    pub fn between(first: Duration, longest: Duration) -> Self {
+        Self { first, longest, next: first }
     }
 
     pub fn worked(&mut self) {
-        self.next = self.pace.pause;
+        self.next = self.first;
     }
 
     pub fn take(&mut self, status: &Status) {
         status.pause(self.step());
     }
 
-    fn step(&mut self) -> Duration {
+    /// How long the next pause is.
+    pub fn step(&mut self) -> Duration {
         let now = self.next;
-        self.next = (now + self.pace.pause).min(self.pace.longest_pause);
+        self.next = (now + self.first).min(self.longest);
         now
     }
 }

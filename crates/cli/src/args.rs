@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod agent;
 mod component;
 mod device;
 mod firmware;
@@ -20,6 +21,7 @@ mod health;
 mod host;
 mod image;
 mod power;
+pub use agent::*;
 pub use component::*;
 pub use device::*;
 pub use firmware::*;
@@ -114,6 +116,9 @@ pub struct Cli {
 pub enum Command {
     /// Run the server
     Serve(ServeArgs),
+    /// The agent of a GPU node: run on the node itself, it speaks to the server by itself
+    #[command(subcommand)]
+    Agent(AgentCommand),
     #[command(flatten)]
     Client(ClientCommand),
     /// Print a completion script for a shell
@@ -480,6 +485,7 @@ mod tests {
             "farrier sim fault add --machine m-* --effect repave --action fail --times 1",
             "farrier serve --demo --sim-speed zero --listen 127.0.0.1:0",
             "farrier fault bmc-unreachable",
+            "farrier agent run --config /etc/farrier/agent.toml",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }

@@ -4,6 +4,7 @@
 //! crate: the server decides, and the client asks, shows and waits.
 
 mod admin;
+mod agent;
 mod args;
 mod bmc;
 mod client;
@@ -67,6 +68,7 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
     let mut screen = Screen::stdout(cli.output);
     match cli.command {
         Command::Serve(args) => serve::run(args).await,
+        Command::Agent(command) => agent::run(&mut screen, command),
         Command::Completions(args) => completions(&mut screen, &args),
         Command::Client(command) => ask(&Client::new(&cli.server)?, &mut screen, command).await,
     }

@@ -14,7 +14,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("engine", &["model", "store", "providers"]),
     ("proto", &[]),
     ("server", &["model", "store", "engine", "providers", "proto"]),
-    ("cli", &["model", "proto", "server"]),
+    ("cli", &["model", "proto", "server", "agent"]),
     ("agent", &[]),
 ];
 
@@ -172,6 +172,7 @@ mod tests {
             ("cli", "model"),
             ("cli", "proto"),
             ("cli", "server"),
+            ("cli", "agent"),
         ];
         for (room, _) in ROOMS {
             for (other, _) in ROOMS.iter().filter(|(other, _)| *other != room) {

@@ -8,3 +8,5 @@ mod server;
 mod stage;
 mod tars;
 mod verdicts;
+#[path = "../wire/mod.rs"]
+mod wire;

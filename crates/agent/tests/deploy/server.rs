@@ -1,8 +1,9 @@
 //! A Farrier that does what a test says: it keeps what it was told, and goes wrong where it is asked to.
 
+use crate::wire::{head, read_request};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -58,13 +59,6 @@ pub struct Server {
     pub script: Arc<Mutex<Script>>,
     pub heard: Arc<Mutex<Heard>>,
     up: Option<Arc<AtomicBool>>,
-}
-
-struct Request {
-    path: String,
-    range: Option<u64>,
-    bearer: String,
-    body: Value,
 }
 
 impl Server {
@@ -139,28 +133,6 @@ impl Drop for Server {
     }
 }
 
-fn read_request(stream: &TcpStream) -> Option<Request> {
-    let mut reader = BufReader::new(stream);
-    let mut line = String::new();
-    reader.read_line(&mut line).ok()?;
-    let path = line.split(' ').nth(1)?.to_owned();
-    let (mut length, mut range, mut bearer) = (0, None, String::new());
-    loop {
-        let mut line = String::new();
-        reader.read_line(&mut line).ok()?;
-        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-        match name.to_ascii_lowercase().as_str() {
-            "content-length" => length = value.parse().ok()?,
-            "range" => range = Some(value.strip_prefix("bytes=")?.strip_suffix('-')?.parse().ok()?),
-            "authorization" => bearer = value.strip_prefix("Bearer ")?.to_owned(),
-            _ => {}
-        }
-    }
-    let mut body = vec![0; length];
-    reader.read_exact(&mut body).ok()?;
-    Some(Request { path, range, bearer, body: serde_json::from_slice(&body).unwrap_or_default() })
-}
-
 fn answer(
     stream: &TcpStream,
     script: &Mutex<Script>,
@@ -170,15 +142,15 @@ fn answer(
     let Some(request) = read_request(stream) else { return Ok(()) };
     let mut heard = heard.lock().unwrap();
     let mut script = script.lock().unwrap();
-    match request.path.as_str() {
-        "/deploy/claim" => {
+    match (request.method.as_str(), request.path.as_str()) {
+        ("POST", "/deploy/claim") => {
             heard.claims.push(request.body);
             let fault = script.claim_faults.pop_front();
             let (granted, refusal) = (script.granted.clone(), script.refusal.clone());
             drop((heard, script));
             json_answer(stream, fault, &granted, &refusal)
         }
-        "/deploy/report" => {
+        ("POST", "/deploy/report") => {
             let stage = request.body["stage"].as_str().unwrap_or_default().to_owned();
             let stop =
                 script.stop_after.is_some_and(|bytes| request.body["done"].as_u64() >= Some(bytes));
@@ -193,7 +165,7 @@ fn answer(
             let then = if stop { "stop" } else { then };
             json_answer(stream, fault, &json!({ "then": then }), &refusal)
         }
-        "/deploy/image" => {
+        ("GET", "/deploy/image") => {
             heard.bearers.push(request.bearer);
             let from = request.range.expect("the agent always asks for a range");
             heard.ranges.push(from);
@@ -210,10 +182,6 @@ fn answer(
         }
         _ => head(stream, 404, "", 0),
     }
-}
-
-fn head(mut stream: &TcpStream, status: u16, more: &str, length: usize) -> std::io::Result<()> {
-    write!(stream, "HTTP/1.1 {status} Word\r\nContent-Length: {length}\r\n{more}\r\n")
 }
 
 fn json_answer(

@@ -373,6 +373,7 @@ async fn every_command_works_against_a_real_server() {
     let typed = tokio::task::spawn_blocking(move || {
         let person = Terminal { url, typed: RefCell::default() };
         surroundings(&person);
+        agent(&person, dir.path());
         inventory(&person, dir.path());
         verbs(&person);
         looking(&person);
@@ -403,6 +404,36 @@ fn surroundings(person: &Terminal) {
     assert!(person.line("completions bash", 0).contains("enter-maintenance"));
     let config = person.line("serve --print-config --listen 127.0.0.1:1", 0);
     assert!(config.contains("127.0.0.1:1") && config.contains("backoff_first_ms"), "{config}");
+}
+
+/// The agent of a node, which asks a controller of its own and needs no server here.
+fn agent(person: &Terminal, dir: &Path) {
+    assert!(person.line("agent unit", 0).contains("ExecStart=/usr/local/bin/farrier agent run "));
+    let example = person.line("agent config", 0);
+    assert!(example.contains("controllers = ["), "{example}");
+    let file = dir.join("agent.toml");
+    let config = file.to_str().unwrap();
+    let said = person.run(&["agent", "run", "--config", config], 2);
+    assert!(said.contains("agent.toml") && said.contains("farrier agent config"), "{said}");
+    std::fs::write(&file, format!("{example}scratch_dirs = [\"/etc\"]\n")).unwrap();
+    let said = person.run(&["agent", "run", "--config", config], 2);
+    assert!(said.contains("scratch_dirs: /etc"), "{said}");
+    let state = dir.join("agent-state");
+    // Nobody listens at port 9.
+    let text = example
+        .replace("10.0.0.1:8480", "127.0.0.1:9")
+        .replace("/var/lib/farrier-agent", state.to_str().unwrap());
+    std::fs::write(&file, &text).unwrap();
+    let said = person.run(&["agent", "enroll", "--config", config], 2);
+    assert!(said.contains("token_file"), "{said}");
+    std::fs::write(&file, format!("{text}token = \"once\"\n")).unwrap();
+    let said = person.run(&["agent", "enroll", "--config", config], 4);
+    assert!(said.contains("127.0.0.1:9"), "{said}");
+    let said = person.run(&["agent", "status", "--config", config], 0);
+    assert!(said.contains("an enrollment has been asked for"), "{said}");
+    let status = person.run(&["agent", "status", "--config", config, "-o", "json"], 0);
+    let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+    assert_eq!((&status["enrolling"], &status["task"]), (&true.into(), &serde_json::Value::Null));
 }
 
 fn inventory(person: &Terminal, dir: &Path) {

@@ -1,0 +1,363 @@
+//! The agent's settings: one TOML file, read once and checked before anything is done.
+//!
+//! The folders to be emptied are the dangerous part. A name that would take the system with it is refused here, by the file that
+//! says it, and not when a task has already begun. Every refusal names the key and says what to write instead.
+
+use crate::http::Url;
+use secrecy::SecretString;
+use serde::Deserialize;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+/// What `config` prints. A test reads it and finds the defaults.
+pub const EXAMPLE: &str = include_str!("agent.example.toml");
+pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
+
+/// Far more than there are replicas.
+const MAX_CONTROLLERS: usize = 16;
+const MAX_SCRATCH_DIRS: usize = 64;
+const MAX_TOKEN_BYTES: usize = 1024;
+
+/// Nothing in these is anybody's scratch.
+const SYSTEM: [&str; 13] = [
+    "/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/root", "/run", "/sbin",
+    "/sys", "/usr",
+];
+/// These hold what belongs to the system or to people, though a folder in them may be scratch.
+const SHARED: [&str; 9] =
+    ["/", "/home", "/media", "/mnt", "/opt", "/srv", "/var", "/var/lib", "/var/log"];
+/// Shared memory, which jobs leave behind like files.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+#[derive(Debug)]
+pub struct Config {
+    /// Tried in turn.
+    pub controllers: Vec<Url>,
+    pub token: Token,
+    pub state_dir: PathBuf,
+    pub hooks_dir: PathBuf,
+    pub scratch_dirs: Vec<PathBuf>,
+    pub nvidia_smi: PathBuf,
+    pub systemctl: PathBuf,
+    /// The unit that runs this agent, which an uninstall disables.
+    pub unit: String,
+}
+
+/// Where the one-time token is. It is read anew for each try, so that a new one can be put in place of an old.
+#[derive(Debug)]
+pub enum Token {
+    /// A node that has been enrolled needs none.
+    None,
+    Here(SecretString),
+    File(PathBuf),
+}
+
+impl Token {
+    pub fn read(&self) -> Result<Option<SecretString>, String> {
+        match self {
+            Self::None => Ok(None),
+            Self::Here(token) => Ok(Some(token.clone())),
+            Self::File(path) => match fs::read_to_string(path) {
+                Ok(text) => checked_token("token_file", text.trim()).map(Some),
+                // Whoever deploys the node may put it there later, or take it away once it is used.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(format!("token_file: {}: {error}", path.display())),
+            },
+        }
+    }
+}
+
+/// The file as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    controllers: Vec<String>,
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    #[serde(default = "state_dir")]
+    state_dir: PathBuf,
+    #[serde(default = "hooks_dir")]
+    hooks_dir: PathBuf,
+    #[serde(default)]
+    scratch_dirs: Vec<PathBuf>,
+    #[serde(default = "nvidia_smi")]
+    nvidia_smi: PathBuf,
+    #[serde(default = "systemctl")]
+    systemctl: PathBuf,
+    #[serde(default = "unit")]
+    unit: String,
+}
+
+fn state_dir() -> PathBuf {
+    "/var/lib/farrier-agent".into()
+}
+
+fn hooks_dir() -> PathBuf {
+    "/etc/farrier/hooks".into()
+}
+
+fn nvidia_smi() -> PathBuf {
+    "/usr/bin/nvidia-smi".into()
+}
+
+fn systemctl() -> PathBuf {
+    "/usr/bin/systemctl".into()
+}
+
+fn unit() -> String {
+    "farrier-agent.service".into()
+}
+
+impl Config {
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let text = fs::read_to_string(path).map_err(|error| {
+            format!("{}: {error}; `farrier agent config` prints an example", path.display())
+        })?;
+        Self::parse(&text).map_err(|said| format!("{}: {said}", path.display()))
+    }
+
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let written: Written =
+            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let config = Self {
+            controllers: controllers(&written.controllers)?,
+            token: token(written.token, written.token_file)?,
+            state_dir: own_folder("state_dir", written.state_dir)?,
+            hooks_dir: absolute("hooks_dir", written.hooks_dir)?,
+            scratch_dirs: written.scratch_dirs,
+            nvidia_smi: absolute("nvidia_smi", written.nvidia_smi)?,
+            systemctl: absolute("systemctl", written.systemctl)?,
+            unit: unit_name(written.unit)?,
+        };
+        check_scratch(&config)?;
+        Ok(config)
+    }
+}
+
+fn controllers(written: &[String]) -> Result<Vec<Url>, String> {
+    if written.is_empty() || written.len() > MAX_CONTROLLERS {
+        return Err(format!(
+            "controllers: there are {}; name between 1 and {MAX_CONTROLLERS}, like [\"http://10.0.0.1:8480\"]",
+            written.len()
+        ));
+    }
+    let parsed = written.iter().map(|text| Url::parse(text));
+    parsed.collect::<Result<_, _>>().map_err(|said| format!("controllers: {said}"))
+}
+
+fn token(token: Option<String>, file: Option<PathBuf>) -> Result<Token, String> {
+    match (token, file) {
+        (Some(_), Some(_)) => Err("token and token_file are both there; keep one of them".into()),
+        (Some(token), None) => checked_token("token", &token).map(Token::Here),
+        (None, Some(file)) => absolute("token_file", file).map(Token::File),
+        (None, None) => Ok(Token::None),
+    }
+}
+
+/// What goes into a request in one piece. The token itself is a secret and is not repeated.
+fn checked_token(key: &str, text: &str) -> Result<SecretString, String> {
+    let sound = !text.is_empty()
+        && text.len() <= MAX_TOKEN_BYTES
+        && text.bytes().all(|byte| byte.is_ascii_graphic());
+    match sound {
+        true => Ok(SecretString::from(text)),
+        false => Err(format!(
+            "{key}: that is no token: it has 1 to {MAX_TOKEN_BYTES} letters, digits and signs, and no blanks; paste the one you were given"
+        )),
+    }
+}
+
+fn unit_name(name: String) -> Result<String, String> {
+    let sound = name.ends_with(".service")
+        && !name.starts_with('-')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte));
+    match sound {
+        true => Ok(name),
+        false => Err(format!(
+            "unit: {name:?} names no systemd service; write it like \"farrier-agent.service\""
+        )),
+    }
+}
+
+/// A path that means the same wherever it is read: from the root, without detours.
+fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, String> {
+    let straight = path.is_absolute()
+        && path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
+    match straight {
+        // Built anew, so that doubled and trailing slashes are gone.
+        true => Ok(path.components().collect()),
+        false => Err(format!(
+            "{key}: {:?} is not an absolute path without `.` and `..`; write it from / on",
+            path.display()
+        )),
+    }
+}
+
+/// The folder that an uninstall removes.
+fn own_folder(key: &str, path: PathBuf) -> Result<PathBuf, String> {
+    let path = absolute(key, path)?;
+    match is_system(&path) {
+        false => Ok(path),
+        true => Err(format!(
+            "{key}: {} belongs to the system, and an uninstall would remove it; write a folder of the agent's own, like {}",
+            path.display(),
+            state_dir().display()
+        )),
+    }
+}
+
+fn is_system(path: &Path) -> bool {
+    if path.starts_with(SHARED_MEMORY) {
+        return false;
+    }
+    SYSTEM.iter().any(|system| path.starts_with(system))
+        || SHARED.iter().any(|shared| path == Path::new(shared))
+}
+
+fn check_scratch(config: &Config) -> Result<(), String> {
+    let dirs = &config.scratch_dirs;
+    if dirs.len() > MAX_SCRATCH_DIRS {
+        return Err(format!("scratch_dirs: there are {}; at most {MAX_SCRATCH_DIRS}", dirs.len()));
+    }
+    for dir in dirs {
+        let plain = absolute("scratch_dirs", dir.clone())?;
+        if plain.as_os_str() != dir.as_os_str() {
+            return Err(format!(
+                "scratch_dirs: {:?} is written with a detour; write {:?}",
+                dir.display(),
+                plain.display()
+            ));
+        }
+        if is_system(dir) {
+            return Err(format!(
+                "scratch_dirs: {} belongs to the system and would be emptied; write the folder in it that is scratch, or leave it out",
+                dir.display()
+            ));
+        }
+        let own = [
+            ("state_dir", &config.state_dir),
+            ("hooks_dir", &config.hooks_dir),
+            ("nvidia_smi", &config.nvidia_smi),
+            ("systemctl", &config.systemctl),
+        ];
+        let lost = own.iter().find(|(_, path)| path.starts_with(dir) || dir.starts_with(path));
+        if let Some((key, path)) = lost {
+            return Err(format!(
+                "scratch_dirs: emptying {} would touch {key} ({}); move one of them",
+                dir.display(),
+                path.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use secrecy::ExposeSecret;
+
+    const LEAST: &str = "controllers = [\"http://10.0.0.1:8480\"]\n";
+
+    fn with(line: &str) -> Result<Config, String> {
+        Config::parse(&format!("{LEAST}{line}\n"))
+    }
+
+    #[test]
+    fn the_example_says_the_defaults() {
+        let example = Config::parse(EXAMPLE).unwrap();
+        let least = Config::parse(LEAST).unwrap();
+        assert_eq!(example.state_dir, least.state_dir);
+        assert_eq!(example.hooks_dir, least.hooks_dir);
+        assert_eq!(example.nvidia_smi, least.nvidia_smi);
+        assert_eq!(example.systemctl, least.systemctl);
+        assert_eq!(example.unit, least.unit);
+        assert!(least.scratch_dirs.is_empty() && matches!(least.token, Token::None));
+        for key in ["controllers", "token", "token_file", "scratch_dirs"] {
+            assert!(EXAMPLE.contains(key), "{key} is not in the example");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_key() {
+        for (line, key) in [
+            ("scratch_dir = []", "scratch_dir"),
+            ("token = \"a\"\ntoken_file = \"/t\"", "token_file"),
+            ("token = \"a b\"", "token:"),
+            ("token = \"\"", "token:"),
+            ("token_file = \"t\"", "token_file:"),
+            ("state_dir = \"var\"", "state_dir:"),
+            ("state_dir = \"/etc\"", "state_dir:"),
+            ("state_dir = \"/\"", "state_dir:"),
+            ("hooks_dir = \"/etc/../hooks\"", "hooks_dir:"),
+            ("nvidia_smi = \"nvidia-smi\"", "nvidia_smi:"),
+            ("systemctl = \"./systemctl\"", "systemctl:"),
+            ("unit = \"--all\"", "unit:"),
+            ("unit = \"agent\"", "unit:"),
+        ] {
+            let said = with(line).unwrap_err();
+            assert!(said.contains(key), "{line}: {said}");
+        }
+        for (text, word) in [
+            ("", "controllers"),
+            ("controllers = []", "between 1 and 16"),
+            ("controllers = [\"https://10.0.0.1\"]", "controllers: "),
+            ("controllers = 1", "controllers"),
+        ] {
+            let said = Config::parse(text).unwrap_err();
+            assert!(said.contains(word), "{text}: {said}");
+        }
+        assert!(!with("token = \"geheim geheim\"").unwrap_err().contains("geheim"));
+    }
+
+    #[test]
+    fn only_scratch_can_be_scratch() {
+        for dir in [
+            "/",
+            "//",
+            "/etc",
+            "/etc/",
+            "/usr/local",
+            "/root",
+            "/dev",
+            "/dev/disk",
+            "/var",
+            "/var/lib",
+            "/home",
+            "/boot/efi",
+            "/proc/1",
+            "/lib64",
+            "scratch",
+            "/a/../etc",
+            "/a/./b",
+            "/a//b",
+            "/var/lib/farrier-agent",
+            "/var/lib/farrier-agent/x",
+        ] {
+            let said = with(&format!("scratch_dirs = [{dir:?}]")).err();
+            assert!(
+                said.as_ref().is_some_and(|s| s.starts_with("scratch_dirs")),
+                "{dir}: {said:?}"
+            );
+        }
+        for dir in ["/scratch", "/dev/shm", "/mnt/nvme", "/var/lib/docker", "/tmp", "/libs"] {
+            with(&format!("scratch_dirs = [{dir:?}]")).unwrap();
+        }
+        let said = with("hooks_dir = \"/data/hooks\"\nscratch_dirs = [\"/data\"]").unwrap_err();
+        assert!(said.contains("hooks_dir (/data/hooks)"), "{said}");
+    }
+
+    #[test]
+    fn a_token_comes_from_where_it_is_now() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        let token = with(&format!("token_file = {:?}", file.display())).unwrap().token;
+        assert!(token.read().unwrap().is_none());
+        for text in ["one", "two"] {
+            fs::write(&file, format!("{text}\n")).unwrap();
+            assert_eq!(token.read().unwrap().unwrap().expose_secret(), text);
+        }
+        fs::write(&file, "two words").unwrap();
+        assert!(token.read().unwrap_err().contains("token_file"));
+    }
+}

@@ -1,0 +1,120 @@
+//! Hooks: the site's own programs, by which a task does what only the site knows how to do. Each is optional.
+
+use super::log::Log;
+use super::patience::Patience;
+use super::program::{self, Stray};
+use super::work::Fail;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+const ANYBODY_RUNS: u32 = 0o111;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    Drain,
+    Release,
+    Scrub,
+    Validate,
+    CleanupStorage,
+    Uninstall,
+    Health,
+}
+
+impl Hook {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Drain => "drain",
+            Self::Release => "release",
+            Self::Scrub => "scrub",
+            Self::Validate => "validate",
+            Self::CleanupStorage => "cleanup_storage",
+            Self::Uninstall => "uninstall",
+            Self::Health => "health",
+        }
+    }
+
+    /// Where it is, if there is one.
+    pub fn find(self, folder: &Path) -> Result<Option<PathBuf>, String> {
+        let path = folder.join(self.as_str());
+        match fs::metadata(&path) {
+            Ok(found) if !found.is_file() => {
+                Err(format!("the hook {} is no file; put a program there", path.display()))
+            }
+            Ok(found) if found.permissions().mode() & ANYBODY_RUNS == 0 => Err(format!(
+                "the hook {} is not executable; type chmod 755 {}",
+                path.display(),
+                path.display()
+            )),
+            Ok(_) => Ok(Some(path)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(format!("the hook {}: {error}", path.display())),
+        }
+    }
+}
+
+/// A hook that is about to be run.
+pub struct Call<'a> {
+    pub hook: Hook,
+    pub path: &'a Path,
+    pub variables: Vec<(String, String)>,
+    pub mark: &'a str,
+}
+
+impl Call<'_> {
+    pub fn run(self, patience: Patience, log: &Arc<Log>) -> Result<(), Fail> {
+        let mut command = Command::new(self.path);
+        command.current_dir("/").envs(self.variables);
+        let name = self.hook.as_str();
+        match program::run(command, self.mark, patience, log) {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => {
+                let last = log.last();
+                Err(Fail::Said(format!("the hook {name} ended with {status}: {last}")))
+            }
+            Err(Stray::Halt(halt)) => Err(Fail::Halt(halt)),
+            Err(Stray::Lost(error)) => {
+                Err(Fail::Said(format!("the hook {} does not run: {error}", self.path.display())))
+            }
+        }
+    }
+}
+
+/// The variable that a parameter is found in: `grace_seconds` in FARRIER_GRACE_SECONDS.
+pub fn variable(parameter: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+    format!("FARRIER_{}", parameter.chars().map(plain).collect::<String>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_becomes_a_variable() {
+        for (parameter, name) in [
+            ("grace_seconds", "FARRIER_GRACE_SECONDS"),
+            ("a.b-c", "FARRIER_A_B_C"),
+            ("é=", "FARRIER___"),
+        ] {
+            assert_eq!(variable(parameter), name);
+        }
+    }
+
+    #[test]
+    fn a_hook_is_there_or_not_or_wrong() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Hook::Drain.find(folder.path()), Ok(None));
+        let path = folder.path().join("drain");
+        fs::write(&path, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(Hook::Drain.find(folder.path()).unwrap_err().contains("chmod 755"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(Hook::Drain.find(folder.path()), Ok(Some(path)));
+        fs::create_dir(folder.path().join("scrub")).unwrap();
+        assert!(Hook::Scrub.find(folder.path()).unwrap_err().contains("no file"));
+    }
+}

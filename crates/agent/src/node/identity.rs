@@ -1,0 +1,67 @@
+//! How this node is recognised: by what its hardware and its kernel say of themselves.
+
+use crate::inventory::{line, own_macs};
+use std::path::Path;
+
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// A node with more network cards is recognised by the first of them.
+const MAX_MACS: usize = 64;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub hostname: String,
+    pub serial: String,
+    pub macs: Vec<String>,
+    /// New with each boot of the kernel.
+    pub boot_id: String,
+}
+
+impl Identity {
+    /// What `/sys` and `/proc` below this folder say. What is not known is empty.
+    pub fn read(root: &Path) -> Self {
+        let mut macs = own_macs(root);
+        macs.truncate(MAX_MACS);
+        Self {
+            hostname: line(&root.join("proc/sys/kernel/hostname")),
+            serial: line(&root.join("sys/class/dmi/id/product_serial")),
+            macs,
+            boot_id: line(&root.join("proc/sys/kernel/random/boot_id")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_node_is_what_its_kernel_says() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Identity::read(folder.path()).serial.is_empty());
+        let write = |file: &str, text: &str| {
+            let path = folder.path().join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        };
+        write("proc/sys/kernel/hostname", "gpu-1");
+        write("proc/sys/kernel/random/boot_id", "b-1");
+        write("sys/class/dmi/id/product_serial", "S 1 ");
+        for (card, mac) in [("docker0", "02:00:00:00:00:01"), ("eth0", "AA:BB:CC:DD:EE:01")] {
+            write(&format!("sys/class/net/{card}/type"), "1");
+            write(&format!("sys/class/net/{card}/address"), mac);
+        }
+        assert_eq!(
+            Identity::read(folder.path()).macs.len(),
+            2,
+            "cards without a device are all there is"
+        );
+        write("sys/class/net/eth0/device/vendor", "0x15b3");
+        let found = Identity::read(folder.path());
+        assert_eq!((found.hostname.as_str(), found.serial.as_str()), ("gpu-1", "S 1"));
+        assert_eq!(
+            (found.boot_id.as_str(), found.macs),
+            ("b-1", vec!["aa:bb:cc:dd:ee:01".to_string()])
+        );
+    }
+}

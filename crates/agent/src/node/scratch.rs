@@ -1,0 +1,306 @@
+//! Emptying the scratch folders, and nothing else.
+//!
+//! Every step down is made by the kernel from an open folder, which neither follows a link nor crosses into another file system, bind
+//! mounts included; so a link that somebody left leads nowhere, even one that appears in between. What cannot be removed is named, and the
+//! rest is removed all the same.
+
+use super::log::Log;
+use super::patience::Patience;
+use super::work::Fail;
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, open, openat2, statat, unlinkat,
+};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::ffi::{CString, OsStr};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Nobody works so deep; each step holds a folder open.
+const MAX_DEPTH: usize = 256;
+/// How many names are read before they are removed.
+const BATCH: usize = 4_096;
+/// After so many things that cannot be removed, it is not worth going on.
+const MAX_PROBLEMS: usize = 20;
+/// How many leftovers are named.
+const MAX_NAMED: usize = 5;
+const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Whether anything is left of a folder's content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Left {
+    Nothing,
+    Something,
+}
+
+/// Empties all of them.
+pub fn empty(dirs: &[PathBuf], patience: Patience, log: &Log) -> Result<(), Fail> {
+    let mut broom = Broom { dirs, patience, removed: 0, problems: Vec::new() };
+    for dir in dirs {
+        broom.removed = 0;
+        match root(dir) {
+            Ok(Some(folder)) => {
+                broom.empty(folder.as_fd(), dir, 0)?;
+                log.line(&format!("{}: removed {}", dir.display(), broom.removed));
+            }
+            Ok(None) => log.line(&format!("{}: is not there", dir.display())),
+            Err(said) => broom.problems.push(said),
+        }
+    }
+    broom.problems.iter().for_each(|problem| log.line(problem));
+    match broom.problems.is_empty() {
+        true => Ok(()),
+        false => Err(Fail::Said(broom.problems.join("; "))),
+    }
+}
+
+/// What is in them, as sentences.
+pub fn leftovers(dirs: &[PathBuf]) -> Vec<String> {
+    dirs.iter().filter_map(|dir| leftover(dir, dirs)).collect()
+}
+
+fn leftover(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
+    let found = match root(dir) {
+        Ok(Some(_)) => content(dir, dirs, 0),
+        Ok(None) => return None,
+        Err(said) => return Some(said),
+    };
+    match found {
+        Ok(names) if names.is_empty() => None,
+        Ok(names) => {
+            let named: Vec<String> = names.iter().take(MAX_NAMED).cloned().collect();
+            let more = if names.len() > MAX_NAMED { " and more" } else { "" };
+            Some(format!("{} is not empty: {}{more}", dir.display(), named.join(", ")))
+        }
+        Err(error) => Some(format!("{}: {error}", dir.display())),
+    }
+}
+
+/// What is in a folder, but for the way to another scratch folder, which is looked at by itself.
+fn content(folder: &Path, dirs: &[PathBuf], depth: usize) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let on_the_way = dirs.iter().any(|dir| *dir != path && dir.starts_with(&path));
+        if on_the_way && depth < MAX_DEPTH {
+            names.extend(content(&path, dirs, depth + 1)?);
+        } else if !dirs.contains(&path) {
+            names.push(format!("{:?}", path.file_name().unwrap_or_default()));
+        }
+        if names.len() > MAX_NAMED {
+            break;
+        }
+    }
+    Ok(names)
+}
+
+/// Opens a folder that is where its name says, and no link to another.
+fn root(dir: &Path) -> Result<Option<OwnedFd>, String> {
+    let wrong = |said: &dyn std::fmt::Display| format!("scratch_dirs: {}: {said}", dir.display());
+    match fs::canonicalize(dir) {
+        Ok(real) if real == dir => {}
+        Ok(real) => {
+            return Err(wrong(&format!("leads to {}; write that, if it is meant", real.display())));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong(&error)),
+    }
+    open(dir, FOLDER, Mode::empty()).map(Some).map_err(|error| wrong(&error))
+}
+
+struct Broom<'a> {
+    dirs: &'a [PathBuf],
+    patience: Patience<'a>,
+    removed: u64,
+    problems: Vec<String>,
+}
+
+impl Broom<'_> {
+    /// Empties an open folder.
+    fn empty(&mut self, folder: BorrowedFd, at: &Path, depth: usize) -> Result<Left, Fail> {
+        // What stays is remembered, so that each turn of the loop finds less.
+        let mut kept = BTreeSet::new();
+        loop {
+            let names = match names(folder, &kept) {
+                Ok(names) => names,
+                Err(error) => {
+                    self.problem(at, &error.to_string())?;
+                    return Ok(Left::Something);
+                }
+            };
+            if names.is_empty() {
+                let left = if kept.is_empty() { Left::Nothing } else { Left::Something };
+                return Ok(left);
+            }
+            for name in names {
+                self.patience.check().map_err(Fail::Halt)?;
+                let path = at.join(OsStr::from_bytes(name.as_bytes()));
+                if self.remove(folder, &name, &path, depth)? == Left::Something {
+                    kept.insert(name);
+                }
+            }
+        }
+    }
+
+    fn remove(
+        &mut self,
+        folder: BorrowedFd,
+        name: &CString,
+        path: &Path,
+        depth: usize,
+    ) -> Result<Left, Fail> {
+        if self.dirs.iter().any(|dir| dir == path) {
+            return Ok(Left::Something);
+        }
+        let is_folder = statat(folder, name.as_c_str(), AtFlags::SYMLINK_NOFOLLOW)
+            .map(|found| FileType::from_raw_mode(found.st_mode) == FileType::Directory);
+        let unlinked = match is_folder {
+            Ok(false) => unlinkat(folder, name.as_c_str(), AtFlags::empty()),
+            Ok(true) => match self.descend(folder, name, path, depth)? {
+                Left::Nothing => unlinkat(folder, name.as_c_str(), AtFlags::REMOVEDIR),
+                Left::Something => return Ok(Left::Something),
+            },
+            Err(error) => Err(error),
+        };
+        match unlinked {
+            Ok(()) => {
+                self.removed += 1;
+                Ok(Left::Nothing)
+            }
+            // Somebody else removed it.
+            Err(Errno::NOENT) => Ok(Left::Nothing),
+            // Somebody put something into it meanwhile: the next turn of the loop finds it.
+            Err(Errno::NOTEMPTY) => Ok(Left::Nothing),
+            Err(error) => {
+                self.problem(path, &error.to_string())?;
+                Ok(Left::Something)
+            }
+        }
+    }
+
+    fn descend(
+        &mut self,
+        folder: BorrowedFd,
+        name: &CString,
+        path: &Path,
+        depth: usize,
+    ) -> Result<Left, Fail> {
+        if depth >= MAX_DEPTH {
+            self.problem(path, "is too deep; remove it by hand")?;
+            return Ok(Left::Something);
+        }
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        match openat2(folder, name.as_c_str(), FOLDER, Mode::empty(), within) {
+            Ok(inner) => self.empty(inner.as_fd(), path, depth + 1),
+            Err(Errno::NOENT) => Ok(Left::Nothing),
+            Err(Errno::XDEV) => {
+                self.problem(
+                    path,
+                    "is another file system; unmount it, or name it in scratch_dirs as well",
+                )?;
+                Ok(Left::Something)
+            }
+            Err(error) => {
+                self.problem(path, &error.to_string())?;
+                Ok(Left::Something)
+            }
+        }
+    }
+
+    fn problem(&mut self, path: &Path, said: &str) -> Result<(), Fail> {
+        self.problems.push(format!("{}: {said}", path.display()));
+        if self.problems.len() > MAX_PROBLEMS {
+            let all = self.problems.join("; ");
+            return Err(Fail::Said(format!("too much cannot be removed: {all}")));
+        }
+        Ok(())
+    }
+}
+
+/// Some of the names in a folder, without those that stay.
+fn names(folder: BorrowedFd, kept: &BTreeSet<CString>) -> io::Result<Vec<CString>> {
+    let entries = Dir::read_from(folder)?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name != c"." && name != c".." && !kept.contains(name) {
+            names.push(name.to_owned());
+        }
+        if names.len() == BATCH {
+            break;
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::AtomicBool;
+    use std::time::Duration;
+
+    fn emptied(dirs: &[PathBuf]) -> Result<(), Fail> {
+        let stop = AtomicBool::new(false);
+        empty(dirs, Patience::new(Duration::MAX, &stop), &Log::default())
+    }
+
+    #[test]
+    fn everything_goes_and_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(folder.path()).unwrap();
+        let (scratch, outside) = (base.join("scratch"), base.join("outside"));
+        fs::create_dir_all(scratch.join("a/b/.c")).unwrap();
+        fs::create_dir_all(outside.join("d")).unwrap();
+        fs::write(outside.join("d/precious"), "x").unwrap();
+        fs::write(scratch.join("a/b/.c/file"), "x").unwrap();
+        fs::write(scratch.join(OsStr::from_bytes(b"\xff odd")), "x").unwrap();
+        symlink(&outside, scratch.join("a/out")).unwrap();
+        symlink(outside.join("d/precious"), scratch.join("file-out")).unwrap();
+        symlink("nowhere", scratch.join("dangling")).unwrap();
+        for number in 0..BATCH + 10 {
+            fs::write(scratch.join(format!("a/{number}")), "").unwrap();
+        }
+        let dirs = [scratch.clone(), base.join("missing")];
+        let left = leftovers(&dirs);
+        assert!(left.len() == 1 && left[0].contains("is not empty"), "{left:?}");
+        for _ in 0..2 {
+            emptied(&dirs).unwrap();
+            assert!(leftovers(&dirs).is_empty());
+            assert!(scratch.is_dir(), "the folder itself stays");
+        }
+        assert_eq!(fs::read(outside.join("d/precious")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_folder_that_is_a_link_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir(base.join("real")).unwrap();
+        fs::write(base.join("real/precious"), "x").unwrap();
+        symlink(base.join("real"), base.join("scratch")).unwrap();
+        let dirs = [base.join("scratch")];
+        let Err(Fail::Said(said)) = emptied(&dirs) else { panic!("a link was followed") };
+        assert!(said.contains("leads to") && said.contains("scratch_dirs"), "{said}");
+        assert_eq!(leftovers(&dirs).len(), 1);
+        assert!(base.join("real/precious").exists());
+    }
+
+    #[test]
+    fn a_scratch_folder_in_another_stays_as_a_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(folder.path()).unwrap();
+        let dirs = [base.join("s"), base.join("s/a/b")];
+        fs::create_dir_all(base.join("s/a/b/c")).unwrap();
+        fs::write(base.join("s/a/other"), "x").unwrap();
+        assert_eq!(leftovers(&dirs).len(), 2);
+        emptied(&dirs).unwrap();
+        assert!(leftovers(&dirs).is_empty());
+        assert!(base.join("s/a/b").is_dir() && !base.join("s/a/other").exists());
+    }
+}

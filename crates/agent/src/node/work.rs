@@ -1,0 +1,190 @@
+//! What each kind of task does, in order. First the site's hook, then what the agent can see to itself, and a look at the end: a task is
+//! done when the node says so. All of it may be done again from the beginning.
+
+use super::config::Config;
+use super::gpu::{Gpus, named};
+use super::hook::{Call, Hook, variable};
+use super::kind::Kind;
+use super::log::Log;
+use super::patience::{Halt, Patience};
+use super::scratch;
+use super::wire::{MAX_SAID_BYTES, Task, beginning};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between asking a process to end and making it, unless the task says otherwise.
+const DEFAULT_GRACE_SECONDS: u64 = 10;
+/// The parameter that says otherwise.
+const GRACE: &str = "grace_seconds";
+const MAX_PARAMETERS: usize = 64;
+
+/// Why a task did not come to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Fail {
+    Halt(Halt),
+    Said(String),
+}
+
+/// How a task ended, in words for whoever asked for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    pub ok: bool,
+    pub said: String,
+}
+
+impl Outcome {
+    fn new(ok: bool, said: &str) -> Self {
+        Self { ok, said: beginning(said, MAX_SAID_BYTES).to_owned() }
+    }
+}
+
+pub struct Work<'a> {
+    pub config: &'a Config,
+    pub task: &'a Task,
+    pub mark: &'a str,
+    pub patience: Patience<'a>,
+    pub log: &'a Arc<Log>,
+    /// Between two looks at what runs on the GPUs.
+    pub look: Duration,
+}
+
+impl Work<'_> {
+    pub fn carry_out(&self) -> Outcome {
+        let Some(kind) = Kind::parse(&self.task.kind) else {
+            let said = format!(
+                "this agent ({}) does not know tasks of kind {:?}; update it",
+                env!("CARGO_PKG_VERSION"),
+                beginning(&self.task.kind, MAX_SAID_BYTES / 2)
+            );
+            return Outcome::new(false, &said);
+        };
+        let done = match kind {
+            Kind::Drain => self.drain(),
+            Kind::Release => self.release(),
+            Kind::Scrub => self.scrub(),
+            Kind::Validate => self.validate(),
+            Kind::CleanupStorage => self.cleanup_storage(),
+            Kind::Uninstall => self.uninstall(),
+        };
+        match done {
+            Ok(said) => Outcome::new(true, &said),
+            Err(Fail::Said(said)) => Outcome::new(false, &said),
+            Err(Fail::Halt(Halt::Stopped)) => Outcome::new(false, "told to stop"),
+            Err(Fail::Halt(Halt::Late)) => {
+                let seconds = self.task.deadline_seconds;
+                Outcome::new(false, &format!("not done within {seconds} s"))
+            }
+        }
+    }
+
+    fn drain(&self) -> Result<String, Fail> {
+        self.hook(Hook::Drain)?;
+        if self.gpus().exist(self.log) {
+            self.gpus().wait(self.patience, self.log)?;
+        }
+        Ok("nothing runs on the GPUs".into())
+    }
+
+    fn release(&self) -> Result<String, Fail> {
+        let grace = self.grace()?;
+        self.hook(Hook::Release)?;
+        if self.gpus().exist(self.log) {
+            self.gpus().release(grace, self.patience, self.log)?;
+        }
+        Ok("nothing runs on the GPUs any more".into())
+    }
+
+    fn scrub(&self) -> Result<String, Fail> {
+        self.hook(Hook::Scrub)?;
+        if !self.gpus().exist(self.log) {
+            return Ok("there are no GPUs to reset".into());
+        }
+        self.check_idle()?;
+        self.gpus().reset(self.patience, self.log)?;
+        // They answer again, and nobody came meanwhile.
+        self.check_idle()?;
+        Ok("the GPUs are reset".into())
+    }
+
+    fn cleanup_storage(&self) -> Result<String, Fail> {
+        self.hook(Hook::CleanupStorage)?;
+        scratch::empty(&self.config.scratch_dirs, self.patience, self.log)?;
+        Ok(match self.config.scratch_dirs.len() {
+            0 => "no scratch_dirs are configured".into(),
+            count => format!("scratch folders emptied: {count}"),
+        })
+    }
+
+    /// Everything is looked at, so that every problem is known at once.
+    fn validate(&self) -> Result<String, Fail> {
+        let mut problems = Vec::new();
+        collect(&mut problems, self.hook(Hook::Validate))?;
+        if self.gpus().exist(self.log) {
+            collect(&mut problems, self.check_idle())?;
+        }
+        problems.extend(scratch::leftovers(&self.config.scratch_dirs));
+        problems.iter().for_each(|problem| self.log.line(problem));
+        match problems.is_empty() {
+            true => Ok("the node is clean".into()),
+            false => Err(Fail::Said(problems.join("; "))),
+        }
+    }
+
+    /// The rest follows once this has been reported, because nobody would be left to report it.
+    fn uninstall(&self) -> Result<String, Fail> {
+        self.hook(Hook::Uninstall)?;
+        Ok("the agent leaves the node".into())
+    }
+
+    fn check_idle(&self) -> Result<(), Fail> {
+        let left = self.gpus().processes(self.patience)?;
+        match left.is_empty() {
+            true => Ok(()),
+            false => Err(Fail::Said(format!("there is still {}", named(&left)))),
+        }
+    }
+
+    fn gpus(&self) -> Gpus<'_> {
+        Gpus { program: &self.config.nvidia_smi, mark: self.mark, look: self.look }
+    }
+
+    fn grace(&self) -> Result<Duration, Fail> {
+        let written = self.task.params.get(GRACE).map(|text| text.parse());
+        match written.unwrap_or(Ok(DEFAULT_GRACE_SECONDS)) {
+            Ok(seconds) => Ok(Duration::from_secs(seconds)),
+            Err(_) => Err(Fail::Said(format!(
+                "the parameter {GRACE} is no number of seconds; write it like \"10\""
+            ))),
+        }
+    }
+
+    fn hook(&self, hook: Hook) -> Result<(), Fail> {
+        let Some(path) = hook.find(&self.config.hooks_dir).map_err(Fail::Said)? else {
+            self.log.line(&format!("no hook {}", hook.as_str()));
+            return Ok(());
+        };
+        if self.task.params.len() > MAX_PARAMETERS {
+            return Err(Fail::Said(format!("more than {MAX_PARAMETERS} parameters")));
+        }
+        self.log.line(&format!("hook {}", path.display()));
+        let parameters = self.task.params.iter();
+        let mut variables: Vec<(String, String)> =
+            parameters.map(|(name, value)| (variable(name), value.clone())).collect();
+        // Last, so that no parameter takes their place.
+        variables.push(("FARRIER_TASK_ID".into(), self.task.id.clone()));
+        variables.push(("FARRIER_TASK_KIND".into(), self.task.kind.clone()));
+        Call { hook, path: &path, variables, mark: self.mark }.run(self.patience, self.log)
+    }
+}
+
+/// Keeps what is only a problem; an order to stop is not one.
+fn collect(problems: &mut Vec<String>, done: Result<(), Fail>) -> Result<(), Fail> {
+    match done {
+        Ok(()) => Ok(()),
+        Err(Fail::Said(said)) => {
+            problems.push(said);
+            Ok(())
+        }
+        Err(Fail::Halt(halt)) => Err(Fail::Halt(halt)),
+    }
+}

@@ -1,0 +1,148 @@
+//! Enrolling, being known, and not being known any more.
+
+use crate::server::{Fault, NODE, TOKEN};
+use crate::stage::{Stage, until};
+use agent::node::{self, Config, End, Pace};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+#[test]
+fn a_lost_answer_is_asked_for_again_with_the_same_session() {
+    let stage = Stage::new();
+    for fault in [Fault::Lose, Fault::Status(503)] {
+        stage.server.fault("enroll", fault);
+    }
+    let (code, said) = stage.typed("enroll");
+    assert_eq!((code, said.as_str()), (0, "this is node-1\n"));
+    let sessions: Vec<_> =
+        stage.server.state().heard.iter().map(|(_, body)| body["session"].clone()).collect();
+    assert_eq!(sessions.len(), 2, "the one that was refused with 503 does not count");
+    assert!(sessions[0] == sessions[1] && sessions[0].as_str().unwrap().len() == 64);
+    let mode = |name: &str| fs::metadata(stage.path(name)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("state"), mode("state/node.json")), (0o700, 0o600));
+
+    assert_eq!(stage.typed("enroll").0, 0);
+    assert_eq!(stage.server.count("enroll"), 2, "who is enrolled does not ask");
+    let (code, said) = stage.typed("status");
+    assert!(code == 0 && said.contains("Node:      node-1"), "{said}");
+    assert!(!said.contains(sessions[0].as_str().unwrap()));
+}
+
+#[test]
+fn killed_while_it_enrolls_it_asks_with_the_session_it_had() {
+    let stage = Stage::new();
+    stage.server.fault("enroll", Fault::KillCounted);
+    let mut agent = stage.run();
+    agent.ended();
+    let _agent = stage.run();
+    stage.server.until("a heartbeat", |state| {
+        state.heard.iter().any(|(path, body)| path == "heartbeat" && body["healthy"] == true)
+    });
+    let state = stage.server.state();
+    let asked: Vec<_> = state.heard.iter().filter(|(path, _)| path == "enroll").collect();
+    assert!(asked.len() == 2 && asked[0].1["session"] == asked[1].1["session"]);
+    let beat = &state.heard.iter().find(|(path, _)| path == "heartbeat").unwrap().1;
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    assert_eq!(beat["boot_id"], boot.trim());
+    assert_eq!((&beat["tasks"], &beat["problems"]), (&json!([]), &json!([])));
+}
+
+#[test]
+fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
+    let stage = Stage::new();
+    stage.write("token", "other");
+    let (code, said) = stage.typed("enroll");
+    assert!(code == 2 && said.contains("token-unknown"), "{code} {said}");
+    let (mut agent, brake) = in_process(&stage);
+    stage.server.until("two tries", |state| state.heard.len() > 2);
+    let said = stage.typed("status").1;
+    assert!(said.contains("not enrolled: the token is refused"), "{said}");
+    stage.write("token", TOKEN);
+    stage
+        .server
+        .until("a heartbeat", |state| state.heard.iter().any(|(path, _)| path == "heartbeat"));
+    brake.store(true, Ordering::Relaxed);
+    assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
+}
+
+#[test]
+fn without_a_token_it_says_what_to_write() {
+    let stage = Stage::new();
+    fs::remove_file(stage.path("token")).unwrap();
+    let (code, said) = stage.typed("enroll");
+    assert!(code == 2 && said.contains("token_file"), "{code} {said}");
+    assert_eq!(stage.server.count("enroll"), 0);
+    stage.write("agent.toml", "controllers = [\"http://10.0.0.1\"]\nscratch_dirs = [\"/etc\"]\n");
+    let (code, said) = stage.typed("run");
+    assert!(
+        code == 2 && said.contains("agent.toml") && said.contains("scratch_dirs: /etc"),
+        "{said}"
+    );
+}
+
+type Running = Option<thread::JoinHandle<Result<End, String>>>;
+
+/// The agent with less patience, so that what it does rarely can be seen.
+fn in_process(stage: &Stage) -> (Running, Arc<AtomicBool>) {
+    let config = Config::load(&stage.path("agent.toml")).unwrap();
+    let brake = Arc::new(AtomicBool::new(false));
+    let ours = brake.clone();
+    (Some(thread::spawn(move || node::run(&config, &Pace::for_tests(), &ours))), brake)
+}
+
+#[test]
+fn a_node_that_is_not_known_says_so_and_comes_back() {
+    for code in ["session-unknown", "node-deleted"] {
+        let stage = Stage::new();
+        stage.server.state().unknown = Some(code);
+        let (mut agent, brake) = in_process(&stage);
+        stage.server.until("both ask again", |state| {
+            let count = |name| state.heard.iter().filter(|(path, _)| path == name).count();
+            count("take") > 1 && count("heartbeat") > 1
+        });
+        let said = stage.typed("status").1;
+        assert!(said.contains("not known any more") && said.contains(code), "{said}");
+        stage.server.state().unknown = None;
+        stage.server.give("t-1", "node.validate", json!({}));
+        assert_eq!(stage.server.report("t-1")["ok"], true);
+        until("no trouble any more", || !stage.typed("status").1.contains("Trouble"));
+        brake.store(true, Ordering::Relaxed);
+        assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
+    }
+}
+
+#[test]
+fn a_new_token_makes_a_forgotten_node_a_new_one() {
+    let stage = Stage::new();
+    let (mut agent, brake) = in_process(&stage);
+    stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
+    let first = stage.server.state().session.take().unwrap();
+    stage.server.state().tokens.insert("token-2".into(), None);
+    stage.write("token", "token-2");
+    stage
+        .server
+        .until("a new session", |state| state.session.as_ref().is_some_and(|s| *s != first));
+    stage.server.give("t-1", "node.validate", json!({}));
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    brake.store(true, Ordering::Relaxed);
+    assert_eq!(agent.take().unwrap().join().unwrap(), Ok(End::Stopped));
+}
+
+#[test]
+fn two_agents_do_not_share_a_folder_and_replicas_are_tried_in_turn() {
+    let stage = Stage::new();
+    // The first address is one that nobody listens at.
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = stage.read("agent.toml").replace("[\"http", &format!("[\"http://{dead}\", \"http"));
+    assert!(text.contains(&dead.to_string()), "{text}");
+    stage.write("agent.toml", &text);
+    let _agent = stage.run();
+    stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
+    let (code, said) = stage.typed("run");
+    assert!(code == 2 && said.contains("another agent"), "{code} {said}");
+    assert!(stage.typed("status").1.contains(NODE));
+}

@@ -1,0 +1,208 @@
+//! The life of a task, and the deaths in it.
+
+use crate::server::Fault;
+use crate::stage::{Stage, lives, until};
+use serde_json::json;
+use std::fs;
+
+/// Counts how often it is run, and ends once a renewal has counted.
+const COUNTED: &str = "echo run >> DIR/runs
+echo working
+while [ ! -e DIR/gate ]; do sleep 0.02; done
+echo worked";
+
+/// More than are asked for before the test has seen what it waits for.
+const MANY: usize = 1_000;
+
+fn runs(stage: &Stage) -> usize {
+    stage.read("runs").lines().count()
+}
+
+#[test]
+fn killed_at_any_request_a_task_is_neither_lost_nor_done_twice() {
+    use Fault::{KillAnswered, KillBefore, KillCounted};
+    // How often the hook may have run: what has been reported is never begun again, and what had begun is.
+    let table = [
+        ("enroll", KillBefore, 1..=1),
+        ("enroll", KillCounted, 1..=1),
+        ("enroll", KillAnswered, 1..=1),
+        ("take", KillBefore, 1..=1),
+        ("take", KillCounted, 1..=1),
+        ("take", KillAnswered, 1..=2),
+        ("renew", KillBefore, 2..=2),
+        ("renew", KillCounted, 2..=2),
+        ("renew", KillAnswered, 2..=2),
+        ("report", KillBefore, 1..=1),
+        ("report", KillCounted, 1..=1),
+        ("report", KillAnswered, 1..=1),
+    ];
+    for (path, fault, expected) in table {
+        let stage = Stage::new();
+        stage.script("hooks/validate", COUNTED);
+        stage.server.state().gate = Some(stage.path("gate"));
+        stage.server.give("t-1", "node.validate", json!({}));
+        stage.server.fault(path, fault);
+        let mut agent = stage.run();
+        agent.ended();
+        assert_eq!(stage.server.state().pid, None, "{path} {fault:?}: it was struck");
+        if stage.read("state/task.json").contains("\"ok\":true") {
+            let said = stage.typed("status").1;
+            assert!(said.contains("t-1 node.validate, done, to be reported"), "{said}");
+        }
+        let _agent = stage.run();
+        let report = stage.server.report("t-1");
+        assert_eq!((&report["ok"], &report["said"]), (&json!(true), &json!("the node is clean")));
+        assert!(expected.contains(&runs(&stage)), "{path} {fault:?}: {} runs", runs(&stage));
+        let said = stage.typed("status").1;
+        assert!(said.contains("Task:      none"), "{path} {fault:?}: {said}");
+        let state = stage.server.state();
+        assert!(state.logs["t-1"].contains("working\nworked\n"), "{}", state.logs["t-1"]);
+    }
+}
+
+#[test]
+fn what_a_dead_agent_had_started_is_not_there_beside_the_next() {
+    let stage = Stage::new();
+    stage.script("hooks/drain", "setsid sleep 3600 & echo $$ $! >> DIR/pids; wait");
+    stage.server.give("t-1", "node.drain", json!({}));
+    let mut agent = stage.run();
+    until("the hook runs", || stage.read("pids").contains('\n'));
+    agent.kill();
+    let before = stage.read("pids");
+    assert!(before.split_whitespace().all(lives), "the hook outlives its agent: {before}");
+    let _agent = stage.run();
+    until("the hook runs again", || stage.read("pids").lines().count() == 2);
+    assert!(!before.split_whitespace().any(lives), "{before} is still there");
+}
+
+#[test]
+fn a_task_that_is_taken_away_meanwhile_is_forgotten() {
+    let stage = Stage::new();
+    stage.script("hooks/drain", COUNTED);
+    stage.server.give("t-1", "node.drain", json!({}));
+    let mut agent = stage.run();
+    until("it has begun", || runs(&stage) == 1);
+    agent.kill();
+    stage.server.state().held = None;
+    stage.server.give("t-2", "node.validate", json!({}));
+    let _agent = stage.run();
+    assert_eq!(stage.server.report("t-2")["ok"], true);
+    assert_eq!(runs(&stage), 1, "nobody wants t-1 any more");
+
+    stage.server.give("t-3", "node.drain", json!({}));
+    until("it has begun", || runs(&stage) == 2);
+    // The lease is lost: its renewal is answered with 409.
+    stage.server.state().held = None;
+    stage.server.give("t-4", "node.validate", json!({}));
+    assert_eq!(stage.server.report("t-4")["ok"], true);
+    assert!(!stage.server.state().reports.contains_key("t-3"));
+}
+
+#[test]
+fn a_task_that_is_stopped_ends_with_all_that_it_started() {
+    let stage = Stage::new();
+    stage.script(
+        "hooks/drain",
+        "sleep 3600 & setsid sleep 3600 & echo $$ > DIR/pids; echo $! >> DIR/pids; wait",
+    );
+    stage.server.give("t-1", "node.drain", json!({}));
+    let _agent = stage.run();
+    until("the hook runs", || stage.read("pids").lines().count() == 2);
+    stage.server.state().then = "stop";
+    let report = stage.server.report("t-1");
+    assert_eq!((&report["ok"], &report["said"]), (&json!(false), &json!("told to stop")));
+    assert!(!stage.read("pids").split_whitespace().any(lives));
+}
+
+#[test]
+fn a_task_that_is_late_ends_with_all_that_it_started() {
+    let stage = Stage::new();
+    stage.script("hooks/scrub", "sleep 3600 & echo $! > DIR/pids; wait");
+    stage.server.give("t-1", "node.scrub", json!({"deadline_seconds": 1}));
+    let _agent = stage.run();
+    let report = stage.server.report("t-1");
+    assert_eq!((&report["ok"], &report["said"]), (&json!(false), &json!("not done within 1 s")));
+    assert!(!stage.read("pids").split_whitespace().any(lives));
+}
+
+#[test]
+fn a_long_log_arrives_in_order_and_the_lease_is_kept_meanwhile() {
+    let stage = Stage::new();
+    stage.script(
+        "hooks/validate",
+        "echo \"$FARRIER_TASK_ID $FARRIER_TASK_KIND $FARRIER_A_B\"
+seq 1 30000
+while [ ! -e DIR/gate ]; do sleep 0.02; done
+seq 30001 60000; echo the end >&2",
+    );
+    stage.server.give(
+        "t-1",
+        "node.validate",
+        json!({"params": {"a-b": "x y", "task_id": "forged"}}),
+    );
+    let _agent = stage.run();
+    stage.server.until("three renewals and a heartbeat with the task", |state| {
+        let renewals = state.heard.iter().filter(|(path, _)| path == "renew").count();
+        let told = state.heard.iter().any(|(_, body)| body["tasks"] == json!(["t-1"]));
+        renewals >= 3 && told
+    });
+    stage.write("gate", "");
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    let numbers: String = (1..=60_000).map(|number| format!("{number}\n")).collect();
+    let state = stage.server.state();
+    let log = &state.logs["t-1"];
+    assert!(log.contains(&format!("t-1 node.validate x y\n{numbers}the end\n")), "{}", log.len());
+}
+
+#[test]
+fn a_server_that_is_away_is_waited_for() {
+    let stage = Stage::new();
+    stage.script(
+        "hooks/validate",
+        "echo run >> DIR/runs; while [ ! -e DIR/gate ]; do sleep 0.02; done",
+    );
+    stage.server.give("t-1", "node.validate", json!({}));
+    let _agent = stage.run();
+    stage.server.until("a renewal", |state| state.heard.iter().any(|(path, _)| path == "renew"));
+    stage.server.kill();
+    stage.write("gate", "");
+    until("the result is written down", || stage.read("state/task.json").contains("\"ok\":true"));
+    let beats = stage.server.count("heartbeat");
+    until("somebody noticed", || stage.typed("status").1.contains("Trouble"));
+    stage.server.fault("heartbeat", Fault::Status(503));
+    for _ in 0..MANY {
+        stage.server.fault("report", Fault::Status(503));
+    }
+    stage.server.restart();
+    stage.server.until("a heartbeat with what is to be reported", |state| {
+        let beats = state.heard.iter().filter(|(path, _)| path == "heartbeat").skip(beats);
+        beats.into_iter().any(|(_, body)| body["tasks"] == json!(["t-1"]))
+    });
+    stage.server.state().faults.clear();
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    assert_eq!(stage.read("runs"), "run\n");
+    stage.server.give("t-2", "node.validate", json!({}));
+    assert_eq!(stage.server.report("t-2")["ok"], true);
+}
+
+#[test]
+fn what_cannot_be_written_down_is_not_begun() {
+    let stage = Stage::new();
+    stage.script("hooks/validate", "echo run >> DIR/runs");
+    let _agent = stage.run();
+    stage.server.until("a take", |state| state.heard.iter().any(|(path, _)| path == "take"));
+    // A folder where the new file should be.
+    fs::create_dir(stage.path("state/task.json.new")).unwrap();
+    stage.server.give("t-1", "node.validate", json!({}));
+    stage.server.until("a heartbeat that says so", |state| {
+        state.heard.iter().any(|(path, body)| {
+            path == "heartbeat"
+                && body["healthy"] == false
+                && body["problems"].to_string().contains("task.json")
+        })
+    });
+    assert_eq!(stage.read("runs"), "");
+    fs::remove_dir(stage.path("state/task.json.new")).unwrap();
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    assert_eq!(stage.read("runs"), "run\n");
+}

@@ -1,0 +1,184 @@
+//! A node that is a folder, with programs that are scripts; and the agent on it, killed with the test.
+
+use crate::server::{PATIENCE, Server, TOKEN};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub struct Stage {
+    folder: tempfile::TempDir,
+    pub server: Server,
+}
+
+impl Stage {
+    /// A node without GPUs and without hooks.
+    pub fn new() -> Self {
+        let stage = Self { folder: tempfile::tempdir().unwrap(), server: Server::start() };
+        for name in ["hooks", "scratch"] {
+            fs::create_dir(stage.path(name)).unwrap();
+        }
+        let at = stage.at();
+        let text = format!(
+            "controllers = [\"http://{}\"]\ntoken_file = \"{at}/token\"\nstate_dir = \"{at}/state\"\n\
+             hooks_dir = \"{at}/hooks\"\nscratch_dirs = [\"{at}/scratch\"]\n\
+             nvidia_smi = \"{at}/nvidia-smi\"\nsystemctl = \"{at}/systemctl\"\n",
+            stage.server.address
+        );
+        stage.write("agent.toml", &text);
+        stage.write("token", TOKEN);
+        stage
+    }
+
+    /// Without links, as scratch folders must be.
+    pub fn at(&self) -> String {
+        fs::canonicalize(self.folder.path()).unwrap().display().to_string()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        Path::new(&self.at()).join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// A program. It is written by another process: one that has been forked off here meanwhile would hold it open, and then it
+    /// could not be started.
+    pub fn script(&self, name: &str, text: &str) {
+        let writer = "cat > \"$0.new\" && chmod 755 \"$0.new\" && mv \"$0.new\" \"$0\"";
+        let mut child = Command::new("sh")
+            .args(["-c", writer])
+            .arg(self.path(name))
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let text = format!("#!/bin/sh\n{}\n", text.replace("DIR", &self.at()));
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// GPUs on which those of the file `pids` compute who live.
+    pub fn gpus(&self) {
+        self.script(
+            "nvidia-smi",
+            "echo \"$*\" >> DIR/asked
+case $1 in
+--query-compute-apps=pid)
+  for pid in $(cat DIR/pids 2>/dev/null); do
+    grep -qs ') [^ZX]' /proc/$pid/stat && echo $pid
+  done
+  exit 0 ;;
+--gpu-reset) [ ! -e DIR/stuck ] || { echo GPU is stuck; exit 3; } ;;
+*) exit 9 ;;
+esac",
+        );
+    }
+
+    pub fn agent(&self, verb: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farrier-agent"));
+        command.args(["node", verb, "--config"]).arg(self.path("agent.toml"));
+        command
+    }
+
+    pub fn typed(&self, verb: &str) -> (i32, String) {
+        let Output { status, stdout, stderr } = self.agent(verb).output().unwrap();
+        let said = [stdout, stderr].concat();
+        (status.code().unwrap_or(-1), String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Starts the agent, and lets the server know whom to strike.
+    pub fn run(&self) -> Agent {
+        let child = self.agent("run").stdout(Stdio::null()).spawn().unwrap();
+        self.server.state().pid = Some(Pid::from_child(&child));
+        Agent(child)
+    }
+}
+
+/// An agent that is killed leaves its hooks to the next, and after the last there is none.
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let mark = format!("FARRIER_AGENT_MARK={}/state#", self.at());
+        for entry in fs::read_dir("/proc").unwrap().flatten() {
+            let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+            let marked = environment
+                .split(|byte| *byte == 0)
+                .any(|found| found.starts_with(mark.as_bytes()));
+            let number = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            if let (true, Some(pid)) = (marked, number.and_then(Pid::from_raw)) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+pub struct Agent(Child);
+
+impl Agent {
+    pub fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits until it has ended.
+    pub fn ended(&mut self) -> ExitStatus {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(since.elapsed() < PATIENCE, "the agent does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Somebody who computes until he is ended.
+pub struct Job(pub Child);
+
+impl Job {
+    pub fn start(script: &str) -> Self {
+        Self(Command::new("sh").args(["-c", script]).spawn().unwrap())
+    }
+
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// True while a process lives.
+pub fn lives(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub fn until(what: &str, so: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !so() {
+        assert!(since.elapsed() < PATIENCE, "never: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,41 @@
+//! `farrier agent`: what is typed on a node.
+
+use super::*;
+
+const RUN_HELP: &str = "\
+It enrolls this node if that has not been done, and then serves until it is killed or told to uninstall itself.
+What it had begun when it was killed it begins again; what had ended it only reports again.
+
+Under systemd:
+  farrier agent unit > /etc/systemd/system/farrier-agent.service
+  systemctl enable --now farrier-agent.service";
+
+const ENROLL_HELP: &str = "\
+The token is good for one node and for a while; whoever adds the node gives it. It is read from `token` or `token_file`.
+Enrolling again with the same token changes nothing. With a new token the node enrolls anew.";
+
+const CONFIG_HELP: &str = "Example:\n  farrier agent config > /etc/farrier/agent.toml";
+
+#[derive(Debug, Subcommand)]
+pub enum AgentCommand {
+    /// Be the agent of this node
+    #[command(after_help = RUN_HELP)]
+    Run(AgentConfigArg),
+    /// Enroll this node with its one-time token, and end
+    #[command(after_help = ENROLL_HELP)]
+    Enroll(AgentConfigArg),
+    /// Who this node is, what it does, and what stands in the way
+    Status(AgentConfigArg),
+    /// Print the systemd unit that runs the agent
+    Unit,
+    /// Print an example of the agent's config file
+    #[command(after_help = CONFIG_HELP)]
+    Config,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentConfigArg {
+    /// The agent's config file (TOML)
+    #[arg(long, value_name = "FILE", default_value = ::agent::node::config::DEFAULT_PATH)]
+    pub config: PathBuf,
+}
