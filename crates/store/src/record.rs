@@ -103,7 +103,7 @@ impl Tx {
         let head = record.head();
         let sql = "UPDATE records SET rack_id = $3, state = $4, version = $5, body = $6, updated_at = $7 \
                    WHERE id = $1 AND version = $2";
-        let mut values = values![
+        let values = values![
             key,
             read_at,
             head.rack.as_ref().map(RackId::as_str),
@@ -111,15 +111,14 @@ impl Tx {
             head.version,
             serde_json::to_string(record)?,
             head.updated_at,
-        ]
-        .to_vec();
+        ];
         // Where somebody owns the ways between the states, the row itself must stand where that one may come from.
         let statement = match record.sources() {
-            None => Statement::new(sql, &values),
+            None => Statement::new(sql, values),
             Some(sources) => {
-                values.push(serde_json::to_string(&sources)?.into());
-                let sql = format!("{sql} AND state {{among $8}}");
-                Statement::new(self.dialect().fill(&sql), &values)
+                // Words of our own, so that each set of them is one statement.
+                let words: Vec<String> = sources.iter().map(|word| format!("'{word}'")).collect();
+                Statement::new(format!("{sql} AND state IN ({})", words.join(", ")), values)
             }
         };
         self.put(statement, Expect::One)?;
