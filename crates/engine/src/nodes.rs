@@ -13,13 +13,13 @@ pub(crate) mod stage;
 mod waiting;
 pub(crate) mod watch;
 
-pub use agents::{Agents, Beat, Bundle, Taken};
+pub use agents::{Agents, Beat, Bundle, Report, Taken};
 pub use preview::{Preview, Previewed};
 pub use resume::ResumedNode;
 
 use crate::Engine;
 use crate::claims::hold;
-use crate::submit::{event, no_machine, reused};
+use crate::submit::{Begun, event, insert_in_hand, no_machine, reused};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::Machine;
@@ -34,7 +34,7 @@ use model::site::Site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::Explanation;
-use store::{Birth, Cause, NewEvent, RecordFilter, RecordPage, Result, Tx, Word, Work};
+use store::{Cause, Held, NewEvent, RecordFilter, RecordPage, Result, Tx, Word, Work};
 
 /// A request to bring a machine into service as a node.
 #[derive(Debug, Clone)]
@@ -65,6 +65,12 @@ pub struct NodeRun {
     pub new: bool,
 }
 
+impl Begun for NodeRun {
+    fn begun(&self) -> Option<&Run> {
+        self.new.then_some(&self.run)
+    }
+}
+
 /// A node with everything that is known of it.
 #[derive(Debug, Clone)]
 pub struct NodeView {
@@ -78,24 +84,46 @@ pub struct NodeView {
 impl Engine {
     /// Brings a machine into service: makes the node, and the run that onboards it.
     pub async fn onboard(&self, request: Onboard) -> Result<NodeRun> {
-        let work = || StartOnboarding {
-            asked: request.clone(),
-            node: NodeId::new(self.now(), self.chance()),
-            run: RunId::new(self.now(), self.chance()),
-            now: self.now(),
+        self.onboard_for(request, self.eager_owner()).await
+    }
+
+    async fn onboard_for(&self, request: Onboard, owner: Option<String>) -> Result<NodeRun> {
+        let work = || {
+            let run = RunId::new(self.now(), self.chance());
+            let work = StartOnboarding {
+                asked: request.clone(),
+                node: NodeId::new(self.now(), self.chance()),
+                run: run.clone(),
+                owner: owner.clone(),
+                now: self.now(),
+            };
+            (run, work)
         };
-        self.racing(|| self.store().write(work())).await
+        self.begin(work).await
     }
 
     /// Takes a node out of service, or empties it.
     pub async fn decommission(&self, request: Decommission) -> Result<NodeRun> {
-        let work = || StartDecommission {
-            asked: request.clone(),
-            run: RunId::new(self.now(), self.chance()),
-            limits: self.settings().nodes.silence,
-            now: self.now(),
+        self.decommission_for(request, self.eager_owner()).await
+    }
+
+    async fn decommission_for(
+        &self,
+        request: Decommission,
+        owner: Option<String>,
+    ) -> Result<NodeRun> {
+        let work = || {
+            let run = RunId::new(self.now(), self.chance());
+            let work = StartDecommission {
+                asked: request.clone(),
+                run: run.clone(),
+                owner: owner.clone(),
+                limits: self.settings().nodes.silence,
+                now: self.now(),
+            };
+            (run, work)
         };
-        self.racing(|| self.store().write(work())).await
+        self.begin(work).await
     }
 
     /// Quarantines, releases or reactivates a node.
@@ -192,32 +220,34 @@ pub(crate) async fn write_run(
     tx: &mut Tx,
     machine: &Machine,
     run: &mut Run,
+    owner: Option<&str>,
     event: &NewEvent,
-) -> Result<()> {
+) -> Result<Option<Held>> {
     admit(machine, run.spec.run_type, &run.spec.steps)?;
     // After everything that was done to it, whatever the clocks of other replicas said then.
     let newest = tx.newest_run_at(std::slice::from_ref(&run.spec.target)).await?;
     run.spec.created_at = event.at.max(newest + Timestamp::TICK);
     let own = run.spec.reports_to.clone();
     hold(tx, run, own.as_ref(), event).await?;
-    tx.insert_run(run, Birth::Due, event)
+    insert_in_hand(tx, run, owner, event)
 }
 
 struct StartOnboarding {
     asked: Onboard,
     node: NodeId,
     run: RunId,
+    owner: Option<String>,
     now: Timestamp,
 }
 
 impl Work for StartOnboarding {
-    type Out = NodeRun;
+    type Out = (NodeRun, Option<Held>);
 
-    async fn run(&self, tx: &mut Tx) -> Result<NodeRun> {
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
         let Onboard { machine: id, site, request_id, by } = &self.asked;
         let target = TargetId::from(id);
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
-            return self.replayed(tx, run).await;
+            return Ok((self.replayed(tx, run).await?, None));
         }
         if tx.record::<Site>(site.as_str()).await?.is_none() {
             return Err(no_site(site).into());
@@ -244,8 +274,9 @@ impl Work for StartOnboarding {
         let event = event(Cause::Request, by, message, here!(), self.now);
         tx.place_node(&self.node, id, Some(site))?;
         tx.insert_record(&mut node, &event).await?;
-        write_run(tx, &machine, &mut run, &event).await?;
-        Ok(NodeRun { node, run, new: true })
+        let owner = self.owner.as_deref();
+        let held = write_run(tx, &machine, &mut run, owner, &event).await?;
+        Ok((NodeRun { node, run, new: true }, held))
     }
 }
 
@@ -286,14 +317,15 @@ pub(crate) fn labels(node: &Node) -> model::machine::Labels {
 struct StartDecommission {
     asked: Decommission,
     run: RunId,
+    owner: Option<String>,
     limits: model::node::silence::Limits,
     now: Timestamp,
 }
 
 impl Work for StartDecommission {
-    type Out = NodeRun;
+    type Out = (NodeRun, Option<Held>);
 
-    async fn run(&self, tx: &mut Tx) -> Result<NodeRun> {
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
         let Decommission { node: id, mode, request_id, by, .. } = &self.asked;
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
         let target = TargetId::from(&node.machine);
@@ -302,7 +334,7 @@ impl Work for StartDecommission {
             let mut made_with = run.spec.params.clone();
             let same_node = made_with.remove(NODE).as_deref() == Some(id.as_str());
             return match same_node && made_with == params {
-                true => Ok(NodeRun { node, run, new: false }),
+                true => Ok((NodeRun { node, run, new: false }, None)),
                 false => Err(reused(&run).into()),
             };
         }
@@ -328,10 +360,11 @@ impl Work for StartDecommission {
             by: by.clone(),
         };
         let mut run = work.run(&node, &whose, self.now);
-        write_run(tx, &machine, &mut run, &event).await?;
+        let owner = self.owner.as_deref();
+        let held = write_run(tx, &machine, &mut run, owner, &event).await?;
         node.workflow = Some(run.spec.id.clone());
         tx.update_record(&mut node, &event)?;
-        Ok(NodeRun { node, run, new: true })
+        Ok((NodeRun { node, run, new: true }, held))
     }
 }
 

@@ -44,6 +44,18 @@ pub struct Started {
     pub new: bool,
 }
 
+/// What came of a request that may have started a run.
+pub(crate) trait Begun: Send + 'static {
+    /// The run, where it is new.
+    fn begun(&self) -> Option<&Run>;
+}
+
+impl Begun for Started {
+    fn begun(&self) -> Option<&Run> {
+        self.new.then_some(&self.run)
+    }
+}
+
 impl Engine {
     pub async fn start(&self, start: Start) -> Result<Started> {
         let params = checked_params(start.params.clone())?;
@@ -56,7 +68,7 @@ impl Engine {
             providers: self.providers().clone(),
             now: self.now(),
         };
-        self.begin(work).await
+        self.begin_run(work).await
     }
 
     /// Rerun or restart clean: a new run out of an ended one.
@@ -97,24 +109,41 @@ impl Engine {
             providers: self.providers().clone(),
             now: self.now(),
         };
-        self.begin(work).await
+        self.begin_run(work).await
     }
 
-    async fn begin(&self, work: impl Fn() -> StartRun) -> Result<Started> {
+    async fn begin_run(&self, work: impl Fn() -> StartRun) -> Result<Started> {
+        let named = || {
+            let work = work();
+            (work.id.clone(), work)
+        };
+        self.begin(named).await
+    }
+
+    /// Writes what starts a run, and takes the run up where it was born in our hands.
+    pub(crate) async fn begin<W, T>(&self, work: impl Fn() -> (RunId, W)) -> Result<T>
+    where
+        W: Work<Out = (T, Option<Held>)>,
+        T: Begun,
+    {
         self.racing(|| {
             // In a task of its own: a client that goes away must not leave a run in nobody's hands.
-            let task = tokio::spawn(self.clone().write_and_take_up(work()));
+            let (id, work) = work();
+            let task = tokio::spawn(self.clone().write_and_take_up(id, work));
             async { task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into()))) }
         })
         .await
     }
 
-    async fn write_and_take_up(self, work: StartRun) -> Result<Started> {
-        let id = work.id.clone();
+    async fn write_and_take_up<W, T>(self, id: RunId, work: W) -> Result<T>
+    where
+        W: Work<Out = (T, Option<Held>)>,
+        T: Begun,
+    {
         match self.store().write(work).await {
             Ok((started, owned)) => {
-                if started.new {
-                    let kind = started.run.spec.run_type.as_str();
+                if let Some(run) = started.begun() {
+                    let kind = run.spec.run_type.as_str();
                     metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
                 }
                 if let Some(held) = owned {
@@ -237,19 +266,24 @@ impl Work for StartRun {
 
         let message = format!("{} accepted", start.run_type.as_str());
         let event = event(Cause::Request, &start.initiator, message, here!(), at);
-        let birth = self.owner.as_deref().map_or(Birth::Due, Birth::InHand);
-        tx.insert_run(&run, birth, &event)?;
+        let held = insert_in_hand(tx, &run, self.owner.as_deref(), &event)?;
         apply_to_machine(&mut machine, &run, &[], at);
         let message = format!("held by {}", run.spec.id);
         tx.update_machine(&mut machine, &NewEvent { message, ..event })?;
-        let held = self.owner.clone().map(|owner| Held {
-            run: run.clone(),
-            epoch: 1,
-            wakes: 1,
-            owner: Some(owner),
-        });
         Ok((Started { run, new: true }, held))
     }
+}
+
+/// Writes a run that is born in somebody's hands, where there are free ones.
+pub(crate) fn insert_in_hand(
+    tx: &mut Tx,
+    run: &Run,
+    owner: Option<&str>,
+    event: &NewEvent,
+) -> Result<Option<Held>> {
+    tx.insert_run(run, owner.map_or(Birth::Due, Birth::InHand), event)?;
+    let owner = owner.map(|owner| Some(owner.to_string()));
+    Ok(owner.map(|owner| Held { run: run.clone(), epoch: 1, wakes: 1, owner }))
 }
 
 impl StartRun {

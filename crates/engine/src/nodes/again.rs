@@ -10,7 +10,7 @@ use model::node::door::may_go_on;
 use model::run::act::{Again, Who, again};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::time::Timestamp;
-use store::{Cause, Result, Tx, Work};
+use store::{Cause, Held, Result, Tx, Work};
 
 impl Engine {
     pub(crate) async fn node_again(
@@ -20,15 +20,20 @@ impl Engine {
         request_id: String,
         who: Who,
     ) -> Result<Started> {
-        let work = || NodeAnew {
-            parent: parent.clone(),
-            how,
-            request_id: request_id.clone(),
-            by: who.by.clone(),
-            id: RunId::new(self.now(), self.chance()),
-            now: self.now(),
+        let work = || {
+            let id = RunId::new(self.now(), self.chance());
+            let work = NodeAnew {
+                parent: parent.clone(),
+                how,
+                request_id: request_id.clone(),
+                by: who.by.clone(),
+                id: id.clone(),
+                owner: self.eager_owner(),
+                now: self.now(),
+            };
+            (id, work)
         };
-        self.racing(|| self.store().write(work())).await
+        self.begin(work).await
     }
 }
 
@@ -38,18 +43,19 @@ struct NodeAnew {
     request_id: String,
     by: String,
     id: RunId,
+    owner: Option<String>,
     now: Timestamp,
 }
 
 impl Work for NodeAnew {
-    type Out = Started;
+    type Out = (Started, Option<Held>);
 
-    async fn run(&self, tx: &mut Tx) -> Result<Started> {
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
             let same = (run.spec.parent.as_ref(), run.spec.again);
             return match same == (Some(&self.parent), Some(self.how)) {
-                true => Ok(Started { run, new: false }),
+                true => Ok((Started { run, new: false }, None)),
                 false => Err(reused(&run).into()),
             };
         }
@@ -77,8 +83,9 @@ impl Work for NodeAnew {
         may_go_on(&node, &run)?;
         let message = format!("{} accepted", run.spec.run_type.as_str());
         let event = event(Cause::Request, &self.by, message, here!(), self.now);
-        write_run(tx, &machine, &mut run, &event).await?;
+        let owner = self.owner.as_deref();
+        let held = write_run(tx, &machine, &mut run, owner, &event).await?;
         tx.update_record(&mut node, &event)?;
-        Ok(Started { run, new: true })
+        Ok((Started { run, new: true }, held))
     }
 }

@@ -317,7 +317,7 @@ impl Work for Enroll {
                 by: id.to_string(),
             };
             let mut run = work.run(&node, &whose, self.now);
-            write_run(tx, &machine, &mut run, &event).await?;
+            write_run(tx, &machine, &mut run, None, &event).await?;
             node.workflow = Some(run.spec.id);
             let why = "an agent has enrolled";
             let owner = model::node::Owner::Admin;

@@ -28,12 +28,12 @@ pub struct Preview {
 
 impl Engine {
     pub async fn preview_onboard(&self, request: Onboard) -> Result<Preview> {
-        let would = self.asked(true).onboard(request).await?;
+        let would = self.asked(true).onboard_for(request, None).await?;
         self.previewed(would).await
     }
 
     pub async fn preview_decommission(&self, request: Decommission) -> Result<Preview> {
-        let would = self.asked(true).decommission(request).await?;
+        let would = self.asked(true).decommission_for(request, None).await?;
         self.previewed(would).await
     }
 

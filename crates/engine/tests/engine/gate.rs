@@ -13,6 +13,7 @@ use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order, Verb};
 use model::fault::Fault;
 use model::id::{MachineId, NodeId};
+use model::node::UpstreamSeen;
 use model::site::Site;
 use providers::{Journal, Provider, Sighting, Target};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -248,6 +249,15 @@ impl Provider for Gated {
     ) -> std::result::Result<Vec<Sighting>, Fault> {
         self.gate.alive().await;
         self.world.sim.observe_site(site, nodes).await
+    }
+
+    async fn find_at_site(
+        &self,
+        site: &Site,
+        target: &Target,
+    ) -> std::result::Result<Option<UpstreamSeen>, Fault> {
+        self.gate.alive().await;
+        self.world.sim.find_at_site(site, target).await
     }
 
     async fn probe(&self, target: &Target) -> std::result::Result<Vec<Evidence>, Fault> {

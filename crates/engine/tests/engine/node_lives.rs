@@ -11,7 +11,7 @@ use model::machine::Labels;
 use model::node::{Mode, Node, NodeState, Stage, fits};
 use model::run::act::{Action, Who};
 use model::site::SiteSpec;
-use providers::sim;
+use providers::sim::{self, FaultRule};
 use store::{RecordFilter, Result, StoreError, Tx, Work};
 
 pub const MACHINE: &str = "m-1";
@@ -28,15 +28,16 @@ pub enum NodeAsk {
 pub fn all() -> Vec<RackLife> {
     let onboard = || Ask::Node(NodeAsk::Onboard);
     let out = |mode| Ask::Node(NodeAsk::TakeOut(mode));
-    let of = |name, before, faults, script, steps, node| RackLife {
+    // Into service and out of it is struck at every commit; the other ways share most of that, and are struck where they differ.
+    let of = |name, before: Vec<Ask>, faults: Vec<FaultRule>, script, steps, node| RackLife {
         name,
         devices: &[MACHINE],
+        long: !(faults.is_empty() && (before.is_empty() || node == "deleted")),
         before,
         faults,
         script,
-        commits: &[("Commit", 5)],
+        commits: &[("Commit", 3)],
         steps,
-        long: true,
         node: Some(node),
     };
     const ONBOARDED: &[&str] = &[
@@ -108,12 +109,12 @@ pub fn all() -> Vec<RackLife> {
             "active",
         ),
         of(
-            "a node is decommissioned and its machine onboarded again",
+            "a node is decommissioned",
             vec![onboard()],
             vec![],
-            vec![out(Mode::FullDecommission), onboard()],
+            vec![out(Mode::FullDecommission)],
             REMOVED,
-            "active",
+            "deleted",
         ),
         of(
             "a node is drained",

@@ -4,10 +4,26 @@ use crate::clients::Door;
 use crate::node_lives::{self, MACHINE, NodeAsk};
 use crate::rack_world::{Stand, device};
 use crate::world::{Process, World, simulate};
-use engine::nodes::NodeView;
-use model::node::{Node, NodeState};
+use engine::nodes::{Agents, Decommission, NodeView, Onboard, Report};
+use engine::submit::Start;
+use engine::vault::{Cipher, Vault};
+use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
+use model::fault::Code;
+use model::id::{MachineId, RunId, SiteId};
+use model::node::door::Ask;
+use model::node::enroll::{Applicant, Denied};
+use model::node::task::Resumed;
+use model::node::{Mode, Node, NodeState, Owner, Quarantine, Stage, Upstream};
+use model::plan::{Params, RunType};
+use model::refusal::Refusal;
 use model::run::Workflow;
+use model::run::act::{Action, Again, Who};
+use model::site::{Site, SiteState};
+use model::target::TargetId;
+use providers::{Journal, Provider, Target, sim};
+use secrecy::ExposeSecret;
 use std::time::Duration;
+use store::{Result, StoreError};
 use tokio::time::sleep;
 
 /// A machine at a site, and whoever asks.
@@ -64,5 +80,379 @@ fn a_node_is_onboarded_and_serves() {
         let run = view.run.expect("its onboarding");
         assert_eq!(run.progress.workflow, Workflow::Completed);
         assert_eq!(view.node.system_id, "sim-m-1");
+    });
+}
+
+fn refusal<T: std::fmt::Debug>(answer: Result<T>) -> Refusal {
+    match answer {
+        Err(StoreError::Refused(refusal)) => refusal,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn who() -> Who {
+    Who { by: "somebody".into(), reason: String::new() }
+}
+
+fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
+    Decommission {
+        node: node.id(),
+        mode,
+        without_agent: String::new(),
+        request_id: request_id.into(),
+        by: "somebody".into(),
+    }
+}
+
+fn onboard(machine: &str, request_id: &str) -> Onboard {
+    Onboard {
+        machine: MachineId::trusted(machine),
+        site: SiteId::trusted("site-1"),
+        request_id: request_id.into(),
+        by: "somebody".into(),
+    }
+}
+
+impl Scene {
+    async fn serving() -> Self {
+        let scene = Self::new().await;
+        scene.ask(NodeAsk::Onboard, "onboard").await;
+        scene.until(NodeState::Active).await;
+        scene
+    }
+
+    /// Somebody does something to the hardware of a machine behind everybody's back.
+    async fn by_hand(&self, machine: &str, effect: Effect) {
+        let target = Target {
+            id: TargetId::from(&MachineId::trusted(machine)),
+            spec: model::machine::MachineSpec::default(),
+        };
+        let key = Key::new(
+            &RunId::trusted("op-byhand"),
+            effect.word(),
+            self.world.now().as_micros() as u32,
+        );
+        let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
+        let (journal, _lines) = Journal::new();
+        self.world.sim.ask(&target, &order, &journal).await.expect("done by hand");
+    }
+
+    async fn power(&self, machine: &str, to: PowerTo) {
+        self.by_hand(machine, Effect::Power { to, manner: Manner::CONFIGURED }).await;
+    }
+
+    async fn in_maas(&self, stage: Stage) {
+        let node = self.node().await.id();
+        let (site, by) = (Some(SiteId::trusted("site-1")), "sim".into());
+        self.by_hand(MACHINE, Effect::Stage { stage, node, site, by, undo: false }).await;
+    }
+
+    async fn site(&self) -> Site {
+        self.process.engine.site(&SiteId::trusted("site-1")).await.expect("the site")
+    }
+
+    fn witnessed_nothing(&self) {
+        let witnessed = self.world.witnessed.lock().expect("nobody panicked").clone();
+        assert_eq!(witnessed, Vec::<String>::new());
+    }
+}
+
+#[test]
+fn every_mode_ends_where_it_should() {
+    for (mode, end) in [
+        (Mode::SoftReset, NodeState::Active),
+        (Mode::StorageCleanup, NodeState::Active),
+        (Mode::Reimage, NodeState::Active),
+        (Mode::FullDecommission, NodeState::Deleted),
+        (Mode::Drain, NodeState::Retired),
+        (Mode::Retire, NodeState::Retired),
+    ] {
+        simulate(async {
+            let scene = Scene::serving().await;
+            let (engine, node) = (&scene.process.engine, scene.node().await);
+            let run = engine.decommission(out(&node, mode, "out")).await.expect("accepted").run;
+            let run = scene.door.ended(&run.spec.id).await;
+            let workflow = run.progress.workflow;
+            assert_eq!(workflow, Workflow::Completed, "{mode}: {:?}", run.progress.failure);
+            assert_eq!(scene.until(end).await.id(), node.id());
+            scene.witnessed_nothing();
+        });
+    }
+}
+
+#[test]
+fn a_deleted_node_never_comes_back_and_its_machine_becomes_another() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, first) = (&scene.process.engine, scene.node().await);
+        let started = engine.decommission(out(&first, Mode::FullDecommission, "out")).await;
+        let started = started.expect("accepted");
+        let again = engine.decommission(out(&first, Mode::FullDecommission, "out")).await;
+        assert_eq!(again.expect("the same").run.spec.id, started.run.spec.id);
+        let other = refusal(engine.decommission(out(&first, Mode::Reimage, "out")).await);
+        assert_eq!(other.reason, "REQUEST_ID_REUSED");
+        scene.until(NodeState::Deleted).await;
+        for asked in [Ask::Reactivate, Ask::Quarantine { why: "x".into() }] {
+            let told = refusal(engine.ask_node(&first.id(), asked, who()).await);
+            assert_eq!(told.reason, "NODE_DELETED");
+        }
+        let told = refusal(engine.decommission(out(&first, Mode::SoftReset, "more")).await);
+        assert_eq!(told.reason, "NODE_DELETED");
+        let second = engine.onboard(onboard(MACHINE, "again")).await.expect("another node").node;
+        assert_ne!(second.id(), first.id());
+        scene.until(NodeState::Active).await;
+        let first = engine.node(&first.id()).await.expect("its record stays").node;
+        assert_eq!(first.state, NodeState::Deleted);
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn whoever_holds_the_machine_is_named() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let first = engine.onboard(onboard(MACHINE, "one")).await.expect("accepted");
+        let told = refusal(engine.onboard(onboard(MACHINE, "two")).await);
+        assert_eq!(told.reason, "NODE_EXISTS");
+        let start = Start {
+            machine_id: MachineId::trusted(MACHINE),
+            request_id: "reboot".into(),
+            run_type: RunType::EnterMaintenance,
+            plan_id: None,
+            params: Params::new(),
+            initiator: "somebody".into(),
+        };
+        let told = refusal(engine.start(start).await);
+        assert_eq!(told.reason, "MACHINE_BUSY");
+        assert!(told.said.contains(first.run.spec.id.as_str()), "{told}");
+        let told = refusal(engine.decommission(out(&first.node, Mode::Drain, "drain")).await);
+        assert_eq!(told.reason, "NODE_BUSY");
+        let other = refusal(engine.onboard(onboard("m-9", "nine")).await);
+        assert_eq!(other.reason, "NOT_FOUND");
+    });
+}
+
+#[test]
+fn who_falls_silent_is_offline_and_who_is_heard_is_active_again() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        scene.power(MACHINE, PowerTo::Off).await;
+        let node = scene.until(NodeState::Offline).await;
+        assert_eq!(node.moved_by, Owner::Heartbeat);
+        assert!(node.reason.contains("not heard"), "{}", node.reason);
+        scene.power(MACHINE, PowerTo::On).await;
+        let node = scene.until(NodeState::Active).await;
+        assert_eq!(node.moved_by, Owner::Heartbeat);
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn what_maas_has_otherwise_is_quarantined_and_healed_when_it_is_well_again() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        scene.in_maas(Stage::ReleaseMaasNode).await;
+        let node = scene.until(NodeState::Quarantined).await;
+        assert_eq!((node.quarantine, node.moved_by), (Some(Quarantine::Drift), Owner::Reconciler));
+        assert!(node.reason.contains("Ready"), "{}", node.reason);
+        assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(Upstream::Ready));
+        let told = refusal(
+            scene
+                .process
+                .engine
+                .ask_node(&node.id(), Ask::Release { why: "x".into(), unproven: false }, who())
+                .await,
+        );
+        assert_eq!(told.reason, "NODE_UNPROVEN");
+        for stage in [Stage::DeployViaMaas, Stage::WaitForDeployed, Stage::WaitForAgentEnrollment] {
+            scene.in_maas(stage).await;
+        }
+        let node = scene.until(NodeState::Active).await;
+        assert_eq!(node.moved_by, Owner::Reconciler);
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn a_site_that_is_cut_off_is_one_alarm_and_no_quarantine() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let machines: Vec<String> = (2..12).map(|n| format!("m-{n}")).collect();
+        for id in &machines {
+            let stand = Stand { target: device(id), rack: None, now: scene.world.now() };
+            scene.world.store.write(stand).await.expect("it stands");
+            engine.onboard(onboard(id, "on")).await.expect("accepted");
+        }
+        let states = || async {
+            let nodes = scene.world.everything().await.nodes;
+            nodes.into_iter().map(|node| node.state).collect::<Vec<_>>()
+        };
+        while states().await.iter().any(|state| *state != NodeState::Active) {
+            sleep(Duration::from_secs(1)).await;
+        }
+        for id in &machines {
+            scene.power(id, PowerTo::Off).await;
+        }
+        while scene.site().await.state() != SiteState::CutOff {
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(states().await.iter().all(|state| *state == NodeState::Active), "held");
+        // What is really down is offline in the end; it is never quarantined.
+        sleep(Duration::from_secs(1_200)).await;
+        assert!(states().await.iter().all(|state| *state == NodeState::Offline));
+        let alarms = scene.site().await.alarms().len();
+        assert!(alarms <= 1, "one alarm, not one for each");
+        for id in &machines {
+            scene.power(id, PowerTo::On).await;
+        }
+        while states().await.iter().any(|state| *state != NodeState::Active) {
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(scene.site().await.state(), SiteState::Connected);
+    });
+}
+
+#[test]
+fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let shown = engine.preview_onboard(onboard(MACHINE, "dry")).await.expect("shown");
+        assert_eq!(shown.stages.len(), 16);
+        assert!(shown.stages.iter().all(|stage| stage.adopted.is_none()), "{:?}", shown.stages);
+        assert!(scene.world.everything().await.nodes.is_empty(), "nothing was written");
+        engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
+        let node = scene.until(NodeState::Active).await;
+        let shown = engine.preview_decommission(out(&node, Mode::FullDecommission, "dry")).await;
+        let shown = shown.expect("shown");
+        assert_eq!(shown.stages.len(), 13);
+        assert_eq!(shown.upstream, Ok(Upstream::Deployed));
+        assert_eq!(scene.node().await.workflow, node.workflow, "nothing was written");
+    });
+}
+
+#[test]
+fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let hang = crate::rack_lives::fault("wait_for_deployed", sim::Action::Hang, 0);
+        scene.world.sim.add_fault(hang).expect("a rule");
+        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
+        let step = || async { engine.run(&run).await.expect("it").current_step() };
+        while step().await != "wait_for_deployed" {
+            sleep(Duration::from_secs(1)).await;
+        }
+        engine.act(run.clone(), Action::Cancel, who()).await.expect("canceled");
+        let ended = scene.door.ended(&run).await;
+        assert_eq!(ended.progress.workflow, Workflow::Cancelled);
+        let found = scene.process.engine.preview_onboard(onboard(MACHINE, "look")).await;
+        assert_eq!(refusal(found).reason, "NODE_EXISTS");
+        assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Absent));
+        scene.world.sim.clear_faults(None).expect("cleared");
+        let anew = engine.again(run, Again::Rerun, "anew".into(), who()).await.expect("anew");
+        assert_eq!(
+            scene.door.ended(&anew.run.spec.id).await.progress.workflow,
+            Workflow::Completed
+        );
+        scene.until(NodeState::Active).await;
+        scene.witnessed_nothing();
+    });
+}
+
+/// The door for agents of a scene.
+fn agents(scene: &Scene) -> Agents {
+    let world = &scene.world;
+    let clock = world.clock();
+    let vault = Vault::new(world.store.clone(), Cipher::new(&[7; 32]), clock);
+    Agents::new(scene.process.engine.clone(), vault)
+}
+
+fn applicant(session: &str) -> Applicant {
+    Applicant { session: session.into(), hostname: "gpu-1".into(), ..Applicant::default() }
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+#[test]
+fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let (engine, agents) = (&scene.process.engine, agents(&scene));
+        let machine = MachineId::trusted(MACHINE);
+        let bundle = agents.bootstrap(machine, DAY, who()).await.expect("a bundle");
+        let token = bundle.token.expose_secret().to_string();
+        assert_eq!(scene.node().await.state, NodeState::BootstrapIssued);
+        let wrong = agents.enroll("no", applicant("s1")).await.expect("an answer");
+        assert_eq!(wrong, Err(Denied::TokenUnknown));
+        let id = agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        // Its answer may have been lost; another one may not have the same token.
+        assert_eq!(
+            agents.enroll(&token, applicant("s1")).await.expect("an answer"),
+            Ok(id.clone())
+        );
+        let other = agents.enroll(&token, applicant("s2")).await.expect("an answer");
+        assert_eq!(other, Err(Denied::TokenUsed));
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
+        scene.until(NodeState::Active).await;
+
+        let node = scene.node().await;
+        engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
+        scene.until(NodeState::Draining).await;
+        let id = node.id();
+        let resume = || async { engine.resume_node(&id, who()).await.expect("resumed").task };
+        assert_eq!(resume().await, Resumed::Fresh);
+        let taken = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
+        let task = taken.expect("known").expect("something to do").task;
+        assert_eq!(resume().await, Resumed::Live);
+        sleep(Duration::from_secs(61)).await;
+        // Nobody has looked since its lease ran out.
+        assert_eq!(resume().await, Resumed::Requeued);
+        assert_eq!(resume().await, Resumed::Fresh);
+        let again = agents.take("s1", Duration::from_secs(1)).await.expect("an answer");
+        let again = again.expect("known").expect("the same").task;
+        assert_eq!((again.key.clone(), again.dispatched), (task.key, 2));
+        let report = Report {
+            key: again.key.as_str().into(),
+            ok: true,
+            said: "nothing is left".into(),
+            log: "draining\n".into(),
+        };
+        for _ in 0..2 {
+            agents.report("s1", report.clone()).await.expect("an answer").expect("taken in");
+        }
+        let node = scene.until(NodeState::Retired).await;
+        assert_eq!(node.moved_by, Owner::Decommission);
+        engine.ask_node(&node.id(), Ask::Reactivate, who()).await.expect("reactivated");
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
+        scene.until(NodeState::Active).await;
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn an_agent_that_never_comes_leaves_no_node_on_its_way() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let (engine, agents) = (&scene.process.engine, agents(&scene));
+        let machine = MachineId::trusted(MACHINE);
+        let bundle = agents.bootstrap(machine, DAY, who()).await.expect("a bundle");
+        let token = bundle.token.expose_secret().to_string();
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
+        let node = scene.until(NodeState::Active).await;
+        let started =
+            engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
+        let run = scene.door.ended(&started.run.spec.id).await;
+        assert_eq!(run.progress.workflow, Workflow::FailedRetryable);
+        let failure = run.progress.failure.expect("why");
+        assert_eq!(failure.fault.code, Code::AgentSilent, "{failure:?}");
+        assert_eq!(scene.node().await.state, NodeState::Offline);
+        let resumed = engine.resume_node(&node.id(), who()).await.expect("resumed");
+        assert!(resumed.reopened);
+        scene.until(NodeState::Draining).await;
+        scene.witnessed_nothing();
     });
 }

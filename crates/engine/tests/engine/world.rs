@@ -161,6 +161,10 @@ impl World {
         }
     }
 
+    pub fn clock(&self) -> engine::clock::Clock {
+        self.clock.clone()
+    }
+
     pub fn now(&self) -> Timestamp {
         (self.clock)()
     }

@@ -8,7 +8,7 @@ pub fn adopts(stage: Stage, state: NodeState, upstream: Upstream) -> Option<Stri
     let known = installed || matches!(upstream, Upstream::Ready | Upstream::Allocated);
     let emptied = matches!(state, NodeState::Retired | NodeState::Removing);
     let has = match stage {
-        Stage::CreateOrFindInMaas => upstream != Upstream::Absent,
+        Stage::CreateOrFindInMaas => !matches!(upstream, Upstream::Absent | Upstream::Unknown),
         Stage::CommissionNode => known || upstream == Upstream::Commissioning,
         Stage::WaitForReady => known,
         // What is installed keeps the layout that it was installed with.
