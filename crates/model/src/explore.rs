@@ -6,7 +6,9 @@
 
 mod devices;
 mod host;
+mod node;
 mod rack;
+mod site;
 
 use crate::fault::{Code, Fault};
 use crate::id::{PlanId, RunId};
@@ -36,12 +38,18 @@ pub trait Explore: Lifecycle + fmt::Debug {
     /// What the page about it is called, and what it says at its top.
     const TITLE: &'static str;
     const ABOUT: &'static str;
+    /// The states that are never left.
+    const FINAL: &'static [&'static str] = &[];
 
     fn fresh() -> Self;
     /// Everything that the doors, other objects and its own run can do to it as it stands; first of all nothing.
     fn happens(&self) -> Vec<Happening<Self>>;
     /// What a person can do in this state.
     fn advice(&self) -> &'static str;
+    /// What its history says of how it came to its state, where somebody else than its own turn brought it there.
+    fn said(&self) -> String {
+        String::new()
+    }
 }
 
 /// One way from a state to another.
@@ -157,7 +165,11 @@ impl<R: Explore> Walk<R> {
                     }
                 }
             }
-            Next::Rest(why) => self.rest(index, &record, why.0).map(|()| None),
+            Next::Rest(why) => {
+                self.rest(index, &record, why.0)?;
+                self.moved(index, &record, what);
+                Ok(None)
+            }
             moves @ (Next::Become(_) | Next::Remove(_)) => {
                 self.go(index, (&record, what), moves, at_once)
             }
@@ -169,6 +181,16 @@ impl<R: Explore> Walk<R> {
         let to = self.add(record.clone())?;
         self.ways[index].0.insert(to);
         Ok(())
+    }
+
+    /// What happened was itself a move: somebody else has made it, and there is nothing left for its own turn.
+    fn moved(&mut self, index: usize, record: &R, what: &str) {
+        let from = self.records[index].word();
+        if from != record.word() {
+            let to = Some(record.word().to_string());
+            let way = (from.to_string(), to, nameless(&record.said()));
+            self.edges.entry(way).or_default().insert(what.into());
+        }
     }
 
     fn go(
@@ -205,8 +227,11 @@ impl<R: Explore> Walk<R> {
             return Err(format!("nothing leads to {missing} of {}", R::TITLE));
         }
         for start in 0..self.records.len() {
-            if !self.leads_out(start) {
-                return Err(format!("no way out of {:?}", self.records[start]));
+            let record = &self.records[start];
+            match (self.leads_out(start), R::FINAL.contains(&record.word())) {
+                (true, false) | (false, true) => {}
+                (false, false) => return Err(format!("no way out of {record:?}")),
+                (true, true) => return Err(format!("a way out of the end {record:?}")),
             }
         }
         Ok(())

@@ -89,20 +89,20 @@ fn done(run: &Run, stage: Stage) -> bool {
     })
 }
 
+/// Begun, or found to be done already.
 fn begun(run: &Run, stage: Stage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
-    steps.any(|step| {
+    let tried = steps.any(|step| {
         step.attempt > 0 && run.plan_step(step).is_some_and(|plan| plan.name == stage.as_str())
-    })
+    });
+    tried || done(run, stage)
 }
 
 fn decommission(node: &Node, run: &Run) -> Option<Step> {
     match run.progress.workflow {
         Workflow::Pending => None,
         Workflow::Running | Workflow::Compensating => under_way(node, run),
-        Workflow::Completed | Workflow::Reconciled => {
-            under_way(node, run).or_else(|| completed(node, run))
-        }
+        Workflow::Completed | Workflow::Reconciled => completed(node, run),
         Workflow::FailedRetryable | Workflow::Cancelled => stopped(node, run),
         Workflow::FailedManualIntervention => stopped(node, run).or_else(|| unsafe_(node, run)),
     }
@@ -145,6 +145,8 @@ fn completed(node: &Node, run: &Run) -> Option<Step> {
             let why = format!("{id} gives it back; its health must prove it active");
             Some(Step::new(NodeState::Offline, Owner::Decommission, why))
         }
+        // What this very commit has brought it to. One that is given back has nothing more to do with what was done.
+        (NodeState::Draining | NodeState::Retired, _) => under_way(node, run),
         _ => None,
     }
 }
@@ -154,6 +156,8 @@ fn stopped(node: &Node, run: &Run) -> Option<Step> {
     let id = &run.spec.id;
     let how = run.phase().as_str().to_lowercase();
     match node.state {
+        // It was asked to stop, and heard of the end of the drain all the same.
+        NodeState::Draining if done(run, Stage::DrainNode) => under_way(node, run),
         NodeState::Draining => {
             let why = format!("{id} {how} before it was empty");
             Some(Step::new(NodeState::Offline, Owner::Decommission, why))
@@ -193,6 +197,7 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
     if run.spec.run_type == RunType::Onboard {
         return match workflow {
             Workflow::Pending | Workflow::Running | Workflow::Compensating => state == Enrolling,
+            // Left open: a person has put it into quarantine since.
             Workflow::FailedRetryable => matches!(state, Enrolling | Quarantined),
             Workflow::FailedManualIntervention => matches!(state, Enrolling | Quarantined),
             // Left open: nothing has been left behind, or it is looked into.
@@ -226,8 +231,9 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
     }
 }
 
-/// Whether a node has come back into service after this run had emptied it: what was done then says nothing of it now.
+/// Whether a node has come back into service after this run had emptied it: what was done then says nothing of it now. Nothing but
+/// service leads from there to quarantine.
 pub(super) fn served_since(node: &Node, run: &Run) -> bool {
     let emptied = run.spec.run_type != RunType::Onboard && done(run, Stage::DrainNode);
-    emptied && node.state.in_service()
+    emptied && (node.state.in_service() || node.state == NodeState::Quarantined)
 }

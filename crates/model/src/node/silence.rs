@@ -105,7 +105,7 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
             NodeState::Active if gap(one) <= limits.silence && !one.problems.is_empty() => {
                 moves.push(to(NodeState::Offline, format!("it says of itself: {}", one.problems)));
             }
-            NodeState::Offline if proven(one, gap(one), limits) => {
+            NodeState::Offline if proven(one, limits, when.now) => {
                 moves.push(to(NodeState::Active, "it is heard of, and well".into()));
             }
             NodeState::BootstrapIssued
@@ -122,7 +122,8 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
     Verdict { moves, flood }
 }
 
-/// Heard of lately, and well.
-fn proven(one: &Heard, gap: Duration, limits: &Limits) -> bool {
-    one.at.is_some() && gap <= limits.silence / 2 && one.problems.is_empty()
+/// Heard of lately, and well. Since when anybody listens proves nothing: it must have spoken.
+fn proven(one: &Heard, limits: &Limits, now: Timestamp) -> bool {
+    let lately = one.at.is_some_and(|at| now.since(at) <= limits.silence / 2);
+    lately && one.problems.is_empty()
 }

@@ -6,6 +6,7 @@ mod aftermath;
 mod devices;
 mod host;
 mod invariants;
+mod nodes;
 mod pages;
 mod racks;
 mod states;

@@ -4,9 +4,11 @@ use crate::support::{netboot, wipe};
 use crate::walk::moves;
 use model::explore::{Chart, Edge, Explore, Stay, chart};
 use model::host::Host;
+use model::node::Node;
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
 use model::run::{RunPhase, Workflow};
+use model::site::Site;
 use model::switch::Switch;
 use model::why::explain_run;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +142,52 @@ fn the_host() {
     ];
     assert_eq!(ways(&chart), expected.into());
     check_page("host.md", &chart);
+}
+
+#[test]
+fn the_node() {
+    let chart = drawn::<Node>();
+    // Section 3.2 of the document, line by line, and nothing else.
+    let expected = [
+        ("bootstrap_issued", "enrolling"),
+        ("enrolling", "active"),
+        ("enrolling", "quarantined"),
+        ("active", "offline"),
+        ("offline", "active"),
+        ("active", "quarantined"),
+        ("offline", "quarantined"),
+        ("quarantined", "active"),
+        ("quarantined", "draining"),
+        ("active", "draining"),
+        ("offline", "draining"),
+        ("draining", "retired"),
+        ("draining", "offline"),
+        ("retired", "offline"),
+        ("retired", "removing"),
+        ("removing", "retired"),
+        ("removing", "deleted"),
+    ];
+    assert_eq!(ways(&chart), expected.into());
+    check_page("node.md", &chart);
+}
+
+#[test]
+fn the_site() {
+    let chart = drawn::<Site>();
+    let expected = [
+        ("New", "Connected"),
+        ("New", "Unreachable"),
+        ("New", "CutOff"),
+        ("Connected", "Unreachable"),
+        ("Connected", "CutOff"),
+        ("Unreachable", "Connected"),
+        ("Unreachable", "CutOff"),
+        ("CutOff", "New"),
+        ("CutOff", "Connected"),
+        ("CutOff", "Unreachable"),
+    ];
+    assert_eq!(ways(&chart), expected.into());
+    check_page("site.md", &chart);
 }
 
 /// What is said of a run's state, with the names of this plan taken out of it.

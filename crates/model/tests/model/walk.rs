@@ -23,7 +23,7 @@ const MAX_LOOKS: u32 = 8;
 
 const SOON: Duration = Duration::from_millis(1);
 /// Longer than any wait before another try.
-const PAST_WAITS: Duration = Duration::from_secs(61);
+pub const PAST_WAITS: Duration = Duration::from_secs(61);
 /// Longer than any step may take.
 const PAST_DEADLINE: Duration = Duration::from_secs(2 * TIMEOUT_SECONDS as u64);
 
@@ -320,7 +320,7 @@ impl Walk {
 }
 
 /// Everything that can happen to a run as it is stored.
-fn inputs(run: &Run) -> Vec<(Input, Duration)> {
+pub fn inputs(run: &Run) -> Vec<(Input, Duration)> {
     let mut all: Vec<_> = Action::ALL.iter().map(|one| (Input::Acted(*one), SOON)).collect();
     if run.ended() {
         return all;
@@ -389,7 +389,7 @@ impl Node {
             (then, false) => check_open(&run, then.as_ref(), now, said),
         }
         let mut next = Self { run, past, now, epoch };
-        next.skip_the_middle_looks();
+        skip_the_middle_looks(&mut next.run);
         Some(next)
     }
 
@@ -431,14 +431,13 @@ impl Node {
         assert!(asked.is_none_or(|asked| asked.epoch == epoch), "{}", said());
         (run, Some(then), epoch)
     }
+}
 
-    /// Looks that fail again and again get to the last one in the end; those in between differ in
-    /// nothing but their number.
-    fn skip_the_middle_looks(&mut self) {
-        for step in &mut self.run.progress.steps {
-            if step.looks > 1 {
-                step.looks = MAX_LOOKS - 1;
-            }
+/// Looks that fail again and again get to the last one in the end; those in between differ in nothing but their number.
+pub fn skip_the_middle_looks(run: &mut Run) {
+    for step in &mut run.progress.steps {
+        if step.looks > 1 {
+            step.looks = MAX_LOOKS - 1;
         }
     }
 }

@@ -50,8 +50,8 @@ macro_rules! on_postgres {
     };
 }
 
-/// Takes back what the schema of racks added.
-pub const NO_RACKS: &str = "DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
+/// Takes back what the schema of racks added, and that of nodes after it.
+pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
      DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \
      CREATE TABLE runs_before (id TEXT NOT NULL PRIMARY KEY, \
      machine_id TEXT NOT NULL REFERENCES machines (id), request_id TEXT NOT NULL, \

@@ -12,6 +12,7 @@ mod health;
 mod kept;
 mod logs;
 mod machines;
+mod nodes;
 mod opening;
 mod paging;
 mod plans;

@@ -7,13 +7,18 @@
 use super::*;
 use crate::event::{Cause, Cursor, NewEvent};
 use crate::log::NewLog;
+use crate::node::TaskRow;
 use crate::replica::Replica;
 use crate::retention::{EventPlace, RunPlace};
 use crate::subject::Birth;
 use crate::subject::{Hold, Settle};
+use model::effect::Key;
 use model::filter::{Filter, Subject};
-use model::id::{MachineId, PlanId, RunId};
+use model::id::{MachineId, NodeId, PlanId, RunId, SiteId};
 use model::machine::{Labels, Machine, MachineSpec};
+use model::node::enroll::Ticket;
+use model::node::task::{Task, TaskState};
+use model::node::{Node, NodeState, TaskKind};
 use model::plan::{OnFailure, Params, RunType};
 use model::run::{ENGINE_VERSION, Run, RunSpec, Workflow};
 use model::target::TargetId;
@@ -114,6 +119,62 @@ async fn work(tx: &mut Tx) -> Result<()> {
     tx.resign(&replica, at(3)).await.map(drop)
 }
 
+fn task_of(node: &NodeId) -> Task {
+    let run = RunId::trusted("op-1");
+    Task {
+        key: Key::new(&run, "drain_node", 1),
+        node: node.clone(),
+        run,
+        kind: TaskKind::Drain,
+        params: std::collections::BTreeMap::new(),
+        state: TaskState::Queued,
+        lease_until: None,
+        dispatched: 0,
+        deadline: at(9),
+        said: String::new(),
+        log: String::new(),
+        created_at: at(1),
+    }
+}
+
+/// What agents say, and what is asked about nodes.
+async fn nodes(tx: &mut Tx) -> Result<()> {
+    let (id, machine) = (NodeId::trusted("node-1"), MachineId::trusted("m"));
+    let site = SiteId::trusted("site-1");
+    let event = NewEvent {
+        cause: Cause::Engine,
+        actor: String::new(),
+        message: String::new(),
+        decided_by: String::new(),
+        at: at(1),
+    };
+    tx.place_node(&id, &machine, Some(&site))?;
+    let mut node = Node::new(&id, &machine, NodeState::Enrolling, at(1));
+    tx.insert_record(&mut node, &event).await?;
+    tx.record_locked::<Node>(id.as_str()).await?;
+    tx.update_record(&mut node, &event)?;
+    tx.node_on(&machine).await?;
+    tx.site_in_use(&site).await?;
+    tx.hear(&id, at(2), "").await?;
+    tx.word_of(&id).await?;
+    tx.heard_in(Some(&site)).await?;
+    tx.heard_in(None).await?;
+    let ticket = Ticket { node: id.clone(), issued_at: at(1), expires_at: at(9), used_by: None };
+    tx.issue(&ticket, "token")?;
+    tx.ticket("token").await?;
+    tx.ticket_of(&id).await?;
+    tx.enroll(&ticket, "session", at(2))?;
+    tx.node_of_session("session").await?;
+    tx.has_agent(&id).await?;
+    let task = task_of(&id);
+    tx.want_task(&task).await?;
+    tx.task(&task.key).await?;
+    tx.open_task(&id).await?;
+    tx.update_task(&TaskRow { task, version: 1 })?;
+    tx.forget_agent(&id)?;
+    tx.bury_node(&id)
+}
+
 /// Questions, and watches.
 async fn look(tx: &mut Tx) -> Result<()> {
     let (machine, id) = (MachineId::trusted("m"), RunId::trusted("op-1"));
@@ -183,6 +244,7 @@ fn no_statement_reads_a_whole_table() {
     conn.trace_v2(TraceEventCodes::SQLITE_TRACE_STMT, Some(note)).unwrap();
     let mut tx = Tx::new(Conn::Sqlite(conn));
     now(work(&mut tx)).unwrap();
+    now(nodes(&mut tx)).unwrap();
     now(look(&mut tx)).unwrap();
     now(clear_away(&mut tx)).unwrap();
     drop(tx);

@@ -1,0 +1,211 @@
+//! What can happen to a node: by its doors, by heartbeats, by the reconciler, and by every commit of the runs on it.
+//!
+//! A node hardly ever moves in its own turn, so what happens is a changed record; the turn then finds nothing to do. Its runs are shown by how far
+//! they are: each stage of each mode in hand, and each of the ways in which it may end there.
+
+use super::{AT_ONCE, Explore, Happening, OWN, run_in};
+use crate::id::{MachineId, NodeId, RunId, SiteId};
+use crate::node::door::{Ask, Known, ask, decommission};
+use crate::node::drift::{Act, Case};
+use crate::node::silence::{Heard, Limits, When, judge};
+use crate::node::{
+    MODE, Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, Upstream, UpstreamSeen, Whose,
+    fits, follow, steps,
+};
+use crate::plan::RunType;
+use crate::run::{Progress, Run, StepPhase, Workflow};
+use crate::time::Timestamp;
+
+/// The commits of a run, and how each of them is told.
+const COMMITS: [(&str, Workflow); 5] = [
+    ("its operation goes on", Workflow::Running),
+    ("its operation succeeds", Workflow::Completed),
+    ("its operation fails, and trying again is safe", Workflow::FailedRetryable),
+    ("its operation stops for a person", Workflow::FailedManualIntervention),
+    ("its operation is canceled", Workflow::Cancelled),
+];
+
+/// A run with so many stages done, and the next one begun.
+fn run(run_type: RunType, mode: Option<Mode>, done: usize, workflow: Workflow) -> Run {
+    let stages = mode.map_or(Stage::ONBOARDING.to_vec(), |mode| mode.stages(true));
+    let whose = Whose {
+        node: NodeId::trusted("node-1"),
+        site: Some(SiteId::trusted("site-1")),
+        by: "maas".into(),
+        cluster: String::new(),
+    };
+    let mut run = run_in(&RunId::trusted(OWN), run_type, workflow);
+    run.spec.steps = steps(&stages, &whose);
+    run.spec.params.extend(mode.map(|mode| (MODE.into(), mode.as_str().into())));
+    run.progress = Progress { steps: Progress::fresh(&run.spec.steps).steps, ..run.progress };
+    for step in run.progress.steps.iter_mut().take(done) {
+        step.state = StepPhase::Succeeded;
+        step.attempt = 1;
+    }
+    if let Some(step) = run.progress.steps.get_mut(done) {
+        step.attempt = 1;
+    }
+    run.progress.at = done;
+    run
+}
+
+/// Every commit of every operation on a node.
+fn commits() -> Vec<(&'static str, Run)> {
+    let modes = Mode::ALL.map(|mode| match mode {
+        Mode::Drain | Mode::Retire => (RunType::NodeDrain, Some(mode)),
+        Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
+            (RunType::Decommission, Some(mode))
+        }
+    });
+    let mut all = Vec::new();
+    for (run_type, mode) in std::iter::once((RunType::Onboard, None)).chain(modes) {
+        let stages = mode.map_or(Stage::ONBOARDING.len(), |mode| mode.stages(true).len());
+        for (what, workflow) in COMMITS {
+            let succeeds = workflow == Workflow::Completed;
+            let places = if succeeds { stages..=stages } else { 0..=stages - 1 };
+            all.extend(places.map(|done| (what, run(run_type, mode, done, workflow))));
+        }
+    }
+    let mut half = run(RunType::Onboard, None, 1, Workflow::FailedRetryable);
+    half.progress.workflow = Workflow::Cancelled;
+    all.push(("its operation is canceled, and cannot be taken back as a whole", half));
+    all
+}
+
+impl Node {
+    /// Somebody is at work on it while it is on its way, and nobody else's turn depends on a run.
+    fn as_it_stands(&self) -> Seen {
+        let mode = Some(Mode::FullDecommission);
+        let at_work = self.state.in_progress();
+        Seen { run: at_work.then(|| run(RunType::Decommission, mode, 0, Workflow::Running)) }
+    }
+
+    fn of_its_runs(&self) -> Vec<(&'static str, Self)> {
+        let one = |(what, run): (&'static str, Run)| {
+            let mut before = run.clone();
+            before.progress.workflow = Workflow::Running;
+            // What begins finds it issued; whatever goes on finds it where a run may be at work on it.
+            let issued = self.state == NodeState::BootstrapIssued;
+            let begins = issued && run.progress.workflow == Workflow::Running;
+            let there = begins || fits(self.state, &before);
+            let step = follow(self, &run).filter(|_| there)?;
+            Some((what, step.apply(self)?))
+        };
+        commits().into_iter().filter_map(one).collect()
+    }
+
+    /// What its agent and its MAAS make of it.
+    fn of_watching(&self) -> Vec<(&'static str, Self)> {
+        let now = Timestamp::default() + Limits::default().silence * 2;
+        let when = When { now, listening_since: Timestamp::default(), flooded_since: None };
+        let mut all = Vec::new();
+        for (what, at) in [
+            ("its agent is heard of, and well", Some(now)),
+            ("its agent falls silent", Some(Timestamp::default())),
+        ] {
+            let heard = Heard { node: self.id(), state: self.state, at, problems: String::new() };
+            let moves = judge(&[heard], &Limits::default(), when).moves;
+            let moved = |one: &crate::node::silence::Moved| {
+                self.become_(one.to, Owner::Heartbeat, &one.why).ok()
+            };
+            all.extend(moves.iter().filter_map(moved).map(|node| (what, node)));
+        }
+        for (what, state) in [
+            ("MAAS says again that it is deployed, and it is well", Upstream::Deployed),
+            ("MAAS says again that it is not deployed", Upstream::Ready),
+        ] {
+            let seen = UpstreamSeen { state, said: String::new(), on: None, at: now };
+            let seen_before = Self { passes: 1, ..self.clone() };
+            let case = Case { node: &seen_before, seen: &seen, run: None, healthy: true };
+            let by = Owner::Reconciler;
+            let moved = match case.decide(false) {
+                Act::Quarantine(why) => self.quarantined(Quarantine::Drift, by, &why).ok(),
+                Act::Heal => self.become_(NodeState::Active, by, "proven healthy again").ok(),
+                Act::Nothing | Act::Count(_) | Act::Adopt(_) | Act::MarkManual(..) => None,
+            };
+            all.extend(moved.map(|node| (what, node)));
+        }
+        all
+    }
+
+    /// What its doors let through.
+    fn of_requests(&self) -> Vec<(&'static str, Self)> {
+        let why = || "what they said".to_string();
+        let known = Known { run: None, healthy: true };
+        let mut all = Vec::new();
+        for (what, asked) in [
+            ("somebody quarantines it", Ask::Quarantine { why: why() }),
+            ("somebody releases it", Ask::Release { why: why(), unproven: false }),
+            ("somebody reactivates it", Ask::Reactivate),
+        ] {
+            // Move by move: each of them is a transition of its own.
+            let first = ask(self, &asked, known).unwrap_or_default().into_iter().next();
+            all.extend(first.map(|node| (what, node)));
+        }
+        let given_up = decommission(self, Mode::FullDecommission, known).unwrap_or_default();
+        all.extend(given_up.into_iter().map(|node| ("somebody gives it up", node)));
+        if self.state == NodeState::BootstrapIssued {
+            let enrolled =
+                self.become_(NodeState::Enrolling, Owner::Admin, "an agent has enrolled");
+            all.extend(enrolled.ok().map(|node| ("an agent enrolls with its token", node)));
+        }
+        all
+    }
+}
+
+impl Explore for Node {
+    const TITLE: &'static str = "The states of a node";
+    const ABOUT: &'static str = "A node is one identity in service on a machine. How far the work on it is, is the state of its operation ([run.md](run.md)); what MAAS says of its \
+         machine is only observed. Each way between two states belongs to somebody, and the store refuses it to anybody else. A node that is \
+         deleted never comes back: its machine gets another one.";
+    const FINAL: &'static [&'static str] = &["deleted"];
+
+    fn fresh() -> Self {
+        let (id, machine) = (NodeId::trusted("node-1"), MachineId::trusted("m-1"));
+        let mut node = Self::new(&id, &machine, NodeState::BootstrapIssued, Timestamp::default());
+        node.workflow = Some(RunId::trusted(OWN));
+        node
+    }
+
+    fn happens(&self) -> Vec<Happening<Self>> {
+        let mut all =
+            vec![Happening { what: AT_ONCE, record: self.clone(), seen: self.as_it_stands() }];
+        if self.state.in_progress() {
+            let (record, seen) = (self.clone(), Seen { run: None });
+            all.push(Happening { what: "its operation is lost", record, seen });
+        }
+        let moved = [self.of_its_runs(), self.of_watching(), self.of_requests()].concat();
+        all.extend(moved.into_iter().map(|(what, record)| {
+            let seen = record.as_it_stands();
+            Happening { what, record, seen }
+        }));
+        all
+    }
+
+    fn advice(&self) -> &'static str {
+        match self.state {
+            NodeState::BootstrapIssued => {
+                "install the bundle, or issue another token: `farrier node bootstrap --reissue <node>`"
+            }
+            NodeState::Enrolling => "wait; `farrier why <node>` says how far its onboarding is",
+            NodeState::Active => "empty it: `farrier node drain <node>`",
+            NodeState::Offline => "look at its machine: `farrier machine inspect <machine>`",
+            NodeState::Quarantined => {
+                "look into it, then `farrier node release <node>`, or take it out of service"
+            }
+            NodeState::Draining | NodeState::Removing => {
+                "wait, or have it taken up again: `farrier node resume <node>`"
+            }
+            NodeState::Retired => {
+                "`farrier node reactivate <node>`, or `farrier node decommission <node>`"
+            }
+            NodeState::Deleted => {
+                "onboard its machine as another node: `farrier node onboard <machine>`"
+            }
+        }
+    }
+
+    fn said(&self) -> String {
+        self.reason.clone()
+    }
+}

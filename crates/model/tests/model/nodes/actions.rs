@@ -1,0 +1,188 @@
+//! Every workflow state of an onboarding and of a decommission, and every one of the seven things that an operator may do with it.
+
+use super::lives::Life;
+use super::{Work, node, run, state};
+use crate::support::{at, done, who};
+use model::fault::Code;
+use model::id::RunId;
+use model::node::door::may_go_on;
+use model::node::{Mode, NodeState, Stage};
+use model::run::act::{Acted, Action, Again, act, again};
+use model::run::{Run, StepPhase, Workflow};
+
+/// A run in that state, reached the way runs get there, with its node. A decommission drains through a cluster, which can be taken back.
+fn life_in(work: Work, workflow: Workflow) -> Life {
+    let (from, middle) = match work {
+        Work::Onboard => (NodeState::Enrolling, Stage::ConfigureStorage),
+        Work::Take(_) => (NodeState::Active, Stage::CleanupStorage),
+    };
+    let mut life = Life::begin(work, &work.stages(), from, "cluster-a");
+    match workflow {
+        Workflow::Pending => {
+            life.run = super::run_of(work, &work.stages(), "cluster-a");
+            return life;
+        }
+        Workflow::Running => {
+            life.until(middle);
+        }
+        Workflow::Completed => {
+            life.finish();
+        }
+        Workflow::FailedRetryable => {
+            life.until(middle).fail(Code::EffectFailed);
+        }
+        Workflow::FailedManualIntervention => {
+            life.until(middle).fail(Code::CapabilityMissing);
+        }
+        Workflow::Compensating => {
+            life.until(middle).act(Action::Cancel).stopped();
+        }
+        Workflow::Cancelled => {
+            life.until(middle).act(Action::Cancel).stopped().finish();
+        }
+        Workflow::Reconciled => {
+            life.until(middle).fail(Code::EffectFailed).act(Action::Adopt).answer(done()).finish();
+        }
+    }
+    assert_eq!(life.run.progress.workflow, workflow, "{work:?}");
+    life
+}
+
+/// What came of it, in a word.
+fn outcome(life: &Life, action: Action) -> &'static str {
+    match act(&life.run, action, &who(), at(9)) {
+        Ok(Acted::Already) => "already",
+        Ok(Acted::Told(..)) => "told",
+        Ok(Acted::Changed(..)) => "changed",
+        Ok(Acted::Reopened(progress, _)) => {
+            match may_go_on(&life.node, &Run { progress, ..life.run.clone() }) {
+                Ok(()) => "reopened",
+                Err(refusal) => refusal.reason,
+            }
+        }
+        Err(refusal) => {
+            assert!(refusal.next.is_some_and(|next| next.starts_with("farrier ")));
+            refusal.reason
+        }
+    }
+}
+
+fn anew(life: &Life, how: Again) -> &'static str {
+    let progress = match again(&life.run, how) {
+        Ok(progress) => progress,
+        Err(refusal) => return refusal.reason,
+    };
+    assert_eq!(progress.workflow, Workflow::Pending);
+    assert_eq!(progress.scan, None, "its stages adopt one by one");
+    let (mut run, mut node) = (life.run.clone(), life.node.clone());
+    run.progress = progress;
+    run.spec.id = RunId::trusted("op-2");
+    node.workflow = Some(run.spec.id.clone());
+    match may_go_on(&node, &run) {
+        Ok(()) => "anew",
+        Err(refusal) => refusal.reason,
+    }
+}
+
+const ACTIVE: &str = "RUN_ACTIVE";
+const ENDED: &str = "ALREADY_FINISHED";
+const MOVED: &str = "NODE_MOVED_ON";
+
+/// Columns: cancel, retry_stage, resume, adopt_observed_state, mark_manual_intervention_required, rerun, restart_clean.
+type Row = (Workflow, [&'static str; 7]);
+
+/// What is the same for both.
+const COMMON: [Row; 6] = [
+    (Workflow::Pending, ["told", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
+    (Workflow::Running, ["told", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
+    (Workflow::Compensating, ["already", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
+    (
+        Workflow::FailedRetryable,
+        [ENDED, "reopened", "reopened", "reopened", "changed", "anew", "anew"],
+    ),
+    (
+        Workflow::FailedManualIntervention,
+        [ENDED, "reopened", "reopened", "reopened", "already", "anew", "anew"],
+    ),
+    (Workflow::Cancelled, [ENDED, ENDED, ENDED, ENDED, ENDED, "anew", "anew"]),
+];
+
+#[test]
+fn every_state_and_every_action() {
+    // What has been done is not done again: one that serves is not onboarded, one that is gone does not come back.
+    let over = [ENDED, ENDED, ENDED, ENDED, ENDED, MOVED, MOVED];
+    let ends = [(Workflow::Completed, over), (Workflow::Reconciled, over)];
+    for work in [Work::Onboard, Work::Take(Mode::FullDecommission)] {
+        let mut seen = 0;
+        for (workflow, row) in COMMON.into_iter().chain(ends) {
+            let life = life_in(work, workflow);
+            for (action, expected) in Action::ALL.into_iter().zip(row) {
+                let said = format!("{} of {work:?} in {workflow:?}", action.as_str());
+                assert_eq!(outcome(&life, action), expected, "{said}");
+            }
+            for (how, expected) in [(Again::Rerun, row[5]), (Again::RestartClean, row[6])] {
+                assert_eq!(anew(&life, how), expected, "{how:?} of {work:?} in {workflow:?}");
+            }
+            seen += 1;
+        }
+        assert_eq!(seen, Workflow::ALL.len());
+    }
+}
+
+/// What gives a node back, or keeps it, can be done again.
+#[test]
+fn what_leaves_the_node_there_may_be_done_again() {
+    for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::FullDecommission) {
+        let mut life = Life::of(Work::Take(mode), NodeState::Active);
+        life.finish();
+        for how in [Again::Rerun, Again::RestartClean] {
+            assert_eq!(anew(&life, how), "anew", "{mode}");
+        }
+    }
+}
+
+/// The states of a node in which a run on it may go on: of an onboarding, of a decommission that has not emptied it yet, and of one that has.
+const GOES_ON: [(&str, [bool; 3]); 9] = [
+    ("bootstrap_issued", [false, false, false]),
+    ("enrolling", [true, false, false]),
+    ("active", [false, true, false]),
+    ("offline", [false, true, false]),
+    // It has served since it was emptied: nothing but a new decommission gets there.
+    ("quarantined", [false, true, false]),
+    ("draining", [false, true, true]),
+    ("retired", [false, true, true]),
+    ("removing", [false, true, true]),
+    ("deleted", [false, false, false]),
+];
+
+fn emptied(mut run: Run) -> Run {
+    for step in &mut run.progress.steps[..3] {
+        step.state = StepPhase::Succeeded;
+        step.attempt = 1;
+    }
+    run
+}
+
+#[test]
+fn a_run_goes_on_where_its_node_is_as_it_left_it() {
+    let full = || run(Work::Take(Mode::FullDecommission));
+    let runs = [run(Work::Onboard), full(), emptied(full())];
+    for (word, row) in GOES_ON {
+        for (run, expected) in runs.iter().zip(row) {
+            let said = format!("{word}: {:?}", run.spec.run_type);
+            match may_go_on(&node(state(word)), run) {
+                Ok(()) => assert!(expected, "{said}"),
+                Err(refusal) => {
+                    assert!(!expected, "{said}");
+                    assert_eq!(refusal.reason, MOVED, "{said}");
+                    assert!(refusal.said.contains("op-1"), "{refusal}");
+                    assert_eq!(refusal.next.as_deref(), Some("farrier why node-1"));
+                }
+            }
+            // Another operation has come since.
+            let mut newer = node(state(word));
+            newer.workflow = Some(RunId::trusted("op-2"));
+            assert_eq!(may_go_on(&newer, run).unwrap_err().reason, MOVED, "{said}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Who is let in with a token: once, in time, and on the machine that it was issued for.
+
+use crate::support::at;
+use model::id::NodeId;
+use model::machine::MachineSpec;
+use model::node::enroll::{Applicant, Denied, Ticket};
+
+fn ticket(used_by: Option<&str>) -> Ticket {
+    Ticket {
+        node: NodeId::trusted("node-1"),
+        issued_at: at(0),
+        expires_at: at(100),
+        used_by: used_by.map(String::from),
+    }
+}
+
+fn machine(serial: &str, macs: &[&str]) -> MachineSpec {
+    let mac_addresses = macs.iter().map(|mac| mac.to_string()).collect();
+    MachineSpec { serial: serial.into(), mac_addresses, ..MachineSpec::default() }
+}
+
+fn applicant(serial: &str, macs: &[&str]) -> Applicant {
+    Applicant {
+        session: "s1".into(),
+        hostname: "gpu-1".into(),
+        serial: serial.into(),
+        macs: macs.iter().map(|mac| mac.to_string()).collect(),
+        version: "1".into(),
+    }
+}
+
+#[test]
+fn a_token_works_once_and_in_time() {
+    let (who, known) = (applicant("", &[]), machine("", &[]));
+    for (used_by, second, expected) in [
+        (None, 0, Ok(())),
+        (None, 99, Ok(())),
+        // It ends at its moment.
+        (None, 100, Err(Denied::TokenExpired)),
+        (None, 101, Err(Denied::TokenExpired)),
+        // Its answer may have been lost, however long ago.
+        (Some("s1"), 1, Ok(())),
+        (Some("s1"), 500, Ok(())),
+        (Some("s2"), 1, Err(Denied::TokenUsed)),
+        (Some("s2"), 500, Err(Denied::TokenUsed)),
+    ] {
+        let admitted = ticket(used_by).admit(&who, &known, at(second));
+        let used = ticket(Some("s1"));
+        assert_eq!(admitted, expected.map(|()| used), "{used_by:?} at {second}");
+    }
+}
+
+#[test]
+fn a_token_is_for_one_machine() {
+    let macs: &[&str] = &["aa:bb:cc:00:00:01", "aa:bb:cc:00:00:02"];
+    for (who, known, same) in [
+        (applicant("SN1", macs), machine("SN1", macs), true),
+        (applicant("sn1 ", &[]), machine("SN1", &[]), true),
+        (applicant("SN2", macs), machine("SN1", macs), false),
+        // What one of the two does not know speaks against nobody.
+        (applicant("", &[]), machine("SN1", macs), true),
+        (applicant("SN1", macs), machine("", &[]), true),
+        (applicant("", &["AA:BB:CC:00:00:02"]), machine("SN1", macs), true),
+        (applicant("", &["aa:bb:cc:00:00:03"]), machine("SN1", macs), false),
+        (applicant("SN1", &["aa:bb:cc:00:00:03"]), machine("SN1", macs), false),
+        (applicant("", &["aa:bb:cc:00:00:03", macs[0]]), machine("", macs), true),
+    ] {
+        let admitted = ticket(None).admit(&who, &known, at(1)).map(drop);
+        let expected = if same { Ok(()) } else { Err(Denied::IdentityDiffers) };
+        assert_eq!(admitted, expected, "{who:?} on {known:?}");
+    }
+}
+
+#[test]
+fn everybody_is_told_why() {
+    let all = [
+        (Denied::TokenUnknown, "token-unknown"),
+        (Denied::TokenUsed, "token-used"),
+        (Denied::TokenExpired, "token-expired"),
+        (Denied::IdentityDiffers, "identity-differs"),
+        (Denied::SessionUnknown, "session-unknown"),
+        (Denied::NodeDeleted, "node-deleted"),
+        (Denied::TaskOver, "task-over"),
+    ];
+    for (denied, word) in all {
+        assert_eq!(denied.as_str(), word);
+        assert!(!denied.said().is_empty());
+    }
+    for denied in [Denied::TokenUsed, Denied::TokenExpired] {
+        assert!(denied.said().contains("farrier node bootstrap --reissue"), "{denied:?}");
+    }
+}

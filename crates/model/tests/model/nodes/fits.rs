@@ -1,0 +1,184 @@
+//! Which node state may stand beside which workflow state (4.3, 5.3), and which MAAS state is expected (6.2).
+
+use super::{Work, run, state};
+use model::node::{Mode, NodeState, Upstream, expected, fits};
+use model::run::{Run, StepPhase, Workflow};
+
+/// 4.3, and then what it leaves open: a compensation is onboarding in progress; a canceled one has left nothing behind, or is looked into;
+/// one that failed may have been put into quarantine by a person; and after its end a node lives by its heartbeats.
+const ONBOARDING: [(&str, &[&str], &[&str]); 8] = [
+    ("pending", &["enrolling"], &[]),
+    ("running", &["enrolling"], &[]),
+    ("failed_retryable", &["enrolling"], &["quarantined"]),
+    ("failed_manual_intervention", &["enrolling", "quarantined"], &[]),
+    ("completed", &["active"], &["offline", "quarantined"]),
+    ("reconciled", &["active"], &["offline", "quarantined"]),
+    ("compensating", &[], &["enrolling"]),
+    ("cancelled", &[], &["enrolling", "quarantined"]),
+];
+
+/// 5.3, and then what it leaves open: nothing has happened while it is pending; taking back is work as well; what failed or was canceled
+/// before the node was empty leaves it where it can be taken up again.
+const DECOMMISSION: [(&str, &[&str], &[&str]); 6] = [
+    ("pending", &[], &["active", "offline", "quarantined", "retired"]),
+    ("running", &["active", "offline", "quarantined", "draining", "retired", "removing"], &[]),
+    ("compensating", &[], &["active", "offline", "quarantined", "draining", "retired", "removing"]),
+    ("failed_retryable", &["retired"], &["active", "offline", "quarantined"]),
+    ("failed_manual_intervention", &["retired", "quarantined"], &[]),
+    ("cancelled", &[], &["active", "offline", "quarantined", "retired"]),
+];
+
+/// Where a node may be after each way of taking it out of service.
+const ENDS: [(Mode, &str, &[&str]); 6] = [
+    (Mode::FullDecommission, "deleted", &["deleted"]),
+    (Mode::Drain, "retired", &["retired", "offline", "active", "quarantined"]),
+    (Mode::Retire, "retired", &["retired", "offline", "active", "quarantined"]),
+    (Mode::SoftReset, "offline", &["offline", "active", "quarantined", "retired"]),
+    (Mode::Reimage, "offline", &["offline", "active", "quarantined", "retired"]),
+    (Mode::StorageCleanup, "offline", &["offline", "active", "quarantined", "retired"]),
+];
+
+fn in_workflow(work: Work, word: &str) -> Run {
+    let mut run = run(work);
+    run.progress.workflow = Workflow::parse(word).unwrap_or_else(|| panic!("{word}?"));
+    run
+}
+
+fn fitting(run: &Run) -> Vec<&'static str> {
+    let all = NodeState::ALL.into_iter().filter(|state| fits(*state, run));
+    all.map(NodeState::as_str).collect()
+}
+
+#[track_caller]
+fn same(found: Vec<&'static str>, rows: &[&[&str]], said: &str) {
+    let mut expected: Vec<&str> = rows.concat();
+    expected.sort_by_key(|word| state(word));
+    assert_eq!(found, expected, "{said}");
+}
+
+#[test]
+fn every_row_of_onboarding() {
+    assert_eq!(ONBOARDING.len(), Workflow::ALL.len());
+    for (word, document, open) in ONBOARDING {
+        same(fitting(&in_workflow(Work::Onboard, word)), &[document, open], word);
+    }
+}
+
+#[test]
+fn every_row_of_decommission() {
+    for mode in Mode::ALL {
+        for (word, document, open) in DECOMMISSION {
+            let mut run = in_workflow(Work::Take(mode), word);
+            // The first stage takes it out of scheduling.
+            run.progress.steps[0].state = StepPhase::Succeeded;
+            same(fitting(&run), &[document, open], &format!("{mode} {word}"));
+        }
+    }
+}
+
+#[test]
+fn every_end_of_decommission() {
+    assert_eq!(ENDS.len(), Mode::ALL.len());
+    for (mode, ends_in, row) in ENDS {
+        assert_eq!(mode.ends_in(), state(ends_in));
+        for word in ["completed", "reconciled"] {
+            let run = in_workflow(Work::Take(mode), word);
+            same(fitting(&run), &[row], &format!("{mode} {word}"));
+        }
+    }
+}
+
+/// What stopped for a person before the node was touched leaves it where it was.
+#[test]
+fn what_was_not_touched_may_go_on_serving() {
+    for mode in Mode::ALL {
+        let run = in_workflow(Work::Take(mode), "failed_manual_intervention");
+        let row = ["active", "offline", "quarantined", "retired"];
+        same(fitting(&run), &[&row], mode.as_str());
+    }
+}
+
+/// 6.2, and then what it leaves open: MAAS tests while it commissions; what is on its way to Ready, or to being installed anew, is as good
+/// as there; a machine that was released may be New again.
+const EXPECTED: [(&str, &[&str], &[&str]); 7] = [
+    (
+        "enrolling",
+        &["New", "Commissioning", "Ready", "Allocated", "Deploying", "Deployed"],
+        &["Testing"],
+    ),
+    ("active", &["Deployed"], &[]),
+    ("offline", &["Deployed"], &[]),
+    (
+        "quarantined",
+        &["Ready", "Broken", "Failed deployment", "Deployed", "absent"],
+        &[
+            "Failed commissioning",
+            "Missing",
+            "Releasing failed",
+            "Failed disk erasing",
+            "Failed to enter rescue mode",
+            "Failed to exit rescue mode",
+            "Failed testing",
+        ],
+    ),
+    ("draining", &["Deployed", "Ready"], &[]),
+    (
+        "retired",
+        &["Deployed", "Ready"],
+        &["New", "Releasing", "Disk erasing", "Allocated", "Deploying"],
+    ),
+    ("removing", &["Ready", "absent"], &["New", "Releasing", "Disk erasing"]),
+];
+
+#[test]
+fn every_row_of_what_maas_is_expected_to_say() {
+    for (node, document, open) in EXPECTED {
+        for upstream in Upstream::ALL {
+            let named = document.contains(&upstream.as_str()) || open.contains(&upstream.as_str());
+            assert_eq!(expected(state(node), upstream), named, "{node} and {upstream}");
+        }
+    }
+    for anything in ["bootstrap_issued", "deleted"] {
+        for upstream in Upstream::ALL {
+            assert!(expected(state(anything), upstream), "{anything} and {upstream}");
+        }
+    }
+}
+
+/// The numbers and names of the MAAS API.
+#[test]
+fn maas_says_it_in_numbers() {
+    let names = [
+        "New",
+        "Commissioning",
+        "Failed commissioning",
+        "Missing",
+        "Ready",
+        "Reserved",
+        "Deployed",
+        "Retired",
+        "Broken",
+        "Deploying",
+        "Allocated",
+        "Failed deployment",
+        "Releasing",
+        "Releasing failed",
+        "Disk erasing",
+        "Failed disk erasing",
+        "Rescue mode",
+        "Entering rescue mode",
+        "Failed to enter rescue mode",
+        "Exiting rescue mode",
+        "Failed to exit rescue mode",
+        "Testing",
+        "Failed testing",
+    ];
+    for (number, name) in names.into_iter().enumerate() {
+        assert_eq!(Upstream::of_number(number as i64).as_str(), name);
+    }
+    for other in [-1, 23, 24, i64::MAX] {
+        assert_eq!(Upstream::of_number(other), Upstream::Unknown, "{other}");
+    }
+    let given_up = Upstream::ALL.into_iter().filter(|one| one.failed()).count();
+    assert_eq!(given_up, 9);
+}

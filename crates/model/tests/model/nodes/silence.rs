@@ -1,0 +1,192 @@
+//! Who goes offline and who is active again, by what is heard; and a silence that is too great to be theirs.
+
+use super::state;
+use crate::support::at;
+use model::id::NodeId;
+use model::node::NodeState;
+use model::node::silence::{Flood, Heard, Limits, Verdict, When, judge};
+use std::time::Duration;
+
+const NOW: i64 = 100_000;
+
+/// Offline after a hundred seconds; a flood is five nodes and a fifth of them, and is waited out for a thousand seconds.
+fn limits() -> Limits {
+    Limits {
+        silence: Duration::from_secs(100),
+        flood_percent: 20,
+        flood_least: 5,
+        flood_hold: Duration::from_secs(1_000),
+    }
+}
+
+fn when() -> When {
+    When { now: at(NOW), listening_since: at(0), flooded_since: None }
+}
+
+/// A node that was heard so many seconds ago, or never.
+fn heard(name: usize, state: NodeState, ago: Option<i64>, problems: &str) -> Heard {
+    let at = ago.map(|ago| at(NOW - ago));
+    Heard { node: NodeId::trusted(format!("node-{name}")), state, at, problems: problems.into() }
+}
+
+fn moved(verdict: &Verdict) -> Vec<(&str, &str)> {
+    verdict.moves.iter().map(|one| (one.node.as_str(), one.to.as_str())).collect()
+}
+
+/// What becomes of one node among many that are well.
+fn one(state: NodeState, ago: Option<i64>, problems: &str, when: When) -> Option<String> {
+    let mut all: Vec<Heard> = (1..100).map(|n| heard(n, NodeState::Active, Some(1), "")).collect();
+    all.push(heard(100, state, ago, problems));
+    if when.listening_since == at(0) {
+        assert_eq!(judge(&all[..99], &limits(), when), Verdict::default());
+    }
+    let verdict = judge(&all, &limits(), when);
+    assert_eq!(verdict.flood, None);
+    assert!(verdict.moves.len() <= 1, "{verdict:?}");
+    verdict.moves.first().map(|one| {
+        assert_eq!(one.node.as_str(), "node-100");
+        assert!(!one.why.is_empty());
+        one.to.to_string()
+    })
+}
+
+#[test]
+fn every_state_by_what_is_heard() {
+    // Columns: well and heard just now; a little while ago; at the limit; beyond it; never; heard, and not well.
+    let table = [
+        ("active", [None, None, None, Some("offline"), Some("offline"), Some("offline")]),
+        ("offline", [Some("active"), None, None, None, None, None]),
+        ("bootstrap_issued", [None; 6]),
+        ("enrolling", [None; 6]),
+        ("quarantined", [None; 6]),
+        ("draining", [None; 6]),
+        ("retired", [None; 6]),
+        ("removing", [None; 6]),
+        ("deleted", [None; 6]),
+    ];
+    assert_eq!(table.len(), NodeState::ALL.len());
+    let columns = [
+        (Some(50), ""),
+        (Some(51), ""),
+        (Some(100), ""),
+        (Some(101), ""),
+        (None, ""),
+        (Some(1), "a GPU is lost"),
+    ];
+    for (word, row) in table {
+        for ((ago, problems), expected) in columns.into_iter().zip(row) {
+            let found = one(state(word), ago, problems, when());
+            assert_eq!(found.as_deref(), expected, "{word}: {ago:?} {problems}");
+        }
+    }
+}
+
+#[test]
+fn a_move_says_why() {
+    let all = [
+        heard(1, NodeState::Active, Some(101), ""),
+        heard(2, NodeState::Active, Some(1), "a GPU is lost"),
+        heard(3, NodeState::Offline, Some(1), ""),
+    ];
+    let verdict = judge(&all, &limits(), when());
+    assert_eq!(
+        moved(&verdict),
+        [("node-1", "offline"), ("node-2", "offline"), ("node-3", "active")]
+    );
+    assert!(verdict.moves[0].why.starts_with("not heard of for "), "{verdict:?}");
+    assert!(verdict.moves[1].why.contains("a GPU is lost"));
+}
+
+/// Who has just begun to listen has not heard anybody yet, and that is nobody's silence.
+#[test]
+fn a_controller_that_has_just_come_waits() {
+    for (since, expected) in [(50, None), (100, None), (101, Some("offline"))] {
+        let when = When { listening_since: at(NOW - since), ..when() };
+        for ago in [Some(5_000), None] {
+            let found = one(NodeState::Active, ago, "", when);
+            assert_eq!(found.as_deref(), expected, "listening for {since}, {ago:?}");
+        }
+    }
+    // It takes nobody for active whom it has not heard.
+    let when = When { listening_since: at(NOW - 1), ..when() };
+    assert_eq!(one(NodeState::Offline, None, "", when), None);
+}
+
+/// Listening for a second only, what was heard before it began proves nothing either way.
+#[test]
+fn what_was_heard_long_ago_makes_nobody_active() {
+    let when = When { listening_since: at(NOW - 1), ..when() };
+    assert_eq!(one(NodeState::Offline, Some(5_000), "", when), None);
+}
+
+fn fleet(silent: usize, well: usize, ago: i64) -> Vec<Heard> {
+    let silent = (0..silent).map(|n| heard(n, NodeState::Active, Some(ago), ""));
+    let well = (1_000..1_000 + well).map(|n| heard(n, NodeState::Active, Some(1), ""));
+    silent.chain(well).collect()
+}
+
+#[test]
+fn too_many_at_once_are_a_flood() {
+    for (silent, well, flood) in [
+        // A fifth of them, and five at least.
+        (5, 20, true),
+        (5, 21, false),
+        (4, 0, false),
+        (5, 0, true),
+        (20, 80, true),
+        (19, 81, false),
+    ] {
+        let verdict = judge(&fleet(silent, well, 101), &limits(), when());
+        let of = silent + well;
+        assert_eq!(verdict.flood, flood.then_some(Flood { count: silent, of }), "{silent} of {of}");
+        let moves = if flood { 0 } else { silent };
+        assert_eq!(verdict.moves.len(), moves, "{silent} of {of}");
+    }
+}
+
+/// Who is half-way to silence shows what is coming, before the first of them is moved.
+#[test]
+fn a_flood_is_seen_before_it_is_there() {
+    let mut all = fleet(5, 5, 51);
+    all[0].at = Some(at(NOW - 101));
+    let verdict = judge(&all, &limits(), when());
+    assert_eq!(verdict.flood, Some(Flood { count: 5, of: 10 }));
+    assert_eq!(verdict.moves, []);
+    // In those who were not serving there is nothing to be seen.
+    let mut all = fleet(5, 5, 101);
+    all[0].state = NodeState::Offline;
+    let verdict = judge(&all, &limits(), when());
+    assert_eq!((verdict.flood, verdict.moves.len()), (None, 4));
+}
+
+#[test]
+fn a_flood_holds_for_a_while_and_then_they_are_offline() {
+    let all = fleet(10, 10, 101);
+    for (since, moves) in [(0, 0), (999, 0), (1_000, 10), (5_000, 10)] {
+        let when = When { flooded_since: Some(at(NOW - since)), ..when() };
+        let verdict = judge(&all, &limits(), when);
+        assert_eq!(verdict.flood, Some(Flood { count: 10, of: 20 }));
+        assert_eq!(verdict.moves.len(), moves, "since {since}");
+    }
+    // It is over: nobody remembers it.
+    let when = When { flooded_since: Some(at(NOW - 5)), ..when() };
+    let verdict = judge(&fleet(1, 19, 101), &limits(), when);
+    assert_eq!((verdict.flood, verdict.moves.len()), (None, 1));
+}
+
+/// A flood keeps nobody from coming back, and nobody from saying that it is ill.
+#[test]
+fn a_flood_does_not_hide_what_is_said() {
+    let mut all = fleet(10, 10, 101);
+    all.push(heard(500, NodeState::Offline, Some(1), ""));
+    all.push(heard(501, NodeState::Active, Some(1), "a GPU is lost"));
+    let verdict = judge(&all, &limits(), when());
+    assert!(verdict.flood.is_some());
+    assert_eq!(moved(&verdict), [("node-500", "active"), ("node-501", "offline")]);
+}
+
+#[test]
+fn nobody_is_no_flood() {
+    assert_eq!(judge(&[], &limits(), when()), Verdict::default());
+    assert_eq!(Limits::default().flood(0, 0), None);
+}

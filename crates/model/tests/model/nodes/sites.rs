@@ -1,0 +1,179 @@
+//! Sites: what may be written of one, what its template becomes, and how it is by what is said of it.
+
+use crate::support::at;
+use model::id::SiteId;
+use model::lifecycle::{Lifecycle, Next};
+use model::machine::Labels;
+use model::site::{
+    DEFAULT_TEMPLATE, MAX_CALLS, MAX_TEMPLATE, Network, Report, Site, SiteSpec, VARIABLES, Values,
+    explain_site, render,
+};
+
+fn values() -> Values<'static> {
+    Values {
+        node_id: "node-1",
+        machine_id: "m-1",
+        hostname: "gpu-1",
+        site_id: "site-1",
+        farrier_url: "http://f",
+        enrollment_token: "secret",
+    }
+}
+
+#[test]
+fn a_template_is_filled_in() {
+    for (template, expected) in [
+        ("", Ok("")),
+        ("plain { braces } stay", Ok("plain { braces } stay")),
+        ("{{node_id}}", Ok("node-1")),
+        ("a {{ machine_id }} b {{hostname}}{{site_id}}", Ok("a m-1 b gpu-1site-1")),
+        ("{{farrier_url}}/{{enrollment_token}}", Ok("http://f/secret")),
+        ("{{node_id", Err("has a {{ without its }}")),
+        ("{{nobody}}", Err("names \"nobody\", which is unknown")),
+        ("{{}}", Err("names \"\", which is unknown")),
+    ] {
+        let rendered = render(template, &values());
+        let expected = expected.map(String::from).map_err(String::from);
+        assert_eq!(rendered, expected, "{template}");
+    }
+    for name in VARIABLES {
+        assert!(render(&format!("{{{{{name}}}}}"), &values()).is_ok_and(|text| !text.is_empty()));
+    }
+}
+
+#[test]
+fn a_value_is_not_a_template() {
+    let values = Values { hostname: "{{enrollment_token}}", ..values() };
+    assert_eq!(render("{{hostname}}", &values).as_deref(), Ok("{{enrollment_token}}"));
+}
+
+#[test]
+fn the_template_of_a_site_that_has_none_installs_the_agent() {
+    let spec = SiteSpec::default();
+    assert_eq!(spec.template(), DEFAULT_TEMPLATE);
+    let text = render(spec.template(), &values()).unwrap();
+    assert!(text.starts_with("#cloud-config\n"));
+    for needed in ["token = \"secret\"", "controllers = \"http://f\"", "http://f/agent/v1/binary"] {
+        assert!(text.contains(needed), "{needed}");
+    }
+    assert!(!text.contains("{{"), "nothing is left open");
+    let own = SiteSpec { cloud_init: "x".into(), ..spec };
+    assert_eq!(own.template(), "x");
+}
+
+fn maas() -> SiteSpec {
+    SiteSpec {
+        maas_url: "http://maas:5240/MAAS".into(),
+        maas_credential: "maas-key".into(),
+        ..SiteSpec::default()
+    }
+}
+
+#[test]
+fn what_may_be_written_of_a_site() {
+    let sim = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
+    let mtu = |roce_mtu| Network { roce_mtu, ..Network::default() };
+    for good in [
+        maas(),
+        sim,
+        SiteSpec { image: "custom/gpu-22.04".into(), ..maas() },
+        SiteSpec { cloud_init: "{{node_id}}\r\n\t".into(), ..maas() },
+        SiteSpec { cloud_init: "x".repeat(MAX_TEMPLATE), ..maas() },
+        SiteSpec { network: mtu(576), ..maas() },
+        SiteSpec { network: mtu(65_535), ..maas() },
+        SiteSpec { datasource_retries: 0, ..maas() },
+        SiteSpec { datasource_retries: 5, calls_at_once: 1, calls_per_second: MAX_CALLS, ..maas() },
+    ] {
+        assert_eq!(good.clone().checked(), Ok(good));
+    }
+    let long = "x".repeat(200);
+    for (bad, field) in [
+        (SiteSpec { provider: "vmware".into(), ..maas() }, "provider"),
+        (SiteSpec { maas_url: String::new(), ..maas() }, "maas_url"),
+        (SiteSpec { maas_url: "ftp://maas/MAAS".into(), ..maas() }, "maas_url"),
+        (SiteSpec { maas_credential: String::new(), ..maas() }, "maas_credential"),
+        (SiteSpec { maas_credential: "Not A Name".into(), ..maas() }, "maas_credential"),
+        (SiteSpec { zone: long.clone(), ..maas() }, "zone"),
+        (SiteSpec { pool: long.clone(), ..maas() }, "pool"),
+        (SiteSpec { storage_layout: long.clone(), ..maas() }, "storage_layout"),
+        (SiteSpec { boot_disk_model: long, ..maas() }, "boot_disk_model"),
+        (SiteSpec { image: "jammy".into(), ..maas() }, "image"),
+        (SiteSpec { image: "/jammy".into(), ..maas() }, "image"),
+        (SiteSpec { image: "ubuntu/".into(), ..maas() }, "image"),
+        (SiteSpec { cloud_init: "{{nobody}}".into(), ..maas() }, "cloud_init"),
+        (SiteSpec { cloud_init: "a\u{7}".into(), ..maas() }, "cloud_init"),
+        (SiteSpec { cloud_init: "x".repeat(MAX_TEMPLATE + 1), ..maas() }, "cloud_init"),
+        (SiteSpec { network: mtu(575), ..maas() }, "network.roce_mtu"),
+        (SiteSpec { network: mtu(65_536), ..maas() }, "network.roce_mtu"),
+        (SiteSpec { datasource_retries: 6, ..maas() }, "datasource_retries"),
+        (SiteSpec { calls_at_once: 0, ..maas() }, "calls_at_once"),
+        (SiteSpec { calls_at_once: MAX_CALLS + 1, ..maas() }, "calls_at_once"),
+        (SiteSpec { calls_per_second: 0, ..maas() }, "calls_per_second"),
+    ] {
+        let refusal = bad.checked().unwrap_err();
+        assert_eq!(refusal.field, Some(format!("site.spec.{field}")), "{refusal}");
+    }
+    assert_eq!(maas().system_and_release(), ("ubuntu", "jammy"));
+}
+
+fn site() -> Site {
+    Site::new(&SiteId::trusted("site-1"), maas(), Labels::new(), at(0))
+}
+
+/// Some words that were said of it, and the state that follows from all of them.
+#[test]
+fn a_site_is_as_it_is_said_to_be() {
+    let some = |said: &str| Some(said.to_string());
+    let unreachable = || Report::Unreachable("no answer".into());
+    let story = [
+        (Report::Silence(None), "New"),
+        (Report::Answered(3), "Connected"),
+        (Report::Silence(some("9 of 10")), "CutOff"),
+        (Report::Drift(some("8 of 10")), "CutOff"),
+        (Report::Silence(None), "CutOff"),
+        (unreachable(), "Unreachable"),
+        // Each takes back only what it has said itself.
+        (Report::Drift(None), "Unreachable"),
+        (Report::Silence(some("9 of 10")), "Unreachable"),
+        (Report::Answered(4), "CutOff"),
+        (Report::Silence(None), "Connected"),
+    ];
+    assert_eq!(Site::STATES, ["New", "Connected", "Unreachable", "CutOff"]);
+    let mut site = site();
+    for (second, (report, state)) in story.into_iter().enumerate() {
+        site = site.told(&report, at(second as i64));
+        assert_eq!((site.state().as_str(), site.word()), (state, state), "{report:?}");
+        let alarmed = matches!(state, "Unreachable" | "CutOff");
+        assert_eq!(!site.alarms().is_empty(), alarmed, "{report:?}");
+        assert!(matches!(site.next(&(), at(99)), Next::Rest(_)));
+    }
+    assert_eq!(site.machines, Some(4));
+    let lost = self::site().told(&unreachable(), at(1)).told(&Report::Drift(None), at(2));
+    assert_eq!(lost.state().as_str(), "Unreachable", "although nobody has ever answered");
+}
+
+#[test]
+fn an_alarm_has_been_so_since_it_was_first_said() {
+    let first = site().told(&Report::Silence(Some("5 of 10".into())), at(1));
+    let again = first.told(&Report::Silence(Some("6 of 10".into())), at(9));
+    assert_eq!(again, first, "its counts move from look to look, and are no news");
+    let alarm = again.silence.expect("it is still so");
+    assert_eq!((alarm.said.as_str(), alarm.since), ("5 of 10", at(1)));
+}
+
+#[test]
+fn a_site_says_why_and_what_to_type() {
+    let connected = site().told(&Report::Answered(3), at(1));
+    let unreachable = connected.told(&Report::Unreachable("no answer".into()), at(2));
+    let cut_off = connected.told(&Report::Silence(Some("9 of 10".into())), at(2));
+    for (site, says, types) in [
+        (site(), "was not asked yet", "farrier node list --site site-1"),
+        (connected, "has 3 machines", "farrier node list --site site-1"),
+        (unreachable, "no answer", "farrier site check site-1"),
+        (cut_off, "9 of 10", "farrier node list --site site-1 --state active"),
+    ] {
+        let told = explain_site(&site);
+        assert!(told.headline.contains(says), "{}", told.headline);
+        assert_eq!(told.next_commands.first().map(String::as_str), Some(types));
+    }
+}

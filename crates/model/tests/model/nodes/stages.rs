@@ -1,0 +1,246 @@
+//! The stages of onboarding and of every mode, in the documents' order, and what each of them adopts.
+
+use super::{Work, whose};
+use model::effect::Effect;
+use model::node::{Mode, NodeState, Room, Stage, TaskKind, Upstream, adopts, steps};
+use std::collections::BTreeSet;
+
+/// Section 4.2.
+const ONBOARDING: [&str; 16] = [
+    "load_site_config",
+    "resolve_power_credentials",
+    "create_or_find_in_maas",
+    "commission_node",
+    "wait_for_ready",
+    "configure_storage",
+    "apply_roce_phase2",
+    "ensure_pxe_interface_auto",
+    "render_cloud_init",
+    "deploy_via_maas",
+    "wait_for_deployed",
+    "classify_deploy_failure",
+    "recover_for_datasource_retry",
+    "ensure_hardware_sync_configured",
+    "wait_for_hardware_sync_healthy",
+    "wait_for_agent_enrollment",
+];
+
+/// Section 5.2.
+const DECOMMISSION: [&str; 13] = [
+    "disable_node",
+    "force_release_allocations",
+    "drain_node",
+    "cleanup_storage",
+    "scrub_gpu",
+    "validate_clean_node",
+    "load_site_config",
+    "release_maas_node",
+    "power_off_maas_node",
+    "retire_gpuaas_node",
+    "remove_gpuaas_node_record",
+    "cleanup_secrets",
+    "remove_maas_record",
+];
+
+/// What each mode is made of, as far as the catalogue of 5.2 goes. A full decommission is all of it.
+const MODES: [(&str, &[&str]); 6] = [
+    (
+        "soft_reset",
+        &[
+            "disable_node",
+            "force_release_allocations",
+            "drain_node",
+            "cleanup_storage",
+            "scrub_gpu",
+            "validate_clean_node",
+        ],
+    ),
+    (
+        "reimage",
+        &[
+            "disable_node",
+            "force_release_allocations",
+            "drain_node",
+            "cleanup_storage",
+            "scrub_gpu",
+            "validate_clean_node",
+            "load_site_config",
+            "release_maas_node",
+            "cleanup_secrets",
+        ],
+    ),
+    ("full_decommission", &DECOMMISSION),
+    (
+        "storage_cleanup",
+        &[
+            "disable_node",
+            "force_release_allocations",
+            "drain_node",
+            "cleanup_storage",
+            "validate_clean_node",
+        ],
+    ),
+    ("drain", &["disable_node", "drain_node", "retire_gpuaas_node"]),
+    ("retire", &["disable_node", "force_release_allocations", "drain_node", "retire_gpuaas_node"]),
+];
+
+/// Who carries a stage out, where it is not the MAAS of the site.
+const AGENT: [(&str, Option<TaskKind>); 7] = [
+    ("wait_for_agent_enrollment", None),
+    ("force_release_allocations", Some(TaskKind::Release)),
+    ("drain_node", Some(TaskKind::Drain)),
+    ("cleanup_storage", Some(TaskKind::CleanupStorage)),
+    ("scrub_gpu", Some(TaskKind::Scrub)),
+    ("validate_clean_node", Some(TaskKind::Validate)),
+    ("remove_gpuaas_node_record", Some(TaskKind::Uninstall)),
+];
+const RECORD: [&str; 3] = ["disable_node", "retire_gpuaas_node", "cleanup_secrets"];
+
+fn words(stages: &[Stage]) -> Vec<&'static str> {
+    stages.iter().map(|stage| stage.as_str()).collect()
+}
+
+#[test]
+fn the_catalogues_are_those_of_the_documents() {
+    assert_eq!(words(&Stage::ONBOARDING), ONBOARDING);
+    assert_eq!(words(&Stage::DECOMMISSION), DECOMMISSION);
+    let all: BTreeSet<&str> = ONBOARDING.into_iter().chain(DECOMMISSION).collect();
+    assert_eq!(all.len(), 28, "loading the site's configuration is in both");
+    assert_eq!(Stage::WORDS.iter().copied().collect::<BTreeSet<_>>(), all);
+    for word in all {
+        let stage = Stage::parse(word).unwrap_or_else(|| panic!("{word}?"));
+        assert_eq!(stage.to_string(), word);
+        assert_eq!(serde_json::to_value(stage).unwrap(), word);
+    }
+}
+
+#[test]
+fn every_mode_has_its_stages_in_order() {
+    assert_eq!(Mode::ALL.map(Mode::as_str), MODES.map(|row| row.0));
+    let named = ["soft_reset", "reimage", "full_decommission", "storage_cleanup"];
+    assert_eq!(Mode::DECOMMISSION.map(Mode::as_str), named);
+    for (word, row) in MODES {
+        let mode = Mode::parse(word).unwrap_or_else(|| panic!("{word}?"));
+        let mut expected = row.to_vec();
+        if word == "reimage" {
+            // What was released is installed again, from Ready on.
+            expected.extend(&ONBOARDING[4..]);
+        }
+        assert_eq!(words(&mode.stages(true)), expected, "{word}");
+        let here =
+            |word: &&str| RECORD.contains(word) || AGENT.iter().any(|(agent, _)| agent == word);
+        expected.retain(here);
+        assert_eq!(words(&mode.stages(false)), expected, "{word} without a MAAS");
+    }
+}
+
+#[test]
+fn every_stage_is_carried_out_somewhere() {
+    for stage in Stage::ALL {
+        let agent = AGENT.iter().find(|(word, _)| *word == stage.as_str());
+        let room = match agent {
+            Some(_) => Room::Agent,
+            None if RECORD.contains(&stage.as_str()) => Room::Record,
+            None => Room::Maas,
+        };
+        assert_eq!(stage.room(), room, "{stage}");
+        assert_eq!(stage.task(), agent.and_then(|(_, task)| *task), "{stage}");
+    }
+    for (kind, word) in [
+        (TaskKind::Drain, "node.drain"),
+        (TaskKind::Uninstall, "node.uninstall"),
+        (TaskKind::Release, "node.release"),
+        (TaskKind::Scrub, "node.scrub"),
+        (TaskKind::Validate, "node.validate"),
+        (TaskKind::CleanupStorage, "node.cleanup_storage"),
+    ] {
+        assert_eq!(kind.as_str(), word);
+        assert_eq!(serde_json::to_value(kind).unwrap(), word);
+    }
+}
+
+#[test]
+fn what_writes_a_disk_is_not_done_twice_on_hope() {
+    let destructive = [
+        "deploy_via_maas",
+        "recover_for_datasource_retry",
+        "release_maas_node",
+        "power_off_maas_node",
+        "remove_maas_record",
+    ];
+    let undoable = ["create_or_find_in_maas", "deploy_via_maas"];
+    for step in Work::ALL.into_iter().flat_map(|work| steps(&work.stages(), &whose(""))) {
+        let word = step.name.as_str();
+        assert_eq!(step.effect.destructive(), destructive.contains(&word), "{word}");
+        let undo = step.effect.undo();
+        assert_eq!(undo.is_some(), undoable.contains(&word), "{word}");
+        assert!(undo.is_none_or(|undo| !undo.destructive() && undo.undo().is_none()), "{word}");
+    }
+}
+
+/// Keys are made of the names of steps, so none may come twice; and each attempt has an end.
+#[test]
+fn a_run_has_each_stage_once() {
+    for work in Work::ALL {
+        let steps = steps(&work.stages(), &whose(""));
+        let names: BTreeSet<&str> = steps.iter().map(|step| step.name.as_str()).collect();
+        assert_eq!(names.len(), steps.len(), "{work:?}");
+        assert!(steps.iter().all(|step| step.timeout_seconds > 0), "{work:?}");
+    }
+}
+
+#[test]
+fn who_places_the_work_moves_it_away() {
+    for step in steps(&Mode::FullDecommission.stages(true), &whose("cluster-a")) {
+        match (&step.effect, step.name.as_str()) {
+            (Effect::Drain { cluster_ref, deadline_seconds }, "drain_node") => {
+                assert_eq!(cluster_ref, "cluster-a");
+                assert!(deadline_seconds.is_some_and(|time| time < step.timeout_seconds));
+            }
+            (Effect::Stage { stage, node, site, by, undo }, word) if word != "drain_node" => {
+                assert_eq!((stage.as_str(), node.as_str()), (word, "node-1"));
+                assert_eq!(site.as_ref().map(|site| site.as_str()), Some("site-1"));
+                assert_eq!((by.as_str(), *undo), ("maas", false));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The MAAS states in which a stage has nothing left to do. None of the others ever adopts anything by what MAAS says.
+const ADOPTS: [(&str, &[&str]); 10] = [
+    ("commission_node", &["Commissioning", "Ready", "Allocated", "Deploying", "Deployed"]),
+    ("wait_for_ready", &["Ready", "Allocated", "Deploying", "Deployed"]),
+    ("configure_storage", &["Deploying", "Deployed"]),
+    ("apply_roce_phase2", &["Deploying", "Deployed"]),
+    ("ensure_pxe_interface_auto", &["Deploying", "Deployed"]),
+    ("deploy_via_maas", &["Deploying", "Deployed"]),
+    ("wait_for_deployed", &["Deployed"]),
+    ("release_maas_node", &["New", "Ready", "absent"]),
+    ("power_off_maas_node", &["absent"]),
+    ("remove_maas_record", &["absent"]),
+];
+
+#[test]
+fn every_stage_and_every_maas_state() {
+    for stage in Stage::ALL {
+        for upstream in Upstream::ALL {
+            for state in NodeState::ALL {
+                let row = ADOPTS.iter().find(|row| row.0 == stage.as_str());
+                let (word, said) = (stage.as_str(), upstream.as_str());
+                let expected = match word {
+                    // Whatever it is like, it is there.
+                    "create_or_find_in_maas" => said != "absent",
+                    "disable_node" | "drain_node" => {
+                        matches!(state.as_str(), "retired" | "removing")
+                    }
+                    _ => row.is_some_and(|row| row.1.contains(&said)),
+                };
+                let found = adopts(*stage, state, upstream);
+                assert_eq!(found.is_some(), expected, "{word}: {state}, {said}");
+                let why = found.unwrap_or_default();
+                assert!(why.is_empty() || why.contains(said) || why.contains(state.as_str()));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Tasks of agents: how each stands, and what becomes of it under everything that can be said of it.
+
+use crate::support::at;
+use model::effect::Key;
+use model::id::{NodeId, RunId};
+use model::node::TaskKind;
+use model::node::task::{LEASE, MAX_LOG, Resumed, Standing, Task, TaskState, Then};
+use model::time::Timestamp;
+use std::collections::BTreeMap;
+
+const NOW: i64 = 1_000;
+
+fn now() -> Timestamp {
+    at(NOW)
+}
+
+fn task(state: TaskState, lease_until: Option<i64>) -> Task {
+    Task {
+        key: Key::new(&RunId::trusted("op-1"), "drain_node", 1),
+        node: NodeId::trusted("node-1"),
+        run: RunId::trusted("op-1"),
+        kind: TaskKind::Drain,
+        params: BTreeMap::new(),
+        state,
+        lease_until: lease_until.map(at),
+        dispatched: 1,
+        deadline: at(9_000),
+        said: String::new(),
+        log: "before".into(),
+        created_at: at(0),
+    }
+}
+
+/// Every way a task can stand.
+fn all() -> Vec<(Task, Standing)> {
+    vec![
+        (task(TaskState::Queued, None), Standing::Fresh),
+        (task(TaskState::Dispatched, Some(NOW + 1)), Standing::Live),
+        // A lease ends at its moment, not after it.
+        (task(TaskState::Dispatched, Some(NOW)), Standing::Stale),
+        (task(TaskState::Dispatched, Some(NOW - 1)), Standing::Stale),
+        (task(TaskState::Dispatched, None), Standing::Stale),
+        (task(TaskState::Done, None), Standing::Over),
+        (task(TaskState::Failed, None), Standing::Over),
+        (task(TaskState::Stopped, None), Standing::Over),
+    ]
+}
+
+#[test]
+fn every_state_stands_somewhere() {
+    for (task, standing) in all() {
+        assert_eq!(task.standing(now()), standing, "{task:?}");
+    }
+}
+
+#[test]
+fn an_agent_takes_what_is_not_over() {
+    for (task, standing) in all() {
+        let taken = task.taken(now());
+        match standing {
+            Standing::Over => assert_eq!(taken, None),
+            Standing::Fresh | Standing::Stale | Standing::Live => {
+                // Who asks again for what it holds has not been given it twice.
+                let given = task.dispatched + u32::from(standing != Standing::Live);
+                let held = taken.expect("it is there to be taken");
+                assert_eq!(held.standing(now()), Standing::Live);
+                assert_eq!(held.lease_until, Some(now() + LEASE));
+                assert_eq!((held.dispatched, &held.log), (given, &task.log));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_speaks_holds_on() {
+    for (task, standing) in all() {
+        let (after, then) = task.renewed(" and more", now());
+        match standing {
+            Standing::Over => assert_eq!((after, then), (task, Then::Stop)),
+            Standing::Fresh | Standing::Stale | Standing::Live => {
+                assert_eq!((after.state, then), (TaskState::Dispatched, Then::GoOn));
+                assert_eq!(after.lease_until, Some(now() + LEASE));
+                assert_eq!(after.log, "before and more");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_report_counts_once() {
+    use TaskState::{Dispatched, Done, Failed, Queued, Stopped};
+    // What it becomes by good news, and by bad ones; none: nobody waits for that any more.
+    let table = [
+        (Queued, Some(Done), Some(Failed)),
+        (Dispatched, Some(Done), Some(Failed)),
+        (Done, Some(Done), None),
+        (Failed, None, Some(Failed)),
+        (Stopped, None, None),
+    ];
+    for (state, good, bad) in table {
+        for (ok, expected) in [(true, good), (false, bad)] {
+            let before = task(state, None);
+            let after = before.reported(ok, "that is it", " more");
+            assert_eq!(after.as_ref().map(|one| one.state), expected, "{state:?}, {ok}");
+            let Some(after) = after else { continue };
+            match state {
+                Queued | Dispatched => {
+                    assert_eq!((after.said.as_str(), after.lease_until), ("that is it", None));
+                    assert_eq!(after.log, "before more");
+                }
+                Done | Failed | Stopped => assert_eq!(after, before, "said twice is said once"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_stopped_stays_as_it_ended() {
+    for (task, standing) in all() {
+        let after = task.stopped();
+        match standing {
+            Standing::Over => assert_eq!(after, task),
+            Standing::Fresh | Standing::Live | Standing::Stale => {
+                assert_eq!((after.state, after.lease_until), (TaskState::Stopped, None));
+            }
+        }
+        assert_eq!(after.stopped(), after);
+    }
+}
+
+/// Section 8: fresh and live, success without duplication; stale, in the queue again.
+#[test]
+fn resuming_is_idempotent() {
+    for (task, standing) in all() {
+        let (after, resumed) = task.resumed(now());
+        let expected = match standing {
+            Standing::Fresh => Resumed::Fresh,
+            Standing::Live => Resumed::Live,
+            Standing::Stale => Resumed::Requeued,
+            Standing::Over => Resumed::None,
+        };
+        assert_eq!(resumed, expected, "{task:?}");
+        match resumed {
+            Resumed::Requeued => {
+                assert_eq!((after.state, after.lease_until), (TaskState::Queued, None));
+                assert_eq!((after.key.clone(), &after.log), (task.key, &task.log));
+                assert_eq!(after.resumed(now()), (after.clone(), Resumed::Fresh), "asked twice");
+            }
+            Resumed::Fresh | Resumed::Live | Resumed::None => assert_eq!(after, task),
+        }
+    }
+}
+
+#[test]
+fn a_log_is_kept_up_to_its_bound() {
+    let mut long = task(TaskState::Dispatched, Some(NOW + 9));
+    long.log = "x".repeat(MAX_LOG - 2);
+    // Two bytes are left, and the last letter has three.
+    let (after, _) = long.renewed("ä€", now());
+    assert!(after.log.ends_with("xä") && after.log.len() == MAX_LOG);
+    let (after, _) = after.renewed("more", now());
+    assert_eq!(after.log.len(), MAX_LOG);
+    let (after, _) = long.renewed("€", now());
+    assert_eq!(after.log, long.log, "no letter is cut in two");
+}

@@ -1,0 +1,416 @@
+//! Every place that a node and the runs on it can get to, under everything that can happen to both.
+//!
+//! Beside the answers, faults and actions that a run knows, agents are heard and fall silent, MAAS is seen to drift, and people quarantine,
+//! release, reactivate and start over. After every commit the documents' tables hold, nobody is on its way without work, and nothing is
+//! cleaned or removed on a node that has come back into service since it was emptied.
+
+use super::lives::{check, followed};
+use super::{Work, node, run_of};
+use crate::support::{at, who};
+use crate::walk::{Input, PAST_WAITS, inputs, skip_the_middle_looks};
+use model::effect::Verb;
+use model::fault::{Class, Code};
+use model::lifecycle::{Lifecycle, Next};
+use model::node::door::{Ask, Known, ask, decommission, may_go_on};
+use model::node::{Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, fits};
+use model::run::act::{Acted, Again, act, again};
+use model::run::{
+    Decision, Given, HaltKind, Policy, Run, StepPhase, StepState, Then, Workflow, decide,
+};
+use model::time::Timestamp;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+/// More places than this would mean that they are told apart by what no decision depends on.
+const MAX_PLACES: usize = 50_000;
+/// It did not happen; it may have; a person is needed.
+const FAULTS: [Code; 3] = [Code::EffectFailed, Code::AnswerLost, Code::CapabilityMissing];
+
+#[derive(Clone)]
+struct Place {
+    node: Node,
+    run: Run,
+    now: Timestamp,
+    epoch: i64,
+    /// It has been in service since the run had emptied it.
+    served: bool,
+}
+
+/// What tells one place from another.
+#[derive(PartialEq, Eq, Hash)]
+struct Shape {
+    node: (NodeState, bool, bool),
+    workflow: Workflow,
+    left: usize,
+    halt: Option<(bool, bool)>,
+    started: bool,
+    failed: bool,
+    steps: Vec<(usize, bool, StepPhase, bool)>,
+    live: Option<LiveShape>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct LiveShape {
+    left: u32,
+    open: bool,
+    pursuit: Verb,
+    asked: Option<Verb>,
+    doubt: Option<bool>,
+    looks: u32,
+    waits: bool,
+}
+
+fn drained(run: &Run) -> bool {
+    let mut steps = run.progress.steps.iter();
+    steps.any(|step| step.state == StepPhase::Succeeded && run.step_name(step) == "drain_node")
+}
+
+/// How often something is tried moves no node: looks that fail get to the last one, and what is taken back is tried once.
+fn plain(run: &mut Run) {
+    skip_the_middle_looks(run);
+    let waiting = |step: &&mut StepState| step.undo && step.state == StepPhase::Waiting;
+    run.progress.steps.iter_mut().filter(waiting).for_each(|step| step.budget = step.attempt + 1);
+}
+
+/// What can happen to its run, in time: one of each class of faults, and every answer.
+fn timely(run: &Run) -> Vec<(Input, Duration)> {
+    let told = |input: &Input| match input {
+        Input::Answered(Err(fault)) => FAULTS.contains(&fault.code),
+        Input::Answered(Ok(_))
+        | Input::Interrupted
+        | Input::TakenOver
+        | Input::Due
+        | Input::Acted(_) => true,
+    };
+    inputs(run).into_iter().filter(|(input, wait)| *wait <= PAST_WAITS && told(input)).collect()
+}
+
+impl Place {
+    fn shape(&self) -> Shape {
+        let progress = &self.run.progress;
+        let over = self.run.ended() && !progress.workflow.failed();
+        let live = |step: &StepState| LiveShape {
+            left: step.budget.saturating_sub(step.attempt),
+            open: step.open,
+            pursuit: step.pursuit,
+            asked: step.asked.as_ref().map(|asked| asked.verb),
+            doubt: step.doubt.as_ref().map(|fault| fault.class() == Class::Retryable),
+            looks: step.looks,
+            waits: step.not_before.is_some(),
+        };
+        // What was taken back before the work began says nothing any more once it is over.
+        let undone = progress.steps.iter().take_while(|step| step.undo).count();
+        let behind = if undone <= progress.at { undone } else { 0 };
+        let step = |step: &StepState| (step.of, step.undo, step.state, step.attempt > 0);
+        Shape {
+            node: (
+                self.node.state,
+                self.node.quarantine == Some(Quarantine::Drift),
+                self.served && drained(&self.run),
+            ),
+            workflow: progress.workflow,
+            left: progress.steps.len() - progress.at,
+            halt: progress.halt.as_ref().map(|one| (one.kind == HaltKind::Cancel, one.undoing)),
+            started: progress.started_at.is_some(),
+            failed: progress.failure.is_some(),
+            steps: progress.steps[behind..].iter().map(step).collect(),
+            live: progress.current().filter(|_| !over).map(live),
+        }
+    }
+
+    /// The node moves, by whomever.
+    fn moved(mut self, node: Node) -> Self {
+        self.served |= node.state.in_service();
+        self.node = node;
+        self
+    }
+
+    /// The run as it is written, and the node with it, as one commit.
+    fn commit(&self, run: Run) -> Self {
+        let emptied = drained(&run) && !drained(&self.run);
+        let mut after = Self { run, ..self.clone() };
+        plain(&mut after.run);
+        for node in followed(&self.node, &after.run) {
+            after = after.moved(node);
+        }
+        // Whatever it did before, it was emptied in this commit.
+        after.served &= !emptied || after.node.state.in_service();
+        if !self.let_go() {
+            check(&after.node, &after.run);
+        }
+        after.check_outside();
+        after
+    }
+
+    fn decided(&self, given: Option<&Given>, epoch: i64) -> Self {
+        let Decision { run, then, .. } =
+            decide(&self.run, epoch, given, Policy::default(), self.now);
+        if let Then::Ask(order, _) = &then
+            && order.verb == Verb::Perform
+            && run.progress.current().is_some_and(|step| !step.undo)
+            && drained(&run)
+        {
+            let what = order.effect.word();
+            assert!(!self.served || !drained(&self.run), "{what} on a node that serves");
+        }
+        Self { epoch, ..self.commit(run) }
+    }
+
+    /// What becomes of it; none where nothing does.
+    fn after(&self, input: &Input, wait: Duration) -> Option<Self> {
+        let here = Self { now: self.now + wait, ..self.clone() };
+        match input {
+            Input::Acted(action) => match act(&here.run, *action, &who(), here.now).ok()? {
+                Acted::Already => None,
+                Acted::Told(progress, _) | Acted::Changed(progress, _) => {
+                    Some(here.commit(Run { progress, ..here.run.clone() }))
+                }
+                Acted::Reopened(progress, _) => {
+                    let run = Run { progress, ..here.run.clone() };
+                    may_go_on(&here.node, &run).ok()?;
+                    Some(here.commit(run))
+                }
+            },
+            Input::Answered(result) => {
+                let (_, verb) = here.run.open_order()?;
+                Some(here.decided(Some(&Given::Answered(verb, result.clone())), here.epoch))
+            }
+            Input::Interrupted => Some(here.decided(Some(&Given::Interrupted), here.epoch)),
+            Input::TakenOver => Some(here.decided(None, here.epoch + 1)),
+            Input::Due => Some(here.decided(None, here.epoch)),
+        }
+    }
+
+    /// A new run in place of the one that has ended.
+    fn anew(&self, how: Again) -> Option<Self> {
+        let progress = again(&self.run, how).ok()?;
+        let run = Run { progress, ..self.run.clone() };
+        may_go_on(&self.node, &run).ok()?;
+        check(&self.node, &run);
+        Some(Self { run, now: at(0), epoch: 1, ..self.clone() })
+    }
+
+    /// The same work, asked for by a new request.
+    fn requested(&self, mode: Mode) -> Option<Self> {
+        let known = Known { run: Some(&self.run), healthy: true };
+        let moves = decommission(&self.node, mode, known).ok()?;
+        let node = moves.into_iter().last().unwrap_or_else(|| self.node.clone());
+        let run = Run::new(self.run.spec.clone());
+        check(&node, &run);
+        Some(Self { node, run, now: at(0), epoch: 1, ..self.clone() })
+    }
+
+    /// Where heartbeats, the reconciler and people bring the node, past its run.
+    fn outside(&self) -> Vec<(&'static str, Self)> {
+        let idle = self.run.ended();
+        let node = &self.node;
+        let mut all: Vec<(&'static str, Vec<Node>)> = Vec::new();
+        for (what, to) in [("silent", NodeState::Offline), ("heard", NodeState::Active)] {
+            all.push((what, node.become_(to, Owner::Heartbeat, what).into_iter().collect()));
+        }
+        if idle {
+            let drift = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drift");
+            all.push(("drift", drift.into_iter().filter(|_| node.state.in_service()).collect()));
+        }
+        if idle && node.quarantine == Some(Quarantine::Drift) {
+            let healed = node.become_(NodeState::Active, Owner::Reconciler, "well");
+            all.push(("heal", healed.into_iter().collect()));
+        }
+        let why = || "because".to_string();
+        for (what, asked) in [
+            ("quarantine", Ask::Quarantine { why: why() }),
+            ("release", Ask::Release { why: why(), unproven: true }),
+            ("reactivate", Ask::Reactivate),
+        ] {
+            let known = Known { run: Some(&self.run), healthy: false };
+            all.push((what, ask(node, &asked, known).unwrap_or_default()));
+        }
+        let moved = |(what, moves): (&'static str, Vec<Node>)| {
+            let node = moves.into_iter().last()?;
+            assert_ne!(self.node.state, NodeState::Deleted, "{what} brings it back");
+            let after = self.clone().moved(node);
+            after.check_outside();
+            Some((what, after))
+        };
+        all.into_iter().filter_map(moved).collect()
+    }
+
+    /// A person has let it serve although its operation did not end well: that one no longer speaks for it.
+    fn let_go(&self) -> bool {
+        let succeeded =
+            matches!(self.run.progress.workflow, Workflow::Completed | Workflow::Reconciled);
+        self.run.ended() && !succeeded && self.node.state.in_service()
+    }
+
+    fn check_outside(&self) {
+        let (state, workflow) = (self.node.state, self.run.progress.workflow);
+        assert!(self.let_go() || fits(state, &self.run), "{state} beside {workflow:?}");
+        assert!(!state.in_progress() || !self.run.ended(), "{state}, and nobody is at work on it");
+    }
+}
+
+struct Walk {
+    places: Vec<Place>,
+    from: Vec<Option<(usize, String)>>,
+    known: HashMap<Shape, usize>,
+    queue: VecDeque<usize>,
+}
+
+impl Walk {
+    fn add(&mut self, place: Place, from: Option<(usize, String)>) {
+        let index = self.places.len();
+        assert!(index < MAX_PLACES, "it does not end");
+        if *self.known.entry(place.shape()).or_insert(index) == index {
+            self.places.push(place);
+            self.from.push(from);
+            self.queue.push_back(index);
+        }
+    }
+
+    fn explore(&mut self, work: Work) {
+        while let Some(index) = self.queue.pop_front() {
+            let place = self.places[index].clone();
+            let story = Story(self, index);
+            let guard = place.node.next(&Seen { run: Some(place.run.clone()) }, place.now);
+            assert!(matches!(guard, Next::Rest(_)), "somebody is at work: {guard:?}");
+            let mut next: Vec<(String, Place)> = Vec::new();
+            for (input, wait) in timely(&place.run) {
+                let after = place.after(&input, wait);
+                next.extend(after.map(|after| (format!("{input:?} after {wait:?}"), after)));
+            }
+            for how in [Again::Rerun, Again::RestartClean] {
+                next.extend(place.anew(how).map(|after| (format!("{how:?}"), after)));
+            }
+            if let Work::Take(mode) = work {
+                next.extend(place.requested(mode).map(|after| ("asked anew".to_string(), after)));
+            }
+            next.extend(place.outside().into_iter().map(|(what, to)| (what.to_string(), to)));
+            drop(story);
+            for (label, after) in next {
+                self.add(after, Some((index, label)));
+            }
+        }
+    }
+}
+
+/// Tells how a place was reached when something there is wrong.
+struct Story<'a>(&'a Walk, usize);
+
+impl Drop for Story<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        let Self(walk, mut at) = *self;
+        let place = &walk.places[at];
+        let mut lines = vec![format!("{} and {:#?}", place.node.state, place.run.progress)];
+        while let Some((parent, label)) = &walk.from[at] {
+            lines.push(format!("  {label}"));
+            at = *parent;
+        }
+        lines.reverse();
+        println!("{}", lines.join("\n"));
+    }
+}
+
+/// Walks a few stages, those that matter for the node, and says that the walk was not cut short.
+fn walks(work: Work, stages: &[Stage], cluster: &str, at_least: usize) -> Vec<Place> {
+    let all = work.stages();
+    assert!(stages.iter().all(|stage| all.contains(stage)), "{work:?} has other stages");
+    let mut spec = run_of(work, stages, cluster).spec;
+    for step in &mut spec.steps {
+        // One attempt is enough: how often a stage is tried moves no node.
+        step.max_retries = 0;
+    }
+    let starts = match work {
+        Work::Onboard => vec![NodeState::Enrolling],
+        Work::Take(_) => vec![NodeState::Active, NodeState::Retired],
+    };
+    let mut walk = Walk {
+        places: Vec::new(),
+        from: Vec::new(),
+        known: HashMap::new(),
+        queue: VecDeque::new(),
+    };
+    for from in starts {
+        let (node, run) = (node(from), Run::new(spec.clone()));
+        check(&node, &run);
+        walk.add(Place { node, run, now: at(0), epoch: 1, served: true }, None);
+    }
+    walk.explore(work);
+    println!("{work:?}: {} places", walk.places.len());
+    assert!(walk.places.len() >= at_least, "{work:?}: only {} places", walk.places.len());
+    let flows: Vec<_> = walk.places.iter().map(|place| place.run.progress.workflow).collect();
+    let undone = spec.steps.iter().any(|step| step.effect.undo().is_some());
+    for flow in Workflow::ALL {
+        let expected = undone || flow != Workflow::Compensating;
+        assert_eq!(flows.contains(&flow), expected, "{work:?}: {flow:?}");
+    }
+    walk.places
+}
+
+fn reached(places: &[Place]) -> BTreeSet<&'static str> {
+    places.iter().map(|place| place.node.state.as_str()).collect()
+}
+
+use Stage::{
+    CleanupStorage, DeployViaMaas, DisableNode, DrainNode, RemoveGpuaasNodeRecord,
+    RetireGpuaasNode, ValidateCleanNode, WaitForAgentEnrollment,
+};
+
+const KEPT: [&str; 5] = ["active", "offline", "quarantined", "draining", "retired"];
+
+#[test]
+fn onboarding() {
+    let stages = [DeployViaMaas, WaitForAgentEnrollment];
+    let places = walks(Work::Onboard, &stages, "", 10_000);
+    assert_eq!(reached(&places), BTreeSet::from(["active", "enrolling", "offline", "quarantined"]));
+}
+
+#[test]
+fn soft_reset() {
+    let stages = [DisableNode, DrainNode, CleanupStorage];
+    let places = walks(Work::Take(Mode::SoftReset), &stages, "", 10_000);
+    assert_eq!(reached(&places), KEPT.into());
+}
+
+#[test]
+fn reimage() {
+    let stages = [DisableNode, DrainNode, DeployViaMaas];
+    let places = walks(Work::Take(Mode::Reimage), &stages, "", 10_000);
+    assert_eq!(reached(&places), KEPT.into());
+}
+
+#[test]
+fn full_decommission() {
+    let stages = [DisableNode, DrainNode, RemoveGpuaasNodeRecord];
+    let places = walks(Work::Take(Mode::FullDecommission), &stages, "", 10_000);
+    let more = ["removing", "deleted"];
+    assert_eq!(reached(&places), KEPT.into_iter().chain(more).collect());
+    // What is deleted has been removed as a whole, and stays so.
+    for place in places.iter().filter(|place| place.node.state == NodeState::Deleted) {
+        let workflow = place.run.progress.workflow;
+        assert!(matches!(workflow, Workflow::Completed | Workflow::Reconciled), "{workflow:?}");
+    }
+}
+
+#[test]
+fn storage_cleanup() {
+    let stages = [DisableNode, DrainNode, ValidateCleanNode];
+    let places = walks(Work::Take(Mode::StorageCleanup), &stages, "", 10_000);
+    assert_eq!(reached(&places), KEPT.into());
+}
+
+#[test]
+fn a_drain_by_the_cluster() {
+    let stages = [DisableNode, DrainNode];
+    let places = walks(Work::Take(Mode::Drain), &stages, "cluster-a", 10_000);
+    assert_eq!(reached(&places), KEPT.into());
+}
+
+#[test]
+fn retirement() {
+    let stages = [DisableNode, DrainNode, RetireGpuaasNode];
+    let places = walks(Work::Take(Mode::Retire), &stages, "", 10_000);
+    assert_eq!(reached(&places), KEPT.into());
+}

@@ -1,0 +1,517 @@
+//! Nodes beside their records: one living node per machine, transitions that only their owners make, tokens that work once, agents that
+//! are heard, and the tasks that they are given.
+
+use crate::harness::{Db, at, ended, event, run, soon};
+use model::effect::Key;
+use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::machine::Labels;
+use model::node::enroll::Ticket;
+use model::node::silence::Heard;
+use model::node::task::{Task, TaskState};
+use model::node::{Node, NodeState, Owner, Quarantine, TaskKind, WAYS};
+use model::run::Workflow;
+use model::site::{Report, Site, SiteSpec};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::{RecordFilter, Result, StoreError, TaskRow, Word};
+
+on_both!(
+    a_machine_has_one_living_node,
+    two_that_want_one_machine_do_not_both_get_it,
+    a_way_belongs_to_its_owner,
+    every_way_is_written_by_its_owners_alone,
+    nothing_leads_out_of_deleted,
+    a_refused_transition_takes_everything_back,
+    a_node_changes_without_moving,
+    a_token_works_for_its_node_until_another_is_issued,
+    a_session_speaks_for_one_node,
+    what_is_buried_speaks_no_more,
+    a_machine_gets_another_node_after_its_first,
+    agents_are_heard_by_site,
+    a_task_is_wanted_once,
+    a_task_moves_by_version,
+    tasks_are_given_out_oldest_first,
+    tasks_go_with_their_runs,
+    a_site_moves_as_it_likes,
+    nodes_are_found_by_state_and_label,
+);
+
+fn id(name: &str) -> NodeId {
+    NodeId::trusted(name)
+}
+
+fn on(machine: &str) -> MachineId {
+    MachineId::trusted(machine)
+}
+
+fn at_site(name: &str) -> SiteId {
+    SiteId::trusted(name)
+}
+
+/// A node in some state, placed on a machine, as it was written.
+async fn add(db: &Db, name: &str, machine: &str, state: NodeState) -> Node {
+    place(db, name, machine, None, state).await.unwrap()
+}
+
+async fn place(
+    db: &Db,
+    name: &str,
+    machine: &str,
+    site: Option<&'static str>,
+    state: NodeState,
+) -> Result<Node> {
+    let (name, machine, site) = (id(name), on(machine), site.map(at_site));
+    let insert = tx!([name, machine, site], |tx| {
+        let mut node = Node::new(&name, &machine, state, at(0));
+        node.site = site.clone();
+        tx.place_node(&name, &machine, site.as_ref())?;
+        tx.insert_record(&mut node, &event()).await?;
+        Ok(node)
+    });
+    db.write(insert).await
+}
+
+async fn get(db: &Db, name: &str) -> Node {
+    let name = name.to_string();
+    let found = db.read(tx!([name], |tx| tx.record::<Node>(&name).await)).await.unwrap();
+    found.expect("the node is there")
+}
+
+async fn write(db: &Db, node: &Node) -> Result<Node> {
+    let write = tx!([node], |tx| {
+        let mut node = node;
+        tx.update_record(&mut node, &event())?;
+        Ok(node)
+    });
+    db.write(write).await
+}
+
+async fn events_of(db: &Db, name: &str) -> usize {
+    let name = name.to_string();
+    db.read(tx!([name], |tx| tx.history(&name, 0, 1_000).await)).await.unwrap().len()
+}
+
+async fn node_on(db: &Db, machine: &str) -> Option<NodeId> {
+    let machine = on(machine);
+    db.read(tx!([machine], |tx| tx.node_on(&machine).await)).await.unwrap()
+}
+
+async fn bury(db: &Db, name: &str) {
+    let name = id(name);
+    db.write(tx!([name], |tx| tx.bury_node(&name))).await.unwrap();
+}
+
+async fn a_machine_has_one_living_node(db: Db) {
+    let first = add(&db, "node-1", "m-1", NodeState::Enrolling).await;
+    assert_eq!(node_on(&db, "m-1").await, Some(first.id()));
+    assert_eq!(node_on(&db, "m-2").await, None);
+    let second = place(&db, "node-2", "m-1", None, NodeState::Enrolling).await;
+    assert_eq!(second.map(drop), Err(StoreError::Conflict), "another living node is on it");
+    let left = db.read(tx!([], |tx| tx.record::<Node>("node-2").await)).await;
+    assert_eq!(left, Ok(None), "nothing of it was written");
+    add(&db, "node-2", "m-2", NodeState::Enrolling).await;
+    assert_eq!(node_on(&db, "m-2").await, Some(id("node-2")));
+}
+
+async fn two_that_want_one_machine_do_not_both_get_it(db: Db) {
+    let mut racing = Vec::new();
+    for n in 0..10 {
+        let db = db.clone();
+        racing.push(tokio::spawn(async move {
+            place(&db, &format!("node-{n}"), "m-1", None, NodeState::Enrolling).await
+        }));
+    }
+    let mut placed = Vec::new();
+    for one in racing {
+        match one.await.unwrap() {
+            Ok(node) => placed.push(node.id()),
+            Err(error) => assert_eq!(error, StoreError::Conflict),
+        }
+    }
+    assert_eq!(placed.len(), 1);
+    assert_eq!(node_on(&db, "m-1").await, placed.pop());
+}
+
+/// The record as somebody writes it who asks nobody whether it may.
+fn forced(node: &Node, to: NodeState, owner: Owner) -> Node {
+    Node { state: to, moved_by: owner, ..node.clone() }
+}
+
+async fn a_way_belongs_to_its_owner(db: Db) {
+    let node = add(&db, "node-1", "m-1", NodeState::Active).await;
+    // A heartbeat says that a node is silent. It empties nobody, and quarantines nobody.
+    for to in [NodeState::Draining, NodeState::Quarantined] {
+        let moved = write(&db, &forced(&node, to, Owner::Heartbeat)).await;
+        assert_eq!(moved.map(drop), Err(StoreError::Conflict), "{to}");
+    }
+    assert_eq!(get(&db, "node-1").await, node);
+    assert_eq!(events_of(&db, "node-1").await, 1, "nothing is told of what did not happen");
+    let moved = node.become_(NodeState::Offline, Owner::Heartbeat, "silent").unwrap();
+    let moved = write(&db, &moved).await.unwrap();
+    assert_eq!(get(&db, "node-1").await, moved);
+    assert_eq!((moved.head.version, events_of(&db, "node-1").await), (2, 2));
+}
+
+/// Every state, every other state, every owner: what the store takes is what the table of ways says, and it asks its own row.
+async fn every_way_is_written_by_its_owners_alone(db: Db) {
+    let try_all = tx!([], |tx| {
+        for from in NodeState::ALL {
+            let mut node = Node::new(&id(from.as_str()), &on(from.as_str()), from, at(0));
+            tx.insert_record(&mut node, &event()).await?;
+        }
+        Ok(())
+    });
+    db.write(try_all).await.unwrap();
+    let mut written = 0;
+    for from in NodeState::ALL {
+        for to in NodeState::ALL.into_iter().filter(|to| *to != from) {
+            for owner in Owner::ALL {
+                let node = get(&db, from.as_str()).await;
+                let way = WAYS.iter().find(|way| (way.0, way.1) == (from, to));
+                let may = way.is_some_and(|way| way.2.contains(&owner));
+                // What is taken is taken back, so that every try begins in the same place.
+                let moved = forced(&node, to, owner);
+                let tried = tx!([moved], |tx| {
+                    let mut node = moved;
+                    tx.update_record(&mut node, &event())?;
+                    Ok(())
+                });
+                let done = db.store.rehearsal().write(tried).await;
+                let expected = if may { Ok(()) } else { Err(StoreError::Conflict) };
+                assert_eq!(done, expected, "{from} to {to} by {owner}");
+                written += usize::from(may);
+            }
+        }
+    }
+    assert_eq!(written, 27, "as many as there are ways and owners of them");
+}
+
+async fn nothing_leads_out_of_deleted(db: Db) {
+    let node = add(&db, "node-1", "m-1", NodeState::Deleted).await;
+    for to in NodeState::ALL.into_iter().filter(|to| *to != NodeState::Deleted) {
+        for owner in Owner::ALL {
+            let moved = write(&db, &forced(&node, to, owner)).await;
+            assert_eq!(moved.map(drop), Err(StoreError::Conflict), "{to} by {owner}");
+        }
+    }
+    assert_eq!(get(&db, "node-1").await, node);
+}
+
+async fn a_refused_transition_takes_everything_back(db: Db) {
+    let node = add(&db, "node-1", "m-1", NodeState::Retired).await;
+    let moved = forced(&node, NodeState::Active, Owner::Operator);
+    let work = tx!([moved], |tx| {
+        let mut node = moved;
+        tx.hear(&node.id(), at(7), "written before it").await?;
+        tx.update_record(&mut node, &event())?;
+        tx.bury_node(&node.id())?;
+        Ok(())
+    });
+    assert_eq!(db.write(work).await, Err(StoreError::Conflict));
+    assert_eq!(get(&db, "node-1").await, node);
+    assert_eq!(word_of(&db, "node-1").await, Word::default());
+    assert_eq!(node_on(&db, "m-1").await, Some(node.id()));
+}
+
+/// What is learned of it is no transition, whoever made the last one.
+async fn a_node_changes_without_moving(db: Db) {
+    let mut node = add(&db, "node-1", "m-1", NodeState::Active).await;
+    node = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drifts").unwrap();
+    node = write(&db, &node).await.unwrap();
+    node.system_id = "abc".into();
+    node = write(&db, &node).await.unwrap();
+    assert_eq!(get(&db, "node-1").await, node);
+    assert_eq!((node.state, node.head.version), (NodeState::Quarantined, 3));
+}
+
+fn ticket(name: &str, issued: i64) -> Ticket {
+    Ticket { node: id(name), issued_at: at(issued), expires_at: at(issued + 60), used_by: None }
+}
+
+async fn issue(db: &Db, ticket: &Ticket, token: &'static str) -> Result<()> {
+    db.write(tx!([ticket], |tx| tx.issue(&ticket, token))).await
+}
+
+async fn find_ticket(db: &Db, token: &'static str) -> Option<Ticket> {
+    db.write(tx!([], |tx| tx.ticket(token).await)).await.unwrap()
+}
+
+async fn a_token_works_for_its_node_until_another_is_issued(db: Db) {
+    add(&db, "node-1", "m-1", NodeState::BootstrapIssued).await;
+    add(&db, "node-2", "m-2", NodeState::BootstrapIssued).await;
+    assert_eq!(issue(&db, &ticket("node-9", 1), "t9").await, Err(StoreError::Conflict), "no node");
+    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
+    assert_eq!(find_ticket(&db, "t1").await, Some(ticket("node-1", 1)));
+    assert_eq!(find_ticket(&db, "t2").await, None);
+    let clash = issue(&db, &ticket("node-2", 2), "t1").await;
+    assert_eq!(clash, Err(StoreError::Conflict), "a token is that of one node");
+    issue(&db, &ticket("node-1", 5), "t2").await.unwrap();
+    assert_eq!(find_ticket(&db, "t1").await, None, "the one before is over");
+    assert_eq!(find_ticket(&db, "t2").await, Some(ticket("node-1", 5)));
+    let last = db.read(tx!([], |tx| tx.ticket_of(&id("node-1")).await)).await;
+    assert_eq!(last, Ok(Some(ticket("node-1", 5))));
+    assert_eq!(db.read(tx!([], |tx| tx.ticket_of(&id("node-2")).await)).await, Ok(None));
+}
+
+async fn enroll(db: &Db, ticket: &Ticket, session: &'static str) -> Result<()> {
+    let used = Ticket { used_by: Some(session.into()), ..ticket.clone() };
+    db.write(tx!([used], |tx| tx.enroll(&used, session, at(9)))).await
+}
+
+async fn node_of(db: &Db, session: &'static str) -> Option<NodeId> {
+    db.read(tx!([], |tx| tx.node_of_session(session).await)).await.unwrap()
+}
+
+async fn has_agent(db: &Db, name: &'static str) -> bool {
+    db.read(tx!([], |tx| tx.has_agent(&id(name)).await)).await.unwrap()
+}
+
+async fn a_session_speaks_for_one_node(db: Db) {
+    add(&db, "node-1", "m-1", NodeState::Enrolling).await;
+    add(&db, "node-2", "m-2", NodeState::Enrolling).await;
+    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
+    assert!(!has_agent(&db, "node-1").await);
+    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
+    assert_eq!(node_of(&db, "s1").await, Some(id("node-1")));
+    assert!(has_agent(&db, "node-1").await && !has_agent(&db, "node-2").await);
+    assert_eq!(word_of(&db, "node-1").await.at, Some(at(9)), "who enrolls is heard by that");
+    let used = find_ticket(&db, "t1").await.expect("it stays, so that it is known as used");
+    assert_eq!(used.used_by.as_deref(), Some("s1"));
+    let clash = enroll(&db, &ticket("node-2", 1), "s1").await;
+    assert_eq!(clash, Err(StoreError::Conflict), "a session is that of one node");
+    enroll(&db, &ticket("node-1", 2), "s2").await.unwrap();
+    assert_eq!(node_of(&db, "s1").await, None, "the session before is over");
+    assert_eq!(node_of(&db, "s2").await, Some(id("node-1")));
+    db.write(tx!([], |tx| tx.forget_agent(&id("node-1")))).await.unwrap();
+    assert!(!has_agent(&db, "node-1").await);
+    assert_eq!((node_of(&db, "s2").await, find_ticket(&db, "t1").await), (None, None));
+    assert_eq!(node_on(&db, "m-1").await, Some(id("node-1")), "the node itself lives on");
+}
+
+async fn hear(db: &Db, name: &'static str, seconds: i64, problems: &'static str) -> bool {
+    db.write(tx!([], |tx| tx.hear(&id(name), at(seconds), problems).await)).await.unwrap()
+}
+
+async fn word_of(db: &Db, name: &'static str) -> Word {
+    db.read(tx!([], |tx| tx.word_of(&id(name)).await)).await.unwrap()
+}
+
+async fn what_is_buried_speaks_no_more(db: Db) {
+    add(&db, "node-1", "m-1", NodeState::Removing).await;
+    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
+    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
+    bury(&db, "node-1").await;
+    assert_eq!((node_of(&db, "s1").await, find_ticket(&db, "t1").await), (None, None));
+    assert_eq!(node_on(&db, "m-1").await, None);
+    assert!(!hear(&db, "node-1", 20, "").await, "nobody hears the dead");
+    assert_eq!(heard_in(&db, None).await, []);
+    let late = issue(&db, &ticket("node-1", 30), "t2").await;
+    assert_eq!(late, Err(StoreError::Conflict), "no token is issued for it");
+    let late = enroll(&db, &ticket("node-1", 30), "s3").await;
+    assert_eq!(late, Err(StoreError::Conflict), "nobody enrolls as it");
+    let nobody = db.write(tx!([], |tx| tx.bury_node(&id("node-9")))).await;
+    assert_eq!(nobody, Err(StoreError::Conflict));
+}
+
+async fn a_machine_gets_another_node_after_its_first(db: Db) {
+    let first = add(&db, "node-1", "m-1", NodeState::Deleted).await;
+    bury(&db, "node-1").await;
+    let second = add(&db, "node-2", "m-1", NodeState::Enrolling).await;
+    assert_eq!(node_on(&db, "m-1").await, Some(second.id()));
+    assert_eq!(get(&db, "node-1").await, first, "the first is remembered");
+    bury(&db, "node-2").await;
+    add(&db, "node-3", "m-1", NodeState::Enrolling).await;
+    assert_eq!(node_on(&db, "m-1").await, Some(id("node-3")));
+}
+
+async fn heard_in(db: &Db, site: Option<&'static str>) -> Vec<Heard> {
+    let site = site.map(at_site);
+    db.read(tx!([site], |tx| tx.heard_in(site.as_ref()).await)).await.unwrap()
+}
+
+fn heard(name: &str, state: NodeState, seconds: Option<i64>, problems: &str) -> Heard {
+    Heard { node: id(name), state, at: seconds.map(at), problems: problems.into() }
+}
+
+async fn agents_are_heard_by_site(db: Db) {
+    use NodeState::{Active, Deleted, Enrolling, Offline};
+    for (name, site, state) in [
+        ("node-1", Some("site-a"), Active),
+        ("node-2", Some("site-a"), Offline),
+        ("node-3", Some("site-b"), Active),
+        ("node-4", None, Enrolling),
+        ("node-5", Some("site-a"), Deleted),
+    ] {
+        place(&db, name, &format!("m-{name}"), site, state).await.unwrap();
+    }
+    bury(&db, "node-5").await;
+    assert!(hear(&db, "node-1", 10, "").await);
+    assert!(hear(&db, "node-1", 20, "a GPU is lost").await);
+    assert!(hear(&db, "node-3", 30, "").await);
+    let all =
+        [heard("node-1", Active, Some(20), "a GPU is lost"), heard("node-2", Offline, None, "")];
+    assert_eq!(heard_in(&db, Some("site-a")).await, all);
+    assert_eq!(heard_in(&db, Some("site-b")).await, [heard("node-3", Active, Some(30), "")]);
+    assert_eq!(heard_in(&db, None).await, [heard("node-4", Enrolling, None, "")]);
+    assert_eq!(heard_in(&db, Some("site-c")).await, []);
+    let word = Word { at: Some(at(20)), problems: "a GPU is lost".into() };
+    assert_eq!(word_of(&db, "node-1").await, word);
+    assert_eq!(events_of(&db, "node-1").await, 1, "whoever goes on living has no history");
+    let in_use = |site| db.read(tx!([], |tx| tx.site_in_use(&at_site(site)).await));
+    assert_eq!(in_use("site-a").await, Ok(Some(id("node-1"))));
+    assert_eq!(in_use("site-c").await, Ok(None));
+    bury(&db, "node-3").await;
+    assert_eq!(in_use("site-b").await, Ok(None), "the dead use nothing");
+}
+
+fn task(run: &str, step: &str, node: &str, seconds: i64) -> Task {
+    Task {
+        key: Key::new(&RunId::trusted(run), step, 1),
+        node: id(node),
+        run: RunId::trusted(run),
+        kind: TaskKind::Drain,
+        params: BTreeMap::new(),
+        state: TaskState::Queued,
+        lease_until: None,
+        dispatched: 0,
+        deadline: at(seconds + 600),
+        said: String::new(),
+        log: String::new(),
+        created_at: at(seconds),
+    }
+}
+
+async fn want(db: &Db, task: &Task) -> bool {
+    db.write(tx!([task], |tx| tx.want_task(&task).await)).await.unwrap()
+}
+
+async fn find(db: &Db, key: &Key) -> Option<TaskRow> {
+    db.read(tx!([key], |tx| tx.task(&key).await)).await.unwrap()
+}
+
+async fn open(db: &Db, node: &'static str) -> Option<Key> {
+    let found = db.read(tx!([], |tx| tx.open_task(&id(node)).await)).await.unwrap();
+    found.map(|row| row.task.key)
+}
+
+async fn update(db: &Db, row: &TaskRow) -> Result<()> {
+    db.write(tx!([row], |tx| tx.update_task(&row))).await
+}
+
+async fn a_task_is_wanted_once(db: Db) {
+    let first = task("op-1", "drain_node", "node-1", 1);
+    assert!(want(&db, &first).await);
+    let other = Task { kind: TaskKind::Uninstall, ..first.clone() };
+    assert!(!want(&db, &other).await, "it is there under this key");
+    assert_eq!(find(&db, &first.key).await, Some(TaskRow { task: first.clone(), version: 1 }));
+    let stopped = TaskRow { task: first.stopped(), version: 1 };
+    update(&db, &stopped).await.unwrap();
+    assert!(!want(&db, &first).await, "what was stopped does not begin again");
+    assert_eq!(find(&db, &first.key).await.unwrap().task.state, TaskState::Stopped);
+    assert_eq!(find(&db, &Key::trusted("op-9/x/1")).await, None);
+}
+
+async fn a_task_moves_by_version(db: Db) {
+    let queued = task("op-1", "drain_node", "node-1", 1);
+    want(&db, &queued).await;
+    let read = find(&db, &queued.key).await.unwrap();
+    let taken = TaskRow { task: read.task.taken(at(5)).unwrap(), ..read.clone() };
+    update(&db, &taken).await.unwrap();
+    let late = TaskRow { task: read.task.stopped(), ..read };
+    assert_eq!(update(&db, &late).await, Err(StoreError::Conflict), "it has moved on since");
+    let now = find(&db, &queued.key).await.unwrap();
+    assert_eq!((&now.task, now.version), (&taken.task, 2));
+    assert_eq!(open(&db, "node-1").await, Some(queued.key.clone()), "what is held is not over");
+    let done = now.task.reported(true, "empty", "").unwrap();
+    update(&db, &TaskRow { task: done.clone(), version: 2 }).await.unwrap();
+    assert_eq!(open(&db, "node-1").await, None);
+    assert_eq!(find(&db, &queued.key).await, Some(TaskRow { task: done, version: 3 }));
+}
+
+async fn tasks_are_given_out_oldest_first(db: Db) {
+    let (late, early) =
+        (task("op-2", "scrub_gpu", "node-1", 9), task("op-1", "drain_node", "node-1", 3));
+    let elsewhere = task("op-3", "drain_node", "node-2", 1);
+    for one in [&late, &early, &elsewhere] {
+        assert!(want(&db, one).await);
+    }
+    assert_eq!(open(&db, "node-1").await, Some(early.key.clone()));
+    update(&db, &TaskRow { task: early.stopped(), version: 1 }).await.unwrap();
+    assert_eq!(open(&db, "node-1").await, Some(late.key));
+    assert_eq!(open(&db, "node-2").await, Some(elsewhere.key));
+    assert_eq!(open(&db, "node-3").await, None);
+}
+
+async fn tasks_go_with_their_runs(db: Db) {
+    db.add_machine("m-1").await;
+    let mut runs = Vec::new();
+    for (n, name) in ["op-1", "op-2"].into_iter().enumerate() {
+        let mut run = ended(run(name, "m-1"), Workflow::Completed);
+        run.spec.created_at = at(n as i64);
+        db.insert_run(&run, None).await.unwrap();
+        want(&db, &task(name, "drain_node", "node-1", 1)).await;
+        runs.push(run.spec.id);
+    }
+    let key = |name: &str| task(name, "drain_node", "node-1", 1).key;
+    // Other tests on the same server may hold the horizon back.
+    let gone = async {
+        loop {
+            let removed = db.write(tx!([runs], |tx| tx.remove_runs(&runs).await)).await.unwrap();
+            match removed.runs {
+                0 => tokio::time::sleep(Duration::from_millis(10)).await,
+                _ => break,
+            }
+        }
+    };
+    soon("the end of the older run", gone).await;
+    assert_eq!(find(&db, &key("op-1")).await, None);
+    assert!(find(&db, &key("op-2")).await.is_some(), "its run is still on record");
+    assert_eq!(open(&db, "node-1").await, Some(key("op-2")));
+}
+
+/// Nobody owns the ways between the states of a site.
+async fn a_site_moves_as_it_likes(db: Db) {
+    let insert = tx!([], |tx| {
+        let mut site = Site::new(&at_site("site-a"), SiteSpec::default(), Labels::new(), at(0));
+        tx.insert_record(&mut site, &event()).await?;
+        Ok(site)
+    });
+    let mut site = db.write(insert).await.unwrap();
+    for (report, word) in [
+        (Report::Answered(3), "Connected"),
+        (Report::Silence(Some("all of them".into())), "CutOff"),
+        (Report::Unreachable("no answer".into()), "Unreachable"),
+        (Report::Silence(None), "Unreachable"),
+        (Report::Answered(2), "Connected"),
+    ] {
+        let told = site.told(&report, at(5));
+        let write = tx!([told], |tx| {
+            let mut site = told;
+            tx.update_record(&mut site, &event())?;
+            Ok(site)
+        });
+        site = db.write(write).await.unwrap();
+        assert_eq!(site.state().as_str(), word);
+    }
+    let found = db.read(tx!([], |tx| tx.record::<Site>("site-a").await)).await;
+    assert_eq!(found, Ok(Some(site)));
+}
+
+async fn nodes_are_found_by_state_and_label(db: Db) {
+    for (n, state) in NodeState::ALL.into_iter().enumerate() {
+        let name = id(&format!("node-{n}"));
+        let insert = tx!([name], |tx| {
+            let mut node = Node::new(&name, &on(name.as_str()), state, at(0));
+            let site = if n % 2 == 0 { "site-a" } else { "site-b" };
+            node.head.labels.insert("site".into(), site.into());
+            tx.insert_record(&mut node, &event()).await
+        });
+        db.write(insert).await.unwrap();
+    }
+    let states = vec!["active".to_string(), "offline".into(), "deleted".into()];
+    let labels = vec![("site".to_string(), "site-a".to_string())];
+    let filter = RecordFilter { states, labels, ..RecordFilter::default() };
+    let page = db.read(tx!([filter], |tx| tx.records::<Node>(&filter, None, 9).await)).await;
+    let found: Vec<_> = page.unwrap().records.into_iter().map(|node| node.state).collect();
+    assert_eq!(found, [NodeState::Active, NodeState::Deleted]);
+}
