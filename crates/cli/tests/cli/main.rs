@@ -1,6 +1,7 @@
 //! The real binary, from outside: against a scripted server, and as a server with real clients.
 
 mod actions;
+mod agents;
 mod api;
 mod api_cli;
 mod api_faults;
@@ -21,6 +22,7 @@ mod frozen;
 mod hardware;
 mod imaging;
 mod ipmi;
+mod nodes;
 mod operator;
 mod outage;
 mod racks;
