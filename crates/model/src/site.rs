@@ -19,8 +19,15 @@ pub const MAX_TEMPLATE: usize = 64 * 1_024;
 pub const MAX_CALLS: u32 = 1_000;
 const MAX_DATASOURCE_RETRIES: u32 = 5;
 /// What a template may name, in double braces.
-pub const VARIABLES: [&str; 6] =
-    ["node_id", "machine_id", "hostname", "site_id", "farrier_url", "enrollment_token"];
+pub const VARIABLES: [&str; 7] = [
+    "node_id",
+    "machine_id",
+    "hostname",
+    "site_id",
+    "farrier_url",
+    "controllers",
+    "enrollment_token",
+];
 
 /// The template of a site that has none: it installs the agent and gives it its token.
 pub const DEFAULT_TEMPLATE: &str = include_str!("site/cloud-init.yaml");
@@ -159,7 +166,10 @@ pub struct Values<'a> {
     pub machine_id: &'a str,
     pub hostname: &'a str,
     pub site_id: &'a str,
+    /// One of Farrier's addresses, to fetch from.
     pub farrier_url: &'a str,
+    /// All of them, as the agent's configuration has them.
+    pub controllers: &'a str,
     pub enrollment_token: &'a str,
 }
 
@@ -171,10 +181,21 @@ impl Values<'_> {
             self.hostname,
             self.site_id,
             self.farrier_url,
+            self.controllers,
             self.enrollment_token,
         ];
         VARIABLES.iter().position(|one| *one == name).map(|at| all[at])
     }
+}
+
+/// Farrier's addresses, as they are written behind each other with commas between them.
+pub fn addresses(urls: &str) -> Vec<&str> {
+    urls.split(',').map(str::trim).filter(|url| !url.is_empty()).collect()
+}
+
+/// The same as the agent's configuration has them.
+pub fn controllers(urls: &str) -> String {
+    format!("{:?}", addresses(urls))
 }
 
 /// Fills a template in. An error names what it does not know.

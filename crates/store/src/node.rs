@@ -74,6 +74,12 @@ impl Tx {
         Ok(self.execute(sql, values![id.as_str(), at, problems]).await? == 1)
     }
 
+    /// The same from an agent that says nothing of how it is: what it complained of last still holds.
+    pub async fn hear_again(&mut self, id: &NodeId, at: Timestamp) -> Result<bool> {
+        let sql = "UPDATE nodes SET heard_at = $2 WHERE id = $1 AND live = 1";
+        Ok(self.execute(sql, values![id.as_str(), at]).await? == 1)
+    }
+
     pub async fn word_of(&mut self, id: &NodeId) -> Result<Word> {
         let sql = "SELECT heard_at, problems FROM nodes WHERE id = $1";
         let row = self.query_one(sql, values![id.as_str()]).await?;

@@ -451,7 +451,7 @@ impl Work for Renew {
         if !self.log.is_empty() {
             tx.wake(&row.task.run.object(), self.now)?;
         }
-        tx.hear(&row.task.node, self.now, "").await?;
+        tx.hear_again(&row.task.node, self.now).await?;
         Ok(Ok(then))
     }
 }

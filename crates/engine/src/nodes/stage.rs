@@ -104,7 +104,7 @@ impl Engine {
 
     /// Waits until the agent has enrolled and was heard, and well, since this run began.
     async fn enrollment(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
-        let since = work.run.progress.started_at.unwrap_or(work.run.spec.created_at);
+        let since = work.run.spec.created_at;
         let look = || async {
             let seen =
                 self.store().read(Enrolled { id: work.node.clone() }).await.map_err(unread)?;

@@ -241,7 +241,7 @@ fn strike_everywhere(blow: Blow) {
         assert!(undisturbed.wrong.is_empty(), "{} undisturbed: {:?}", life.name, undisturbed.wrong);
         assert_ends_well(&life, &undisturbed.outcome);
         let mut struck: HashMap<Point, usize> = HashMap::new();
-        for index in worth_striking(&undisturbed.points, life.long) {
+        for index in worth_striking(&undisturbed.points, &life) {
             let point = &undisturbed.points[index];
             let case = format!("{}/{blow:?}/{index}", life.name);
             if !blow.falls_at(point) || !asked_for(&case) {
@@ -279,8 +279,8 @@ fn assert_ends_well(life: &RackLife, outcome: &RackOutcome) {
 }
 
 /// Looking for work finds none most of the time: between two commits that change something it is struck once. A long life does the
-/// same thing over and over: it is struck at the first two and at the last.
-fn worth_striking(points: &[Point], long: bool) -> Vec<usize> {
+/// same thing over and over: it is struck at the first two and at the last. One of a node has stages that another life is struck at.
+fn worth_striking(points: &[Point], life: &RackLife) -> Vec<usize> {
     let mut settled = 0;
     let mut seen = HashSet::new();
     let mut worth_it = Vec::new();
@@ -293,7 +293,14 @@ fn worth_striking(points: &[Point], long: bool) -> Vec<usize> {
             alike.entry(point).or_default().push(index);
         }
     }
-    if long {
+    if life.long {
+        let elsewhere = |point: &Point| match point {
+            Point::Effect(_, _, step) => {
+                life.node.is_some() && !life.steps.contains(&step.as_str())
+            }
+            Point::Commit(..) => false,
+        };
+        worth_it.retain(|index| !elsewhere(&points[*index]));
         worth_it.retain(|index| {
             let same = &alike[&points[*index]];
             same.iter().take(2).chain(same.last()).any(|one| one == index)

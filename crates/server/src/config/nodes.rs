@@ -3,7 +3,7 @@
 use engine::NodeSettings;
 use model::node::silence::Limits;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,8 +84,16 @@ impl Nodes {
                 listen.port()
             ));
         }
-        for url in self.url.split(',').map(str::trim).filter(|url| !url.is_empty()) {
+        for url in model::site::addresses(&self.url) {
             model::text::web_url("nodes.url", url).map_err(|refusal| refusal.said)?;
+            let host = url.trim_start_matches("http://").split(['/', ':']).next();
+            if !url.starts_with("http://[")
+                && !host.is_some_and(|host| host.parse::<IpAddr>().is_ok())
+            {
+                return Err(format!(
+                    "nodes.url {url:?} is no address that agents can reach: they speak plain HTTP to IP addresses; write http://10.0.0.1:8481"
+                ));
+            }
         }
         Ok(())
     }

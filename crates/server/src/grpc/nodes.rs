@@ -17,6 +17,7 @@ use model::plan::RunType;
 use model::refusal::Refusal;
 use model::run::Run;
 use model::run::act::Who;
+use model::site::controllers;
 use model::text;
 use proto::v1;
 use secrecy::ExposeSecret;
@@ -389,7 +390,7 @@ fn bundle(made: &Bundle, url: &str) -> v1::NodeBundle {
         node: Some(node(&made.node)),
         token: token.into(),
         expires_at: Some(time(made.expires_at)),
-        agent_config: format!("controllers = {url:?}\ntoken = {token:?}\n"),
+        agent_config: format!("controllers = {}\ntoken = {token:?}\n", controllers(url)),
     }
 }
 

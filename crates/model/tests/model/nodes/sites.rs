@@ -16,6 +16,7 @@ fn values() -> Values<'static> {
         hostname: "gpu-1",
         site_id: "site-1",
         farrier_url: "http://f",
+        controllers: "[\"http://f\"]",
         enrollment_token: "secret",
     }
 }
