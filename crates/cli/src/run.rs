@@ -372,7 +372,7 @@ mod tests {
             (Subject::Target, "op-1    machine-1   ONBOARD"),
             (Subject::Node, "op-1    node-1  ONBOARD"),
         ] {
-            let shown = table(&[run.clone()], subject, false, &Clock::fixed(0));
+            let shown = table(std::slice::from_ref(&run), subject, false, &Clock::fixed(0));
             let text = shown.render(Paint { colour: false });
             let row = text.lines().nth(1).unwrap();
             assert!(row.starts_with(first), "{text}");

@@ -1,6 +1,6 @@
 //! Sites: a MAAS each, and how the nodes behind it are to be.
 
-use crate::args::{SiteCommand, SiteSpecArgs, SiteUpdateArgs};
+use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, pages};
 use crate::device::update;
 use crate::exit::{Exit, Failure};
@@ -21,14 +21,15 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     match command {
         SiteCommand::Put(args) => {
-            let mut site = Site { site_id: args.site_id, ..Site::default() };
-            lay_over(&mut site, args.spec)?;
+            let SitePutArgs { site_id, spec } = *args;
+            let mut site = Site { site_id, ..Site::default() };
+            lay_over(&mut site, spec)?;
             let request = PutSiteRequest { site: Some(site), version: None };
             let put = client.call(client.sites().put_site(request)).await?;
             screen.one(&put, |site| kept(site, "is as you said"))?;
         }
         SiteCommand::Update(args) => {
-            let changed = changed(client, args).await?;
+            let changed = changed(client, *args).await?;
             screen.one(&changed, |site| kept(site, "updated"))?;
         }
         SiteCommand::List => list(client, screen).await?,

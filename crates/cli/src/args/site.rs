@@ -17,12 +17,12 @@ A cloud-init document may name {{node_id}}, {{machine_id}}, {{hostname}}, {{site
 pub enum SiteCommand {
     /// Make a site, or replace what is said of a known one
     #[command(after_help = PUT_HELP)]
-    Put(SitePutArgs),
+    Put(Box<SitePutArgs>),
     /// Change a site; what is not given stays
     #[command(
         after_help = "Example:\n  farrier site update site-a --image ubuntu/noble --calls-at-once 8"
     )]
-    Update(SiteUpdateArgs),
+    Update(Box<SiteUpdateArgs>),
     /// List sites, whether their MAAS answers, and what is wrong with them
     List,
     /// Show one site in full
