@@ -10,7 +10,7 @@ use crate::time::Clock;
 use proto::v1::set_credential_request::Secret;
 use proto::v1::{
     Credential, DeleteCredentialRequest, ForgetIdentityRequest, Identity, Kubeconfig,
-    ListCredentialsRequest, ListIdentitiesRequest, Password, SetCredentialRequest,
+    ListCredentialsRequest, ListIdentitiesRequest, MaasKey, Password, SetCredentialRequest,
     SetIdentityRequest, SshKey,
 };
 use std::io::{IsTerminal, Read};
@@ -120,6 +120,9 @@ fn secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
     let user = args.user.unwrap_or_default();
     if let Some(path) = &args.kubeconfig {
         return Ok(Secret::Kubeconfig(Kubeconfig { text: file(path)? }));
+    }
+    if let Some(path) = &args.maas_key {
+        return Ok(Secret::MaasKey(MaasKey { key: line(path)? }));
     }
     if let Some(path) = &args.ssh_key {
         let passphrase = args.passphrase_file.as_deref().map(line).transpose()?;

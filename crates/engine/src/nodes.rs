@@ -13,7 +13,7 @@ pub(crate) mod stage;
 mod waiting;
 pub(crate) mod watch;
 
-pub use agents::{Agents, Beat, Bundle, Taken};
+pub use agents::{Agents, Beat, Bundle, Report, Taken};
 pub use preview::{Preview, Previewed};
 pub use resume::ResumedNode;
 

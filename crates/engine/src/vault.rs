@@ -141,6 +141,7 @@ fn described(secret: &Secret) -> (&'static str, &str) {
         Secret::Password { user, .. } => ("password", user),
         Secret::Key { user, .. } => ("ssh-key", user),
         Secret::Kubeconfig { .. } => ("kubeconfig", ""),
+        Secret::MaasKey { .. } => ("maas-key", ""),
     }
 }
 

@@ -20,9 +20,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What somebody logs in with.
 #[derive(Debug, Clone)]
 pub enum Secret {
-    Password { user: String, password: SecretString },
-    Key { user: String, pem: SecretString, passphrase: Option<SecretString> },
-    Kubeconfig { text: SecretString },
+    Password {
+        user: String,
+        password: SecretString,
+    },
+    Key {
+        user: String,
+        pem: SecretString,
+        passphrase: Option<SecretString>,
+    },
+    Kubeconfig {
+        text: SecretString,
+    },
+    /// `consumer:token:secret`, as MAAS shows it.
+    MaasKey {
+        key: SecretString,
+    },
 }
 
 /// A credential as it is now.

@@ -12,6 +12,7 @@ mod health;
 mod hosts;
 mod images;
 mod machines;
+mod nodes;
 mod operations;
 mod page;
 mod plans;
@@ -19,6 +20,7 @@ mod power_shelves;
 mod racks;
 mod runs;
 mod simulator;
+mod sites;
 mod status;
 mod stream;
 mod switches;
@@ -27,6 +29,7 @@ pub(crate) use convert::plan_from;
 
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;
+use engine::nodes::Agents;
 use engine::vault::Vault;
 use proto::v1;
 use providers::sim::Sim;
@@ -41,6 +44,9 @@ pub(crate) struct Doors {
     pub artifacts: Artifacts,
     /// How machines reach the netboot service, if there is one.
     pub netboot_url: Option<String>,
+    pub agents: Agents,
+    /// How agents reach this server; empty: they cannot.
+    pub agents_url: String,
 }
 
 /// All services, with reflection and health.
@@ -71,6 +77,8 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
         .add_service(v1::component_service_server::ComponentServiceServer::new(doors.clone()))
         .add_service(v1::firmware_service_server::FirmwareServiceServer::new(doors.clone()))
         .add_service(v1::rack_service_server::RackServiceServer::new(doors.clone()))
+        .add_service(v1::node_service_server::NodeServiceServer::new(doors.clone()))
+        .add_service(v1::site_service_server::SiteServiceServer::new(doors.clone()))
         .add_service(v1::explain_service_server::ExplainServiceServer::new(doors.clone()))
         .add_service(v1::simulator_service_server::SimulatorServiceServer::new(doors))
         .add_service(health_service)
@@ -80,7 +88,7 @@ pub(crate) async fn routes(doors: Doors) -> Result<Routes, tonic_reflection::ser
 }
 
 /// The services whose health is told by name.
-const SERVICES: [&str; 17] = [
+const SERVICES: [&str; 19] = [
     "farrier.v1.MachineService",
     "farrier.v1.OperationService",
     "farrier.v1.PlanService",
@@ -98,6 +106,8 @@ const SERVICES: [&str; 17] = [
     "farrier.v1.SimulatorService",
     "farrier.v1.SwitchService",
     "farrier.v1.PowerShelfService",
+    "farrier.v1.NodeService",
+    "farrier.v1.SiteService",
 ];
 
 /// Serving means that the database answers.

@@ -4,6 +4,7 @@
 //! and are handed to the engine. Answers go out the same way. gRPC, metrics and the console share one
 //! port. Nothing here touches hardware or decides anything about a machine.
 
+mod agents;
 pub mod config;
 mod console;
 mod demo;

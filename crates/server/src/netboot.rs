@@ -157,12 +157,14 @@ async fn image(State(shared): State<Shared>, headers: HeaderMap, request: Reques
     }
 }
 
-fn session(headers: &HeaderMap) -> &str {
+/// The session that a machine or an agent shows.
+pub(crate) fn session(headers: &HeaderMap) -> &str {
     let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     given.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default()
 }
 
-async fn send(path: PathBuf, request: Request) -> Response {
+/// A file of this server, from whichever byte.
+pub(crate) async fn send(path: PathBuf, request: Request) -> Response {
     match ServeFile::new(&path).oneshot(request).await {
         Ok(response) if response.status() == StatusCode::NOT_FOUND => {
             tracing::error!(path = %path.display(), "a file that was asked for is not here");

@@ -3,8 +3,9 @@
 use crate::config::Config;
 use crate::grpc::{self, Doors};
 use crate::netboot::{self, artifacts::Artifacts};
-use crate::{console, demo, http, telemetry};
+use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
+use engine::nodes::Agents;
 use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
@@ -85,10 +86,19 @@ pub async fn serve(
     }
     demo::register_fleet(&engine, config.sim.machines).await?;
 
-    let artifacts = open_artifacts(&config)?;
-    let netboot = listen_for_machines(&config, vault.clone(), artifacts.clone()).await?;
-    let netboot_url = config.netboot.listen.map(|_| config.netboot.url());
-    let doors = Doors { engine: engine.clone(), sim, vault, artifacts, netboot_url };
+    let doors = Doors {
+        artifacts: open_artifacts(&config)?,
+        agents: Agents::new(engine.clone(), vault.clone()),
+        engine: engine.clone(),
+        sim,
+        vault,
+        netboot_url: config.netboot.listen.map(|_| config.netboot.url()),
+        agents_url: config.nodes.urls(),
+    };
+    let others = [
+        listen_for_machines(&config, doors.vault.clone(), doors.artifacts.clone()).await?,
+        listen_for_agents(&config, doors.agents.clone()).await?,
+    ];
     let grpc = grpc::routes(doors)
         .await
         .map_err(|error| ServeError::Refused(format!("the API cannot be described: {error}")))?;
@@ -96,10 +106,32 @@ pub async fn serve(
     ready(&config);
     tracing::info!(%listening, replica = %engine.settings().replica, "serving");
     let ended = run(listener, router, engine).await;
-    if let Some(netboot) = netboot {
-        netboot.abort();
+    for other in others.into_iter().flatten() {
+        other.abort();
     }
     ended
+}
+
+/// Serves the agents of nodes, on a port of their own.
+async fn listen_for_agents(
+    config: &Config,
+    agents: Agents,
+) -> Result<Option<JoinHandle<()>>, ServeError> {
+    let Some(address) = config.nodes.listen else { return Ok(None) };
+    let listener = TcpListener::bind(address).await.map_err(|error| {
+        let said = format!("cannot listen on {address}: {error}; choose another nodes.listen");
+        ServeError::Refused(said)
+    })?;
+    if !address.ip().is_loopback() {
+        tracing::warn!(%address, "agents are served over plain HTTP: whoever listens on the way sees their sessions; put TLS in front of it");
+    }
+    let router = agents::router(agents, &config.nodes);
+    tracing::info!(%address, url = config.nodes.urls(), "serving agents");
+    Ok(Some(tokio::spawn(async move {
+        if let Err(error) = axum::serve(listener, router).await {
+            tracing::error!(%error, "the door for agents has closed");
+        }
+    })))
 }
 
 /// Serves machines that boot over the network, on a port of their own.

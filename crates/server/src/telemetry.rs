@@ -5,6 +5,7 @@ use engine::{Engine, HealthTally};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use model::health::{Class, Tally};
 use model::lifecycle::SubjectKind;
+use model::node::TaskKind;
 use model::target::TargetKind;
 use std::io::IsTerminal;
 use store::{Result, Tx, Work};
@@ -69,7 +70,7 @@ fn describe() {
     describe_gauge!("farrier_runs_overdue", "Active runs that wait longer than is normal.");
     describe_gauge!(
         "farrier_devices",
-        "Racks, switches, power shelves and hosts, by kind and state."
+        "Racks, switches, power shelves, hosts, nodes and sites, by kind and state."
     );
     describe_gauge!("farrier_devices_overdue", "Devices that wait longer than is normal, by kind.");
     describe_counter!("farrier_device_probes_total", "Switches and power shelves looked at.");
@@ -84,6 +85,24 @@ fn describe() {
     describe_histogram!("farrier_order_seconds", "Time per order to a provider.");
     describe_histogram!("farrier_reaction_seconds", "From accepted to started.");
     describe_histogram!("farrier_request_seconds", "Time per request, by path.");
+    describe_nodes();
+}
+
+fn describe_nodes() {
+    use metrics::{describe_counter, describe_histogram};
+    describe_counter!("farrier_heartbeats_total", "Heartbeats of agents.");
+    metrics::counter!("farrier_heartbeats_total").increment(0);
+    describe_counter!(
+        "farrier_node_tasks_total",
+        "Tasks that agents have ended, by kind and by how they ended."
+    );
+    for kind in TaskKind::ALL {
+        for end in ["done", "failed"] {
+            metrics::counter!("farrier_node_tasks_total", "kind" => kind.as_str(), "end" => end)
+                .increment(0);
+        }
+    }
+    describe_histogram!("farrier_reconcile_seconds", "Time per pass over a site.");
 }
 
 /// Brings the gauges that are read and not counted up to date. The numbers may be missing when the
@@ -190,6 +209,8 @@ mod tests {
             ("switch", "Ready", 1),
             ("switch", "ReProvisioning", 0),
             ("power_shelf", "Maintenance", 0),
+            ("node", "quarantined", 0),
+            ("site", "CutOff", 0),
         ] {
             assert_eq!(of(kind, state), [count], "{kind} {state}");
         }

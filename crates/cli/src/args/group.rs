@@ -313,7 +313,8 @@ Examples:
   farrier credential set bmc --user root --password-file bmc.txt
   pass show bmc | farrier credential set bmc --user root
   farrier credential set hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519
-  farrier credential set cluster-a --kubeconfig admin.conf";
+  farrier credential set cluster-a --kubeconfig admin.conf
+  farrier credential set maas --maas-key maas.key";
 
 #[derive(Debug, Args)]
 #[command(after_help = CREDENTIAL_HELP)]
@@ -321,20 +322,23 @@ pub struct CredentialSetArgs {
     /// What it is called in machines and in the configuration
     pub name: String,
     /// Who logs in
-    #[arg(long, required_unless_present = "kubeconfig", conflicts_with = "kubeconfig")]
+    #[arg(long, required_unless_present_any = ["kubeconfig", "maas_key"], conflicts_with_all = ["kubeconfig", "maas_key"])]
     pub user: Option<String>,
     /// A file whose first line is the password
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh_key", "kubeconfig"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh_key", "kubeconfig", "maas_key"])]
     pub password_file: Option<PathBuf>,
     /// A file with a private key
-    #[arg(long, value_name = "FILE", conflicts_with = "kubeconfig")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "maas_key"])]
     pub ssh_key: Option<PathBuf>,
     /// A file whose first line opens the private key
     #[arg(long, value_name = "FILE", requires = "ssh_key")]
     pub passphrase_file: Option<PathBuf>,
     /// A file that says how to reach a Kubernetes cluster, and as whom
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with = "maas_key")]
     pub kubeconfig: Option<PathBuf>,
+    /// A file whose first line is the API key of a MAAS, consumer:token:secret
+    #[arg(long, value_name = "FILE")]
+    pub maas_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

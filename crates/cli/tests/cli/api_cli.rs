@@ -589,6 +589,20 @@ fn credentials(person: &Terminal, dir: &Path) {
     let list = person.json("credential list");
     assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &"2".into()), "{list}");
     assert!(!list.to_string().contains("s3cret"), "{list}");
+    // The key of a MAAS has three parts; neither what is missing nor what is there is repeated.
+    let key = dir.join("maas.key");
+    let set = ["credential", "set", "maas", "--maas-key", key.to_str().unwrap()];
+    std::fs::write(&key, "c0nsumer:t0ken\n").unwrap();
+    let refused = person.run(&set, 2);
+    assert!(
+        refused.contains("maas_key.key") && refused.contains("consumer:token:secret"),
+        "{refused}"
+    );
+    assert!(!refused.contains("t0ken"), "{refused}");
+    std::fs::write(&key, "c0nsumer:t0ken:s3cret\n").unwrap();
+    assert!(person.run(&set, 0).contains("maas-key"));
+    assert!(!person.json("credential list").to_string().contains("t0ken"));
+    assert!(person.line("credential delete maas", 0).contains("maas deleted"));
     let refused = person.run(&["credential", "set", "Bad Name", "--kubeconfig", path], 2);
     assert!(refused.contains("lower-case letters"), "{refused}");
     let missing =

@@ -12,7 +12,7 @@ use model::here;
 use model::id::{MachineId, NodeId, RunId};
 use model::node::enroll::{Applicant, Denied, MAX_TOKEN_LIFE, Ticket};
 use model::node::task::{Task, Then};
-use model::node::{Agent, Node, NodeState, Stage};
+use model::node::{Agent, Node, NodeState, Stage, TaskKind};
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
 use model::run::act::Who;
@@ -123,7 +123,11 @@ impl Agents {
         let engine = &self.engine;
         let work =
             || Hear { session: checksum(session), problems: problems.clone(), now: engine.now() };
-        engine.racing(|| engine.store().write(work())).await
+        let heard = engine.racing(|| engine.store().write(work())).await?;
+        if heard.is_ok() {
+            metrics::counter!("farrier_heartbeats_total").increment(1);
+        }
+        Ok(heard)
     }
 
     /// What an agent is to do, waiting for it for a while.
@@ -173,7 +177,13 @@ impl Agents {
         let engine = &self.engine;
         let work =
             || Reported { session: checksum(session), report: report.clone(), now: engine.now() };
-        engine.racing(|| engine.store().write(work())).await
+        let heard = engine.racing(|| engine.store().write(work())).await?;
+        if let Ok(Some(kind)) = heard {
+            let end = if report.ok { "done" } else { "failed" };
+            metrics::counter!("farrier_node_tasks_total", "kind" => kind.as_str(), "end" => end)
+                .increment(1);
+        }
+        Ok(heard.map(drop))
     }
 }
 
@@ -191,7 +201,7 @@ fn check_life(life: Duration) -> Result<()> {
         let most = model::time::spoken(MAX_TOKEN_LIFE);
         let problem = format!("is {}", model::time::spoken(life));
         let instead = format!("use 1s to {most}");
-        return Err(Refusal::invalid("expires_in", problem, instead).into());
+        return Err(Refusal::invalid("expires_in_seconds", problem, instead).into());
     }
     Ok(())
 }
@@ -453,7 +463,8 @@ struct Reported {
 }
 
 impl Work for Reported {
-    type Out = std::result::Result<(), Denied>;
+    /// What has ended by it; none: that had been said before.
+    type Out = std::result::Result<Option<TaskKind>, Denied>;
 
     async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
         let Report { key, ok, said, log } = &self.report;
@@ -464,10 +475,12 @@ impl Work for Reported {
         let Some(task) = row.task.reported(*ok, said, log) else {
             return Ok(Err(Denied::TaskOver));
         };
-        if task != row.task {
-            tx.update_task(&TaskRow { task, version: row.version })?;
-            tx.wake(&row.task.run.object(), self.now)?;
+        if task == row.task {
+            return Ok(Ok(None));
         }
-        Ok(Ok(()))
+        let kind = task.kind;
+        tx.update_task(&TaskRow { task, version: row.version })?;
+        tx.wake(&row.task.run.object(), self.now)?;
+        Ok(Ok(Some(kind)))
     }
 }

@@ -30,6 +30,7 @@ enum Plain {
     Password { user: String, password: String },
     Key { user: String, pem: String, passphrase: Option<String> },
     Kubeconfig { text: String },
+    MaasKey { key: String },
 }
 
 impl Cipher {
@@ -76,6 +77,7 @@ impl Cipher {
                 passphrase: passphrase.as_ref().map(shown),
             },
             Secret::Kubeconfig { text } => Plain::Kubeconfig { text: shown(text) },
+            Secret::MaasKey { key } => Plain::MaasKey { key: shown(key) },
         };
         let plain = serde_json::to_vec(&plain)?;
         let mut sealed = [0; NONCE_BYTES].to_vec();
@@ -113,6 +115,7 @@ impl Cipher {
                 passphrase: passphrase.map(SecretString::from),
             },
             Plain::Kubeconfig { text } => Secret::Kubeconfig { text: text.into() },
+            Plain::MaasKey { key } => Secret::MaasKey { key: key.into() },
         })
     }
 }
@@ -183,7 +186,21 @@ mod tests {
 
     #[test]
     fn no_secret_is_shown() {
-        assert!(!format!("{:?}", password()).contains("s3cret"));
+        let key = Secret::MaasKey { key: "consumer:token:s3cret".to_string().into() };
+        for secret in [password(), key] {
+            assert!(!format!("{secret:?}").contains("s3cret"));
+        }
+    }
+
+    #[test]
+    fn a_maas_key_comes_back_whole() {
+        let cipher = Cipher::new(&[7; KEY_BYTES]);
+        let key = Secret::MaasKey { key: "consumer:token:s3cret".to_string().into() };
+        let sealed = cipher.seal("maas", &key).unwrap();
+        match cipher.open("maas", &sealed).unwrap() {
+            Secret::MaasKey { key } => assert_eq!(key.expose_secret(), "consumer:token:s3cret"),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]

@@ -197,6 +197,15 @@ pub enum TaskKind {
 }
 
 impl TaskKind {
+    pub const ALL: [Self; 6] = [
+        Self::Drain,
+        Self::Release,
+        Self::Scrub,
+        Self::Validate,
+        Self::CleanupStorage,
+        Self::Uninstall,
+    ];
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Drain => "node.drain",

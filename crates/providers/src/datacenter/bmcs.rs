@@ -253,7 +253,7 @@ pub fn login_of(credential: &Credential) -> Result<Login, Fault> {
         Secret::Password { user, password } => {
             Ok(Login { user: user.clone(), password: password.clone() })
         }
-        Secret::Key { .. } | Secret::Kubeconfig { .. } => {
+        Secret::Key { .. } | Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
             Err(wrong_kind(credential, "a user and a password, which a BMC wants"))
         }
     }

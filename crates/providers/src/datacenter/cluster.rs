@@ -47,7 +47,7 @@ impl Datacenter {
         let credential = self.keeper.credential(name).await?;
         match &credential.secret {
             Secret::Kubeconfig { text } => Cluster::from_kubeconfig(text, Settings { deadline }),
-            Secret::Password { .. } | Secret::Key { .. } => {
+            Secret::Password { .. } | Secret::Key { .. } | Secret::MaasKey { .. } => {
                 Err(wrong_kind(&credential, "a kubeconfig, which a cluster wants"))
             }
         }

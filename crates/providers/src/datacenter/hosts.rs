@@ -133,7 +133,7 @@ fn login(credential: &Credential, endpoint: &Endpoint) -> Result<Login, Fault> {
         Secret::Key { user, pem, passphrase } => {
             (user, Proof::Key { pem: pem.clone(), passphrase: passphrase.clone() })
         }
-        Secret::Kubeconfig { .. } => {
+        Secret::Kubeconfig { .. } | Secret::MaasKey { .. } => {
             return Err(wrong_kind(credential, "a password or a key, which a host wants"));
         }
     };

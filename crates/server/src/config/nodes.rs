@@ -76,6 +76,14 @@ impl Nodes {
                 self.silence_seconds, self.heartbeat_seconds
             ));
         }
+        if let Some(listen) = self.listen.filter(|at| at.ip().is_unspecified())
+            && self.url.trim().is_empty()
+        {
+            return Err(format!(
+                "nodes.url is empty and nodes.listen is {listen}, which no agent can reach; write url = \"http://ADDRESS:{}\"",
+                listen.port()
+            ));
+        }
         for url in self.url.split(',').map(str::trim).filter(|url| !url.is_empty()) {
             model::text::web_url("nodes.url", url).map_err(|refusal| refusal.said)?;
         }
@@ -103,5 +111,31 @@ impl Nodes {
             ("", None) => String::new(),
             (url, _) => url.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_work_is_said_at_the_start() {
+        let anywhere = Some("0.0.0.0:8481".parse().unwrap());
+        let sound =
+            Nodes { listen: anywhere, url: "http://10.0.0.1:8481".into(), ..Nodes::default() };
+        sound.check().unwrap();
+        assert_eq!(sound.urls(), "http://10.0.0.1:8481");
+        for (wrong, named) in [
+            (Nodes { url: String::new(), ..sound.clone() }, "nodes.url is empty"),
+            (Nodes { url: "http://a,tcp://b".into(), ..sound.clone() }, "nodes.url"),
+            (Nodes { sweep_seconds: 0, ..sound.clone() }, "nodes.sweep_seconds is 0"),
+            (Nodes { flood_percent: 101, ..sound.clone() }, "nodes.flood_percent is 101"),
+            (Nodes { silence_seconds: 59, ..sound.clone() }, "nodes.silence_seconds is 59"),
+        ] {
+            let said = wrong.check().unwrap_err();
+            assert!(said.contains(named), "{said}");
+        }
+        Nodes::default().check().unwrap();
+        assert_eq!(Nodes::default().urls(), "");
     }
 }

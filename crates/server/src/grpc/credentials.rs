@@ -114,7 +114,24 @@ fn secret_from(asked: Option<Asked>) -> Result<Secret, Refusal> {
         Asked::Kubeconfig(v1::Kubeconfig { text }) => {
             Secret::Kubeconfig { text: given("kubeconfig.text", text)?.into() }
         }
+        Asked::MaasKey(v1::MaasKey { key }) => {
+            Secret::MaasKey { key: maas_key("maas_key.key", key)?.into() }
+        }
     })
+}
+
+/// The three parts that MAAS shows. What is wrong is told by counting: the key itself must not be repeated.
+fn maas_key(field: &str, key: String) -> Result<String, Refusal> {
+    let key = given(field, key.trim().to_string())?;
+    let parts: Vec<&str> = key.split(':').collect();
+    let whole = |part: &&str| !part.is_empty() && part.chars().all(|c| c.is_ascii_graphic());
+    let problem = match parts.len() {
+        3 if parts.iter().all(whole) => return Ok(key),
+        3 => "has a part that is empty, or that has blanks in it".to_string(),
+        count => format!("has {count} parts and not 3"),
+    };
+    let instead = "give the API key as MAAS shows it, consumer:token:secret";
+    Err(Refusal::invalid(field, problem, instead))
 }
 
 fn login(field: &str, user: String) -> Result<String, Refusal> {
@@ -142,6 +159,7 @@ mod tests {
         let password = |user: &str, password: &str| {
             Some(Asked::Password(v1::Password { user: user.into(), password: password.into() }))
         };
+        let maas = |key: &str| Some(Asked::MaasKey(v1::MaasKey { key: key.into() }));
         let long = "x".repeat(MAX_SECRET + 1);
         for (asked, field) in [
             (None, "secret"),
@@ -149,11 +167,17 @@ mod tests {
             (password("u", ""), "password.password"),
             (password("u", &long), "password.password"),
             (Some(Asked::Kubeconfig(v1::Kubeconfig::default())), "kubeconfig.text"),
+            (maas(""), "maas_key.key"),
+            (maas("xxx:yyy"), "maas_key.key"),
+            (maas("xxx::zzz"), "maas_key.key"),
+            (maas("xxx:y y:zzz"), "maas_key.key"),
+            (maas("xxx:yyy:zzz:four"), "maas_key.key"),
         ] {
             let refusal = secret_from(asked).unwrap_err();
             assert_eq!(refusal.field.as_deref(), Some(field));
             assert!(!refusal.said.contains("xxx"), "{}", refusal.said);
         }
         assert!(secret_from(password("u", "p")).is_ok());
+        assert!(secret_from(maas("consumer:token:secret\n")).is_ok());
     }
 }

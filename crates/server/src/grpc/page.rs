@@ -26,6 +26,8 @@ pub(super) enum List {
     FirmwareHistory,
     Health,
     Racks,
+    Nodes,
+    Sites,
 }
 
 impl List {
@@ -46,6 +48,8 @@ impl List {
             Self::FirmwareHistory => "firmware-history",
             Self::Health => "health",
             Self::Racks => "racks",
+            Self::Nodes => "nodes",
+            Self::Sites => "sites",
         }
     }
 }
