@@ -16,7 +16,11 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
         of_agent(&detail.agent.clone().unwrap_or_default(), clock),
     ];
     let all: Facts = layers.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect();
-    format!("{}{}", pairs(&all), type_next(&detail.recommended))
+    // Whoever reads this has just typed that.
+    let typed = format!("farrier node get {}", node.node_id);
+    let next: Vec<String> =
+        detail.recommended.iter().filter(|command| **command != typed).cloned().collect();
+    format!("{}{}", pairs(&all), type_next(&next))
 }
 
 type Facts = Vec<(&'static str, String)>;
@@ -163,7 +167,6 @@ Agent:       none has enrolled
 
 Type next:
   farrier why op-1
-  farrier node get node-1
 "
         );
     }

@@ -21,6 +21,7 @@ mod frozen;
 mod hardware;
 mod imaging;
 mod ipmi;
+mod node_commands;
 mod operator;
 mod outage;
 mod racks;
