@@ -25,8 +25,10 @@ use wire::Told;
 
 /// The most that an agent says at once: a piece of log, with every byte of it escaped, and a little more.
 const MAX_BODY: usize = 512 * 1024;
-/// How the agent is run on a node.
+/// How the agent is run on a node, and the line of it that says what is run: here, what this door gives out itself.
 const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
+const RUN: &str = "ExecStart=";
+const COMMAND: &str = "/usr/local/bin/farrier-agent node run --config /etc/farrier/agent.toml";
 
 #[derive(Clone)]
 struct Shared {
@@ -166,5 +168,30 @@ async fn binary(State(shared): State<Shared>, request: Request) -> Response {
 }
 
 async fn unit() -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], UNIT).into_response()
+    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], unit_of_binary()).into_response()
+}
+
+/// The unit for a node that has fetched the static agent, and not the whole of Farrier.
+fn unit_of_binary() -> String {
+    let line = |line: &str| match line.starts_with(RUN) {
+        true => format!("{RUN}{COMMAND}\n"),
+        false => format!("{line}\n"),
+    };
+    UNIT.lines().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::site::DEFAULT_TEMPLATE;
+
+    #[test]
+    fn the_unit_runs_what_a_new_node_has_fetched() {
+        let unit = unit_of_binary();
+        let runs: Vec<&str> = unit.lines().filter_map(|line| line.strip_prefix(RUN)).collect();
+        assert_eq!(runs, [COMMAND]);
+        let (program, config) = (COMMAND.split(' ').next().unwrap(), "/etc/farrier/agent.toml");
+        assert!(DEFAULT_TEMPLATE.contains(&format!("/agent/v1/binary -o {program} ")));
+        assert!(DEFAULT_TEMPLATE.contains(&format!("path: {config}")) && COMMAND.ends_with(config));
+    }
 }

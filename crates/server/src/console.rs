@@ -17,6 +17,8 @@ mod list;
 mod log;
 mod machine;
 mod markdown;
+mod node;
+mod nodes;
 mod operation;
 mod operations;
 mod rack;
@@ -60,6 +62,8 @@ pub(crate) fn router(engine: Engine) -> Router {
         .route("/machines/{id}", get(machine::show))
         .route("/racks", get(racks::show))
         .route("/racks/{id}", get(rack::show))
+        .route("/nodes", get(nodes::show))
+        .route("/nodes/{id}", get(node::show))
         .route("/switches/{id}", get(device::switch))
         .route("/power-shelves/{id}", get(device::power_shelf))
         .route("/operations", get(operations::show))

@@ -1,15 +1,18 @@
 //! The simulated datacenter: machines that are registered at start, and in the demo the racks they stand in, with their switches
-//! and power shelves.
+//! and power shelves, and a site at which some of the machines serve as nodes.
 
+use engine::nodes::Onboard;
 use engine::racks::DescribedRack;
-use engine::{Described, DescribedDevice, Engine, PlacedSpec};
+use engine::{Described, DescribedDevice, DescribedSite, Engine, PlacedSpec};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use model::device::Device;
-use model::id::{MachineId, RackId};
+use model::id::{MachineId, RackId, SiteId};
 use model::lifecycle::DeviceSpec;
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::{Counts, RackSpec};
+use model::run::act::Who;
+use model::site::SiteSpec;
 use model::switch::Switch;
 use store::{Result, StoreError};
 
@@ -17,6 +20,9 @@ pub(crate) const RACKS: usize = 2;
 pub(crate) const PER_RACK: usize = 18;
 const SWITCHES: usize = 3;
 const SHELVES: usize = 2;
+/// How many machines serve as nodes: those at the top of the last rack.
+const NODES: usize = 4;
+const SITE: &str = "site-demo";
 /// How many machines are registered at once.
 const AT_ONCE: usize = 64;
 
@@ -42,6 +48,40 @@ pub(crate) async fn register_demo(engine: &Engine) -> Result<()> {
             let at = (place.clone(), slot as u32);
             let id = format!("ps-r{rack}-{number}");
             register_device::<PowerShelf>(engine, &id, (rack, 200 + number), env, at).await?;
+        }
+    }
+    onboard_nodes(engine).await
+}
+
+/// Makes the site, and has some machines serve there. Whatever was made of them since stays as it is.
+async fn onboard_nodes(engine: &Engine) -> Result<()> {
+    let site = SiteId::trusted(SITE);
+    match engine.site(&site).await {
+        Ok(_) => {}
+        Err(StoreError::Refused(_)) => {
+            let spec =
+                SiteSpec { provider: providers::sim::Sim::NAME.into(), ..SiteSpec::default() };
+            let described = DescribedSite { id: site.clone(), spec, labels: Labels::new() };
+            let who = Who { by: "demo".into(), reason: String::new() };
+            engine.put_site(described, None, who).await?;
+        }
+        Err(error) => return Err(error),
+    }
+    for slot in PER_RACK - NODES + 1..=PER_RACK {
+        let wanted = Onboard {
+            machine: MachineId::trusted(format!("r{RACKS}-m{slot:02}")),
+            site: site.clone(),
+            // The same at every start: a node that has been taken away since does not come back.
+            request_id: "demo".into(),
+            by: "demo".into(),
+        };
+        match engine.onboard(wanted).await {
+            Ok(_) => {}
+            // Somebody uses the machine for something else by now.
+            Err(StoreError::Refused(refusal)) => {
+                tracing::debug!(%refusal, "a machine of the demo does not become a node");
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -26,6 +26,7 @@ mod stream;
 mod switches;
 
 pub(crate) use convert::plan_from;
+pub(crate) use nodes::workflow_kind;
 
 use crate::netboot::artifacts::Artifacts;
 use engine::Engine;

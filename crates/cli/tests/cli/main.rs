@@ -1,6 +1,7 @@
 //! The real binary, from outside: against a scripted server, and as a server with real clients.
 
 mod actions;
+mod agents;
 mod api;
 mod api_cli;
 mod api_faults;
@@ -22,6 +23,7 @@ mod hardware;
 mod imaging;
 mod ipmi;
 mod node_commands;
+mod nodes;
 mod operator;
 mod outage;
 mod racks;

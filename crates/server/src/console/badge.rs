@@ -5,6 +5,7 @@ use super::text::clean;
 use maud::{Markup, html};
 use model::condition::{Condition, ConditionType};
 use model::machine::view::EffectiveState;
+use model::node::NodeState;
 use model::run::{RunPhase, StepPhase, Workflow};
 
 /// How something is going; each is a colour of the style.
@@ -69,6 +70,11 @@ pub(super) const fn effective(state: EffectiveState) -> Look {
     Look { tone, sign, word: state.as_str(), meaning, action }
 }
 
+/// The state of the work on something, with the look of its phase.
+pub(super) const fn workflow(state: Workflow) -> Look {
+    Look { word: state.as_str(), ..run_phase(state.phase()) }
+}
+
 pub(super) const fn run_phase(phase: RunPhase) -> Look {
     match phase {
         RunPhase::Pending => look(Tone::Gray, "○", phase.as_str()),
@@ -88,7 +94,7 @@ pub(super) const fn step_phase(phase: StepPhase) -> Look {
     }
 }
 
-/// The state of a rack, a switch, a power shelf or a machine in a rack, by its word.
+/// The state of a rack, a switch, a power shelf, a node or a machine in a rack, by its word.
 pub(super) fn record_state(word: &str, shown: &str) -> Markup {
     let sign = match tone_of_record(word) {
         Tone::Gray => "○",
@@ -115,6 +121,23 @@ pub(super) fn tone_of_record(word: &str) -> Tone {
         "Error" | "FailedFirmwareUpgrade" => Tone::Red,
         "Deleting" => Tone::Yellow,
         "Created" => Tone::Gray,
+        word => NodeState::parse(word).map_or_else(|| under_way(word), tone_of_node),
+    }
+}
+
+pub(super) const fn tone_of_node(state: NodeState) -> Tone {
+    match state {
+        NodeState::Active => Tone::Green,
+        NodeState::Enrolling | NodeState::Draining | NodeState::Removing => Tone::Blue,
+        NodeState::Retired => Tone::Yellow,
+        NodeState::Offline => Tone::Orange,
+        NodeState::Quarantined => Tone::Red,
+        NodeState::BootstrapIssued | NodeState::Deleted => Tone::Gray,
+    }
+}
+
+fn under_way(word: &str) -> Tone {
+    match word {
         "Initializing"
         | "FetchingData"
         | "Configuring"
@@ -135,7 +158,7 @@ pub(super) fn named(word: &str) -> Markup {
         return effective(state).badge();
     }
     match Workflow::parse(word) {
-        Some(workflow) => Look { word: workflow.as_str(), ..run_phase(workflow.phase()) }.badge(),
+        Some(state) => workflow(state).badge(),
         None => html! { (clean(word)) },
     }
 }

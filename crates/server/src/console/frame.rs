@@ -14,14 +14,16 @@ use store::Cursor;
 pub(super) enum Section {
     Fleet,
     Racks,
+    Nodes,
     Operations,
     Faults,
     Nowhere,
 }
 
-const NAVIGATION: [(Section, &str, &str); 4] = [
+const NAVIGATION: [(Section, &str, &str); 5] = [
     (Section::Fleet, "/", "Fleet"),
     (Section::Racks, "/racks", "Racks"),
+    (Section::Nodes, "/nodes", "Nodes"),
     (Section::Operations, "/operations", "Operations"),
     (Section::Faults, "/faults", "Faults"),
 ];
@@ -132,6 +134,10 @@ pub(super) fn facts(facts: &[(&str, Option<Markup>)]) -> Markup {
 
 pub(super) fn machine_link(id: impl std::fmt::Display) -> Markup {
     html! { a.id href={ "/machines/" (id) } { (id) } }
+}
+
+pub(super) fn node_link(id: impl std::fmt::Display) -> Markup {
+    html! { a.id href={ "/nodes/" (id) } { (id) } }
 }
 
 /// A link to what a run acts on.

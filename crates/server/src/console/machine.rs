@@ -3,7 +3,7 @@
 use super::badge::{effective, run_phase, tone_of};
 use super::clock::{absolute, lasted, stamp};
 use super::fleet::labels;
-use super::frame::{Frame, Live, Section, facts, run_link};
+use super::frame::{Frame, Live, Section, facts, node_link, run_link};
 use super::text::{clean, in_query};
 use super::why::why;
 use super::wrong::{Page, Wrong};
@@ -12,7 +12,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use maud::{Markup, html};
 use model::filter::{Filter, Subject};
-use model::id::MachineId;
+use model::id::{MachineId, NodeId};
 use model::machine::Machine;
 use model::run::Run;
 use model::time::Timestamp;
@@ -34,6 +34,7 @@ pub(super) async fn show(
     let of_machine = format!("machine_id={id}");
     let filter = Filter::parse(&of_machine, Subject::Run)?;
     let runs = engine.runs(filter, None, RECENT).await?;
+    let node = engine.node_on(&id).await?;
     let before = history::before(&asked);
     let history = history::read(engine, id.as_str(), machine.version, before).await?;
     let now = engine.now();
@@ -45,7 +46,7 @@ pub(super) async fn show(
         (why(&explained, id.as_str(), look.tone, now))
         div #state .columns data-region {
             (conditions(&machine, now))
-            (spec(&machine, now))
+            (spec(&machine, node.as_ref(), now))
         }
         (recent(&runs, &of_machine, now))
         (history.draw(&format!("/machines/{id}"), now))
@@ -83,7 +84,7 @@ fn conditions(machine: &Machine, now: Timestamp) -> Markup {
     }
 }
 
-fn spec(machine: &Machine, now: Timestamp) -> Markup {
+fn spec(machine: &Machine, node: Option<&NodeId>, now: Timestamp) -> Markup {
     let spec = &machine.spec;
     let words = |text: &str| (!text.is_empty()).then(|| html! { (clean(text)) });
     let code = |text: &str| (!text.is_empty()).then(|| html! { code { (clean(text)) } });
@@ -94,6 +95,7 @@ fn spec(machine: &Machine, now: Timestamp) -> Markup {
             (facts(&[
                 ("lifecycle state", words(machine.lifecycle_state().as_str())),
                 ("active operation", Some(active)),
+                ("serves as", node.map(node_link)),
                 ("version", Some(html! { (machine.version) })),
                 ("updated", Some(stamp(machine.updated_at, now))),
                 ("registered", Some(html! { (absolute(machine.created_at)) })),

@@ -40,7 +40,7 @@ pub(super) async fn show(
         (why(&explained, id.as_str(), look.tone, now))
         div #state data-region {
             @if let Some(failure) = &run.progress.failure { (error(&run, failure)) }
-            div.columns { (steps(&run, now)) (about(&run, now)) }
+            div.columns { (steps(&run, "Steps", now)) (about(&run, now)) }
         }
         (tail.draw(&id, run.ended()))
         (history.draw(&format!("/operations/{id}"), now))
@@ -75,11 +75,11 @@ fn error(run: &Run, failure: &Failure) -> Markup {
     }
 }
 
-fn steps(run: &Run, now: Timestamp) -> Markup {
+pub(super) fn steps(run: &Run, title: &str, now: Timestamp) -> Markup {
     let current = run.progress.current();
     html! {
         section.steps aria-labelledby="steps-title" {
-            h2 #steps-title { "Steps" }
+            h2 #steps-title { (title) }
             ol {
                 @for state in &run.progress.steps {
                     (step(run, state, !run.ended() && current.is_some_and(|one| std::ptr::eq(one, state)), now))

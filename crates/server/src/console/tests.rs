@@ -67,6 +67,10 @@ async fn every_address_has_its_status() {
         ("/machines/m-1?before=-9223372036854775808", 200),
         ("/machines/m-2", 404),
         ("/machines/%3Cscript%3E", 404),
+        ("/nodes", 200),
+        ("/nodes?after=x", 400),
+        ("/nodes/node-1", 404),
+        ("/nodes/m-1", 404),
         ("/operations", 200),
         ("/operations?filter=phase%3DREADY", 400),
         ("/operations?before=m-1", 400),
@@ -108,6 +112,50 @@ async fn what_others_wrote_is_escaped_on_every_page() {
         // No handlers, styles or scripts within the page: the policy would refuse them.
         assert!(!page.contains(" style=") && !page.contains(" onclick="), "{page}");
         assert_eq!(page.matches("<script").count(), 1, "{page}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_shows_its_three_layers_side_by_side() {
+    let mut site = site().await;
+    site.register("m-1").await;
+    let who = || model::run::act::Who { by: "me".into(), reason: String::new() };
+    let spec = model::site::SiteSpec { provider: "sim".into(), ..Default::default() };
+    let id = model::id::SiteId::trusted("site-1");
+    let described = engine::DescribedSite { id: id.clone(), spec, labels: Labels::new() };
+    site.engine.put_site(described, None, who()).await.unwrap();
+    let wanted = engine::nodes::Onboard {
+        machine: MachineId::trusted("m-1"),
+        site: id,
+        request_id: "r".into(),
+        by: "<i>me</i>".into(),
+    };
+    let started = site.engine.onboard(wanted).await.unwrap();
+    let node = started.node.id();
+    while !site.engine.run(&started.run.spec.id).await.unwrap().ended() {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let (_, _, list) = site.get("/nodes").await;
+    assert!(list.contains(&format!("href=\"/nodes/{node}\"")) && list.contains("active"), "{list}");
+    assert!(!list.contains("completed"), "the list shows coarse states only: {list}");
+    let (status, _, page) = site.get(&format!("/nodes/{node}")).await;
+    assert_eq!(status, StatusCode::OK);
+    for words in
+        ["active", "completed", "Deployed", "✓ </span>expected", "wait_for_agent_enrollment"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(page.contains(&format!("farrier node drain {node}")), "{page}");
+    assert!(!page.contains("<i>me"), "{page}");
+    let (_, _, machine) = site.get("/machines/m-1").await;
+    assert!(machine.contains(&format!("/nodes/{node}")), "{machine}");
+    // Somebody keeps it from scheduling: the work on it stays as it ended.
+    let why = "smells <b>burnt</b>".to_string();
+    let ask = model::node::door::Ask::Quarantine { why };
+    site.engine.ask_node(&node, ask, who()).await.unwrap();
+    let (_, _, page) = site.get(&format!("/nodes/{node}")).await;
+    for words in ["quarantined", "operator", "smells &lt;b&gt;burnt", "completed", "node release"] {
+        assert!(page.contains(words), "{words}: {page}");
     }
 }
 

@@ -1,0 +1,421 @@
+//! The door for agents, by hand: plain HTTP with the words of the wire, against the real server. Tokens work once and for their
+//! own machine; tasks are taken, renewed and reported; and the server is killed while an agent is at work.
+
+use crate::fleet::{Home, PATIENCE, Server, new_database, postgres};
+use crate::nodes::{Api, decommission, drain, state, with_agents};
+use proto::v1;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant, SystemTime};
+
+const SERIAL: &str = "SN-1";
+const MAC: &str = "52:54:00:00:00:01";
+
+/// An agent, played by a test.
+#[derive(Clone)]
+struct Agent {
+    port: u16,
+    session: String,
+}
+
+impl Agent {
+    fn new(port: u16) -> Self {
+        Self { port, session: format!("{:032x}", rand::random::<u128>()) }
+    }
+
+    /// A request by hand: the status, and the body as it came.
+    fn raw(&self, method: &str, path: &str, body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: farrier\r\nConnection: close\r\n\
+             Authorization: Bearer {}\r\nContent-Length: {}\r\n\r\n{body}",
+            self.session,
+            body.len()
+        );
+        // Who says too much is answered before all of it is read.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        (status.unwrap_or_default(), body.to_string())
+    }
+
+    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+        let path = format!("/agent/v1/{path}");
+        let (status, body) = self.raw("POST", &path, &body.to_string());
+        (status, serde_json::from_str(&body).unwrap_or(Value::String(body)))
+    }
+
+    #[track_caller]
+    fn told(&self, path: &str, body: &Value) -> Value {
+        let (status, answer) = self.post(path, body);
+        assert_eq!(status, 200, "{path} {body}: {answer}");
+        answer
+    }
+
+    /// The code with which it is refused.
+    #[track_caller]
+    fn denied(&self, path: &str, body: &Value, status: u16) -> String {
+        let (seen, answer) = self.post(path, body);
+        assert_eq!(seen, status, "{path} {body}: {answer}");
+        assert!(answer["said"].as_str().is_some_and(|said| !said.is_empty()), "{answer}");
+        answer["code"].as_str().unwrap().to_string()
+    }
+
+    fn application(&self, token: &str, serial: &str, mac: &str) -> Value {
+        json!({
+            "token": token, "session": self.session, "hostname": "gpu-1", "serial": serial,
+            "macs": [mac], "boot_id": "b-1", "version": "1.2.3", "of-a-newer-agent": {}
+        })
+    }
+
+    #[track_caller]
+    fn enroll(&self, token: &str) -> String {
+        let answer = self.told("enroll", &self.application(token, SERIAL, MAC));
+        assert_eq!(answer["heartbeat_seconds"], 7, "{answer}");
+        answer["node"].as_str().unwrap().to_string()
+    }
+
+    #[track_caller]
+    fn beat(&self) -> Value {
+        let well = json!({ "boot_id": "b-1", "version": "1.2.3", "healthy": true, "problems": [], "tasks": [] });
+        self.told("heartbeat", &well)
+    }
+
+    fn take(&self, wait_seconds: u64) -> Value {
+        self.told("tasks/take", &json!({ "wait_seconds": wait_seconds }))["task"].clone()
+    }
+
+    /// Waits for a task of a kind: its id.
+    #[track_caller]
+    fn taken(&self, kind: &str) -> String {
+        let started = Instant::now();
+        loop {
+            let task = self.take(5);
+            if !task.is_null() {
+                assert_eq!(task["kind"], kind, "{task}");
+                assert_eq!(task["lease_seconds"], 60, "{task}");
+                assert!(task["deadline_seconds"].as_u64().is_some_and(|left| left > 0), "{task}");
+                assert!(task["params"]["node"].is_string(), "{task}");
+                return task["id"].as_str().unwrap().to_string();
+            }
+            assert!(started.elapsed() < PATIENCE, "nobody asks for {kind}");
+        }
+    }
+
+    #[track_caller]
+    fn report(&self, id: &str, ok: bool, said: &str) {
+        self.told("tasks/report", &json!({ "id": id, "ok": ok, "said": said, "log": "the end\n" }));
+    }
+}
+
+struct World {
+    server: Server,
+    api: Api,
+    port: u16,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    /// A server, and a machine that can be brought into service by hand. No cluster places work on it.
+    async fn open(home: Home) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (setup, port) = with_agents(dir.path(), home);
+        let server = Server::start(setup);
+        let mut api = Api::of(&server).await;
+        let spec = v1::MachineSpec {
+            provider: "sim".into(),
+            serial: SERIAL.into(),
+            mac_addresses: vec![MAC.into()],
+            ..Default::default()
+        };
+        let machine =
+            v1::Machine { machine_id: "m-1".into(), spec: Some(spec), ..Default::default() };
+        let request = v1::RegisterMachineRequest { machine: Some(machine) };
+        api.all.machines.register_machine(request).await.unwrap();
+        Self { server, api, port, _dir: dir }
+    }
+
+    async fn bootstrap(&mut self, expires_in_seconds: Option<i64>) -> v1::NodeBundle {
+        let request = v1::BootstrapNodeRequest { machine_id: "m-1".into(), expires_in_seconds };
+        self.api.nodes.bootstrap_node(request).await.unwrap().into_inner()
+    }
+
+    /// An agent that is enrolled, heard and well, and its node, active.
+    async fn active(&mut self) -> (Agent, String) {
+        let bundle = self.bootstrap(None).await;
+        let agent = Agent::new(self.port);
+        let node = agent.enroll(&bundle.token);
+        self.well(&agent, &node).await;
+        (agent, node)
+    }
+
+    /// The agent goes on beating until its node is active: what counts is a word since the onboarding began.
+    async fn well(&mut self, agent: &Agent, node: &str) {
+        let started = Instant::now();
+        while state(&self.api.node(node).await.node) != "active" {
+            assert!(started.elapsed() < PATIENCE, "{node} never becomes active");
+            agent.beat();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn log_of(&mut self, run: &str) -> String {
+        let request =
+            v1::StreamRunLogsRequest { run_id: run.into(), no_follow: true, ..Default::default() };
+        let mut chunks = self.api.all.runs.stream_run_logs(request).await.unwrap().into_inner();
+        let mut log = Vec::new();
+        while let Some(chunk) = chunks.message().await.unwrap() {
+            log.extend(chunk.data);
+        }
+        String::from_utf8_lossy(&log).into_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_works_once_and_for_its_own_machine() {
+    let mut world = World::open(Home::Sqlite).await;
+    let bundle = world.bootstrap(None).await;
+    let port = world.port;
+    assert_eq!(state(&bundle.node), "bootstrap_issued");
+    let config =
+        format!("controllers = \"http://127.0.0.1:{port}\"\ntoken = \"{}\"\n", bundle.token);
+    assert_eq!(bundle.agent_config, config);
+    let (agent, thief) = (Agent::new(port), Agent::new(port));
+    let unknown = thief.application("made-up", SERIAL, MAC);
+    assert_eq!(thief.denied("enroll", &unknown, 403), "token-unknown");
+    for (serial, mac) in [("SN-2", MAC), (SERIAL, "52:54:00:00:00:02")] {
+        let elsewhere = thief.application(&bundle.token, serial, mac);
+        assert_eq!(thief.denied("enroll", &elsewhere, 403), "identity-differs");
+    }
+    let node = agent.enroll(&bundle.token);
+    assert_eq!(node, bundle.node.as_ref().unwrap().node_id);
+    // The answer was lost: the same session is answered the same.
+    assert_eq!(agent.enroll(&bundle.token), node);
+    let used = thief.application(&bundle.token, SERIAL, MAC);
+    assert_eq!(thief.denied("enroll", &used, 403), "token-used");
+    let word = json!({ "healthy": true });
+    assert_eq!(thief.denied("heartbeat", &word, 401), "session-unknown");
+
+    // Nobody is taken into service who complains.
+    let ill = json!({ "healthy": false, "problems": ["a fan stands still", "hot"] });
+    agent.told("heartbeat", &ill);
+    let detail = world.api.node(&node).await;
+    assert_eq!(state(&detail.node), "enrolling");
+    let known = detail.agent.unwrap();
+    assert_eq!(known.problems, "a fan stands still; hot");
+    assert_eq!((known.hostname.as_str(), known.version.as_str()), ("gpu-1", "1.2.3"));
+    agent.told("heartbeat", &json!({ "healthy": false }));
+    assert_eq!(world.api.node(&node).await.agent.unwrap().problems, "it does not say why");
+    world.well(&agent, &node).await;
+    assert_eq!(agent.beat(), json!({ "heartbeat_seconds": 7, "waiting": false }));
+    let detail = world.api.node(&node).await;
+    assert!(detail.agent.unwrap().heard_at.is_some());
+    assert_eq!(detail.workflow.unwrap().steps.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_runs_out_and_another_takes_its_place() {
+    let mut world = World::open(Home::Sqlite).await;
+    let bundle = world.bootstrap(Some(1)).await;
+    let ends = Duration::from_secs(bundle.expires_at.unwrap().seconds.unsigned_abs() + 1);
+    while SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() < ends {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let agent = Agent::new(world.port);
+    let late = agent.application(&bundle.token, SERIAL, MAC);
+    assert_eq!(agent.denied("enroll", &late, 403), "token-expired");
+    let node = bundle.node.unwrap().node_id;
+    let request = v1::ReissueBootstrapRequest { node_id: node.clone(), expires_in_seconds: None };
+    let again = world.api.nodes.reissue_bootstrap(request).await.unwrap().into_inner();
+    assert_ne!(again.token, bundle.token);
+    assert_eq!(agent.denied("enroll", &late, 403), "token-unknown");
+    assert_eq!(agent.enroll(&again.token), node);
+    for life in [0, -1, 40 * 24 * 3_600] {
+        let request =
+            v1::ReissueBootstrapRequest { node_id: node.clone(), expires_in_seconds: Some(life) };
+        let answer = world.api.nodes.reissue_bootstrap(request).await;
+        let status = crate::api::refused(answer, tonic::Code::InvalidArgument, &[]);
+        assert_eq!(crate::api::field_of(&status), "expires_in_seconds", "{life}");
+    }
+}
+
+/// One life with its agent: drained, cleaned, taken away.
+async fn tasks_are_done(home: Home) {
+    let mut world = World::open(home).await;
+    let (agent, node) = world.active().await;
+    assert_eq!(agent.take(0), Value::Null);
+    // Who waits is told as soon as there is something to do.
+    let waiting = {
+        let agent = agent.clone();
+        tokio::task::spawn_blocking(move || agent.taken("node.drain"))
+    };
+    let run = world.api.nodes.drain_node(drain(&node, "drain")).await.unwrap().into_inner();
+    let run = run.run.unwrap().run_id;
+    let task = waiting.await.unwrap();
+    assert_eq!(state(&world.api.node(&node).await.node), "draining");
+    // One agent is on a node: who asks again has forgotten, and gets the same.
+    assert_eq!(agent.taken("node.drain"), task);
+    assert_eq!(agent.beat()["waiting"], true);
+    let log = |text: &str| json!({ "id": task, "log": text });
+    assert_eq!(agent.told("tasks/renew", &log("evicting job 7\n"))["then"], "go-on");
+    // Whoever asks for it to go on does no harm while its agent holds it.
+    let request = v1::ResumeNodeRequest { node_id: node.clone() };
+    let resumed = world.api.nodes.resume_node(request).await.unwrap().into_inner();
+    assert_eq!((resumed.task.as_str(), resumed.reopened), ("live", false));
+    let stranger = Agent::new(world.port);
+    assert_eq!(stranger.denied("tasks/renew", &log(""), 401), "session-unknown");
+    let other = json!({ "id": "op-1/drain_node/1", "ok": true });
+    assert_eq!(agent.denied("tasks/report", &other, 409), "task-over");
+    agent.report(&task, true, "nothing is left on it");
+    // The answer was lost: said again, it is heard again.
+    agent.report(&task, true, "nothing is left on it");
+    let twisted = json!({ "id": task, "ok": false, "said": "no", "log": "" });
+    assert_eq!(agent.denied("tasks/report", &twisted, 409), "task-over");
+    world.api.all.finished(&run).await;
+    world.api.until(&node, "retired").await;
+    assert_eq!(agent.told("tasks/renew", &log(""))["then"], "stop");
+    let told = world.log_of(&run).await;
+    assert!(told.contains("evicting job 7") && told.contains("the end"), "{told}");
+
+    // All of it, to the end: who has uninstalled itself speaks for nobody any more.
+    let gone = decommission(&node, "full_decommission", "gone");
+    let run = world.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
+    for kind in [
+        "node.release",
+        "node.drain",
+        "node.cleanup_storage",
+        "node.scrub",
+        "node.validate",
+        "node.uninstall",
+    ] {
+        let task = agent.taken(kind);
+        agent.report(&task, true, "done");
+    }
+    world.api.all.finished(&run.run_id).await;
+    world.api.until(&node, "deleted").await;
+    assert_eq!(agent.denied("heartbeat", &json!({ "healthy": true }), 401), "session-unknown");
+    let operator = Agent { port: world.server.setup.port, ..agent };
+    let (_, page) = operator.raw("GET", "/metrics", "");
+    for series in [
+        "farrier_node_tasks_total{kind=\"node.drain\",end=\"done\"} 2",
+        "farrier_node_tasks_total{kind=\"node.uninstall\",end=\"done\"} 1",
+        "farrier_node_tasks_total{kind=\"node.scrub\",end=\"failed\"} 0",
+        "farrier_devices{kind=\"node\",state=\"deleted\"} 1",
+    ] {
+        assert!(page.lines().any(|line| line == series), "{series}\n{page}");
+    }
+    let beats = page.lines().find_map(|line| line.strip_prefix("farrier_heartbeats_total "));
+    assert!(beats.is_some_and(|count| count.parse::<u64>().unwrap() >= 2), "{page}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_takes_renews_and_reports() {
+    tasks_are_done(Home::Sqlite).await;
+    if let Some(cluster) = postgres() {
+        tasks_are_done(Home::Postgres(new_database(&cluster).await)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_clean_stops_for_a_person() {
+    let mut world = World::open(Home::Sqlite).await;
+    let (agent, node) = world.active().await;
+    let asked = decommission(&node, "storage_cleanup", "clean");
+    let run = world.api.nodes.decommission_node(asked).await.unwrap().into_inner().run.unwrap();
+    for kind in ["node.release", "node.drain", "node.cleanup_storage"] {
+        let task = agent.taken(kind);
+        agent.report(&task, true, "done");
+    }
+    loop {
+        let detail = world.api.node(&node).await;
+        if detail.workflow.as_ref().is_some_and(|run| run.finished_at.is_some()) {
+            assert_eq!(detail.failure_code, "node-not-clean", "{detail:#?}");
+            assert!(detail.failure.contains("/scratch has files"), "{detail:#?}");
+            assert!(detail.recommended.iter().any(|one| one.contains(&run.run_id)), "{detail:#?}");
+            break;
+        }
+        let task = agent.take(1);
+        if let Some(id) = task["id"].as_str() {
+            assert_eq!(task["kind"], "node.validate", "{task}");
+            agent.report(id, false, "/scratch has files");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_survives_kill_9_with_its_task_out() {
+    let mut world = World::open(Home::Sqlite).await;
+    let (agent, node) = world.active().await;
+    let run = world.api.nodes.drain_node(drain(&node, "drain")).await.unwrap().into_inner();
+    let run = run.run.unwrap().run_id;
+    let task = agent.taken("node.drain");
+    let log = json!({ "id": task, "log": "half way\n" });
+    assert_eq!(agent.told("tasks/renew", &log)["then"], "go-on");
+    let World { server, port, _dir, .. } = world;
+    let server = Server::start(server.kill());
+    let api = Api::of(&server).await;
+    let mut world = World { server, api, port, _dir };
+    // The agent goes on with the very task: nobody has made another of it, and nobody has let the node go.
+    assert_eq!(state(&world.api.node(&node).await.node), "draining");
+    assert_eq!(agent.told("tasks/renew", &json!({ "id": task, "log": "more\n" }))["then"], "go-on");
+    assert_eq!(agent.taken("node.drain"), task);
+    agent.report(&task, true, "empty");
+    let ended = world.api.all.finished(&run).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    world.api.until(&node, "retired").await;
+    let told = world.log_of(&run).await;
+    for piece in ["half way", "more", "the end"] {
+        assert_eq!(told.matches(piece).count(), 1, "{piece}: {told}");
+    }
+    assert_eq!(agent.take(0), Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_said_wrongly_is_named() {
+    let world = World::open(Home::Sqlite).await;
+    let agent = Agent::new(world.port);
+    for (path, body, field) in [
+        ("enroll", json!({ "session": agent.session }), "token"),
+        ("enroll", json!({ "token": "t", "session": "short" }), "session"),
+        ("heartbeat", json!({ "healthy": "yes" }), "healthy"),
+        ("tasks/take", json!({ "wait_seconds": "long" }), "wait_seconds"),
+        ("tasks/renew", json!({ "log": "" }), "id"),
+        ("tasks/report", json!({ "id": "x", "ok": 1 }), "ok"),
+        ("tasks/report", json!([]), "body"),
+    ] {
+        let (status, answer) = agent.post(path, &body);
+        assert_eq!((status, &answer["code"]), (400, &json!("not-understood")), "{path}: {answer}");
+        assert!(answer["said"].as_str().unwrap().contains(field), "{path}: {answer}");
+    }
+    assert_eq!(agent.raw("POST", "/agent/v1/heartbeat", "{").0, 400);
+    let long = json!({ "id": "x", "log": "x".repeat(1 << 20) }).to_string();
+    assert_ne!(agent.raw("POST", "/agent/v1/tasks/renew", &long).0, 200);
+    let (status, said) = agent.raw("GET", "/agent/v1/binary", "");
+    assert_eq!(status, 404);
+    assert!(said.contains("nodes.agent_binary"), "{said}");
+    let (status, unit) = agent.raw("GET", "/agent/v1/unit", "");
+    assert_eq!(status, 200);
+    assert!(unit.contains("[Service]") && unit.contains("Restart=always"), "{unit}");
+    assert_eq!(agent.raw("GET", "/agent/v1/enroll", "").0, 405);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_fetch_the_agent_from_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let binary = dir.path().join("farrier-agent");
+    std::fs::write(&binary, "#!/bin/true\n").unwrap();
+    let (mut setup, port) = with_agents(dir.path(), Home::Sqlite);
+    setup.config.push_str(&format!("agent_binary = {binary:?}\nurl = \"http://10.0.0.1:80\"\n"));
+    let server = Server::start(setup);
+    let agent = Agent::new(port);
+    assert_eq!(agent.raw("GET", "/agent/v1/binary", ""), (200, "#!/bin/true\n".to_string()));
+    let mut api = Api::of(&server).await;
+    api.all.register("m-1").await;
+    let request = v1::BootstrapNodeRequest { machine_id: "m-1".into(), ..Default::default() };
+    let bundle = api.nodes.bootstrap_node(request).await.unwrap().into_inner();
+    assert!(bundle.agent_config.starts_with("controllers = \"http://10.0.0.1:80\"\n"));
+}

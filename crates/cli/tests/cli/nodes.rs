@@ -1,0 +1,486 @@
+//! Nodes and sites over gRPC, in the simulator: onboarded, taken out of service in every mode, refused with a reason, and a server
+//! that is killed in the middle.
+
+use crate::api::{field_of, refused};
+use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, free_port};
+use proto::v1;
+use proto::v1::node_service_client::NodeServiceClient;
+use proto::v1::site_service_client::SiteServiceClient;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
+
+/// The sites are looked at often, and attempts follow each other at once, so that no test waits for either.
+const QUICK: &str = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n\
+                     [nodes]\nsweep_seconds = 1\nreconcile_seconds = 1\n";
+
+/// How a server with a door for agents is started, and the port of that door.
+pub fn with_agents(dir: &Path, home: Home) -> (Setup, u16) {
+    let port = free_port();
+    let config = format!("{QUICK}listen = \"127.0.0.1:{port}\"\nheartbeat_seconds = 7\n");
+    (Setup { home, config, ..Setup::new(dir, "zero") }, port)
+}
+
+/// A client for nodes and sites beside the others.
+#[derive(Clone)]
+pub struct Api {
+    pub all: Clients,
+    pub nodes: NodeServiceClient<Channel>,
+    pub sites: SiteServiceClient<Channel>,
+}
+
+impl Api {
+    pub async fn of(server: &Server) -> Self {
+        let channel = Channel::from_shared(server.url()).unwrap().connect().await.unwrap();
+        Self {
+            all: server.clients().await,
+            nodes: NodeServiceClient::new(channel.clone()),
+            sites: SiteServiceClient::new(channel),
+        }
+    }
+
+    async fn put_site(&mut self, id: &str) -> v1::Site {
+        let request = v1::PutSiteRequest { site: Some(site(id)), version: None };
+        self.sites.put_site(request).await.unwrap().into_inner()
+    }
+
+    pub async fn node(&mut self, id: &str) -> v1::NodeDetail {
+        let request = v1::GetNodeRequest { node_id: id.into() };
+        self.nodes.get_node(request).await.unwrap().into_inner()
+    }
+
+    /// Waits until a node is in a state.
+    pub async fn until(&mut self, id: &str, state: &str) -> v1::NodeDetail {
+        let started = Instant::now();
+        loop {
+            let detail = self.node(id).await;
+            if detail.node.as_ref().is_some_and(|node| node.state == state) {
+                return detail;
+            }
+            assert!(started.elapsed() < PATIENCE, "{id} never becomes {state}: {detail:#?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn onboard(&mut self, machine: &str, request: &str) -> v1::NodeOperation {
+        self.nodes.onboard_node(onboard(machine, request)).await.unwrap().into_inner()
+    }
+
+    /// Registers a machine and brings it into service at `site-1`: the node.
+    async fn active(&mut self, machine: &str) -> String {
+        self.all.register(machine).await;
+        let done = self.onboard(machine, "on").await;
+        let run = self.all.finished(&done.run.unwrap().run_id).await;
+        assert_eq!(run.phase(), v1::run::Phase::Succeeded, "{run:#?}");
+        done.node.unwrap().node_id
+    }
+
+    async fn listed(&mut self, states: &[&str]) -> Vec<String> {
+        let states = states.iter().map(ToString::to_string).collect();
+        let request = v1::ListNodesRequest { states, ..Default::default() };
+        let found = self.nodes.list_nodes(request).await.unwrap().into_inner().nodes;
+        found.into_iter().map(|node| node.node_id).collect()
+    }
+}
+
+fn site(id: &str) -> v1::Site {
+    let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
+    v1::Site { site_id: id.into(), spec: Some(spec), ..Default::default() }
+}
+
+fn onboard(machine: &str, request: &str) -> v1::OnboardNodeRequest {
+    v1::OnboardNodeRequest {
+        machine_id: machine.into(),
+        site_id: "site-1".into(),
+        request_id: request.into(),
+        dry_run: false,
+    }
+}
+
+pub fn decommission(node: &str, mode: &str, request: &str) -> v1::DecommissionNodeRequest {
+    v1::DecommissionNodeRequest {
+        node_id: node.into(),
+        mode: mode.into(),
+        request_id: request.into(),
+        ..Default::default()
+    }
+}
+
+pub fn drain(node: &str, request: &str) -> v1::DrainNodeRequest {
+    v1::DrainNodeRequest { node_id: node.into(), request_id: request.into(), ..Default::default() }
+}
+
+fn quarantine(node: &str, reason: &str) -> v1::QuarantineNodeRequest {
+    v1::QuarantineNodeRequest { node_id: node.into(), reason: reason.into() }
+}
+
+pub fn state(node: &Option<v1::Node>) -> &str {
+    node.as_ref().map_or("", |node| &node.state)
+}
+
+/// A server without a door for agents, with a site in its simulator.
+async fn open() -> (Server, Api, tempfile::TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup { config: QUICK.into(), ..Setup::new(dir.path(), "zero") };
+    let server = Server::start(setup);
+    let mut api = Api::of(&server).await;
+    api.put_site("site-1").await;
+    (server, api, dir)
+}
+
+/// The sixteen stages, by the document.
+const ONBOARDING: [&str; 16] = [
+    "load_site_config",
+    "resolve_power_credentials",
+    "create_or_find_in_maas",
+    "commission_node",
+    "wait_for_ready",
+    "configure_storage",
+    "apply_roce_phase2",
+    "ensure_pxe_interface_auto",
+    "render_cloud_init",
+    "deploy_via_maas",
+    "wait_for_deployed",
+    "classify_deploy_failure",
+    "recover_for_datasource_retry",
+    "ensure_hardware_sync_configured",
+    "wait_for_hardware_sync_healthy",
+    "wait_for_agent_enrollment",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
+    let (_server, mut api, _dir) = open().await;
+    api.all.register("m-1").await;
+    // A dry run says what would be done, and does nothing.
+    let dry = v1::OnboardNodeRequest { dry_run: true, ..onboard("m-1", "") };
+    let would = api.nodes.onboard_node(dry).await.unwrap().into_inner();
+    let stages: Vec<&str> = would.stages.iter().map(|one| one.stage.as_str()).collect();
+    assert_eq!(stages, ONBOARDING);
+    assert_eq!(would.observed, "MAAS has no such machine");
+    assert_eq!(api.listed(&[]).await, Vec::<String>::new());
+
+    let done = api.onboard("m-1", "on").await;
+    assert!(done.new && done.stages.is_empty(), "{done:#?}");
+    assert_eq!(state(&done.node), "enrolling");
+    let (node, run) = (done.node.unwrap(), done.run.unwrap());
+    assert_eq!((node.machine_id.as_str(), node.site_id.as_str()), ("m-1", "site-1"));
+    let ended = api.all.finished(&run.run_id).await;
+    let names: Vec<&str> = ended.steps.iter().map(|step| step.name.as_str()).collect();
+    assert_eq!(names, ONBOARDING);
+    let detail = api.node(&node.node_id).await;
+    assert_eq!(state(&detail.node), "active");
+    assert_eq!(detail.node.as_ref().unwrap().moved_by, "onboarding");
+    assert_eq!(detail.workflow_kind, "onboarding");
+    let workflow = detail.workflow.unwrap();
+    assert_eq!(workflow.workflow_state(), v1::WorkflowState::Completed);
+    let seen = detail.observed.unwrap();
+    assert_eq!((seen.state.as_str(), seen.expected), ("Deployed", true));
+    assert_eq!((detail.stage.as_str(), detail.failure_code.as_str()), ("", ""));
+    assert_eq!(detail.recommended[0], format!("farrier node drain {}", node.node_id));
+
+    // The same request is the same node, whatever may be asked now.
+    let again = api.onboard("m-1", "on").await;
+    assert!(!again.new);
+    assert_eq!(again.node.unwrap().node_id, node.node_id);
+    assert_eq!(again.run.unwrap().run_id, run.run_id);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_fails_is_told_with_its_class_and_goes_on_when_it_is_mended() {
+    let (_server, mut api, _dir) = open().await;
+    api.all.register("m-1").await;
+    let rule = v1::SimFault {
+        effect: "configure_storage".into(),
+        action: "fail".into(),
+        message: "no disk answers".into(),
+        ..Default::default()
+    };
+    api.all.fault(rule).await;
+    let done = api.onboard("m-1", "on").await;
+    let (node, run) = (done.node.unwrap().node_id, done.run.unwrap().run_id);
+    api.all.finished(&run).await;
+    let detail = api.node(&node).await;
+    assert_eq!(state(&detail.node), "enrolling");
+    assert_eq!(detail.stage, "configure_storage");
+    assert_eq!(detail.attempts, 3, "{detail:#?}");
+    assert!(detail.failure.contains("no disk answers"), "{detail:#?}");
+    assert_eq!(
+        (detail.failure_class.as_str(), detail.failure_code.is_empty()),
+        ("retryable", false)
+    );
+    assert!(detail.recommended.iter().any(|one| one.contains(&run)), "{:?}", detail.recommended);
+    api.all.sim.clear_faults(v1::ClearFaultsRequest::default()).await.unwrap();
+    let request = v1::ResumeNodeRequest { node_id: node.clone() };
+    let resumed = api.nodes.resume_node(request).await.unwrap().into_inner();
+    assert!(resumed.reopened, "{resumed:#?}");
+    assert_eq!((resumed.run_id.as_str(), resumed.task.as_str()), (run.as_str(), "none"));
+    let detail = api.until(&node, "active").await;
+    assert_eq!((detail.attempts, detail.failure.as_str()), (0, ""));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mode_ends_where_the_document_says() {
+    let (_server, mut api, _dir) = open().await;
+    for (mode, ends, stages) in [
+        ("soft_reset", "active", 6),
+        ("reimage", "active", 21),
+        ("storage_cleanup", "active", 5),
+        ("full_decommission", "deleted", 13),
+    ] {
+        let machine = format!("m-{}", mode.replace('_', "-"));
+        let node = api.active(&machine).await;
+        let dry = v1::DecommissionNodeRequest { dry_run: true, ..decommission(&node, mode, "") };
+        let would = api.nodes.decommission_node(dry).await.unwrap().into_inner();
+        assert_eq!(would.stages.len(), stages, "{mode}: {:#?}", would.stages);
+        assert_eq!(would.observed, "MAAS has the machine as Deployed");
+        assert_eq!(state(&api.node(&node).await.node), "active");
+        let done = api.nodes.decommission_node(decommission(&node, mode, "off")).await.unwrap();
+        let run = api.all.finished(&done.into_inner().run.unwrap().run_id).await;
+        assert_eq!(run.phase(), v1::run::Phase::Succeeded, "{mode}: {run:#?}");
+        assert_eq!(run.steps.len(), stages, "{mode}");
+        let detail = api.until(&node, ends).await;
+        assert_eq!(detail.workflow_kind, mode);
+    }
+    let gone = api.listed(&["deleted"]).await;
+    assert_eq!(gone.len(), 1);
+    assert_eq!(api.listed(&[]).await.len(), 3);
+    // What is deleted never comes back: the same machine gets another node.
+    let said = decommission(&gone[0], "soft_reset", "more");
+    refused(
+        api.nodes.decommission_node(said).await,
+        Code::FailedPrecondition,
+        &["never comes back"],
+    );
+    let again = api.onboard("m-full-decommission", "anew").await;
+    assert_ne!(again.node.unwrap().node_id, gone[0]);
+    api.all.finished(&again.run.unwrap().run_id).await;
+
+    // Drained and retired nodes are kept, and serve again once they are heard.
+    for mode in ["drain", "retire"] {
+        let node = api.active(&format!("m-{mode}")).await;
+        let done = match mode {
+            "drain" => api.nodes.drain_node(drain(&node, "off")).await,
+            _ => {
+                let request = v1::RetireNodeRequest {
+                    node_id: node.clone(),
+                    request_id: "off".into(),
+                    ..Default::default()
+                };
+                api.nodes.retire_node(request).await
+            }
+        };
+        api.all.finished(&done.unwrap().into_inner().run.unwrap().run_id).await;
+        let detail = api.node(&node).await;
+        assert_eq!((state(&detail.node), detail.workflow_kind.as_str()), ("retired", mode));
+        let request = v1::ReactivateNodeRequest { node_id: node.clone() };
+        let back = api.nodes.reactivate_node(request).await.unwrap().into_inner();
+        assert_eq!(back.state, "offline");
+        api.until(&node, "active").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn quarantine_is_kept_until_somebody_lets_it_go() {
+    let (_server, mut api, _dir) = open().await;
+    let node = api.active("m-1").await;
+    let kept = api.nodes.quarantine_node(quarantine(&node, "smells burnt")).await.unwrap();
+    let kept = kept.into_inner();
+    assert_eq!((kept.state.as_str(), kept.reason.as_str()), ("quarantined", "smells burnt"));
+    assert_eq!(api.node(&node).await.quarantine_cause, "operator");
+    // Whatever the reconciler sees of it, only who wanted it takes it back.
+    let check = v1::CheckSiteRequest { site_id: "site-1".into() };
+    for _ in 0..5 {
+        api.sites.check_site(check.clone()).await.unwrap();
+    }
+    assert_eq!(state(&api.node(&node).await.node), "quarantined");
+    let release = v1::ReleaseNodeRequest {
+        node_id: node.clone(),
+        reason: "it was lunch".into(),
+        unproven: false,
+    };
+    let back = api.nodes.release_node(release).await.unwrap().into_inner();
+    assert_eq!((back.state.as_str(), back.moved_by.as_str()), ("active", "operator"));
+}
+
+type Refused<T> = Result<Response<T>, Status>;
+
+#[track_caller]
+fn invalid<T: std::fmt::Debug>(answer: Refused<T>, field: &str) {
+    assert_eq!(field_of(&refused(answer, Code::InvalidArgument, &[])), field);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refusals_say_why_and_what_to_do() {
+    let (_server, mut api, _dir) = open().await;
+    let node = api.active("m-1").await;
+    let unknown = v1::OnboardNodeRequest { site_id: "site-9".into(), ..onboard("m-1", "x") };
+    refused(api.nodes.onboard_node(unknown).await, Code::NotFound, &["farrier site list"]);
+    refused(api.nodes.onboard_node(onboard("m-9", "x")).await, Code::NotFound, &["m-9"]);
+    refused(api.nodes.onboard_node(onboard("m-1", "x")).await, Code::AlreadyExists, &[&node]);
+    invalid(api.nodes.onboard_node(onboard("m-1", "")).await, "request_id");
+    let nowhere = v1::OnboardNodeRequest { site_id: String::new(), ..onboard("m-1", "x") };
+    invalid(api.nodes.onboard_node(nowhere).await, "site_id");
+    for (mode, field) in [("", "mode"), ("wipe", "mode"), ("drain", "mode")] {
+        invalid(api.nodes.decommission_node(decommission(&node, mode, "x")).await, field);
+    }
+    let words = ["soft_reset", "reimage", "full_decommission", "storage_cleanup"];
+    let wrong = api.nodes.decommission_node(decommission(&node, "wipe", "x")).await;
+    refused(wrong, Code::InvalidArgument, &words);
+    invalid(api.nodes.decommission_node(decommission("m-1", "reimage", "x")).await, "node_id");
+    invalid(api.nodes.quarantine_node(quarantine(&node, "")).await, "reason");
+    let release = v1::ReleaseNodeRequest { node_id: node.clone(), ..Default::default() };
+    invalid(api.nodes.release_node(release).await, "reason");
+    let nobody = v1::GetNodeRequest { node_id: "node-nobody".into() };
+    refused(api.nodes.get_node(nobody).await, Code::NotFound, &["farrier node list"]);
+    let resume = v1::ResumeNodeRequest { node_id: node.clone() };
+    refused(api.nodes.resume_node(resume).await, Code::FailedPrecondition, &["left undone"]);
+    let bootstrap = v1::BootstrapNodeRequest { machine_id: "m-1".into(), ..Default::default() };
+    let off = api.nodes.bootstrap_node(bootstrap).await;
+    refused(off, Code::FailedPrecondition, &["nodes.listen", "nodes.url"]);
+    let list = |states: &[&str], site: &str, token: &str| v1::ListNodesRequest {
+        states: states.iter().map(ToString::to_string).collect(),
+        site_id: site.into(),
+        page_token: token.into(),
+        page_size: 1,
+        ..Default::default()
+    };
+    invalid(api.nodes.list_nodes(list(&["gone"], "", "")).await, "states");
+    refused(
+        api.nodes.list_nodes(list(&["gone"], "", "")).await,
+        Code::InvalidArgument,
+        &["quarantined", "deleted"],
+    );
+    invalid(api.nodes.list_nodes(list(&[], "here", "")).await, "site_id");
+    // A page goes on where it stopped, under its own filter only.
+    let other = api.active("m-2").await;
+    let page = api.nodes.list_nodes(list(&[], "site-1", "")).await.unwrap().into_inner();
+    assert_eq!(page.nodes.len(), 1);
+    let next = list(&[], "site-1", &page.next_page_token);
+    let next = api.nodes.list_nodes(next).await.unwrap().into_inner();
+    let mut both = vec![page.nodes[0].node_id.clone(), next.nodes[0].node_id.clone()];
+    both.sort();
+    let mut made = vec![node.clone(), other.clone()];
+    made.sort();
+    assert_eq!((both, next.next_page_token.as_str()), (made, ""));
+    invalid(api.nodes.list_nodes(list(&[], "", &page.next_page_token)).await, "page_token");
+    let of_machine = v1::ListNodesRequest { machine_id: "m-2".into(), ..Default::default() };
+    let found = api.nodes.list_nodes(of_machine).await.unwrap().into_inner().nodes;
+    assert_eq!(found.iter().map(|one| &one.node_id).collect::<Vec<_>>(), [&other]);
+
+    // One at a time: whoever works on a node is named.
+    let hang = v1::SimFault {
+        effect: "cleanup_storage".into(),
+        action: "hang".into(),
+        ..Default::default()
+    };
+    api.all.fault(hang).await;
+    let asked = decommission(&node, "soft_reset", "off");
+    let run = api.nodes.decommission_node(asked.clone()).await.unwrap().into_inner().run.unwrap();
+    let busy = api.nodes.decommission_node(decommission(&node, "reimage", "other")).await;
+    refused(busy, Code::FailedPrecondition, &[&run.run_id]);
+    let reused = api.nodes.decommission_node(decommission(&node, "reimage", "off")).await;
+    refused(reused, Code::AlreadyExists, &[&run.run_id]);
+    let again = api.nodes.decommission_node(asked).await.unwrap().into_inner();
+    assert!(!again.new);
+    refused(
+        api.nodes.quarantine_node(quarantine(&node, "why")).await,
+        Code::FailedPrecondition,
+        &[&run.run_id],
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sites_are_kept_checked_and_removed() {
+    let (_server, mut api, _dir) = open().await;
+    let mut known = api.put_site("site-2").await;
+    let spec = known.spec.clone().unwrap();
+    assert_eq!((spec.image.as_str(), spec.boot_disk_model.as_str()), ("ubuntu/jammy", "BOSS"));
+    assert_eq!((spec.datasource_retries, spec.erase_on_release), (Some(2), Some(true)));
+    // What is shown can be put again, changed.
+    known.spec = Some(v1::SiteSpec { boot_disk_model: "-".into(), ..spec });
+    let put = |site: &v1::Site, version: Option<i64>| v1::PutSiteRequest {
+        site: Some(site.clone()),
+        version,
+    };
+    let current = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
+    let version = current.unwrap().into_inner().version;
+    let changed = api.sites.put_site(put(&known, None)).await.unwrap().into_inner();
+    assert!(changed.version > version);
+    assert_eq!(changed.spec.as_ref().unwrap().boot_disk_model, "-");
+    let stale = api.sites.put_site(put(&known, Some(version))).await;
+    refused(stale, Code::FailedPrecondition, &["version", "farrier site get site-2"]);
+
+    let check = v1::CheckSiteRequest { site_id: "site-2".into() };
+    let seen = api.sites.check_site(check).await.unwrap().into_inner().status.unwrap();
+    assert_eq!((seen.state.as_str(), seen.machines), ("Connected", Some(0)));
+    assert_eq!(seen.alarms, Vec::<String>::new());
+
+    let list = |token: &str| v1::ListSitesRequest { page_size: 1, page_token: token.into() };
+    let first = api.sites.list_sites(list("")).await.unwrap().into_inner();
+    let second = api.sites.list_sites(list(&first.next_page_token)).await.unwrap().into_inner();
+    assert_eq!(
+        (first.sites[0].site_id.as_str(), second.sites[0].site_id.as_str()),
+        ("site-1", "site-2")
+    );
+    invalid(api.sites.list_sites(list("garbage!")).await, "page_token");
+
+    for (spec, field) in [
+        (v1::SiteSpec { provider: "cloud".into(), ..Default::default() }, "site.spec.provider"),
+        (v1::SiteSpec { image: "jammy".into(), ..site("x").spec.unwrap() }, "site.spec.image"),
+        (
+            v1::SiteSpec { calls_at_once: Some(0), ..site("x").spec.unwrap() },
+            "site.spec.calls_at_once",
+        ),
+        (
+            v1::SiteSpec { cloud_init: "{{who}}".into(), ..site("x").spec.unwrap() },
+            "site.spec.cloud_init",
+        ),
+        (v1::SiteSpec::default(), "site.spec.maas_url"),
+    ] {
+        let wrong = v1::Site { spec: Some(spec), ..site("site-3") };
+        invalid(api.sites.put_site(put(&wrong, None)).await, field);
+    }
+    invalid(api.sites.put_site(put(&site("here"), None)).await, "site.site_id");
+
+    let node = api.active("m-1").await;
+    let delete = |id: &str| v1::DeleteSiteRequest { site_id: id.into() };
+    refused(api.sites.delete_site(delete("site-1")).await, Code::FailedPrecondition, &[&node]);
+    api.sites.delete_site(delete("site-2")).await.unwrap();
+    let gone = api.sites.get_site(v1::GetSiteRequest { site_id: "site-2".into() }).await;
+    refused(gone, Code::NotFound, &["farrier site list"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_onboarding_survives_kill_9_in_the_middle() {
+    let dir = tempfile::tempdir().unwrap();
+    let setup = Setup { config: QUICK.into(), ..Setup::new(dir.path(), "zero") };
+    let server = Server::start(setup);
+    let mut api = Api::of(&server).await;
+    api.put_site("site-1").await;
+    api.all.register("m-1").await;
+    let slow = v1::SimFault {
+        effect: "deploy_via_maas".into(),
+        action: "slow".into(),
+        delay_ms: 1_500,
+        times: 1,
+        ..Default::default()
+    };
+    api.all.fault(slow).await;
+    let done = api.onboard("m-1", "on").await;
+    let (node, run) = (done.node.unwrap().node_id, done.run.unwrap().run_id);
+    api.all.at_step(&run, "deploy_via_maas").await;
+    let server = Server::start(server.kill());
+    let mut api = Api::of(&server).await;
+    let ended = api.all.finished(&run).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    let detail = api.node(&node).await;
+    assert_eq!(state(&detail.node), "active");
+    let applied = api.all.applied(&format!("{run}/deploy_via_maas")).await;
+    assert_eq!(applied.values().copied().collect::<Vec<_>>(), [1], "{applied:?}");
+    let history = api.all.history(&run).await;
+    assert!(history.iter().any(|entry| entry.message.contains("took over")), "{history:#?}");
+    // The same request, of a client that heard nothing, is the same node.
+    assert_eq!(api.onboard("m-1", "on").await.node.unwrap().node_id, node);
+}

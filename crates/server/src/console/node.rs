@@ -1,0 +1,158 @@
+//! One node: why it is as it is, and its three layers side by side, which are never one: its own state, the work on it, and what
+//! MAAS says of its machine.
+
+use super::badge::{Tone, record_state, tone_of_node, workflow};
+use super::clock::{absolute, stamp};
+use super::frame::{Frame, Live, Section, facts, fault_link, machine_link, run_link};
+use super::operation::steps;
+use super::text::clean;
+use super::why::why;
+use super::wrong::{Page, Wrong};
+use super::{Asked, Console, history, read};
+use crate::grpc::workflow_kind;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use engine::nodes::NodeView;
+use maud::{Markup, html};
+use model::id::NodeId;
+use model::lifecycle::Lifecycle;
+use model::node::{Node, Quarantine, expected};
+use model::run::Run;
+use model::time::Timestamp;
+use store::Word;
+
+pub(super) async fn show(
+    State(console): State<Console>,
+    Path(id): Path<String>,
+    Query(asked): Query<Asked>,
+) -> Page {
+    let id = NodeId::parse(&id).map_err(Wrong::unknown)?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let NodeView { node, run, word, .. } = engine.node(&id).await?;
+    let explained = engine.explain(id.as_str()).await?;
+    let before = history::before(&asked);
+    let history = history::read(engine, id.as_str(), node.head.version, before).await?;
+    let now = engine.now();
+    let body = html! {
+        h1 #title data-region {
+            (id) " " (record_state(node.word(), node.word())) " "
+            span.dim { "on " (machine_link(&node.machine)) }
+        }
+        (why(&explained, id.as_str(), tone_of_node(node.state), now))
+        div #layers .columns.layers data-region {
+            (coarse(&node, now))
+            (work(run.as_ref(), now))
+            (observed(&node, now))
+        }
+        div #stages .columns data-region {
+            @if let Some(run) = &run { (steps(run, "Stages", now)) }
+            (agent(&node, &word, now))
+        }
+        (history.draw(&format!("/nodes/{id}"), now))
+    };
+    let title = format!("{} {id}", node.word());
+    let of_machine = format!("machine_id={}", node.machine);
+    let live = Some(Live::changes(&of_machine, drawn_at));
+    Ok(Frame { title: &title, section: Section::Nodes, live, body }.answer(StatusCode::OK))
+}
+
+fn words(text: &str) -> Option<Markup> {
+    (!text.is_empty()).then(|| html! { (clean(text)) })
+}
+
+fn coarse(node: &Node, now: Timestamp) -> Markup {
+    html! {
+        section aria-labelledby="coarse-title" {
+            h2 #coarse-title { "Node" }
+            (facts(&[
+                ("state", Some(record_state(node.word(), node.word()))),
+                ("because", words(&node.reason)),
+                ("quarantined for", node.quarantine.map(Quarantine::as_str).and_then(words)),
+                ("moved by", words(node.moved_by.as_str())),
+                ("in this state", Some(stamp(node.head.since, now))),
+                ("site", node.site.as_ref().map(|site| html! { (site) })),
+                ("version", Some(html! { (node.head.version) })),
+                ("made", Some(html! { (absolute(node.head.created_at)) })),
+            ]))
+        }
+    }
+}
+
+fn work(run: Option<&Run>, now: Timestamp) -> Markup {
+    let Some(run) = run else {
+        return html! {
+            section aria-labelledby="work-title" {
+                h2 #work-title { "Work on it" }
+                p { "There was none, or it has been cleared away." }
+            }
+        };
+    };
+    let failure = run.progress.failure.as_ref();
+    let fault = failure.map(|failure| &failure.fault);
+    html! {
+        section aria-labelledby="work-title" {
+            h2 #work-title { "Work on it" }
+            (facts(&[
+                ("workflow state", Some(workflow(run.progress.workflow).badge())),
+                ("workflow", words(&workflow_kind(run))),
+                ("operation", Some(run_link(&run.spec.id))),
+                ("stage", words(&run.current_step())),
+                ("failed", fault.and_then(|fault| words(&fault.said))),
+                ("attempts", failure.map(|failure| html! { (failure.attempts) })),
+                ("fault", fault.map(|fault| html! { (fault_link(fault.code)) ", " (fault.class().as_str()) })),
+                ("asked for by", words(&run.spec.initiator)),
+                ("created", Some(stamp(run.spec.created_at, now))),
+            ]))
+        }
+    }
+}
+
+fn observed(node: &Node, now: Timestamp) -> Markup {
+    html! {
+        section aria-labelledby="observed-title" {
+            h2 #observed-title { "MAAS has its machine" }
+            @if let Some(seen) = &node.upstream {
+                @let fits = expected(node.state, seen.state);
+                (facts(&[
+                    ("as", Some(html! { (seen.state.as_str()) " " (mark(fits)) })),
+                    ("says", words(&seen.said)),
+                    ("power", seen.on.map(|on| html! { (if on { "on" } else { "off" }) })),
+                    ("system id", words(&node.system_id)),
+                    ("seen", Some(stamp(seen.at, now))),
+                ]))
+            } @else if node.site.is_some() {
+                p { "It was not looked for yet." }
+            } @else {
+                p { "No MAAS manages it." }
+            }
+        }
+    }
+}
+
+/// Whether what MAAS says is what a node in its state is to have.
+fn mark(fits: bool) -> Markup {
+    let (tone, sign, said) = match fits {
+        true => (Tone::Green, "✓", "expected"),
+        false => (Tone::Red, "×", "not expected"),
+    };
+    html! { span class={ "mark " (tone.class()) } { span aria-hidden="true" { (sign) " " } (said) } }
+}
+
+fn agent(node: &Node, word: &Word, now: Timestamp) -> Markup {
+    let known = node.agent.as_ref();
+    html! {
+        section aria-labelledby="agent-title" {
+            h2 #agent-title { "Agent" }
+            @if known.is_none() && word.at.is_none() { p { "Nobody has enrolled yet." } }
+            (facts(&[
+                ("heard", word.at.map(|at| stamp(at, now))),
+                ("complains of", words(&word.problems)),
+                ("host", known.and_then(|agent| words(&agent.hostname))),
+                ("version", known.and_then(|agent| words(&agent.version))),
+                ("serial", known.and_then(|agent| words(&agent.serial))),
+                ("enrolled", known.map(|agent| stamp(agent.enrolled_at, now))),
+            ]))
+        }
+    }
+}

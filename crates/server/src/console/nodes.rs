@@ -1,0 +1,73 @@
+//! Nodes by id: their coarse states only. What is being done to one stands on its own page.
+
+use super::badge::record_state;
+use super::clock::stamp;
+use super::frame::{Frame, Live, Section, machine_link, node_link};
+use super::list::PAGE_SIZE;
+use super::text::{clean, in_query};
+use super::wrong::Page;
+use super::{Asked, Console, read};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use maud::{Markup, html};
+use model::id::NodeId;
+use model::lifecycle::Lifecycle;
+use model::node::{Node, NodeState};
+use model::time::Timestamp;
+use store::RecordFilter;
+
+pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
+    let after = asked.get("after").map(|id| NodeId::parse_field(id, "after")).transpose()?;
+    let engine = &console.engine;
+    let drawn_at = read::horizon(engine).await?;
+    let first = after.is_none();
+    let after = after.map(|id| id.to_string());
+    let page = engine.nodes(living(), after, PAGE_SIZE as usize).await?;
+    let now = engine.now();
+    let body = html! {
+        h1 { "Nodes" }
+        div #list data-region {
+            div.scroll { table.wide {
+                caption.vh { "Nodes" }
+                thead { tr {
+                    th scope="col" { "Node" } th scope="col" { "State" } th scope="col" { "Machine" }
+                    th scope="col" { "Site" } th scope="col" { "Since" } th scope="col" { "Reason" }
+                } }
+                tbody {
+                    @for node in &page.records { (row(node, now)) }
+                    @if page.records.is_empty() { tr { td colspan="6" {
+                        "No machine serves as a node. Make one: " code { "farrier node onboard MACHINE --site SITE" }
+                    } } }
+                }
+            } }
+            nav.pages aria-label="Pages" {
+                @if !first { a href="/nodes" { "« first page" } }
+                @if let Some(next) = &page.next {
+                    a rel="next" href={ "/nodes?after=" (in_query(next)) } { "next " (PAGE_SIZE) " »" }
+                }
+            }
+        }
+    };
+    let live = Some(Live::changes("", drawn_at));
+    Ok(Frame { title: "Nodes", section: Section::Nodes, live, body }.answer(StatusCode::OK))
+}
+
+/// All but those that are gone for good.
+fn living() -> RecordFilter {
+    let states = NodeState::ALL.into_iter().filter(|state| *state != NodeState::Deleted);
+    let states = states.map(|state| state.as_str().to_string()).collect();
+    RecordFilter { states, ..RecordFilter::default() }
+}
+
+fn row(node: &Node, now: Timestamp) -> Markup {
+    html! {
+        tr {
+            th scope="row" { (node_link(&node.head.id)) }
+            td { (record_state(node.word(), node.word())) }
+            td { (machine_link(&node.machine)) }
+            td { @if let Some(site) = &node.site { (site) } }
+            td.when { (stamp(node.head.since, now)) }
+            td.words { (clean(&node.reason)) }
+        }
+    }
+}
