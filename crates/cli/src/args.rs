@@ -20,19 +20,25 @@ mod hardware;
 mod health;
 mod host;
 mod image;
+mod node;
 mod power;
 pub use agent::*;
 pub use component::*;
 pub use device::*;
 pub use firmware::*;
 mod rack;
+mod site;
+mod workflow;
 pub use group::*;
 pub use hardware::*;
 pub use health::*;
 pub use host::*;
 pub use image::*;
+pub use node::*;
 pub use power::*;
 pub use rack::*;
+pub use site::*;
+pub use workflow::*;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -71,7 +77,8 @@ Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
   type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE,
                                    NET_RECONFIG, RMA, POWER, EXIT_RMA; by racks and their devices:
-                                   RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK
+                                   RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK; for nodes:
+                                   ONBOARD, DECOMMISSION, NODE_DRAIN
   workflow_state=failed_retryable  the eight workflow states
   machine_id, run_id, operation_id, plan_id, request_id
   machine_id=rack:rack-7           on a rack; switch:sw-1 and power_shelf:ps-1 likewise
@@ -160,9 +167,9 @@ pub enum ClientCommand {
     /// List runs: operations as an operator sees them
     #[command(after_help = RUN_FILTERS)]
     Runs(ListArgs),
-    /// Why is this machine, operation, rack, switch or power shelf not ready, and what to type now
+    /// Why is this machine, operation, rack, switch, power shelf, node or site not ready, and what to type now
     Why(IdArg),
-    /// Every transition of a machine, operation, rack, switch or power shelf, oldest first
+    /// Every transition of a machine, operation, rack, switch, power shelf, node or site, oldest first
     History(HistoryArgs),
     /// The page about a fault code
     Fault(FaultArg),
@@ -210,6 +217,15 @@ pub enum ClientCommand {
     /// Racks: what stands in them, and the maintenance of all of it
     #[command(subcommand)]
     Rack(RackCommand),
+    /// Nodes: machines in service, brought there through MAAS or by hand
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Workflows: onboardings, decommissions and drains of nodes, and how they are repaired
+    #[command(subcommand)]
+    Workflow(WorkflowCommand),
+    /// Sites: a MAAS each, and how the nodes behind it are to be
+    #[command(subcommand)]
+    Site(SiteCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),
@@ -303,13 +319,13 @@ pub struct ListArgs {
 
 #[derive(Debug, Args)]
 pub struct IdArg {
-    /// A machine id, an operation id (op-…), rack-…, sw-… or ps-…
+    /// A machine id, an operation id (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// A machine id, an operation id (op-…), rack-…, sw-… or ps-…
+    /// A machine id, an operation id (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
     /// At most this many; all when not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

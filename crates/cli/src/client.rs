@@ -12,10 +12,11 @@ use proto::v1::{
     explain_service_client::ExplainServiceClient, firmware_service_client::FirmwareServiceClient,
     hardware_service_client::HardwareServiceClient, health_service_client::HealthServiceClient,
     host_service_client::HostServiceClient, image_service_client::ImageServiceClient,
-    machine_service_client::MachineServiceClient, operation_service_client::OperationServiceClient,
-    plan_service_client::PlanServiceClient, power_shelf_service_client::PowerShelfServiceClient,
-    rack_service_client::RackServiceClient, run_service_client::RunServiceClient,
-    simulator_service_client::SimulatorServiceClient, switch_service_client::SwitchServiceClient,
+    machine_service_client::MachineServiceClient, node_service_client::NodeServiceClient,
+    operation_service_client::OperationServiceClient, plan_service_client::PlanServiceClient,
+    power_shelf_service_client::PowerShelfServiceClient, rack_service_client::RackServiceClient,
+    run_service_client::RunServiceClient, simulator_service_client::SimulatorServiceClient,
+    site_service_client::SiteServiceClient, switch_service_client::SwitchServiceClient,
 };
 use std::error::Error;
 use std::time::Duration;
@@ -100,6 +101,8 @@ impl Client {
         health: HealthServiceClient;
         hosts: HostServiceClient;
         images: ImageServiceClient;
+        nodes: NodeServiceClient;
+        sites: SiteServiceClient;
         simulator: SimulatorServiceClient;
         switches: SwitchServiceClient;
         power_shelves: PowerShelfServiceClient;

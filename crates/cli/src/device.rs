@@ -4,10 +4,10 @@ use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
 use crate::exit::Failure;
 use crate::health;
 use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::one_line;
+use crate::text::{listed, one_line};
 use crate::time::Clock;
 use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use tonic_types::StatusExt;
 
 /// One device, as it is shown.
@@ -200,13 +200,6 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
         table.row(row);
     }
     table
-}
-
-fn listed(pairs: &HashMap<String, String>, between: &str) -> String {
-    let sorted: BTreeMap<_, _> = pairs.iter().collect();
-    let pairs: Vec<String> =
-        sorted.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-    pairs.join(between)
 }
 
 /// What the device says, and what its owner said where that is something else.

@@ -13,7 +13,7 @@ use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_throu
 use crate::output::Screen;
 use crate::power;
 use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::one_line;
+use crate::text::{listed, one_line};
 use crate::time::Clock;
 use proto::v1::{
     Condition, EffectiveState, EnterMaintenanceRequest, ExitMaintenanceRequest, GetMachineRequest,
@@ -21,7 +21,6 @@ use proto::v1::{
     RegisterMachineRequest, ReimageMachineRequest, Run, UpdateMachineRequest,
     machine_status::Phase,
 };
-use std::collections::BTreeMap;
 use tonic_types::StatusExt;
 
 pub async fn run(
@@ -330,7 +329,7 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
                 lifecycle_name(machine).into(),
                 mark(condition(machine, "BMCReachable")),
                 spec.target_cluster_ref.into(),
-                labels(machine).into(),
+                listed(&machine.labels, ",").into(),
                 spec.provider.into(),
                 trouble(machine).into(),
             ]);
@@ -338,13 +337,6 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
         table.row(row);
     }
     table
-}
-
-fn labels(machine: &Machine) -> String {
-    let sorted: BTreeMap<_, _> = machine.labels.iter().collect();
-    let pairs: Vec<String> =
-        sorted.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
-    pairs.join(",")
 }
 
 /// Everything about one machine.
@@ -358,7 +350,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         ("EffectiveState:", effective_name(machine).into()),
         ("LifecycleState:", lifecycle_name(machine).into()),
         ("ActiveOperationId:", or_dash(status.active_operation_id)),
-        ("Labels:", or_dash(labels(machine))),
+        ("Labels:", or_dash(listed(&machine.labels, ","))),
         ("SSH:", or_dash(spec.ssh_endpoint)),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("Cluster:", or_dash(spec.target_cluster_ref)),
@@ -477,6 +469,6 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
         );
         let spec = machine.spec.clone().unwrap();
         assert_eq!((spec.serial.as_str(), spec.ssh_endpoint.as_str()), ("S1", "new"));
-        assert_eq!(super::labels(&machine), "a=1,b=2");
+        assert_eq!(listed(&machine.labels, ","), "a=1,b=2");
     }
 }

@@ -23,6 +23,7 @@ mod image;
 mod import;
 mod logs;
 mod machine;
+mod node;
 mod operation;
 mod output;
 mod plan;
@@ -32,12 +33,14 @@ mod rack;
 mod run;
 mod serve;
 mod sim;
+mod site;
 mod switch;
 mod table;
 mod text;
 mod time;
 mod watch;
 mod why;
+mod workflow;
 
 use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
@@ -118,6 +121,9 @@ async fn ask(
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,
         ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
         ClientCommand::Rack(command) => rack::run(client, screen, command).await,
+        ClientCommand::Node(command) => node::run(client, screen, command).await,
+        ClientCommand::Workflow(command) => workflow::run(client, screen, command).await,
+        ClientCommand::Site(command) => site::run(client, screen, command).await,
         ClientCommand::Admin(command) => admin::run(client, screen, command).await,
         ClientCommand::Sim(command) => sim::run(client, screen, command).await,
     }

@@ -4,7 +4,7 @@
 //! exit alike. An operation and a run are one record; both are followed as a run, and a program that
 //! reads JSON gets back the one it asked for.
 
-use crate::args::{ListArgs, WaitArgs};
+use crate::args::{ListArgs, SubmitArgs, WaitArgs};
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::follow::boxes::{Passage, aftermath, closing, error_lines, opening, verdict};
@@ -120,6 +120,18 @@ pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String,
     let made = format!("req-{:012x}", rand::random::<u64>() >> 16);
     screen.tell(&format!("request-id: {made}  (repeat with --request-id to retry safely)"))?;
     Ok(made)
+}
+
+/// The same for what may be a dry run: what starts nothing needs no name.
+pub fn asked_as(
+    screen: &mut Screen,
+    dry_run: bool,
+    submit: &SubmitArgs,
+) -> Result<String, Failure> {
+    match dry_run {
+        true => Ok(submit.request_id.clone().unwrap_or_default()),
+        false => request_id(screen, submit.request_id.as_ref()),
+    }
 }
 
 /// Waits for the operation if that is wanted, prints what there is to print, and gives the exit code.

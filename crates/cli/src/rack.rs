@@ -10,7 +10,7 @@ use crate::health;
 use crate::machine::has_moved;
 use crate::output::Screen;
 use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::one_line;
+use crate::text::{listed, one_line};
 use crate::time::Clock;
 use elevation::elevation;
 use proto::v1::{
@@ -139,7 +139,7 @@ fn would_update(id: &str, rack: &Rack) -> String {
     );
     let mut facts = vec![
         ("Hardware type:", rack.hardware_type.clone()),
-        ("Labels:", labels(rack)),
+        ("Labels:", listed(&rack.labels, ",")),
         ("Expected:", counts),
     ];
     facts.retain(|(_, value)| !value.is_empty());
@@ -210,18 +210,12 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
             operations(&status).join(",").into(),
         ];
         if wide {
-            row.push(labels(rack).into());
+            row.push(listed(&rack.labels, ",").into());
             row.push(status.error.map(|error| error.message).unwrap_or_default().into());
         }
         table.row(row);
     }
     table
-}
-
-fn labels(rack: &Rack) -> String {
-    let sorted: BTreeMap<_, _> = rack.labels.iter().collect();
-    let pairs: Vec<String> = sorted.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    pairs.join(",")
 }
 
 /// Those at work, then those that wait.
@@ -261,7 +255,7 @@ fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
         ("State:", format!("{}, since {since}", state_words(&status))),
         ("Waiting for:", status.waiting_for.clone()),
         ("Hardware type:", rack.hardware_type.clone()),
-        ("Labels:", labels(rack)),
+        ("Labels:", listed(&rack.labels, ",")),
         ("Devices:", counts(rack, &status.devices)),
         ("Operations:", operations(&status).join(", ")),
     ];

@@ -15,8 +15,10 @@ use crate::operation::{
 };
 use crate::output::Screen;
 use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::text::listed;
 use crate::time::Clock;
 use crate::{logs, watch};
+use model::node::NODE;
 use proto::v1::{
     AdoptObservedStateRequest, CancelOperationRequest, CancelRunRequest, GetRunRequest,
     ListRunsRequest, MarkManualRequest, RerunRequest, RestartCleanRequest, ResumeRunRequest,
@@ -200,15 +202,53 @@ async fn remake(
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let runs = pages(args.limit, async |page_size, page_token| {
-        let request = ListRunsRequest { filter: args.filter.clone(), page_size, page_token };
+    let runs = fetch_all(client, &args.filter, args.limit).await?;
+    show_all(screen, &runs, Subject::Target)?;
+    Ok(Exit::Done)
+}
+
+/// The runs that match, newest first.
+pub async fn fetch_all(
+    client: &Client,
+    filter: &str,
+    limit: Option<u32>,
+) -> Result<Vec<Run>, Failure> {
+    pages(limit, async |page_size, page_token| {
+        let request = ListRunsRequest { filter: filter.to_string(), page_size, page_token };
         let answer = client.call(client.runs().list_runs(request)).await?;
         Ok((answer.runs, answer.next_page_token))
     })
-    .await?;
+    .await
+}
+
+/// What a list of runs names them by, beside their ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// The machine or the device that they act on.
+    Target,
+    /// The node that they work on.
+    Node,
+}
+
+impl Subject {
+    fn column(self) -> &'static str {
+        match self {
+            Subject::Target => "MACHINE_ID",
+            Subject::Node => "NODE",
+        }
+    }
+
+    fn of(self, run: &Run) -> &str {
+        match self {
+            Subject::Target => target_name(&run.machine_id, &run.target_id),
+            Subject::Node => run.params.get(NODE).map_or("", String::as_str),
+        }
+    }
+}
+
+pub fn show_all(screen: &mut Screen, runs: &[Run], subject: Subject) -> Result<(), Failure> {
     let clock = Clock::system();
-    screen.many(&runs, |runs, wide| table(runs, wide, &clock), "no runs match")?;
-    Ok(Exit::Done)
+    screen.many(runs, |runs, wide| table(runs, subject, wide, &clock), "no runs match")
 }
 
 pub fn workflow_name(run: &Run) -> &'static str {
@@ -225,8 +265,9 @@ pub fn workflow_name(run: &Run) -> &'static str {
     }
 }
 
-fn table(runs: &[Run], wide: bool, clock: &Clock) -> Table {
-    let names = ["RUN_ID", "MACHINE_ID", "TYPE", "PLAN", "WORKFLOW", "STEP", "CREATED", "DURATION"];
+fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
+    let column = subject.column();
+    let names = ["RUN_ID", column, "TYPE", "PLAN", "WORKFLOW", "STEP", "CREATED", "DURATION"];
     let more = ["PHASE", "REQUEST_ID", "INITIATOR", "PARENT", "ERROR"];
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
@@ -234,7 +275,7 @@ fn table(runs: &[Run], wide: bool, clock: &Clock) -> Table {
         let (tone, _) = verdict(run.phase());
         let mut row: Vec<Cell> = vec![
             (&run.run_id).into(),
-            target_name(&run.machine_id, &run.target_id).into(),
+            subject.of(run).into(),
             (&run.r#type).into(),
             (&run.plan_id).into(),
             Cell::toned(workflow_name(run), tone),
@@ -259,9 +300,6 @@ fn table(runs: &[Run], wide: bool, clock: &Clock) -> Table {
 
 /// Everything about one run.
 pub fn describe(run: &Run, clock: &Clock) -> String {
-    let mut params: Vec<String> =
-        run.params.iter().map(|(key, value)| format!("{key}={value}")).collect();
-    params.sort();
     let mut facts = vec![
         ("Operation:", run.run_id.clone()),
         (target_noun(&run.target_kind), target_name(&run.machine_id, &run.target_id).into()),
@@ -270,7 +308,7 @@ pub fn describe(run: &Run, clock: &Clock) -> String {
         ("Plan:", run.plan_id.clone()),
         ("Phase:", run.phase().as_str_name().into()),
         ("Workflow:", workflow_name(run).into()),
-        ("Params:", params.join(", ")),
+        ("Params:", listed(&run.params, ", ")),
         ("RequestId:", run.request_id.clone()),
         ("Initiator:", run.initiator.clone()),
         ("Parent:", run.parent_run_id.clone()),
@@ -317,6 +355,30 @@ mod tests {
     use super::*;
     use proto::Timestamp;
     use proto::v1::run::Phase;
+
+    #[test]
+    fn a_list_names_what_runs_act_on_or_the_node_that_they_work_on() {
+        let run = Run {
+            run_id: "op-1".into(),
+            machine_id: "machine-1".into(),
+            r#type: "ONBOARD".into(),
+            plan_id: "p".into(),
+            workflow_state: WorkflowState::FailedRetryable.into(),
+            current_step: "wait_for_ready".into(),
+            params: [(NODE.to_string(), "node-1".to_string())].into(),
+            ..Default::default()
+        };
+        for (subject, first) in [
+            (Subject::Target, "op-1    machine-1   ONBOARD"),
+            (Subject::Node, "op-1    node-1  ONBOARD"),
+        ] {
+            let shown = table(std::slice::from_ref(&run), subject, false, &Clock::fixed(0));
+            let text = shown.render(Paint { colour: false });
+            let row = text.lines().nth(1).unwrap();
+            assert!(row.starts_with(first), "{text}");
+            assert!(row.contains("FAILED_RETRYABLE  wait_for_ready"), "{text}");
+        }
+    }
 
     #[test]
     fn a_run_in_full() {

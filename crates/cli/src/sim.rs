@@ -1,8 +1,6 @@
 //! The simulated fleet: what goes wrong with it, and what it was asked to do.
 
-use crate::args::{
-    SimAction, SimClearArgs, SimCommand, SimEffectKind, SimFaultArgs, SimFaultCommand, SimVerb,
-};
+use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
@@ -50,36 +48,13 @@ fn rule(args: SimFaultArgs) -> SimFault {
         args.delay.map_or(0, |delay| i32::try_from(delay.as_millis()).unwrap_or(i32::MAX));
     SimFault {
         machine: args.machine,
-        effect: args.effect.map_or("", effect_name).into(),
+        effect: args.effect.unwrap_or_default(),
         verb: args.verb.map_or("", verb_name).into(),
         action: action_name(args.action).into(),
         times: args.times,
         delay_ms,
         message: args.message,
         ..Default::default()
-    }
-}
-
-fn effect_name(effect: SimEffectKind) -> &'static str {
-    match effect {
-        SimEffectKind::Ssh => "ssh",
-        SimEffectKind::Reboot => "reboot",
-        SimEffectKind::Netboot => "netboot",
-        SimEffectKind::Repave => "repave",
-        SimEffectKind::Join => "join",
-        SimEffectKind::Leave => "leave",
-        SimEffectKind::Verify => "verify",
-        SimEffectKind::Net => "net",
-        SimEffectKind::Rma => "rma",
-        SimEffectKind::Drain => "drain",
-        SimEffectKind::Uncordon => "uncordon",
-        SimEffectKind::Power => "power",
-        SimEffectKind::Firmware => "firmware",
-        SimEffectKind::Read => "read",
-        SimEffectKind::Configure => "configure",
-        SimEffectKind::Check => "check",
-        SimEffectKind::Fabric => "fabric",
-        SimEffectKind::Probe => "probe",
     }
 }
 

@@ -5,6 +5,7 @@
 
 use model::say::few;
 use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
 /// The text with all control characters escaped but newline and tab.
@@ -59,6 +60,14 @@ pub fn names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
     few(&all.collect::<Vec<_>>(), ", ", most)
 }
 
+/// Labels, versions or parameters, by name.
+pub fn listed(pairs: &HashMap<String, String>, between: &str) -> String {
+    let sorted: BTreeMap<_, _> = pairs.iter().collect();
+    let pairs: Vec<String> =
+        sorted.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(between)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +91,12 @@ mod tests {
     fn one_line_stays_one_line() {
         assert_eq!(one_line("a\r\nb"), "a\\r\\nb");
         assert_eq!(one_line("a\tb"), "a\tb");
+    }
+
+    #[test]
+    fn pairs_are_listed_by_name() {
+        let pairs = [("b", "2"), ("a", "1")].map(|(key, value)| (key.into(), value.into()));
+        assert_eq!(listed(&pairs.into(), ", "), "a=1, b=2");
     }
 
     #[test]

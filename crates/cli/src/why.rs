@@ -31,13 +31,17 @@ fn words(why: &Explanation, clock: &Clock) -> String {
     if !facts.is_empty() {
         text.push_str(&format!("\n{}", pairs(&facts)));
     }
-    if !why.next_commands.is_empty() {
-        text.push_str("\nType next:\n");
-        for command in &why.next_commands {
-            text.push_str(&format!("  {}\n", one_line(command)));
-        }
-    }
+    text.push_str(&type_next(&why.next_commands));
     text
+}
+
+/// What to type now, the best first; nothing where there is nothing to type.
+pub fn type_next(commands: &[String]) -> String {
+    if commands.is_empty() {
+        return String::new();
+    }
+    let lines = commands.iter().map(|command| format!("  {}\n", one_line(command)));
+    format!("\nType next:\n{}", lines.collect::<String>())
 }
 
 /// The lines that have something to say.

@@ -1,6 +1,9 @@
 //! The groups of commands, one for each noun, and their arguments.
 
 use super::*;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use model::effect::Effect;
+use model::node::Stage;
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
@@ -412,9 +415,9 @@ pub struct SimFaultArgs {
     /// A machine id; * stands for any run of characters; every machine when not given
     #[arg(long, default_value = "", hide_default_value = true)]
     pub machine: String,
-    /// Which effect; every one when not given
-    #[arg(long, value_enum)]
-    pub effect: Option<SimEffectKind>,
+    /// Which effect, or which stage of a node, e.g. wait_for_ready; every one when not given
+    #[arg(long, value_parser = sim_effects())]
+    pub effect: Option<String>,
     /// At which moment of it; perform when not given
     #[arg(long, value_enum)]
     pub verb: Option<SimVerb>,
@@ -432,26 +435,11 @@ pub struct SimFaultArgs {
     pub message: String,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SimEffectKind {
-    Ssh,
-    Reboot,
-    Netboot,
-    Repave,
-    Join,
-    Leave,
-    Verify,
-    Net,
-    Rma,
-    Drain,
-    Uncordon,
-    Power,
-    Firmware,
-    Read,
-    Configure,
-    Check,
-    Fabric,
-    Probe,
+/// What the simulated hardware can be asked: effects, stages, and the look that is no effect. Sending parts to work asks none.
+fn sim_effects() -> PossibleValuesParser {
+    let effects = Effect::WORDS.into_iter().filter(|word| *word != "parts").chain(["probe"]);
+    let stages = Stage::WORDS.iter().map(|word| PossibleValue::new(*word).hide(true));
+    PossibleValuesParser::new(effects.map(PossibleValue::new).chain(stages))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

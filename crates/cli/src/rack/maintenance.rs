@@ -8,7 +8,7 @@ use crate::args::{
 use crate::client::{Client, filter_by};
 use crate::exit::{Exit, Failure};
 use crate::follow::boxes::verdict;
-use crate::operation::{Errand, Goal, Origin, View, accompany, request_id, see_through};
+use crate::operation::{Errand, Goal, Origin, View, accompany, asked_as, see_through};
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, Paint, Table, Tone, pairs};
@@ -88,14 +88,6 @@ pub async fn reprovision(
     };
     let answer = client.call(client.racks().reprovision_rack(request)).await?;
     show(client, screen, answer, (dry_run, &submit)).await
-}
-
-/// What starts nothing needs no name.
-fn asked_as(screen: &mut Screen, dry_run: bool, submit: &SubmitArgs) -> Result<String, Failure> {
-    match dry_run {
-        true => Ok(submit.request_id.clone().unwrap_or_default()),
-        false => request_id(screen, submit.request_id.as_ref()),
-    }
 }
 
 /// The activities that were typed. A setting names its activity; without either, all of them are wanted.

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Response, Status};
 use tonic_types::StatusExt;
 
-/// Attempts follow each other at once, so that no test waits for a backoff.
-const QUICK: &str = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5";
+/// Attempts follow each other at once, so that no test waits for a backoff; and nodes are looked at often.
+const QUICK: &str =
+    "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n[nodes]\nsweep_seconds = 1";
 
 /// How many plans come with Farrier.
 pub const BUILT_IN_PLANS: usize = 13;

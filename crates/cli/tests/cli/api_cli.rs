@@ -388,6 +388,7 @@ async fn every_command_works_against_a_real_server() {
         devices(&person);
         firmware(&person, dir.path());
         crate::racks::typed(&person);
+        crate::node_commands::typed(&person, dir.path());
         health(&person);
         exit_codes(&person);
         person.typed.into_inner()

@@ -22,6 +22,7 @@ mod frozen;
 mod hardware;
 mod imaging;
 mod ipmi;
+mod node_commands;
 mod nodes;
 mod operator;
 mod outage;

@@ -1,0 +1,268 @@
+//! `farrier node`.
+
+use super::*;
+use model::node::Mode;
+
+#[derive(Debug, Subcommand)]
+pub enum NodeCommand {
+    /// List nodes with their coarse states; deleted ones only where --state asks for them
+    #[command(after_help = LIST_HELP)]
+    List(NodeListArgs),
+    /// Show one node in full: its state, the work on it, what MAAS says, and what to type next
+    Get(NodeArg),
+    /// Bring a machine into service as a node of a site; what MAAS has of it already is adopted
+    #[command(after_help = ONBOARD_HELP)]
+    Onboard(OnboardArgs),
+    /// Take a node out of service: cleaned, installed anew, or removed altogether
+    #[command(after_help = DECOMMISSION_HELP)]
+    Decommission(DecommissionArgs),
+    /// Empty a node, then keep it out of scheduling
+    #[command(after_help = DRAIN_HELP)]
+    Drain(NodeDrainArgs),
+    /// The same at once: what is on the node is not waited for
+    #[command(after_help = DRAIN_HELP)]
+    Retire(NodeDrainArgs),
+    /// Let a retired node serve again under the same identity; its health must prove it active
+    Reactivate(NodeArg),
+    /// See to it that somebody is at work on a node that is on its way; may be typed as often as you like
+    Resume(NodeArg),
+    /// Keep a node from scheduling until somebody has looked
+    #[command(
+        after_help = "Example:\n  farrier node quarantine node-… --reason 'ECC errors on GPU 3'"
+    )]
+    Quarantine(NodeQuarantineArgs),
+    /// Let a quarantined node serve again
+    #[command(after_help = RELEASE_HELP)]
+    Release(NodeReleaseArgs),
+    /// Make a node that is brought into service by hand, and print the configuration of its agent
+    #[command(after_help = BOOTSTRAP_HELP)]
+    Bootstrap(BootstrapArgs),
+}
+
+const LIST_HELP: &str = "\
+States:
+  bootstrap_issued  enrolling  active  offline  quarantined  draining  retired  removing  deleted
+
+Examples:
+  farrier node list --site site-a --state offline --state quarantined
+  farrier node list --machine machine-7 --state deleted      who it was before";
+
+const ONBOARD_HELP: &str = "\
+Examples:
+  farrier node onboard machine-7 --site site-a --dry-run     which stages would run, and what is adopted
+  farrier node onboard machine-7 --site site-a
+  farrier workflow retry-stage node-…                        after what failed has been mended";
+
+const DECOMMISSION_HELP: &str = "\
+Modes:
+  soft_reset         emptied and cleaned; what is installed stays, and the same node serves again
+  reimage            the same, and installed anew through MAAS
+  storage_cleanup    emptied, and what its users have stored removed
+  full_decommission  removed: MAAS lets the machine go, and this node never comes back
+
+Examples:
+  farrier node decommission node-… --mode reimage --dry-run
+  farrier node decommission node-… --mode full_decommission --without-agent 'its disk is dead'";
+
+const DRAIN_HELP: &str = "\
+Examples:
+  farrier node drain node-… --dry-run
+  farrier node retire node-… --without-agent 'it does not boot'
+  farrier node reactivate node-…                             back into service";
+
+const RELEASE_HELP: &str = "\
+A node is released when its agent is heard and well and MAAS has its machine as Deployed. --unproven releases it all the same.
+
+Examples:
+  farrier node release node-… --reason 'GPU 3 was changed'
+  farrier node release node-… --unproven --reason 'MAAS is being moved'";
+
+const BOOTSTRAP_HELP: &str = "\
+The configuration has a token that works once, for one agent, and that is shown once. No MAAS is needed.
+
+Examples:
+  farrier node bootstrap machine-7 --to agent.toml           then, on the machine: /etc/farrier/agent.toml
+  farrier node bootstrap machine-7 --expires-in 2h | ssh machine-7 'umask 077; cat > /etc/farrier/agent.toml'
+  farrier node bootstrap --reissue node-…                    another token, in place of the one before";
+
+#[derive(Debug, Args)]
+pub struct NodeArg {
+    /// The node, as `farrier node list` names it
+    pub node_id: String,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeListArgs {
+    /// Only those in this state; may be given several times; all but deleted ones when not given
+    #[arg(long = "state", value_name = "STATE")]
+    pub states: Vec<String>,
+    /// Only those of this site
+    #[arg(long, value_name = "SITE", default_value = "", hide_default_value = true)]
+    pub site: String,
+    /// Only those on this machine
+    #[arg(long, value_name = "MACHINE", default_value = "", hide_default_value = true)]
+    pub machine: String,
+    /// At most this many; all when not given
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub struct OnboardArgs {
+    /// The machine, as `farrier list` names it
+    pub machine_id: String,
+    /// The site whose MAAS has it, or shall have it, as `farrier site list` names it
+    #[arg(long, value_name = "SITE")]
+    pub site: String,
+    #[command(flatten)]
+    pub ask: NodeAskArgs,
+}
+
+/// What every request for work on a node takes.
+#[derive(Debug, Args)]
+pub struct NodeAskArgs {
+    /// Show every stage, whether it would run or is adopted, and what MAAS has; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub submit: SubmitArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeDrainArgs {
+    /// The node, as `farrier node list` names it
+    pub node_id: String,
+    /// Do not wait for its agent, for this reason, which is recorded
+    #[arg(long, value_name = "REASON", default_value = "", hide_default_value = true)]
+    pub without_agent: String,
+    #[command(flatten)]
+    pub ask: NodeAskArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DecommissionArgs {
+    /// How far it goes
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub mode: ModeArg,
+    #[command(flatten)]
+    pub drain: NodeDrainArgs,
+}
+
+/// The modes of the documents, with their names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum ModeArg {
+    SoftReset,
+    Reimage,
+    FullDecommission,
+    StorageCleanup,
+}
+
+impl ModeArg {
+    pub fn wire_name(self) -> &'static str {
+        let mode = match self {
+            ModeArg::SoftReset => Mode::SoftReset,
+            ModeArg::Reimage => Mode::Reimage,
+            ModeArg::FullDecommission => Mode::FullDecommission,
+            ModeArg::StorageCleanup => Mode::StorageCleanup,
+        };
+        mode.as_str()
+    }
+}
+
+#[derive(Debug, Args)]
+pub struct NodeQuarantineArgs {
+    /// The node, as `farrier node list` names it
+    pub node_id: String,
+    /// Why: the person who finds it there must know
+    #[arg(long)]
+    pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeReleaseArgs {
+    /// The node, as `farrier node list` names it
+    pub node_id: String,
+    /// Why it may serve again, for the record
+    #[arg(long)]
+    pub reason: String,
+    /// Although nothing shows that it is well
+    #[arg(long)]
+    pub unproven: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BootstrapArgs {
+    /// The machine that is to serve, as `farrier list` names it
+    #[arg(required_unless_present = "reissue")]
+    pub machine_id: Option<String>,
+    /// Another token for a node that was made so before
+    #[arg(long, value_name = "NODE", conflicts_with = "machine_id")]
+    pub reissue: Option<String>,
+    /// How long the token is good for: 30m, 24h, 7d; a day when not given
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub expires_in: Option<Duration>,
+    /// Write the configuration into this new file, which only its owner may read; else it is printed
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split(' '))
+    }
+
+    #[test]
+    fn the_modes_are_those_of_the_documents() {
+        let typed: Vec<String> = ModeArg::value_variants()
+            .iter()
+            .filter_map(|mode| mode.to_possible_value())
+            .map(|value| value.get_name().to_string())
+            .collect();
+        let wire: Vec<&str> = ModeArg::value_variants().iter().map(|one| one.wire_name()).collect();
+        assert_eq!(typed, wire);
+        let mut known: Vec<&str> = Mode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
+        let mut typed: Vec<&str> = typed.iter().map(String::as_str).collect();
+        known.sort_unstable();
+        typed.sort_unstable();
+        assert_eq!(typed, known);
+        for mode in known {
+            assert!(DECOMMISSION_HELP.contains(&format!("  {mode}  ")), "{mode}");
+        }
+    }
+
+    #[test]
+    fn the_help_names_every_state() {
+        for state in model::node::NodeState::WORDS {
+            assert!(LIST_HELP.split([' ', '\n']).any(|word| word == state), "{state}");
+        }
+    }
+
+    #[test]
+    fn commands_parse() {
+        for line in [
+            "farrier node list --state active --state offline --site site-a --machine m-1",
+            "farrier node onboard m-1 --site site-a --request-id r --no-wait",
+            "farrier node decommission node-1 --mode soft_reset --without-agent dead --dry-run",
+            "farrier node drain node-1 --timeout 10m",
+            "farrier node bootstrap m-1 --expires-in 24h --to agent.toml",
+            "farrier node bootstrap --reissue node-1",
+        ] {
+            parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in [
+            "farrier node onboard m-1",
+            "farrier node decommission node-1",
+            "farrier node decommission node-1 --mode drain",
+            "farrier node quarantine node-1",
+            "farrier node release node-1 --unproven",
+            "farrier node bootstrap",
+            "farrier node bootstrap m-1 --reissue node-1",
+        ] {
+            assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Nodes: machines in service, and how they get there and back.
+//!
+//! A list shows the coarse states only. `get` shows the three layers side by side: the state of the node, the work on it, and what MAAS
+//! says of its machine. What starts an operation is followed like any other.
+
+use crate::args::{
+    DecommissionArgs, NodeAskArgs, NodeCommand, NodeDrainArgs, NodeListArgs, OnboardArgs,
+};
+use crate::client::{Client, pages};
+use crate::exit::{Exit, Failure};
+use crate::operation::{Errand, Goal, Origin, View, asked_as, see_through};
+use crate::output::Screen;
+use crate::table::{Cell, Paint, Table, Tone};
+use crate::text::{listed, one_line};
+use crate::time::Clock;
+use proto::v1::{
+    DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest, Node, NodeDetail,
+    NodeOperation, OnboardNodeRequest, QuarantineNodeRequest, ReactivateNodeRequest,
+    ReleaseNodeRequest, ResumeNodeRequest, ResumeNodeResponse, RetireNodeRequest,
+};
+
+mod bootstrap;
+mod detail;
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: NodeCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        NodeCommand::List(args) => list(client, screen, &args).await?,
+        NodeCommand::Get(args) => {
+            let node = fetch(client, &args.node_id).await?;
+            screen.one(&node, |node| detail::describe(node, &Clock::system()))?;
+        }
+        NodeCommand::Onboard(args) => return onboard(client, screen, args).await,
+        NodeCommand::Decommission(args) => return decommission(client, screen, args).await,
+        NodeCommand::Drain(args) => return drain(client, screen, args).await,
+        NodeCommand::Retire(args) => return retire(client, screen, args).await,
+        NodeCommand::Reactivate(args) => {
+            let request = ReactivateNodeRequest { node_id: args.node_id };
+            let node = client.call(client.nodes().reactivate_node(request)).await?;
+            screen.one(&node, stands)?;
+        }
+        NodeCommand::Resume(args) => {
+            let request = ResumeNodeRequest { node_id: args.node_id };
+            let resumed = client.call(client.nodes().resume_node(request)).await?;
+            screen.one(&resumed, goes_on)?;
+        }
+        NodeCommand::Quarantine(args) => {
+            let request = QuarantineNodeRequest { node_id: args.node_id, reason: args.reason };
+            let node = client.call(client.nodes().quarantine_node(request)).await?;
+            screen.one(&node, stands)?;
+        }
+        NodeCommand::Release(args) => {
+            let (node_id, unproven) = (args.node_id, args.unproven);
+            let request = ReleaseNodeRequest { node_id, reason: args.reason, unproven };
+            let node = client.call(client.nodes().release_node(request)).await?;
+            screen.one(&node, stands)?;
+        }
+        NodeCommand::Bootstrap(args) => bootstrap::run(client, screen, args).await?,
+    }
+    Ok(Exit::Done)
+}
+
+pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail, Failure> {
+    let request = GetNodeRequest { node_id: node_id.to_string() };
+    client.call(client.nodes().get_node(request)).await
+}
+
+async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Result<(), Failure> {
+    let nodes = pages(args.limit, async |page_size, page_token| {
+        let request = ListNodesRequest {
+            page_size,
+            page_token,
+            states: args.states.clone(),
+            site_id: args.site.clone(),
+            machine_id: args.machine.clone(),
+        };
+        let page = client.call(client.nodes().list_nodes(request)).await?;
+        Ok((page.nodes, page.next_page_token))
+    })
+    .await?;
+    let everywhere = args.states.is_empty() && args.site.is_empty() && args.machine.is_empty();
+    let none = match everywhere {
+        true => "no nodes; make one with `farrier node onboard MACHINE --site SITE`",
+        false => "no nodes match",
+    };
+    let clock = Clock::system();
+    screen.many(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
+}
+
+async fn onboard(client: &Client, screen: &mut Screen, args: OnboardArgs) -> Result<Exit, Failure> {
+    let OnboardArgs { machine_id, site, ask } = args;
+    let would =
+        format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
+    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
+    let request =
+        OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: ask.dry_run };
+    let answer = client.ask_hardware(client.nodes().onboard_node(request)).await?;
+    see(client, screen, answer, (&would, &ask)).await
+}
+
+async fn decommission(
+    client: &Client,
+    screen: &mut Screen,
+    args: DecommissionArgs,
+) -> Result<Exit, Failure> {
+    let DecommissionArgs { mode, drain: NodeDrainArgs { node_id, without_agent, ask } } = args;
+    let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
+    let request = DecommissionNodeRequest {
+        node_id,
+        mode: mode.wire_name().into(),
+        request_id: asked_as(screen, ask.dry_run, &ask.submit)?,
+        without_agent,
+        dry_run: ask.dry_run,
+    };
+    let answer = client.ask_hardware(client.nodes().decommission_node(request)).await?;
+    see(client, screen, answer, (&would, &ask)).await
+}
+
+async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit, Failure> {
+    let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let would = format!("would drain {}", one_line(&node_id));
+    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
+    let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
+    let answer = client.ask_hardware(client.nodes().drain_node(request)).await?;
+    see(client, screen, answer, (&would, &ask)).await
+}
+
+async fn retire(
+    client: &Client,
+    screen: &mut Screen,
+    args: NodeDrainArgs,
+) -> Result<Exit, Failure> {
+    let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let would = format!("would retire {}", one_line(&node_id));
+    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
+    let request = RetireNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
+    let answer = client.ask_hardware(client.nodes().retire_node(request)).await?;
+    see(client, screen, answer, (&would, &ask)).await
+}
+
+/// What came of a request: the stages as they would go, or the operation followed to its end and the node as it is then.
+async fn see(
+    client: &Client,
+    screen: &mut Screen,
+    answer: NodeOperation,
+    (would, ask): (&str, &NodeAskArgs),
+) -> Result<Exit, Failure> {
+    if ask.dry_run {
+        let paint = screen.paint();
+        screen.one(&answer, |answer| preview(would, answer, paint))?;
+        return Ok(Exit::Done);
+    }
+    let node = answer.node.unwrap_or_default();
+    let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
+    screen.say(&at(&node))?;
+    let (view, goal, origin) = (View::Run, Goal::Succeed, Origin::Submitted);
+    let errand = Errand { run, view, goal, origin, before: None };
+    let exit = see_through(client, screen, errand, &ask.submit.wait).await?;
+    // How the operation ended has been told; a server that is away now takes nothing away from that.
+    if ask.submit.wait.waits()
+        && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await
+    {
+        screen.say(&at(&node))?;
+    }
+    Ok(exit)
+}
+
+/// The node's part of a followed operation, in its style.
+fn at(node: &Node) -> String {
+    format!("Node: {} ({})", one_line(&node.node_id), one_line(&node.state))
+}
+
+fn preview(would: &str, answer: &NodeOperation, paint: Paint) -> String {
+    let mut text = format!("{would}\n");
+    if !answer.observed.is_empty() {
+        text.push_str(&format!("{}\n", one_line(&answer.observed)));
+    }
+    text.push('\n');
+    let mut table = Table::new(&["STAGE", "WOULD"]);
+    for stage in &answer.stages {
+        let cell = match (stage.adopted, stage.why.as_str()) {
+            (false, _) => Cell::from("would run"),
+            (true, "") => Cell::toned("adopted", Tone::Dim),
+            (true, why) => Cell::toned(format!("adopted: {why}"), Tone::Dim),
+        };
+        table.row(vec![(&stage.stage).into(), cell]);
+    }
+    text.push_str(&table.render(paint));
+    text.push_str("\ndry run: nothing was changed\n");
+    text
+}
+
+/// How a node stands, in a sentence.
+fn stands(node: &Node) -> String {
+    let because = match node.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {}", one_line(reason)),
+    };
+    format!("{} is {}{because}\n", one_line(&node.node_id), one_line(&node.state))
+}
+
+fn goes_on(resumed: &ResumeNodeResponse) -> String {
+    let node = resumed.node.clone().unwrap_or_default();
+    let run = one_line(&resumed.run_id);
+    let work = match resumed.reopened {
+        true => format!("{run} had ended, and goes on"),
+        false => format!("{run} is at work on it"),
+    };
+    let task = match resumed.task.as_str() {
+        "fresh" => "; its task is in the queue already",
+        "live" => "; its agent is at work on its task",
+        "requeued" => "; its task is in the queue again",
+        _ => "",
+    };
+    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", stands(&node))
+}
+
+fn tone(state: &str) -> Tone {
+    match state {
+        "active" => Tone::Good,
+        "offline" => Tone::Warn,
+        "quarantined" => Tone::Bad,
+        "enrolling" | "draining" | "removing" => Tone::Busy,
+        "retired" | "deleted" => Tone::Dim,
+        _ => Tone::Plain,
+    }
+}
+
+fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
+    let names = ["NODE", "STATE", "MACHINE", "SITE", "SINCE", "REASON"];
+    let more = ["MOVED_BY", "CREATED", "LABELS", "VERSION"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for node in nodes {
+        let mut row: Vec<Cell> = vec![
+            (&node.node_id).into(),
+            Cell::toned(&node.state, tone(&node.state)),
+            (&node.machine_id).into(),
+            (&node.site_id).into(),
+            clock.ago(node.since.as_ref()).into(),
+            (&node.reason).into(),
+        ];
+        if wide {
+            row.extend([
+                (&node.moved_by).into(),
+                clock.absolute(node.created_at.as_ref()).into(),
+                listed(&node.labels, ",").into(),
+                node.version.to_string().into(),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+    use proto::v1::StagePreview;
+
+    fn node() -> Node {
+        Node {
+            node_id: "node-1".into(),
+            state: "quarantined".into(),
+            machine_id: "machine-1".into(),
+            site_id: "site-a".into(),
+            reason: "MAAS has its machine as Ready, not as Deployed".into(),
+            since: Some(Timestamp { seconds: 40, nanos: 0 }),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn a_list_has_the_coarse_states_only() {
+        let by_hand = Node {
+            node_id: "node-2".into(),
+            state: "active".into(),
+            machine_id: "machine-2".into(),
+            ..Node::default()
+        };
+        assert_eq!(
+            table(&[node(), by_hand], false, &Clock::fixed(100)).render(Paint { colour: false }),
+            "\
+NODE    STATE        MACHINE    SITE    SINCE      REASON
+node-1  quarantined  machine-1  site-a  1m 0s ago  MAAS has its machine as Ready, not as Deployed
+node-2  active       machine-2  -       -          -
+"
+        );
+    }
+
+    #[test]
+    fn every_state_has_a_tone() {
+        let plain: Vec<&str> = model::node::NodeState::WORDS
+            .into_iter()
+            .filter(|state| tone(state) == Tone::Plain)
+            .collect();
+        assert_eq!(plain, ["bootstrap_issued"]);
+    }
+
+    #[test]
+    fn a_dry_run_says_what_would_run_and_what_is_adopted() {
+        let stage = |stage: &str, why: &str| StagePreview {
+            stage: stage.into(),
+            adopted: !why.is_empty(),
+            why: why.into(),
+        };
+        let answer = NodeOperation {
+            stages: vec![
+                stage("load_site_config", ""),
+                stage("commission_node", "MAAS has the machine as Ready"),
+            ],
+            observed: "MAAS has the machine as Ready".into(),
+            ..NodeOperation::default()
+        };
+        assert_eq!(
+            preview(
+                "would onboard machine-1 at site-a as a new node",
+                &answer,
+                Paint { colour: false }
+            ),
+            "\
+would onboard machine-1 at site-a as a new node
+MAAS has the machine as Ready
+
+STAGE             WOULD
+load_site_config  would run
+commission_node   adopted: MAAS has the machine as Ready
+
+dry run: nothing was changed
+"
+        );
+    }
+
+    #[test]
+    fn a_resume_says_what_it_has_found() {
+        let resumed = |task: &str, reopened| ResumeNodeResponse {
+            node: Some(Node { state: "draining".into(), reason: String::new(), ..node() }),
+            run_id: "op-1".into(),
+            task: task.into(),
+            reopened,
+        };
+        let expected = "\
+node-1 is draining
+  op-1 is at work on it; its task is in the queue again
+
+Next: farrier run watch op-1
+";
+        assert_eq!(goes_on(&resumed("requeued", false)), expected);
+        for (task, reopened, said) in [
+            ("fresh", false, "in the queue already"),
+            ("live", false, "its agent is at work on its task"),
+            ("none", false, "  op-1 is at work on it\n"),
+            ("none", true, "  op-1 had ended, and goes on\n"),
+        ] {
+            let told = goes_on(&resumed(task, reopened));
+            assert!(told.contains(said), "{told}");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Nodes that are brought into service by hand: the configuration of their agent, with a token that is shown once.
+
+use crate::args::BootstrapArgs;
+use crate::client::Client;
+use crate::exit::{Failure, eprintln_quietly};
+use crate::output::Screen;
+use crate::text::one_line;
+use crate::time::Clock;
+use proto::v1::{BootstrapNodeRequest, NodeBundle, ReissueBootstrapRequest};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// Only its owner reads and writes it.
+const OWNER_ONLY: u32 = 0o600;
+
+pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> Result<(), Failure> {
+    // A token is shown once: whoever cannot keep it must not ask for it.
+    let place = args.to.clone().map(Place::take).transpose()?;
+    let bundle = match issue(client, args).await {
+        Ok(bundle) => bundle,
+        Err(failure) => {
+            place.iter().for_each(Place::give_back);
+            return Err(failure);
+        }
+    };
+    let said = told(&bundle, place.as_ref().map(|place| place.path.as_path()), &Clock::system());
+    match place {
+        Some(mut place) => {
+            place.file.write_all(bundle.agent_config.as_bytes()).map_err(|error| {
+                let node = bundle.node.clone().unwrap_or_default().node_id;
+                Failure::refused(format!(
+                    "--to {}: {error}\nnext: farrier node bootstrap --reissue {node}",
+                    place.path.display()
+                ))
+            })?;
+            // What is in the file need not be on the screen too.
+            let rest = NodeBundle { token: String::new(), agent_config: String::new(), ..bundle };
+            screen.one(&rest, |_| said)
+        }
+        None => {
+            eprintln_quietly(said.trim_end());
+            screen.one(&bundle, |bundle| bundle.agent_config.clone())
+        }
+    }
+}
+
+async fn issue(client: &Client, args: BootstrapArgs) -> Result<NodeBundle, Failure> {
+    let expires_in_seconds =
+        args.expires_in.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
+    match (args.reissue, args.machine_id) {
+        (Some(node_id), _) => {
+            let request = ReissueBootstrapRequest { node_id, expires_in_seconds };
+            client.call(client.nodes().reissue_bootstrap(request)).await
+        }
+        (None, machine_id) => {
+            let machine_id = machine_id.unwrap_or_default();
+            let request = BootstrapNodeRequest { machine_id, expires_in_seconds };
+            client.call(client.nodes().bootstrap_node(request)).await
+        }
+    }
+}
+
+/// A new file that nobody else may read.
+struct Place {
+    path: PathBuf,
+    file: File,
+}
+
+impl Place {
+    fn take(path: PathBuf) -> Result<Self, Failure> {
+        let opened = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&path);
+        match opened {
+            Ok(file) => Ok(Self { path, file }),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                let shown = path.display();
+                Err(Failure::refused(format!("--to {shown} is there already; name a new file")))
+            }
+            Err(error) => Err(Failure::refused(format!("--to {}: {error}", path.display()))),
+        }
+    }
+
+    /// It was for nothing. That it stays is no worse than what went wrong.
+    fn give_back(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn told(bundle: &NodeBundle, file: Option<&Path>, clock: &Clock) -> String {
+    let node = bundle.node.clone().unwrap_or_default();
+    let (id, machine) = (one_line(&node.node_id), one_line(&node.machine_id));
+    let until = clock.absolute(bundle.expires_at.as_ref());
+    let place = match file {
+        Some(path) => format!("in {}", path.display()),
+        None => "below".into(),
+    };
+    format!(
+        "{id} on {machine}: the configuration of its agent is {place}; put it into /etc/farrier/agent.toml there\n\
+         Its token works once, until {until}, and is not shown again: farrier node bootstrap --reissue {id}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+    use proto::Timestamp;
+    use proto::v1::Node;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_is_new_and_its_owners_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("agent.toml");
+        let place = Place::take(path.clone()).unwrap();
+        let mode = place.file.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, OWNER_ONLY);
+        let again = Place::take(path.clone()).err().unwrap();
+        assert_eq!(again.exit, Exit::Refused);
+        assert!(again.message.ends_with("is there already; name a new file"), "{}", again.message);
+        place.give_back();
+        assert!(!path.exists());
+        let nowhere = Place::take(dir.path().join("no/agent.toml")).err().unwrap();
+        assert!(nowhere.message.contains("No such file"), "{}", nowhere.message);
+    }
+
+    #[test]
+    fn what_is_said_has_no_token_in_it() {
+        let bundle = NodeBundle {
+            node: Some(Node {
+                node_id: "node-1".into(),
+                machine_id: "machine-1".into(),
+                ..Node::default()
+            }),
+            token: "s3cret".into(),
+            expires_at: Some(Timestamp { seconds: 60, nanos: 0 }),
+            agent_config: "token = \"s3cret\"\n".into(),
+        };
+        for file in [None, Some(Path::new("agent.toml"))] {
+            let said = told(&bundle, file, &Clock::fixed(0));
+            assert!(said.contains("works once, until 1970-01-01 00:01:00 +00:00"), "{said}");
+            assert!(said.contains("--reissue node-1") && !said.contains("s3cret"), "{said}");
+            assert_eq!(said.contains("is in agent.toml"), file.is_some(), "{said}");
+        }
+    }
+}

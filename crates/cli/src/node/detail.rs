@@ -1,0 +1,207 @@
+//! One node in full: its state, the work on it, what MAAS says of its machine, its agent, and what to type next.
+
+use crate::run::workflow_name;
+use crate::table::pairs;
+use crate::text::listed;
+use crate::time::Clock;
+use crate::why::type_next;
+use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
+
+pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
+    let node = detail.node.clone().unwrap_or_default();
+    let layers = [
+        of_node(&node, &detail.quarantine_cause, clock),
+        detail.workflow.as_ref().map(|run| of_workflow(detail, run, clock)).unwrap_or_default(),
+        detail.observed.as_ref().map(|seen| of_maas(seen, &node.state, clock)).unwrap_or_default(),
+        of_agent(&detail.agent.clone().unwrap_or_default(), clock),
+    ];
+    let all: Facts = layers.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect();
+    // Whoever reads this has just typed that.
+    let typed = format!("farrier node get {}", node.node_id);
+    let next: Vec<String> =
+        detail.recommended.iter().filter(|command| **command != typed).cloned().collect();
+    format!("{}{}", pairs(&all), type_next(&next))
+}
+
+type Facts = Vec<(&'static str, String)>;
+
+fn of_node(node: &Node, cause: &str, clock: &Clock) -> Facts {
+    let cause = if cause.is_empty() { String::new() } else { format!(" ({cause})") };
+    let by =
+        if node.moved_by.is_empty() { String::new() } else { format!(", by {}", node.moved_by) };
+    let since = clock.ago(node.since.as_ref());
+    vec![
+        ("Node:", node.node_id.clone()),
+        ("State:", format!("{}{cause}, since {since}{by}", node.state)),
+        ("Reason:", node.reason.clone()),
+        ("Machine:", node.machine_id.clone()),
+        ("Site:", node.site_id.clone()),
+        ("Labels:", listed(&node.labels, ",")),
+        ("Created:", clock.absolute(node.created_at.as_ref())),
+    ]
+}
+
+fn of_workflow(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
+    let attempts = if detail.attempts > 0 { detail.attempts.to_string() } else { String::new() };
+    let failure = match (detail.failure_class.as_str(), detail.failure_code.as_str()) {
+        ("", "") => String::new(),
+        (class, "") => class.to_string(),
+        (class, code) => format!("{class}, {code}  (farrier fault {code})"),
+    };
+    let lasted = clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref());
+    vec![
+        ("Workflow:", format!("{} {}, {lasted}", detail.workflow_kind, workflow_name(run))),
+        ("Operation:", run.run_id.clone()),
+        ("Stage:", detail.stage.clone()),
+        ("Attempts:", attempts),
+        ("Failure:", failure),
+        ("Said:", detail.failure.clone()),
+    ]
+}
+
+fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
+    let fits = match seen.expected {
+        true => String::new(),
+        false => format!(", which is not what is expected of a node that is {node_state}"),
+    };
+    let power = match seen.powered_on {
+        None => "",
+        Some(true) => "on",
+        Some(false) => "off",
+    };
+    let at = clock.ago(seen.at.as_ref());
+    vec![
+        ("MAAS:", format!("{}{fits}, seen {at}", seen.state)),
+        ("MAAS says:", seen.message.clone()),
+        ("MAAS power:", power.into()),
+        ("System id:", seen.system_id.clone()),
+    ]
+}
+
+fn of_agent(agent: &AgentStatus, clock: &Clock) -> Facts {
+    let heard = match (&agent.heard_at, agent.enrolled) {
+        (None, false) => return vec![("Agent:", "none has enrolled".into())],
+        (None, true) => "never heard of since it enrolled".to_string(),
+        (Some(at), true | false) => format!("heard {}", clock.ago(Some(at))),
+    };
+    let how = match agent.problems.as_str() {
+        "" => "well".to_string(),
+        problems => format!("not well: {problems}"),
+    };
+    let who = [agent.hostname.as_str(), agent.version.as_str()];
+    let who: Vec<&str> = who.into_iter().filter(|word| !word.is_empty()).collect();
+    vec![
+        ("Agent:", format!("{heard}, {how}")),
+        ("Agent on:", who.join(", ")),
+        ("Enrolled:", agent.enrolled_at.map(|at| clock.absolute(Some(&at))).unwrap_or_default()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proto::Timestamp;
+    use proto::v1::WorkflowState;
+
+    fn at(seconds: i64) -> Option<Timestamp> {
+        Some(Timestamp { seconds, nanos: 0 })
+    }
+
+    #[test]
+    fn the_three_layers_stand_side_by_side() {
+        let detail = NodeDetail {
+            node: Some(Node {
+                node_id: "node-1".into(),
+                state: "quarantined".into(),
+                machine_id: "machine-1".into(),
+                site_id: "site-a".into(),
+                reason: "its onboarding is blocked".into(),
+                moved_by: "onboarding".into(),
+                since: at(40),
+                created_at: at(10),
+                ..Node::default()
+            }),
+            workflow: Some(Run {
+                run_id: "op-1".into(),
+                workflow_state: WorkflowState::FailedManualIntervention.into(),
+                started_at: at(10),
+                finished_at: at(40),
+                ..Run::default()
+            }),
+            workflow_kind: "onboarding".into(),
+            stage: "configure_storage".into(),
+            attempts: 2,
+            failure_class: "needs-intervention".into(),
+            failure_code: "boot-disk-missing".into(),
+            failure: "no disk has BOSS in its model".into(),
+            observed: Some(ObservedMachine {
+                system_id: "abc123".into(),
+                state: "New".into(),
+                powered_on: Some(false),
+                at: at(95),
+                ..ObservedMachine::default()
+            }),
+            agent: None,
+            recommended: vec!["farrier why op-1".into(), "farrier node get node-1".into()],
+            quarantine_cause: "onboarding".into(),
+        };
+        assert_eq!(
+            describe(&detail, &Clock::fixed(100)),
+            "\
+Node:        node-1
+State:       quarantined (onboarding), since 1m 0s ago, by onboarding
+Reason:      its onboarding is blocked
+Machine:     machine-1
+Site:        site-a
+Created:     1970-01-01 00:00:10 +00:00
+Workflow:    onboarding FAILED_MANUAL_INTERVENTION, 30s
+Operation:   op-1
+Stage:       configure_storage
+Attempts:    2
+Failure:     needs-intervention, boot-disk-missing  (farrier fault boot-disk-missing)
+Said:        no disk has BOSS in its model
+MAAS:        New, which is not what is expected of a node that is quarantined, seen 5s ago
+MAAS power:  off
+System id:   abc123
+Agent:       none has enrolled
+
+Type next:
+  farrier why op-1
+"
+        );
+    }
+
+    #[test]
+    fn a_node_that_is_well_has_a_short_page() {
+        let detail = NodeDetail {
+            node: Some(Node {
+                node_id: "node-1".into(),
+                state: "active".into(),
+                machine_id: "machine-1".into(),
+                since: at(40),
+                ..Node::default()
+            }),
+            agent: Some(AgentStatus {
+                enrolled: true,
+                hostname: "gpu-1".into(),
+                version: "0.1.0".into(),
+                enrolled_at: at(30),
+                heard_at: at(98),
+                problems: String::new(),
+            }),
+            ..NodeDetail::default()
+        };
+        assert_eq!(
+            describe(&detail, &Clock::fixed(100)),
+            "\
+Node:      node-1
+State:     active, since 1m 0s ago
+Machine:   machine-1
+Created:   -
+Agent:     heard 2s ago, well
+Agent on:  gpu-1, 0.1.0
+Enrolled:  1970-01-01 00:00:30 +00:00
+"
+        );
+    }
+}

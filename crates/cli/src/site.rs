@@ -1,0 +1,355 @@
+//! Sites: a MAAS each, and how the nodes behind it are to be.
+
+use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
+use crate::client::{Client, pages};
+use crate::device::update;
+use crate::exit::{Exit, Failure};
+use crate::output::Screen;
+use crate::table::{Cell, Table, Tone, pairs};
+use crate::text::{listed, one_line};
+use crate::time::Clock;
+use proto::v1::{
+    CheckSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, PutSiteRequest, Site,
+    SiteNetwork, SiteSpec, SiteStatus,
+};
+use std::path::Path;
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: SiteCommand,
+) -> Result<Exit, Failure> {
+    match command {
+        SiteCommand::Put(args) => {
+            let SitePutArgs { site_id, spec } = *args;
+            let mut site = Site { site_id, ..Site::default() };
+            lay_over(&mut site, spec)?;
+            let request = PutSiteRequest { site: Some(site), version: None };
+            let put = client.call(client.sites().put_site(request)).await?;
+            screen.one(&put, |site| kept(site, "is as you said"))?;
+        }
+        SiteCommand::Update(args) => {
+            let changed = changed(client, *args).await?;
+            screen.one(&changed, |site| kept(site, "updated"))?;
+        }
+        SiteCommand::List => list(client, screen).await?,
+        SiteCommand::Get(args) => {
+            let site = fetch(client, args.site_id).await?;
+            screen.one(&site, |site| describe(site, &Clock::system()))?;
+        }
+        SiteCommand::Check(args) => {
+            let request = CheckSiteRequest { site_id: args.site_id };
+            let site = client.ask_hardware(client.sites().check_site(request)).await?;
+            screen.one(&site, checked)?;
+            return Ok(if alarms(&site).is_empty() { Exit::Done } else { Exit::OperationEnded });
+        }
+        SiteCommand::Delete(args) => {
+            let request = DeleteSiteRequest { site_id: args.site_id };
+            let gone = client.call(client.sites().delete_site(request)).await?;
+            screen.one(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+async fn fetch(client: &Client, site_id: String) -> Result<Site, Failure> {
+    client.call(client.sites().get_site(GetSiteRequest { site_id })).await
+}
+
+/// The server replaces what is said of a site, so what was not given is taken from what is there.
+async fn changed(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure> {
+    let attempt = async || {
+        let mut site = fetch(client, args.site_id.clone()).await?;
+        let version = Some(site.version);
+        lay_over(&mut site, args.spec.clone())?;
+        if args.default_cloud_init {
+            site.spec.get_or_insert_default().cloud_init.clear();
+        }
+        for key in &args.remove_labels {
+            site.labels.remove(key);
+        }
+        let request = PutSiteRequest { site: Some(site), version };
+        let answer = client.sites().put_site(request).await;
+        Ok(answer.map(tonic::Response::into_inner))
+    };
+    update(attempt, |status| client.failure(status)).await
+}
+
+/// Lays what was given over a site.
+fn lay_over(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
+    let spec = site.spec.get_or_insert_default();
+    let network = spec.network.get_or_insert_default();
+    let texts = [
+        (&mut spec.maas_url, given.maas_url),
+        (&mut spec.maas_credential, given.credential),
+        (&mut spec.zone, given.zone),
+        (&mut spec.pool, given.pool),
+        (&mut spec.image, given.image),
+        (&mut spec.storage_layout, given.storage_layout),
+        (&mut spec.boot_disk_model, given.boot_disk_model),
+        (&mut spec.provider, given.provider),
+        (&mut network.roce_interfaces, given.roce_interfaces),
+        (&mut network.roce_subnet, given.roce_subnet),
+        (&mut spec.cloud_init, given.cloud_init.as_deref().map(read).transpose()?),
+    ];
+    for (field, value) in texts {
+        if let Some(value) = value {
+            *field = value;
+        }
+    }
+    network.roce_mtu = given.roce_mtu.unwrap_or(network.roce_mtu);
+    spec.datasource_retries = given.datasource_retries.or(spec.datasource_retries);
+    spec.erase_on_release = given.erase_on_release.or(spec.erase_on_release);
+    spec.calls_at_once = given.calls_at_once.or(spec.calls_at_once);
+    spec.calls_per_second = given.calls_per_second.or(spec.calls_per_second);
+    site.labels.extend(given.labels);
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::refused(format!("--cloud-init {}: {error}", path.display())))
+}
+
+fn kept(site: &Site, what: &str) -> String {
+    let id = one_line(&site.site_id);
+    format!("{id} {what}\n\nNext: farrier site check {id}\n")
+}
+
+async fn list(client: &Client, screen: &mut Screen) -> Result<(), Failure> {
+    let sites = pages(None, async |page_size, page_token| {
+        let request = ListSitesRequest { page_size, page_token };
+        let page = client.call(client.sites().list_sites(request)).await?;
+        Ok((page.sites, page.next_page_token))
+    })
+    .await?;
+    let clock = Clock::system();
+    let none = "no sites; make one with `farrier site put site-… --maas-url URL --credential NAME`";
+    screen.many(&sites, |sites, wide| table(sites, wide, &clock), none)
+}
+
+fn alarms(site: &Site) -> &[String] {
+    site.status.as_ref().map_or(&[], |status| &status.alarms)
+}
+
+fn tone(state: &str) -> Tone {
+    match state {
+        "Connected" => Tone::Good,
+        "Unreachable" => Tone::Bad,
+        "CutOff" => Tone::Warn,
+        _ => Tone::Plain,
+    }
+}
+
+fn machines(status: &SiteStatus) -> String {
+    status.machines.map(|count| count.to_string()).unwrap_or_default()
+}
+
+fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
+    let names = ["SITE", "STATE", "SINCE", "MACHINES", "MAAS", "ALARMS"];
+    let more = ["PROVIDER", "IMAGE", "ZONE", "POOL", "LABELS", "VERSION"];
+    let mut table =
+        Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
+    for site in sites {
+        let spec = site.spec.clone().unwrap_or_default();
+        let status = site.status.clone().unwrap_or_default();
+        let mut row: Vec<Cell> = vec![
+            (&site.site_id).into(),
+            Cell::toned(&status.state, tone(&status.state)),
+            clock.ago(status.since.as_ref()).into(),
+            machines(&status).into(),
+            spec.maas_url.into(),
+            status.alarms.join("; ").into(),
+        ];
+        if wide {
+            row.extend([
+                spec.provider.into(),
+                spec.image.into(),
+                spec.zone.into(),
+                spec.pool.into(),
+                listed(&site.labels, ",").into(),
+                site.version.to_string().into(),
+            ]);
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// How a site is, for whoever has just asked.
+fn checked(site: &Site) -> String {
+    let id = one_line(&site.site_id);
+    let status = site.status.clone().unwrap_or_default();
+    let mut text = format!("{id} is {}", one_line(&status.state));
+    if let Some(count) = status.machines {
+        text.push_str(&format!("; its MAAS has {count} machines"));
+    }
+    text.push('\n');
+    for alarm in &status.alarms {
+        text.push_str(&format!("  {}\n", one_line(alarm)));
+    }
+    if !status.alarms.is_empty() {
+        text.push_str(&format!("\nNext: farrier why {id}\n"));
+    }
+    text
+}
+
+/// Everything about one site.
+fn describe(site: &Site, clock: &Clock) -> String {
+    let spec = site.spec.clone().unwrap_or_default();
+    let status = site.status.clone().unwrap_or_default();
+    let SiteNetwork { roce_interfaces, roce_mtu, roce_subnet } =
+        spec.network.clone().unwrap_or_default();
+    let since = clock.ago(status.since.as_ref());
+    let mut facts = vec![
+        ("Site:", site.site_id.clone()),
+        ("State:", format!("{}, since {since}", status.state)),
+    ];
+    facts.extend(status.alarms.iter().map(|alarm| ("Alarm:", alarm.clone())));
+    let mtu = if roce_mtu == 0 { String::new() } else { roce_mtu.to_string() };
+    facts.extend([
+        ("Machines:", machines(&status)),
+        ("Provider:", spec.provider.clone()),
+        ("MAAS:", spec.maas_url.clone()),
+        ("Credential:", spec.maas_credential.clone()),
+        ("Zone:", spec.zone.clone()),
+        ("Pool:", spec.pool.clone()),
+        ("Image:", spec.image.clone()),
+        ("Storage layout:", spec.storage_layout.clone()),
+        ("Boot disk:", boot_disk(&spec.boot_disk_model)),
+        ("RoCE interfaces:", roce_interfaces),
+        ("RoCE MTU:", mtu),
+        ("RoCE subnet:", roce_subnet),
+        ("Cloud-init:", cloud_init(&spec)),
+        ("Datasource retries:", said(spec.datasource_retries)),
+        ("Erase on release:", said(spec.erase_on_release)),
+        ("Calls at once:", said(spec.calls_at_once)),
+        ("Calls per second:", said(spec.calls_per_second)),
+        ("Labels:", listed(&site.labels, ",")),
+        ("Version:", site.version.to_string()),
+    ]);
+    facts.retain(|(_, value)| !value.is_empty());
+    pairs(&facts)
+}
+
+fn said(value: Option<impl ToString>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn boot_disk(model: &str) -> String {
+    match model {
+        "" | "-" => "as MAAS chooses".into(),
+        model => format!("the one with {model} in its model"),
+    }
+}
+
+fn cloud_init(spec: &SiteSpec) -> String {
+    match spec.cloud_init.len() {
+        0 => "the one that comes with Farrier".into(),
+        bytes => format!("its own, {bytes} bytes (-o json shows it)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Paint;
+    use proto::Timestamp;
+
+    fn site() -> Site {
+        Site {
+            site_id: "site-a".into(),
+            spec: Some(SiteSpec {
+                provider: "maas".into(),
+                maas_url: "http://m:5240/MAAS".into(),
+                maas_credential: "maas-a".into(),
+                image: "ubuntu/jammy".into(),
+                boot_disk_model: "BOSS".into(),
+                datasource_retries: Some(2),
+                erase_on_release: Some(true),
+                ..SiteSpec::default()
+            }),
+            status: Some(SiteStatus {
+                state: "CutOff".into(),
+                since: Some(Timestamp { seconds: 40, nanos: 0 }),
+                alarms: vec!["6 of 8 nodes are silent at once".into()],
+                machines: Some(8),
+            }),
+            version: 3,
+            ..Site::default()
+        }
+    }
+
+    #[test]
+    fn only_what_is_given_is_laid_over() {
+        let mut changed = site();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("node.yaml");
+        std::fs::write(&file, "#cloud-config\n").unwrap();
+        let given = SiteSpecArgs {
+            image: Some("ubuntu/noble".into()),
+            roce_mtu: Some(9_000),
+            erase_on_release: Some(false),
+            cloud_init: Some(file.clone()),
+            labels: vec![("env".into(), "lab".into())],
+            ..SiteSpecArgs::default()
+        };
+        lay_over(&mut changed, given).unwrap();
+        let mut expected = site();
+        expected.labels.insert("env".into(), "lab".into());
+        let spec = expected.spec.as_mut().unwrap();
+        spec.image = "ubuntu/noble".into();
+        spec.erase_on_release = Some(false);
+        spec.cloud_init = "#cloud-config\n".into();
+        spec.network = Some(SiteNetwork { roce_mtu: 9_000, ..SiteNetwork::default() });
+        assert_eq!(changed, expected);
+        std::fs::remove_file(&file).unwrap();
+        let gone = SiteSpecArgs { cloud_init: Some(file), ..SiteSpecArgs::default() };
+        let refused = lay_over(&mut changed, gone).unwrap_err();
+        assert!(refused.message.starts_with("--cloud-init "), "{}", refused.message);
+        assert_eq!(refused.exit, Exit::Refused);
+    }
+
+    #[test]
+    fn a_site_in_a_list_and_in_full() {
+        let clock = Clock::fixed(100);
+        assert_eq!(
+            table(&[site()], false, &clock).render(Paint { colour: false }),
+            "\
+SITE    STATE   SINCE      MACHINES  MAAS                ALARMS
+site-a  CutOff  1m 0s ago  8         http://m:5240/MAAS  6 of 8 nodes are silent at once
+"
+        );
+        assert_eq!(
+            describe(&site(), &clock),
+            "\
+Site:                site-a
+State:               CutOff, since 1m 0s ago
+Alarm:               6 of 8 nodes are silent at once
+Machines:            8
+Provider:            maas
+MAAS:                http://m:5240/MAAS
+Credential:          maas-a
+Image:               ubuntu/jammy
+Boot disk:           the one with BOSS in its model
+Cloud-init:          the one that comes with Farrier
+Datasource retries:  2
+Erase on release:    true
+Version:             3
+"
+        );
+    }
+
+    #[test]
+    fn a_check_says_what_is_wrong_and_where_to_go_on() {
+        assert_eq!(
+            checked(&site()),
+            "site-a is CutOff; its MAAS has 8 machines\n  6 of 8 nodes are silent at once\n\n\
+             Next: farrier why site-a\n"
+        );
+        let mut well = site();
+        well.status =
+            Some(SiteStatus { state: "Connected".into(), machines: Some(0), ..Default::default() });
+        assert_eq!(checked(&well), "site-a is Connected; its MAAS has 0 machines\n");
+    }
+}

@@ -1,0 +1,121 @@
+//! Workflows: the operations on nodes, by the documents' names for what may be done about them.
+//!
+//! An onboarding, a decommission and a drain are runs like any other, so everything here ends in `run`. What is added is that a node
+//! stands for the newest operation on it, and a list of these operations only.
+
+use crate::args::{
+    ActionArgs, CancelArgs, MarkManualArgs, RemakeArgs, RunArg, RunCommand, WorkflowCommand,
+    WorkflowListArgs,
+};
+use crate::client::{Client, filter_by};
+use crate::exit::{Exit, Failure};
+use crate::node;
+use crate::output::Screen;
+use crate::run::{self, Subject};
+use model::node::NODE;
+use model::plan::RunType;
+
+/// Nodes have names of their own; nothing else begins like this.
+const NODE_PREFIX: &str = "node-";
+
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    command: WorkflowCommand,
+) -> Result<Exit, Failure> {
+    let newest = async |id: String| newest(client, id).await;
+    let command = match command {
+        WorkflowCommand::List(args) => return list(client, screen, &args).await,
+        WorkflowCommand::Get(args) => {
+            RunCommand::Get(RunArg { run_id: newest(args.run_id).await? })
+        }
+        WorkflowCommand::RetryStage(args) => {
+            RunCommand::RetryStep(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+        }
+        WorkflowCommand::Resume(args) => {
+            RunCommand::Resume(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+        }
+        WorkflowCommand::Adopt(args) => {
+            RunCommand::Adopt(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+        }
+        WorkflowCommand::Rerun(args) => {
+            RunCommand::Rerun(RemakeArgs { run_id: newest(args.run_id).await?, ..args })
+        }
+        WorkflowCommand::RestartClean(args) => {
+            RunCommand::RestartClean(RemakeArgs { run_id: newest(args.run_id).await?, ..args })
+        }
+        WorkflowCommand::Cancel(args) => {
+            let operation_id = newest(args.operation_id).await?;
+            RunCommand::Cancel(CancelArgs { operation_id, ..args })
+        }
+        WorkflowCommand::MarkManual(args) => {
+            RunCommand::MarkManual(MarkManualArgs { run_id: newest(args.run_id).await?, ..args })
+        }
+    };
+    run::run(client, screen, command).await
+}
+
+/// The operation that an id means: itself, or the newest one on a node.
+async fn newest(client: &Client, id: String) -> Result<String, Failure> {
+    if !id.starts_with(NODE_PREFIX) {
+        return Ok(id);
+    }
+    let detail = node::fetch(client, &id).await?;
+    match detail.workflow {
+        Some(run) => Ok(run.run_id),
+        None => {
+            let said = format!("{id} has had no operation yet, or it has been cleared away");
+            Err(Failure::refused(format!("{said}\nnext: farrier node get {id}")))
+        }
+    }
+}
+
+async fn list(
+    client: &Client,
+    screen: &mut Screen,
+    args: &WorkflowListArgs,
+) -> Result<Exit, Failure> {
+    let of_nodes = filter(&args.states);
+    let runs = match &args.node {
+        None => run::fetch_all(client, &of_nodes, args.limit).await?,
+        Some(id) => {
+            // Runs are found by their machine, which may have served as other nodes before.
+            let known = node::fetch(client, id).await?.node.unwrap_or_default();
+            let here = filter_by("machine_id", &known.machine_id, &of_nodes)?;
+            let mut runs = run::fetch_all(client, &here, None).await?;
+            runs.retain(|run| run.params.get(NODE) == Some(id));
+            runs.truncate(args.limit.map_or(usize::MAX, |limit| limit as usize));
+            runs
+        }
+    };
+    run::show_all(screen, &runs, Subject::Node)?;
+    Ok(Exit::Done)
+}
+
+/// The operations on nodes in these workflow states; in any, where none is named.
+fn filter(states: &[String]) -> String {
+    let types = RunType::NODES.map(RunType::as_str).join(", ");
+    let of_nodes = format!("type in ({types})");
+    match states {
+        [] => of_nodes,
+        states => format!("{of_nodes} AND workflow_state in ({})", states.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::filter::{Field, Filter, Subject};
+    use model::run::Workflow;
+
+    #[test]
+    fn the_filters_are_those_that_the_server_reads() {
+        let terms = |states: &[String]| Filter::parse(&filter(states), Subject::Run).unwrap().terms;
+        let all = terms(&[]);
+        assert_eq!((all.len(), &all[0].field), (1, &Field::Type));
+        assert_eq!(all[0].values, RunType::NODES.map(RunType::as_str));
+        let every = Workflow::ALL.map(|state| state.as_str().to_string());
+        let some = terms(&every);
+        assert_eq!((&some[1].field, &some[1].values[..]), (&Field::WorkflowState, &every[..]));
+    }
+}

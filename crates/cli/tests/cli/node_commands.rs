@@ -1,0 +1,276 @@
+//! Nodes, sites and workflows at the command line: every command about them, typed against a real server and a simulated MAAS.
+
+use crate::api_cli::Terminal;
+use crate::fleet::{PATIENCE, Server, Setup};
+use crate::stage::{farrier, finish};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Instant;
+
+#[track_caller]
+fn says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    }
+}
+
+/// The living node on a machine.
+#[track_caller]
+fn node_on(person: &Terminal, machine: &str) -> String {
+    let nodes = person.json(&format!("node list --machine {machine}"));
+    nodes[0]["node_id"].as_str().unwrap_or_else(|| panic!("{nodes}")).to_string()
+}
+
+/// Waits until a node is in a state: heartbeats and passes over the site come in their own time.
+#[track_caller]
+fn until(person: &Terminal, node: &str, state: &str) {
+    let started = Instant::now();
+    loop {
+        let seen = person.json(&format!("node get {node}"));
+        if seen["node"]["state"] == state {
+            return;
+        }
+        assert!(started.elapsed() < PATIENCE, "{node} is never {state}: {seen}");
+    }
+}
+
+/// Types every command that there is about nodes, their sites and the work on them.
+pub fn typed(person: &Terminal, dir: &Path) {
+    sites(person, dir);
+    onboarding(person);
+    quarantine(person);
+    out_and_back(person);
+    repairs(person);
+    removal(person);
+    bundles_refused(person);
+}
+
+fn sites(person: &Terminal, dir: &Path) {
+    says(&person.line("site put lab --provider sim", 2), &["site.site_id", "site-"]);
+    says(&person.line("site put site-lab", 2), &["site.spec.maas_url"]);
+    let put = "site put site-lab --provider sim --pool gpu --boot-disk-model - --label env=lab";
+    for _ in 0..2 {
+        says(&person.line(put, 0), &["site-lab", "farrier site check site-lab"]);
+    }
+    let file = dir.join("node.yaml");
+    std::fs::write(&file, "#cloud-config\n# {{node_id}}\n").unwrap();
+    let file = file.to_str().unwrap();
+    let update = ["site", "update", "site-lab", "--zone", "row-7", "--cloud-init", file];
+    person.run(&update, 0);
+    let site = person.json("site get site-lab");
+    let spec = &site["spec"];
+    assert_eq!((&spec["pool"], &spec["zone"]), (&"gpu".into(), &"row-7".into()), "{site}");
+    assert_eq!(spec["boot_disk_model"], "-", "what is not given stays: {site}");
+    assert_eq!(spec["cloud_init"], "#cloud-config\n# {{node_id}}\n", "{site}");
+    person.line("site update site-lab --default-cloud-init --remove-label env", 0);
+    let site = person.line("site get site-lab", 0);
+    says(&site, &["the one that comes with Farrier", "as MAAS chooses"]);
+    assert!(!site.contains("env=lab"), "{site}");
+    std::fs::write(file, "{{nobody_knows}}").unwrap();
+    says(&person.run(&update, 2), &["site.spec.cloud_init", "nobody_knows"]);
+    let wrong = person.line("site update site-lab --calls-at-once 0", 2);
+    says(&wrong, &["site.spec.calls_at_once", "use 1 to"]);
+    person.formats("site get site-lab", "row-7");
+    person.formats("site list", "site-lab");
+    says(&person.line("site check site-lab", 0), &["site-lab is Connected; its MAAS has "]);
+    person.formats("why site-lab", "site-lab is connected");
+    person.formats("history site-lab", "changed");
+    says(&person.line("site get site-none", 2), &["farrier site list"]);
+}
+
+/// A machine comes into service, and everything says the same of it.
+fn onboarding(person: &Terminal) {
+    person.line("machine register gpu-1", 0);
+    let onboard = "node onboard gpu-1 --site site-lab";
+    let words = ["would onboard gpu-1 at site-lab", "commission_node", "would run", "MAAS has no"];
+    person.rehearsed(onboard, "node list --machine gpu-1", &words);
+    says(&person.line("node onboard gpu-1 --site site-none", 2), &["farrier site list"]);
+    says(&person.line("node onboard gpu-none --site site-lab --dry-run", 2), &["gpu-none"]);
+    let told = person.line(&format!("{onboard} --request-id first"), 0);
+    says(&told, &["(enrolling)", "Type: ONBOARD", "✓ wait_for_agent_enrollment complete"]);
+    says(&told, &["✓ SUCCEEDED", "(active)"]);
+    let again = person.line(&format!("{onboard} --request-id first"), 0);
+    says(&again, &["same operation, no new work"]);
+    let node = node_on(person, "gpu-1");
+    for taken in [onboard.to_string(), format!("{onboard} --dry-run")] {
+        says(&person.line(&taken, 2), &["gpu-1 serves as", &format!("farrier why {node}")]);
+    }
+    person.formats("node list", &node);
+    person.formats("node list --state active --site site-lab", "gpu-1");
+    assert!(!person.line("node list --state offline", 0).contains(&node));
+    says(&person.line("node list --state happy", 2), &["states", "bootstrap_issued"]);
+    // Its agent may be heard between two looks, so the formats are looked at one by one.
+    let yaml = person.line(&format!("node get {node} -o yaml"), 0);
+    says(&yaml, &["Deployed", "workflow_kind: onboarding"]);
+    assert_eq!(person.json(&format!("node get {node}"))["observed"]["expected"], true);
+    let got = person.line(&format!("node get {node}"), 0);
+    says(&got, &["active", "onboarding COMPLETED", "Type next:", &format!("node drain {node}")]);
+    person.formats(&format!("why {node}"), "is active");
+    person.formats(&format!("history {node}"), "enrolling");
+    person.formats("workflow list", &node);
+    person.formats(&format!("workflow get {node}"), "wait_for_deployed");
+    let runs = person.json(&format!("workflow list --node {node} --state completed"));
+    assert_eq!(runs[0]["type"], "ONBOARD", "{runs}");
+    let runs = person.json(&format!("workflow list --node {node} --state cancelled"));
+    assert_eq!(runs, serde_json::json!([]));
+    person.stream(&["watch", "gpu-1", "--all"], "ONBOARD");
+    assert!(person.line("ops --filter type=ONBOARD", 0).contains("gpu-1"));
+    says(&person.line("site delete site-lab", 2), &[&node, "farrier node list"]);
+}
+
+fn quarantine(person: &Terminal) {
+    let node = node_on(person, "gpu-1");
+    let reason = ["node", "quarantine", &node, "--reason", "GPU 3 is hot"];
+    for _ in 0..2 {
+        says(&person.run(&reason, 0), &[&format!("{node} is quarantined: GPU 3 is hot")]);
+    }
+    says(&person.line(&format!("node get {node}"), 0), &["quarantined (operator)", "GPU 3 is hot"]);
+    says(&person.line(&format!("node reactivate {node}"), 2), &["retired"]);
+    let release = ["node", "release", &node, "--unproven", "--reason", "cooled"];
+    says(&person.run(&release, 0), &[&format!("{node} is active")]);
+}
+
+/// Drained and retired, and back into service under the same identity.
+fn out_and_back(person: &Terminal) {
+    let node = node_on(person, "gpu-1");
+    for verb in ["drain", "retire"] {
+        let line = format!("node {verb} {node}");
+        let would = format!("would {verb} {node}");
+        person.rehearsed(&line, "node list", &[&would, "drain_node", "would run"]);
+        let told = person.line(&line, 0);
+        says(&told, &["Type: NODE_DRAIN", "✓ SUCCEEDED", &format!("Node: {node} (retired)")]);
+        says(&person.line(&format!("{line} --dry-run"), 2), &["nothing left to drain"]);
+        says(&person.line(&format!("node resume {node}"), 2), &["left undone"]);
+        person.line(&format!("node reactivate {node}"), 0);
+        until(person, &node, "active");
+    }
+    for mode in ["soft_reset", "storage_cleanup", "reimage"] {
+        let line = format!("node decommission {node} --mode {mode}");
+        let would = format!("would decommission {node}: {mode}");
+        person.rehearsed(&line, "node list", &[&would, "cleanup_storage"]);
+        says(&person.line(&line, 0), &["Type: DECOMMISSION", "✓ SUCCEEDED"]);
+        until(person, &node, "active");
+    }
+}
+
+/// Breaks a stage of a machine's onboarding.
+fn broken(person: &Terminal, machine: &str, stage: &str, action: &str) {
+    let fault = format!("sim fault add --machine {machine} --effect {stage} --action {action}");
+    person.line(&format!("{fault} --times 0"), 0);
+}
+
+fn mended(person: &Terminal) {
+    person.line("sim fault clear --all", 0);
+}
+
+/// What fails on the way into service, and everything that may be done about it, by the node's name.
+fn repairs(person: &Terminal) {
+    person.line("machine register gpu-2", 0);
+    broken(person, "gpu-2", "configure_storage", "fail");
+    let told = person.line("node onboard gpu-2 --site site-lab", 1);
+    says(&told, &["✗ configure_storage failed", "✗ FAILED", "(enrolling)"]);
+    let node = node_on(person, "gpu-2");
+    let got = person.line(&format!("node get {node}"), 0);
+    says(&got, &["onboarding FAILED_RETRYABLE", "configure_storage", "Attempts:", "Failure:"]);
+    let failed = person.line("workflow list --state failed_retryable", 0);
+    assert!(failed.contains(&node) && !failed.contains("COMPLETED"), "{failed}");
+    let run = person.json(&format!("workflow get {node}"))["run_id"].clone();
+    says(&person.line(&format!("workflow retry-stage {node}"), 1), &["✗ FAILED"]);
+    person.run(&["workflow", "mark-manual", &node, "--reason", "look first"], 0);
+    says(&person.line(&format!("node get {node}"), 0), &["FAILED_MANUAL_INTERVENTION"]);
+    says(&person.line(&format!("workflow adopt {node}"), 1), &["✗ FAILED"]);
+    says(&person.line(&format!("workflow resume {node}"), 1), &["✗ FAILED"]);
+    let resumed = person.line(&format!("node resume {node}"), 0);
+    says(&resumed, &[run.as_str().unwrap(), "had ended, and goes on"]);
+    let op = run.as_str().unwrap();
+    says(&person.line(&format!("run watch {op}"), 1), &["✗ FAILED"]);
+    mended(person);
+    says(&person.line(&format!("workflow rerun {node}"), 0), &["✓ SUCCEEDED"]);
+    until(person, &node, "active");
+
+    person.line("machine register gpu-3", 0);
+    broken(person, "gpu-3", "wait_for_ready", "hang");
+    let op = person.submit("node onboard gpu-3 --site site-lab");
+    let node = node_on(person, "gpu-3");
+    person.at_step(&op, "wait_for_ready");
+    says(&person.line(&format!("node resume {node}"), 0), &[&op, "is at work on it"]);
+    let cancel = ["workflow", "cancel", &node, "--reason", "not today"];
+    says(&person.run(&cancel, 0), &["⊘ CANCELED"]);
+    mended(person);
+    says(&person.line(&format!("workflow restart-clean {node}"), 0), &["✓ SUCCEEDED"]);
+    until(person, &node, "active");
+    let here = person.json(&format!("workflow list --node {node}"));
+    assert_eq!(here.as_array().unwrap().len(), 2, "{here}");
+}
+
+/// Removed, and the same machine as another node.
+fn removal(person: &Terminal) {
+    let node = node_on(person, "gpu-3");
+    let line = format!("node decommission {node} --mode full_decommission");
+    let told = person.run(
+        &[&line.split(' ').collect::<Vec<_>>()[..], &["--without-agent", "its disk is dead"]]
+            .concat(),
+        0,
+    );
+    says(&told, &["✓ SUCCEEDED", &format!("Node: {node} (deleted)")]);
+    says(&person.line(&format!("node reactivate {node}"), 2), &["never comes back"]);
+    assert!(!person.line("node list", 0).contains(&node));
+    assert!(person.line("node list --state deleted", 0).contains(&node));
+    person.line("node onboard gpu-3 --site site-lab", 0);
+    let other = node_on(person, "gpu-3");
+    assert_ne!(other, node);
+    let here = person.json(&format!("workflow list --node {other}"));
+    assert_eq!(here.as_array().unwrap().len(), 1, "only what was done on this node: {here}");
+    person.line("site put site-empty --provider sim", 0);
+    says(&person.line("site delete site-empty", 0), &["site-empty deleted"]);
+}
+
+/// A server that agents cannot reach gives out no tokens, and leaves no empty file behind.
+fn bundles_refused(person: &Terminal) {
+    person.line("machine register bare-1", 0);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("agent.toml");
+    let line = format!("node bootstrap bare-1 --to {}", file.display());
+    says(&person.line(&line, 2), &["nodes.listen"]);
+    assert!(!file.exists());
+    says(&person.line("node bootstrap --reissue node-none", 2), &["nodes.listen"]);
+}
+
+/// The token is in the file that its owner alone may read, or on standard output, and nowhere else.
+#[test]
+fn a_bundle_is_kept_by_its_owner_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let nodes = "[nodes]\nlisten = \"127.0.0.1:0\"\nurl = \"http://farrier.example:7413\"";
+    let setup = Setup { config: nodes.into(), ..Setup::new(dir.path(), "zero") };
+    let server = Server::start(setup);
+    let ask = |line: &str| finish(farrier(&server.url(), &line.split(' ').collect::<Vec<_>>()));
+    assert_eq!(ask("machine register bare-1").0, 0);
+    let file = dir.path().join("agent.toml");
+    let (code, stdout, stderr) = ask(&format!("node bootstrap bare-1 --to {}", file.display()));
+    assert_eq!(code, 0, "{stderr}");
+    let config = std::fs::read_to_string(&file).unwrap();
+    says(&config, &["controllers = \"http://farrier.example:7413\"", "token = \""]);
+    let token = config.split('"').nth(3).unwrap();
+    assert!(!stdout.contains(token) && !stderr.contains(token), "{stdout}{stderr}");
+    says(&stdout, &["works once", "--reissue node-"]);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // What is there is not written over, and no token is spent on trying.
+    let line = format!("node bootstrap bare-1 --to {}", file.display());
+    assert!(ask(&line).2.contains("is there already"));
+
+    let node = stdout.split(' ').next().unwrap().to_string();
+    let (code, stdout, stderr) = ask(&format!("node bootstrap --reissue {node} --expires-in 2h"));
+    assert_eq!(code, 0, "{stderr}");
+    let other = stdout.split('"').nth(3).unwrap();
+    assert!(other != token && !stderr.contains(other), "{stdout}{stderr}");
+    assert_eq!(stdout.lines().count(), 2, "only the configuration: {stdout}");
+    says(&stderr, &["works once", &node]);
+    let (_, json, _) = ask(&format!("node bootstrap --reissue {node} -o json"));
+    let bundle: serde_json::Value = serde_json::from_str(&json).unwrap();
+    says(bundle["agent_config"].as_str().unwrap(), &[bundle["token"].as_str().unwrap()]);
+    let (code, _, stderr) = ask(&format!("node bootstrap --reissue {node} --expires-in 31d"));
+    assert_eq!(code, 2, "{stderr}");
+    let (code, _, stderr) = ask("node bootstrap --reissue node-none");
+    assert!(code == 2 && stderr.contains("farrier node list"), "{stderr}");
+    assert!(ask("node list").1.contains("bootstrap_issued"));
+}
