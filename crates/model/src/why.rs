@@ -4,6 +4,7 @@
 //! without one does not compile.
 
 mod device;
+mod mend;
 
 pub use device::{device_overdue, explain_device};
 
@@ -15,6 +16,7 @@ use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
 use crate::run::{Run, RunPhase, StepState, Workflow};
 use crate::time::{Timestamp, spoken};
+use mend::own_commands;
 use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -358,83 +360,6 @@ fn failed_commands(run: &Run) -> Vec<String> {
     // A part goes on best with its whole, which waits for it.
     let whole = run.spec.part_of.iter().map(|whole| format!("farrier run retry-step {whole}"));
     whole.chain(own_commands(run)).collect()
-}
-
-fn own_commands(run: &Run) -> Vec<String> {
-    let id = &run.spec.id;
-    let retry = format!("farrier run retry-step {id}");
-    let resume = format!("farrier run resume {id}");
-    let adopt = format!("farrier run adopt {id}");
-    let rerun = format!("farrier run rerun {id}");
-    let logs = format!("farrier logs {id}");
-    let get = run.spec.target.get();
-    let Some(failure) = &run.progress.failure else {
-        return vec![resume, logs];
-    };
-    match failure.fault.code {
-        Code::BmcUnreachable
-        | Code::BmcBusy
-        | Code::BmcGarbled
-        | Code::HostUnreachable
-        | Code::ClusterUnreachable
-        | Code::DatabaseUnreachable
-        | Code::MaasUnreachable
-        | Code::MaasBusy
-        | Code::EffectFailed
-        | Code::ReadBackDiffers
-        | Code::CommandFailed
-        | Code::NotInCluster
-        | Code::EvictionBlocked
-        | Code::NetbootSilent
-        | Code::DeploySilent
-        | Code::ChecksumWrong
-        | Code::FirmwareUnfetched
-        | Code::FirmwareFailed
-        | Code::FabricFailed
-        | Code::CommissioningFailed
-        | Code::AgentSilent
-        | Code::TaskFailed
-        | Code::NodeNotClean
-        | Code::CandidatesConflict
-        | Code::BootDiskMissing
-        | Code::PxeInterfaceUnfixable
-        | Code::StepTimeout => vec![logs, retry, rerun],
-        Code::AnswerLost | Code::AnswerGarbled | Code::TaskLost => vec![resume, logs],
-        Code::OutcomeUnknown | Code::WorkerPanicked | Code::ProtocolBroken => {
-            vec![logs, resume, adopt, retry]
-        }
-        Code::FrozenByOperator => vec![resume, rerun],
-        Code::NotAdoptable => vec![retry, rerun],
-        // What is there is no good beginning.
-        Code::DeployFailed | Code::DatasourceFailed => {
-            vec![logs, format!("farrier run restart-clean {id}"), rerun]
-        }
-        Code::HardwareSyncFailed | Code::StateDisagrees => vec![logs, adopt, rerun],
-        Code::SiteUnfit => vec!["farrier site list".into(), retry],
-        Code::UndoFailed => vec![logs, rerun],
-        // What its parts say names the device; those that are done stay done.
-        Code::PartFailed => vec![format!("farrier rack maintenance status {id}"), retry, logs],
-        Code::FirmwareUnknown => vec!["farrier firmware list".into(), rerun],
-        Code::CapabilityMissing | Code::ProviderMissing | Code::MachineGone => vec![get, rerun],
-        Code::ForeignEngine | Code::RecordUnreadable => vec![rerun, logs],
-        Code::LoginRefused | Code::CredentialMissing => {
-            vec!["farrier credential list".into(), retry]
-        }
-        Code::IdentityChanged => vec!["farrier trust list".into(), retry],
-        Code::IdentityUntrusted | Code::SystemAmbiguous => vec![get, retry],
-        Code::FirmwareDiffers => vec![logs, adopt, retry],
-        Code::NotSupported => vec!["farrier plans".into(), rerun],
-        Code::HostDiskFull | Code::InstallFailed | Code::SystemNotBack | Code::MaasRefused => {
-            vec![logs, retry]
-        }
-        // The record that the run was working on is not there any more: from the top, it is found or made again.
-        Code::MaasMachineGone => vec![logs, rerun],
-        Code::ImageUnknown => vec!["farrier image list".into(), rerun],
-        Code::DiskUnfit => {
-            let machine = &run.spec.target;
-            vec![logs, format!("farrier machine update {machine} --root-disk serial:…"), retry]
-        }
-    }
 }
 
 /// The same for a finished or a failed run's error, as one command.

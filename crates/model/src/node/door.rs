@@ -186,7 +186,7 @@ fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
 
 fn deleted(node: &Node) -> Refusal {
     let said = format!("{} is deleted, and never comes back", node.head.id);
-    let next = format!("farrier node onboard {}   # makes a new node", node.machine);
+    let next = format!("{}   # makes a new node", node.onboard_again());
     Refusal::precondition("NODE_DELETED", said).next(next)
 }
 

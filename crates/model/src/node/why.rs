@@ -83,6 +83,12 @@ impl Node {
             && self.state != NodeState::Deleted
     }
 
+    /// What makes its machine another node.
+    pub(super) fn onboard_again(&self) -> String {
+        let site = self.site.as_ref().map_or_else(|| "SITE".to_string(), ToString::to_string);
+        format!("farrier node onboard {} --site {site}", self.machine)
+    }
+
     /// What to type now, the best first.
     pub fn recommended(&self, run: Option<&Run>) -> Vec<String> {
         let (id, machine) = (&self.head.id, &self.machine);
@@ -108,8 +114,14 @@ impl Node {
                 format!("farrier node reactivate {id}"),
                 format!("farrier node decommission {id} --mode full_decommission"),
             ],
-            (NodeState::Deleted, _) => vec![format!("farrier node onboard {machine}")],
-            (NodeState::Enrolling, _) => Vec::new(),
+            (NodeState::Deleted, _) => vec![self.onboard_again()],
+            (NodeState::Enrolling, _) => match run.filter(|run| run.ended()) {
+                Some(run) => vec![
+                    format!("farrier workflow rerun {}", run.spec.id),
+                    format!("farrier node decommission {id} --mode full_decommission"),
+                ],
+                None => Vec::new(),
+            },
         };
         if let Some(run) = run.filter(|run| !run.ended() || self.owes(run)) {
             all.insert(0, format!("farrier why {}", run.spec.id));

@@ -88,7 +88,7 @@ impl Nodes {
             model::text::web_url("nodes.url", url).map_err(|refusal| refusal.said)?;
             let host = url.trim_start_matches("http://").split(['/', ':']).next();
             if !url.starts_with("http://[")
-                && !host.is_some_and(|host| host.parse::<IpAddr>().is_ok())
+                && host.is_none_or(|host| host.parse::<IpAddr>().is_err())
             {
                 return Err(format!(
                     "nodes.url {url:?} is no address that agents can reach: they speak plain HTTP to IP addresses; write http://10.0.0.1:8481"
