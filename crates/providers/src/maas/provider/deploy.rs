@@ -267,7 +267,29 @@ pub(super) fn installed(machine: &Machine) -> Option<Result<bool, Fault>> {
         Status::Deploying => None,
         Status::Deployed => Some(Ok(true)),
         Status::FailedDeployment => Some(Ok(false)),
-        _ => Some(Err(disagrees(machine, "nothing installs it: somebody has broken that off"))),
+        Status::New
+        | Status::Commissioning
+        | Status::FailedCommissioning
+        | Status::Missing
+        | Status::Ready
+        | Status::Reserved
+        | Status::Retired
+        | Status::Broken
+        | Status::Allocated
+        | Status::Releasing
+        | Status::FailedReleasing
+        | Status::DiskErasing
+        | Status::FailedDiskErasing
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::FailedTesting
+        | Status::Unknown(_) => {
+            Some(Err(disagrees(machine, "nothing installs it: somebody has broken that off")))
+        }
     }
 }
 

@@ -47,7 +47,7 @@ pub(super) fn cause(events: &[String], log: &str) -> Cause {
     if let Some(line) = lines().find(|line| is_datasource(line)) {
         return Cause::Datasource(shown(line));
     }
-    let last = lines().filter(|line| !line.is_empty()).next_back();
+    let last = lines().rfind(|line| !line.is_empty());
     Cause::Other(last.map_or_else(|| "nothing was written about it".into(), shown))
 }
 

@@ -112,6 +112,10 @@ mod tests {
         }
     }
 
+    /// MAC addresses, serial number, and the machine that is found, none, or what is said of several.
+    type Row =
+        (&'static [&'static str], &'static str, Result<&'static str, &'static [&'static str]>);
+
     #[test]
     fn one_machine_is_found_and_several_are_named() {
         let all = [
@@ -120,7 +124,7 @@ mod tests {
             listed("c", "aa:00:00:00:00:03", "S3"),
             listed("d", "aa:00:00:00:00:03", ""),
         ];
-        let rows: [(&[&str], &str, Result<&str, &[&str]>); 10] = [
+        let rows: [Row; 10] = [
             (&[], "", Ok("")),
             (&["aa:00:00:00:00:09"], "S9", Ok("")),
             (&["aa:00:00:00:00:01"], "", Ok("a")),

@@ -19,7 +19,26 @@ pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
         Status::FailedReleasing | Status::FailedDiskErasing => {
             Some(Err(Fault::new(Code::EffectFailed, has(machine))))
         }
-        _ => Some(Err(disagrees(machine, "it was asked to be let go, and is not on its way"))),
+        Status::Commissioning
+        | Status::FailedCommissioning
+        | Status::Missing
+        | Status::Reserved
+        | Status::Deployed
+        | Status::Retired
+        | Status::Broken
+        | Status::Deploying
+        | Status::Allocated
+        | Status::FailedDeployment
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::FailedTesting
+        | Status::Unknown(_) => {
+            Some(Err(disagrees(machine, "it was asked to be let go, and is not on its way")))
+        }
     }
 }
 
@@ -48,7 +67,10 @@ impl Work<'_> {
                 None => gone(),
                 Some(machine) => match letting::next(&machine, Letting::Begun, false) {
                     letting::Move::Free => done(&machine, has(&machine)),
-                    _ => Answer::Differs(has(&machine)),
+                    letting::Move::Wait
+                    | letting::Move::Ask
+                    | letting::Move::Lost(_)
+                    | letting::Move::Fail(_) => Answer::Differs(has(&machine)),
                 },
             }),
             Verb::Stop => self.stop_releasing(target).await,

@@ -89,7 +89,6 @@ impl Work<'_> {
             }
         }
         let began = now();
-        let longest = self.hand.at.settings.longest_wait;
         let ended = |machine: &Machine| {
             if machine.status != Status::Deployed {
                 return Some(Err(disagrees(machine, "it is not installed any more")));
@@ -97,7 +96,7 @@ impl Work<'_> {
             let patience = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * INTERVALS;
             match healthy(machine, installed, now()) {
                 Ok(said) => Some(Ok((machine.clone(), said))),
-                Err(_) if now().since(began) < patience.min(longest) => None,
+                Err(_) if now().since(began) < patience => None,
                 Err(said) => {
                     let said = format!("{}: {said}", has(machine));
                     Some(Err(Fault::new(Code::HardwareSyncFailed, said)))
