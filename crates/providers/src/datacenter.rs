@@ -10,14 +10,14 @@
 //! and `roster` the nodes of a cluster as probes see them; `inspect` looks for a person, `scout` and `trial` at BMCs without a machine; `ipmi_only` is the
 //! same for less.
 
-mod admittance;
-mod bmcs;
+pub(crate) mod admittance;
+pub(crate) mod bmcs;
 mod cluster;
 mod controller;
-mod course;
+pub(crate) mod course;
 mod devices;
 mod drain;
-mod exec;
+pub(crate) mod exec;
 mod fabric;
 mod firmware;
 mod hosts;
@@ -26,9 +26,9 @@ mod inspect;
 mod ipmi_only;
 mod kept;
 mod net;
-mod orders;
+pub(crate) mod orders;
 pub mod power;
-mod probe;
+pub(crate) mod probe;
 mod record;
 mod roster;
 mod scout;

@@ -4,7 +4,7 @@
 //! interfaces, tags, pools, zones, subnets, images, events, results. It keeps nothing and never decides: it reports what
 //! MAAS says now, or a fault that names the address, what was asked and what came back.
 //!
-//! From the outside in: `address` and `key` say where and who, `pace` how much at once, `form` how it is written down,
+//! [`provider`] is what Farrier does with it. From the outside in: `address` and `key` say where and who, `pace` how much at once, `form` how it is written down,
 //! `call` one question with its tries, `verdict` what an answer means; the types are in `status`, `machine`, `parts` and
 //! `wanted`, and `machines`, `storage`, `network`, `region` and `history` are what can be asked.
 
@@ -18,6 +18,7 @@ mod machines;
 mod network;
 mod pace;
 mod parts;
+pub mod provider;
 mod region;
 mod status;
 mod storage;

@@ -9,6 +9,7 @@ use engine::nodes::Agents;
 use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
+use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
 use providers::sim::Sim;
 use providers::{Provider, Providers};
 use std::fmt;
@@ -72,11 +73,13 @@ pub async fn serve(
     let vault = open_vault(&config, &store)?;
     let datacenter = config.datacenter().map_err(ServeError::Refused)?;
     let datacenter = Settings { imaging: config.netboot.imaging(), ..datacenter };
+    let maas = MaasProvider::new(Arc::new(vault.clone()), behind_maas(&config, &datacenter));
     let datacenter = Arc::new(Datacenter::new(Arc::new(vault.clone()), datacenter));
     let providers = Providers::default()
         .with(Arc::new(sim.clone()))
         .with(Arc::clone(&datacenter) as Arc<dyn Provider>)
-        .with(Arc::new(IpmiOnly(datacenter)));
+        .with(Arc::new(IpmiOnly(datacenter)))
+        .with(Arc::new(maas));
     let engine =
         Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
             .await?;
@@ -132,6 +135,14 @@ async fn listen_for_agents(
             tracing::error!(%error, "the door for agents has closed");
         }
     })))
+}
+
+/// MAAS is believed as BMCs are, and is told the same BMCs.
+fn behind_maas(config: &Config, datacenter: &Settings) -> MaasSettings {
+    MaasSettings {
+        bmc_credential: datacenter.bmc_credential.clone(),
+        ..MaasSettings::new(config.nodes.urls(), datacenter.trust.clone())
+    }
 }
 
 /// Serves machines that boot over the network, on a port of their own.

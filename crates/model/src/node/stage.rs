@@ -9,6 +9,7 @@ use crate::id::{NodeId, SiteId};
 use crate::plan::RunStep;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::time::Duration;
 
 macro_rules! stages {
     ($($variant:ident = $word:literal, $room:ident, $timeout:expr, $retries:expr;)*) => {
@@ -119,6 +120,11 @@ impl Stage {
 
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|stage| stage.as_str() == word)
+    }
+
+    /// How long an attempt may take.
+    pub const fn patience(self) -> Duration {
+        Duration::from_secs(self.limits().0 as u64)
     }
 
     /// Doing it twice does harm: a disk is written, or taken from who has come to use it since.

@@ -1,6 +1,8 @@
-//! Being let in: credentials, logins that were refused before, and who was met where. The same for BMCs and for hosts.
+//! Being let in: credentials, logins that were refused before, and who was met where. The same for BMCs, for hosts and for MAAS.
 
+use super::Trusting;
 use crate::keeper::{Credential, Keeper, Lockout};
+use crate::redfish::{Fingerprint, Trust};
 use model::fault::{Code, Fault};
 use std::sync::Arc;
 
@@ -69,6 +71,16 @@ impl Admittance {
         self.0.identity(peer).await
     }
 
+    /// How somebody at an address must prove who it is, and who was met there before.
+    pub async fn trust(
+        &self,
+        trusting: &Trusting,
+        peer: &str,
+    ) -> Result<(Trust, Option<Fingerprint>), Fault> {
+        let known = fingerprint(peer, self.known(peer).await?.as_deref())?;
+        Ok((believing(trusting, peer, known)?, known))
+    }
+
     /// Writes down who was met. Somebody else may have met another one at the same moment.
     pub async fn meet(&self, peer: &str, shown: &str) -> Result<(), Fault> {
         let known = self.0.meet(peer, shown).await?;
@@ -93,4 +105,45 @@ pub fn unpinned(peer: &str) -> Fault {
          say it with `farrier trust set {peer} IDENTITY`"
     );
     Fault::new(Code::IdentityUntrusted, said)
+}
+
+/// Who is known at an address. What cannot be read must not be taken for nobody.
+fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
+    known.map(str::parse).transpose().map_err(|said| {
+        let said = format!("what is remembered of {peer} cannot be read: {said}");
+        Fault::new(Code::RecordUnreadable, said)
+    })
+}
+
+/// How somebody must prove who it is, given who is known there.
+fn believing(trusting: &Trusting, peer: &str, known: Option<Fingerprint>) -> Result<Trust, Fault> {
+    Ok(match (trusting, known) {
+        (Trusting::Ca(trust), _) => trust.clone(),
+        (Trusting::FirstUse, known) => Trust::FirstUse(known),
+        (Trusting::Pinned, Some(known)) => Trust::Pinned(known),
+        (Trusting::Pinned, None) => return Err(unpinned(peer)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_known_decides_whom_is_believed() {
+        let print = format!("sha256:{}", "ab".repeat(32));
+        let known = fingerprint("p", Some(&print)).unwrap();
+        let first = believing(&Trusting::FirstUse, "p", None);
+        assert!(matches!(first, Ok(Trust::FirstUse(None))));
+        let again = believing(&Trusting::FirstUse, "p", known);
+        assert!(matches!(again, Ok(Trust::FirstUse(Some(known))) if known.to_string() == print));
+        let pinned = believing(&Trusting::Pinned, "p", known);
+        assert!(matches!(pinned, Ok(Trust::Pinned(known)) if known.to_string() == print));
+        let stranger = believing(&Trusting::Pinned, "https://b", None).unwrap_err();
+        assert_eq!(stranger.code, Code::IdentityUntrusted);
+        assert!(stranger.said.contains("farrier trust set https://b"), "{stranger}");
+        let fault = fingerprint("p", Some("rubbish")).unwrap_err();
+        assert_eq!(fault.code, Code::RecordUnreadable);
+        assert_eq!(fingerprint("p", None), Ok(None));
+    }
 }

@@ -1,10 +1,10 @@
 //! The way to a machine's BMC: its turn with the governor, its credential, whom to trust, and a connection that is kept for the
 //! next call.
 
-use super::admittance::{Admittance, unpinned, wrong_kind};
+use super::Settings;
+use super::admittance::{Admittance, wrong_kind};
 use super::controller::Controller;
 use super::kept::Kept;
-use super::{Settings, Trusting};
 use crate::governor::{Governor, Priority, Standing};
 use crate::ipmi;
 use crate::keeper::{Credential, Secret};
@@ -29,8 +29,8 @@ pub struct Bmcs {
 
 /// A user's name and password.
 pub struct Login {
-    user: String,
-    password: SecretString,
+    pub user: String,
+    pub password: SecretString,
 }
 
 /// A BMC that one is logged in at, with what, and since when.
@@ -230,24 +230,6 @@ pub fn is_ipmi(endpoint: &str) -> bool {
     endpoint.starts_with(IPMI)
 }
 
-/// Who is known at an address. What cannot be read must not be taken for nobody.
-fn fingerprint(peer: &str, known: Option<&str>) -> Result<Option<Fingerprint>, Fault> {
-    known.map(str::parse).transpose().map_err(|said| {
-        let said = format!("what is remembered of {peer} cannot be read: {said}");
-        Fault::new(Code::RecordUnreadable, said)
-    })
-}
-
-/// How a BMC must prove who it is, given who is known there.
-fn believing(trusting: &Trusting, peer: &str, known: Option<Fingerprint>) -> Result<Trust, Fault> {
-    Ok(match (trusting, known) {
-        (Trusting::Ca(trust), _) => trust.clone(),
-        (Trusting::FirstUse, known) => Trust::FirstUse(known),
-        (Trusting::Pinned, Some(known)) => Trust::Pinned(known),
-        (Trusting::Pinned, None) => return Err(unpinned(peer)),
-    })
-}
-
 pub fn login_of(credential: &Credential) -> Result<Login, Fault> {
     match &credential.secret {
         Secret::Password { user, password } => {
@@ -314,8 +296,7 @@ impl Bmcs {
 
     /// How the configuration says that this BMC is believed, and who was met there before.
     pub async fn trust(&self, peer: &str) -> Result<(Trust, Option<Fingerprint>), Fault> {
-        let known = fingerprint(peer, self.admittance.known(peer).await?.as_deref())?;
-        Ok((believing(&self.settings.trust, peer, known)?, known))
+        self.admittance.trust(&self.settings.trust, peer).await
     }
 }
 
@@ -323,27 +304,4 @@ impl Bmcs {
 async fn ask_who(bmc: ipmi::Bmc) -> Result<Visited, Fault> {
     bmc.identity().await?;
     Ok(Visited::Ipmi(bmc))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn who_is_known_decides_whom_is_believed() {
-        let print = format!("sha256:{}", "ab".repeat(32));
-        let known = fingerprint("p", Some(&print)).unwrap();
-        let first = believing(&Trusting::FirstUse, "p", None);
-        assert!(matches!(first, Ok(Trust::FirstUse(None))));
-        let again = believing(&Trusting::FirstUse, "p", known);
-        assert!(matches!(again, Ok(Trust::FirstUse(Some(known))) if known.to_string() == print));
-        let pinned = believing(&Trusting::Pinned, "p", known);
-        assert!(matches!(pinned, Ok(Trust::Pinned(known)) if known.to_string() == print));
-        let stranger = believing(&Trusting::Pinned, "https://b", None).unwrap_err();
-        assert_eq!(stranger.code, Code::IdentityUntrusted);
-        assert!(stranger.said.contains("farrier trust set https://b"), "{stranger}");
-        let fault = fingerprint("p", Some("rubbish")).unwrap_err();
-        assert_eq!(fault.code, Code::RecordUnreadable);
-        assert_eq!(fingerprint("p", None), Ok(None));
-    }
 }

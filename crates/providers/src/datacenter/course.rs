@@ -23,9 +23,9 @@ pub(super) struct Course {
 }
 
 /// How often it is written down that somebody looks.
-pub(super) const WATCH_EVERY: Duration = Duration::from_secs(10);
+pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(10);
 /// So long nobody may have looked: within this, power does not go off and come on again by somebody else's hand.
-pub(super) const MAX_UNWATCHED: Duration = Duration::from_secs(30);
+pub(crate) const MAX_UNWATCHED: Duration = Duration::from_secs(30);
 
 impl Datacenter {
     /// Follows the course until its goal is seen, with notes as the caller keeps them. Once something was asked, a BMC that cannot be

@@ -186,7 +186,7 @@ async fn stop(host: &Host, key: &str) -> Result<Answer, Fault> {
 }
 
 /// What has begun may have happened, although nobody can see it now.
-pub(super) fn out_of_sight(fault: Fault) -> Fault {
+pub(crate) fn out_of_sight(fault: Fault) -> Fault {
     match fault.code.happened() {
         Happened::Maybe => fault,
         Happened::No if fault.code.unseen() => Fault::new(Code::AnswerLost, fault.said),

@@ -418,7 +418,7 @@ pub(super) fn two_effects() -> Fault {
     Fault::new(Code::ProtocolBroken, "one key stands for two effects")
 }
 
-pub(super) const fn word(power: Power) -> &'static str {
+pub(crate) const fn word(power: Power) -> &'static str {
     match power {
         Power::On => "on",
         Power::Off => "off",

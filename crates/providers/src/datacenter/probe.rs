@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 /// How long a host has to say its first word.
-const HOST_LIMIT: Duration = Duration::from_secs(4);
+pub(crate) const HOST_LIMIT: Duration = Duration::from_secs(4);
 /// How every SSH server begins.
 const BANNER: &[u8] = b"SSH-";
 const SSH_PORT: u16 = 22;
@@ -123,7 +123,7 @@ pub(super) async fn host_answers(target: &Target) -> bool {
 }
 
 /// A host is reachable when something there speaks SSH.
-async fn look_at_host(endpoint: &str, limit: Duration) -> Option<Evidence> {
+pub(crate) async fn look_at_host(endpoint: &str, limit: Duration) -> Option<Evidence> {
     if endpoint.is_empty() {
         return None;
     }

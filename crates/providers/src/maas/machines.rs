@@ -8,7 +8,9 @@ use super::machine::{Machine, PowerState};
 use super::verdict::About;
 use super::wanted::{Change, Deploy, Filter, NewMachine, Release, StopMode};
 use model::fault::Fault;
+use secrecy::SecretString;
 use serde::Deserialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 const ALL: &str = "machines/";
@@ -91,6 +93,20 @@ impl Maas {
     pub async fn query_power_state(&self, system_id: &str) -> Result<PowerState, Fault> {
         let call = Call::get(one(system_id)).op("query_power_state").about(About::Machine);
         Ok(self.read::<Power>(call).await?.state)
+    }
+
+    /// How MAAS switches it, by the names of the power type's parameters. A password is among them.
+    pub async fn power_parameters(
+        &self,
+        system_id: &str,
+    ) -> Result<BTreeMap<String, SecretString>, Fault> {
+        let call = Call::get(one(system_id)).op("power_parameters").about(About::Machine);
+        let told: BTreeMap<String, Value> = self.read(call).await?;
+        let text = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        Ok(told.into_iter().map(|(name, value)| (name, text(value).into())).collect())
     }
 
     /// Only its owner may do this; MAAS releases it first.

@@ -11,7 +11,7 @@ mod ops;
 mod region;
 mod world;
 
-pub use world::{End, Fate, Released, Takes, Trouble, World};
+pub use world::{End, Fall, Fate, Released, Takes, Trouble, World};
 
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -184,8 +184,19 @@ impl Drop for UnderWay {
 }
 
 async fn troubled(world: &Mutex<World>, call: &Call) -> Response {
+    let falls = lock(world).falls.clone();
+    let fall = falls.and_then(|falls| falls());
+    if let Some((Fall::Before, fallen)) = fall {
+        fallen();
+        return std::future::pending().await;
+    }
     let trouble = lock(world).take_trouble(call);
     let act = || lock(world).act(call).into_response();
+    if let Some((Fall::After, fallen)) = fall {
+        let _made = act();
+        fallen();
+        return std::future::pending().await;
+    }
     match trouble {
         None => act(),
         Some(Trouble::Busy { retry_after }) => {

@@ -76,6 +76,9 @@ impl World {
                 let state = self.machines.get(id).map(|machine| machine.power);
                 Said::Json(json!({"state": state}))
             }
+            ("GET", Some("power_parameters")) => {
+                Said::Json(json!(self.machines.get(id).map(|machine| &machine.power_parameters)))
+            }
             ("PUT", None) => self.update(call, id),
             ("DELETE", None) => self.delete(id),
             ("POST", Some("set_workload_annotations")) => self.annotate(call, id),

@@ -5,6 +5,7 @@ use super::{Call, Said};
 use providers::maas::Status;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The user whose key is known.
@@ -102,6 +103,7 @@ pub struct Machine {
     pub layout: String,
     pub enable_hw_sync: bool,
     pub last_sync: Option<String>,
+    pub sync_interval_s: f64,
     pub annotations: BTreeMap<String, String>,
     pub fate: Fate,
     /// What the installer wrote, each time.
@@ -110,7 +112,20 @@ pub struct Machine {
     pub(super) before: Status,
 }
 
+/// Where in a request whoever asked is never answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fall {
+    /// It arrives, and nothing is done.
+    Before,
+    /// It is done.
+    After,
+}
+
+/// Says of each request that arrives whether it falls, and hears when it has.
+pub type Falls = Arc<dyn Fn() -> Option<(Fall, Box<dyn FnOnce() + Send>)> + Send + Sync>;
+
 pub struct World {
+    pub falls: Option<Falls>,
     pub machines: BTreeMap<String, Machine>,
     pub takes: Takes,
     pub version: &'static str,
@@ -139,6 +154,7 @@ impl Default for World {
                 "vlan": {"id": 5000 + id, "vid": 0, "mtu": 1500, "name": "untagged", "fabric": "fabric-0", "dhcp_on": managed}})
         };
         Self {
+            falls: None,
             machines: BTreeMap::new(),
             takes: Takes::Looks(1),
             version: "3.4.4",
@@ -211,6 +227,7 @@ impl World {
             layout: "flat".into(),
             enable_hw_sync: false,
             last_sync: None,
+            sync_interval_s: 900.0,
             annotations: BTreeMap::new(),
             fate: Fate::default(),
             logs: Vec::new(),
@@ -398,7 +415,7 @@ impl Machine {
             "hardware_uuid": null, "hardware_info": {"system_vendor": "Dell", "system_product": "XE9680",
                 "system_serial": self.serial, "chassis_serial": "Unknown", "cpu_model": "x"},
             "enable_hw_sync": self.enable_hw_sync, "last_sync": synced, "next_sync": synced,
-            "sync_interval": self.enable_hw_sync.then_some(900), "workload_annotations": self.annotations,
+            "sync_interval": self.enable_hw_sync.then_some(self.sync_interval_s), "workload_annotations": self.annotations,
             "owner_data": self.annotations, "node_type": 0, "node_type_name": "Machine", "pod": null,
             "resource_uri": format!("/MAAS/api/2.0/machines/{}/", self.system_id),
         })

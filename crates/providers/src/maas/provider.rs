@@ -1,0 +1,217 @@
+//! Nodes and machines behind MAAS.
+//!
+//! The stages of onboarding and decommission are carried out at the MAAS of the node's site; machines whose BMC MAAS has are
+//! switched and installed through it. MAAS moves by itself and may be moved by others, so every step looks first, decides by what it
+//! sees, and reads back. What does harm twice leaves a note under its key before it is asked, and a mark on the machine in MAAS: after
+//! a crash the two say whether it was us.
+//!
+//! `sites` are the regions that are spoken to, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
+//! what is written on machines, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
+//! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`. `machine` and `power` are for machines that are no nodes.
+
+mod commission;
+mod deploy;
+mod failure;
+mod find;
+mod hand;
+mod letting;
+mod machine;
+mod marks;
+mod notes;
+mod power;
+mod prepare;
+mod record;
+mod reinstall;
+mod release;
+mod sites;
+mod storage;
+mod sync;
+mod wiring;
+
+use super::Settings as ClientSettings;
+use crate::datacenter::Trusting;
+use crate::datacenter::power::Patience;
+use crate::inspect::Inspector;
+use crate::keeper::Keeper;
+use crate::port::{Journal, Provider, Sighting, Target};
+use crate::redfish::Trust;
+use async_trait::async_trait;
+use hand::{Hand, Work};
+use machine::Errand;
+use model::condition::Evidence;
+use model::effect::{Answer, Capability, Effect, Order};
+use model::fault::{Code, Fault};
+use model::id::{MachineId, NodeId};
+use model::machine::MachineSpec;
+use model::node::{Stage, UpstreamSeen};
+use model::refusal::Refusal;
+use model::site::Site;
+use sites::Sites;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// How the agents of nodes reach Farrier.
+    pub farrier_url: String,
+    /// How a region is believed that speaks TLS.
+    pub trust: Trusting,
+    /// The credential for BMCs of machines that name none.
+    pub bmc_credential: String,
+    /// How long between two looks at a machine that is waited for.
+    pub look_every: Duration,
+    /// The longest that is waited in one go, where a stage would wait longer.
+    pub longest_wait: Duration,
+    /// So long a request whose answer was lost may still be on its way.
+    pub in_flight: Duration,
+    pub patience: Patience,
+    /// How a region is asked. What a site says itself goes before it.
+    pub client: ClientSettings,
+}
+
+impl Settings {
+    pub fn new(farrier_url: String, trust: Trusting) -> Self {
+        let client = ClientSettings::new(Trust::FirstUse(None));
+        Self {
+            farrier_url,
+            trust,
+            bmc_credential: String::new(),
+            look_every: Duration::from_secs(5),
+            longest_wait: Duration::MAX,
+            in_flight: client.answer_timeout,
+            patience: Patience::default(),
+            client,
+        }
+    }
+}
+
+pub struct MaasProvider {
+    keeper: Arc<dyn Keeper>,
+    settings: Settings,
+    sites: Sites,
+}
+
+impl MaasProvider {
+    pub const NAME: &'static str = "maas";
+
+    pub fn new(keeper: Arc<dyn Keeper>, settings: Settings) -> Self {
+        let sites = Sites::new(Arc::clone(&keeper), settings.clone());
+        Self { keeper, settings, sites }
+    }
+
+    async fn stage(
+        &self,
+        work: Work<'_>,
+        stage: Stage,
+        undo: bool,
+        target: &Target,
+    ) -> Result<Answer, Fault> {
+        match (stage, undo) {
+            (Stage::CreateOrFindInMaas, true) => work.unmake(target).await,
+            (Stage::DeployViaMaas, true) => work.take_back(target).await,
+            (Stage::LoadSiteConfig, false) => work.load_site().await,
+            (Stage::ResolvePowerCredentials, false) => work.resolve_power(target).await,
+            (Stage::CreateOrFindInMaas, false) => work.make(target).await,
+            (Stage::CommissionNode, false) => work.commission(target).await,
+            (Stage::WaitForReady, false) => work.wait_for_ready(target).await,
+            (Stage::ConfigureStorage, false) => work.configure_storage(target).await,
+            (Stage::ApplyRocePhase2, false) => work.apply_roce(target).await,
+            (Stage::EnsurePxeInterfaceAuto, false) => work.ensure_pxe(target).await,
+            (Stage::RenderCloudInit, false) => work.render_cloud_init().await,
+            (Stage::DeployViaMaas, false) => work.deploy(target).await,
+            (Stage::WaitForDeployed, false) => work.wait_for_deployed(target).await,
+            (Stage::ClassifyDeployFailure, false) => work.classify(target).await,
+            (Stage::RecoverForDatasourceRetry, false) => work.recover(target).await,
+            (Stage::EnsureHardwareSyncConfigured, false) => work.ensure_sync(target).await,
+            (Stage::WaitForHardwareSyncHealthy, false) => work.wait_for_sync(target).await,
+            (Stage::ReleaseMaasNode, false) => work.release(target).await,
+            (Stage::PowerOffMaasNode, false) => work.power_off(target).await,
+            (Stage::RemoveMaasRecord, false) => work.remove_record(target).await,
+            (stage, undo) => {
+                let what = if undo { "taken back" } else { "done" };
+                Err(Fault::new(Code::ProtocolBroken, format!("{stage} is not {what} at MAAS")))
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl Provider for MaasProvider {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        &[
+            Capability::Nodes,
+            Capability::PowerControl,
+            Capability::Imaging,
+            Capability::Netboot,
+            Capability::Inspect,
+        ]
+    }
+
+    fn check(&self, spec: &MachineSpec) -> Result<(), Refusal> {
+        machine::place(&spec.bmc_endpoint).map(drop)
+    }
+
+    async fn ask(
+        &self,
+        target: &Target,
+        order: &Order,
+        journal: &Journal,
+    ) -> Result<Answer, Fault> {
+        let Effect::Stage { stage, node, site, undo, .. } = &order.effect else {
+            return Errand::open(self, target, order, journal).await?.carry_out().await;
+        };
+        let Some(site) = site else {
+            return Err(Fault::new(
+                Code::SiteUnfit,
+                format!("no MAAS manages {node}: it has no site"),
+            ));
+        };
+        let site = self.keeper.site(site).await?;
+        let node = self.keeper.node(node).await?;
+        let open = self.sites.open(&site).await?;
+        let hand = Hand { at: self, open, order, journal, limit: stage.patience() };
+        let work = Work { hand, site, node, stage: *stage };
+        self.stage(work, *stage, *undo, target).await
+    }
+
+    async fn probe(&self, target: &Target) -> Result<Vec<Evidence>, Fault> {
+        self.look_at(target).await
+    }
+
+    async fn observe_site(
+        &self,
+        site: &Site,
+        nodes: &[(NodeId, MachineId)],
+    ) -> Result<Vec<Sighting>, Fault> {
+        let machines = self.sites.open(site).await?.list().await?;
+        let ours = |node: &NodeId| nodes.iter().any(|(known, _)| known == node);
+        let sighting = |one: &find::Listed| Sighting {
+            system_id: one.system_id.clone(),
+            node: one.node.clone().filter(ours),
+            seen: one.seen.clone(),
+            heard: None,
+        };
+        Ok(machines.iter().map(sighting).collect())
+    }
+
+    async fn find_at_site(
+        &self,
+        site: &Site,
+        target: &Target,
+    ) -> Result<Option<UpstreamSeen>, Fault> {
+        let machines = self.sites.open(site).await?.list().await?;
+        match find::find(&machines, &target.spec) {
+            find::Found::None => Ok(None),
+            find::Found::One(one) => Ok(Some(one.seen.clone())),
+            find::Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),
+        }
+    }
+
+    fn inspector(&self) -> Option<&dyn Inspector> {
+        Some(self)
+    }
+}

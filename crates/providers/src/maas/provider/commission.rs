@@ -1,0 +1,236 @@
+//! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
+
+use super::hand::{Work, disagrees, done, has, inquired, state, unlocked};
+use super::notes::{Memo, Stopping};
+use crate::maas::{Machine, Status};
+use crate::port::Target;
+use model::effect::{Answer, Verb};
+use model::fault::{Code, Fault};
+use model::node::{Upstream, adopts};
+
+/// What follows from a status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Move {
+    /// It is under way, or was done before.
+    Done,
+    Commission,
+    Disagree(&'static str),
+}
+
+/// `before` is the status that the order found when it began, where it has.
+fn next(status: Status, before: Option<Upstream>) -> Move {
+    let begun = before.is_some_and(|before| before != Upstream::of_number(status.number()));
+    match status {
+        Status::Commissioning
+        | Status::Testing
+        | Status::Ready
+        | Status::Allocated
+        | Status::Deploying
+        | Status::Deployed => Move::Done,
+        // It ran, and failed at once: who waits for it says so.
+        Status::FailedCommissioning | Status::FailedTesting if begun => Move::Done,
+        Status::New | Status::FailedCommissioning | Status::FailedTesting => Move::Commission,
+        Status::Broken => {
+            Move::Disagree("somebody marked it broken: mend it, and mark it fixed in MAAS")
+        }
+        Status::FailedDeployment => {
+            Move::Disagree("`farrier workflow restart-clean` releases it first")
+        }
+        Status::Missing
+        | Status::Reserved
+        | Status::Retired
+        | Status::Releasing
+        | Status::FailedReleasing
+        | Status::DiskErasing
+        | Status::FailedDiskErasing
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Unknown(_) => {
+            Move::Disagree("finish in MAAS what was begun there, or take it back")
+        }
+    }
+}
+
+impl Work<'_> {
+    pub async fn commission(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Perform => {
+                let machine = self.locate(target).await?;
+                let before = state(&machine);
+                if let Some(why) = adopts(self.stage, self.node.state, before) {
+                    return Ok(done(&machine, why));
+                }
+                let memo = notes.begin(Memo::Commission { before }).await?;
+                self.commission_now(machine, &memo).await
+            }
+            Verb::Follow => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(memo) => self.commission_now(self.locate(target).await?, &memo).await,
+            },
+            Verb::Inquire => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(memo) => inquired(self.commissioned(target, found(&memo)).await),
+            },
+            Verb::Observe => self.commissioned(target, None).await,
+            Verb::Stop => self.break_off(target).await,
+        }
+    }
+
+    async fn commissioned(
+        &self,
+        target: &Target,
+        before: Option<Upstream>,
+    ) -> Result<Answer, Fault> {
+        let machine = self.locate(target).await?;
+        Ok(match next(machine.status, before) {
+            Move::Done => done(&machine, has(&machine)),
+            Move::Commission | Move::Disagree(_) => Answer::Differs(has(&machine)),
+        })
+    }
+
+    async fn commission_now(&self, machine: Machine, memo: &Memo) -> Result<Answer, Fault> {
+        unlocked(&machine)?;
+        match next(machine.status, found(memo)) {
+            Move::Done => Ok(done(&machine, has(&machine))),
+            Move::Disagree(instead) => Err(disagrees(&machine, instead)),
+            Move::Commission => {
+                let id = &machine.system_id;
+                self.hand.journal.line(format!("maas: {id} is commissioned")).await;
+                let machine = self.hand.maas().commission(id).await?;
+                match next(machine.status, found(memo)) {
+                    Move::Done => Ok(done(&machine, has(&machine))),
+                    Move::Commission | Move::Disagree(_) => {
+                        Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Breaks off what this key has begun.
+    async fn break_off(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
+        notes.amend(&memo, &Memo::Stopped).await?;
+        if let Some(machine) = self.there(target).await?
+            && matches!(machine.status, Status::Commissioning | Status::Testing)
+        {
+            self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+        }
+        Ok(Answer::Stopped)
+    }
+
+    pub async fn wait_for_ready(&self, target: &Target) -> Result<Answer, Fault> {
+        match self.hand.verb() {
+            Verb::Perform | Verb::Follow => {}
+            Verb::Stop => return Ok(Answer::Stopped),
+            Verb::Inquire | Verb::Observe => {
+                let machine = self.locate(target).await?;
+                return Ok(match (is_ready(&machine), self.hand.verb()) {
+                    (Some(Ok(())), _) => done(&machine, has(&machine)),
+                    // A wait begins nothing.
+                    (Some(Err(_)) | None, Verb::Inquire) => Answer::NeverStarted,
+                    (Some(Err(_)) | None, _) => Answer::Differs(has(&machine)),
+                });
+            }
+        }
+        let id = self.locate(target).await?.system_id;
+        let ended = |machine: &Machine| is_ready(machine).map(|end| end.map(|()| machine.clone()));
+        match self.hand.wait(&id, ended).await {
+            Ok(machine) => Ok(done(&machine, has(&machine))),
+            Err(fault) => {
+                if fault.code == Code::CommissioningFailed {
+                    self.hand.tell_events(&id).await?;
+                }
+                Err(fault)
+            }
+        }
+    }
+}
+
+/// What a note says was there before.
+fn found(memo: &Memo) -> Option<Upstream> {
+    match memo {
+        Memo::Commission { before } => Some(*before),
+        Memo::Begun
+        | Memo::Deploy { .. }
+        | Memo::Release { .. }
+        | Memo::Reinstall { .. }
+        | Memo::Power { .. }
+        | Memo::Stopped
+        | Memo::FirstSeen { .. } => None,
+    }
+}
+
+/// Whether the wait for Ready is over, and how.
+fn is_ready(machine: &Machine) -> Option<Result<(), Fault>> {
+    match machine.status {
+        Status::Ready | Status::Allocated | Status::Deploying | Status::Deployed => Some(Ok(())),
+        Status::Commissioning | Status::Testing | Status::Releasing | Status::DiskErasing => None,
+        Status::FailedCommissioning | Status::FailedTesting => {
+            Some(Err(Fault::new(Code::CommissioningFailed, has(machine))))
+        }
+        Status::New => {
+            let said = format!(
+                "{}: nothing commissions it, or somebody broke that off; commission it in MAAS, then retry",
+                has(machine)
+            );
+            Some(Err(Fault::new(Code::CommissioningFailed, said)))
+        }
+        Status::Missing
+        | Status::Reserved
+        | Status::Retired
+        | Status::Broken
+        | Status::FailedDeployment
+        | Status::FailedReleasing
+        | Status::FailedDiskErasing
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Unknown(_) => {
+            Some(Err(disagrees(machine, "it will not be Ready by itself: see to it in MAAS")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_status_has_its_move() {
+        let row = |before: Option<Upstream>| -> String {
+            let letter = |status: &Status| match next(*status, before) {
+                Move::Done => 'd',
+                Move::Commission => 'c',
+                Move::Disagree(_) => '-',
+            };
+            Status::ALL.iter().map(letter).collect()
+        };
+        assert_eq!(row(None), "cdc-d-d--dd----------dc");
+        assert_eq!(row(Some(Upstream::New)), "cdd-d-d--dd----------dd");
+        assert_eq!(row(Some(Upstream::FailedTesting)), "cdd-d-d--dd----------dc");
+    }
+
+    #[test]
+    fn every_status_ends_the_wait_or_not() {
+        let letter = |status: &Status| {
+            let told = json!({"system_id": "a", "status": status.number()});
+            match is_ready(&serde_json::from_value(told).unwrap()) {
+                None => 'w',
+                Some(Ok(())) => 'r',
+                Some(Err(fault)) if fault.code == Code::CommissioningFailed => 'f',
+                Some(Err(_)) => '-',
+            }
+        };
+        let row: String = Status::ALL.iter().map(letter).collect();
+        assert_eq!(row, "fwf-r-r--rr-w-w------wf");
+    }
+}

@@ -1,0 +1,326 @@
+//! Installing a node through MAAS: begun here, waited for in the next stage.
+//!
+//! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
+//! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
+
+use super::hand::{Owner, Work, absent, disagrees, done, has, now, state};
+use super::letting::{self, Letting};
+use super::marks::{self, Whose};
+use super::notes::{Memo, Stopping, two_effects};
+use crate::maas::{Deploy, Machine, Status};
+use crate::port::Target;
+use model::effect::{Answer, Verb};
+use model::fault::{Code, Fault};
+use model::node::{NodeState, Stage, Upstream, adopts};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Move {
+    /// This run has begun it.
+    Begun,
+    /// MAAS had it before.
+    Adopt(String),
+    Install,
+    Disagree(String),
+}
+
+/// `before` is as what MAAS had the machine when this run first saw it, `owner` who has it now.
+fn next(upstream: Upstream, whose: &Whose, before: Upstream, owner: &Owner) -> Move {
+    let no = |why: &str| Move::Disagree(why.to_owned());
+    match (upstream, whose) {
+        (Upstream::Ready, _) => Move::Install,
+        (Upstream::Deploying | Upstream::Deployed | Upstream::FailedDeployment, Whose::ThisRun) => {
+            Move::Begun
+        }
+        (
+            Upstream::Allocated
+            | Upstream::Deploying
+            | Upstream::Deployed
+            | Upstream::FailedDeployment,
+            Whose::Other(node),
+        ) => Move::Disagree(format!("it is {node}'s: decommission that first")),
+        (Upstream::Deploying | Upstream::Deployed, Whose::ThisNode | Whose::Nobody) => {
+            match adopts(Stage::DeployViaMaas, NodeState::Enrolling, before) {
+                Some(_) => {
+                    Move::Adopt(format!("MAAS has the machine as {upstream}, and had before"))
+                }
+                None => no("somebody else has deployed it since this operation began"),
+            }
+        }
+        (Upstream::FailedDeployment, Whose::ThisNode | Whose::Nobody) => {
+            no("`farrier workflow restart-clean` releases it first")
+        }
+        (Upstream::Allocated, Whose::ThisRun | Whose::ThisNode) => Move::Install,
+        (Upstream::Allocated, Whose::Nobody) => match owner {
+            Owner::Us => Move::Install,
+            Owner::Nobody => no("nobody owns it: release it in MAAS"),
+            Owner::Other(owner) => {
+                Move::Disagree(format!("{owner} has allocated it: release it in MAAS"))
+            }
+        },
+        (
+            Upstream::New
+            | Upstream::Commissioning
+            | Upstream::FailedCommissioning
+            | Upstream::Missing
+            | Upstream::Reserved
+            | Upstream::Retired
+            | Upstream::Broken
+            | Upstream::Releasing
+            | Upstream::FailedReleasing
+            | Upstream::DiskErasing
+            | Upstream::FailedDiskErasing
+            | Upstream::RescueMode
+            | Upstream::EnteringRescueMode
+            | Upstream::FailedEnteringRescueMode
+            | Upstream::ExitingRescueMode
+            | Upstream::FailedExitingRescueMode
+            | Upstream::Testing
+            | Upstream::FailedTesting
+            | Upstream::Unknown
+            | Upstream::Absent,
+            _,
+        ) => no("it is installed from Ready"),
+    }
+}
+
+impl Work<'_> {
+    pub async fn deploy(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Perform => {
+                let machine = self.locate(target).await?;
+                let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
+                self.hand.see_first(before).await?;
+                let memo = notes.begin(Memo::Deploy { asked: None }).await?;
+                self.deploy_now(machine, memo).await
+            }
+            Verb::Follow => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(memo) => self.deploy_now(self.locate(target).await?, memo).await,
+            },
+            Verb::Inquire => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(_) => self.became(target).await,
+            },
+            Verb::Observe => {
+                let machine = self.locate(target).await?;
+                Ok(match adopts(self.stage, self.node.state, state(&machine)) {
+                    Some(why) => done(&machine, why),
+                    None => Answer::Differs(has(&machine)),
+                })
+            }
+            Verb::Stop => self.stop_deploying(target).await,
+        }
+    }
+
+    /// What became of a deployment that was noted: it is on the machine, or was never begun.
+    async fn became(&self, target: &Target) -> Result<Answer, Fault> {
+        let machine = match self.locate(target).await {
+            // Whoever goes on with it says so.
+            Err(fault) if fault.code == Code::MaasMachineGone => return Ok(Answer::UnderWay),
+            other => other?,
+        };
+        Ok(match (self.mark(&machine), machine.status) {
+            (Whose::ThisRun, Status::Deploying | Status::Deployed | Status::FailedDeployment) => {
+                done(&machine, has(&machine))
+            }
+            _ => Answer::NeverStarted,
+        })
+    }
+
+    fn mark(&self, machine: &Machine) -> Whose {
+        marks::whose(machine, self.hand.key().run(), Some(&self.node.id()))
+    }
+
+    async fn deploy_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
+        let Memo::Deploy { .. } = memo else { return Err(two_effects()) };
+        let whose = self.hand.whose(&machine, Some(&self.node.id())).await?;
+        let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
+        let owner = self.hand.owner(&machine).await?;
+        match next(state(&machine), &whose, before, &owner) {
+            Move::Begun => Ok(done(&machine, has(&machine))),
+            Move::Adopt(why) => Ok(done(&machine, why)),
+            Move::Disagree(why) => Err(disagrees(&machine, &why)),
+            Move::Install => {
+                super::hand::unlocked(&machine)?;
+                let deploy = self.installation().await?;
+                self.hand.notes().amend(&memo, &Memo::Deploy { asked: Some(now()) }).await?;
+                let now = self.hand.install(&machine, Some(&self.node.id()), &deploy).await?;
+                match now.status {
+                    Status::Deploying | Status::Deployed => Ok(done(&now, has(&now))),
+                    _ => Err(Fault::new(Code::ReadBackDiffers, has(&now))),
+                }
+            }
+        }
+    }
+
+    /// What is installed, and what it is told.
+    pub async fn installation(&self) -> Result<Deploy, Fault> {
+        let (osystem, release) = self.site.spec.system_and_release();
+        Ok(Deploy {
+            osystem: Some(osystem.to_owned()),
+            distro_series: Some(release.to_owned()),
+            user_data: Some(self.cloud_init().await?),
+            enable_hw_sync: true,
+            comment: Some(self.hand.key().to_string()),
+        })
+    }
+
+    /// Breaks off an installation that this key has begun. One that is through stays: it is too late.
+    async fn stop_deploying(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        let memo = match notes.stop().await? {
+            Stopping::Barred => return Ok(Answer::Stopped),
+            Stopping::Begun(memo) => memo,
+        };
+        let machine = self.there(target).await?;
+        if let (Memo::Deploy { asked: Some(asked) }, Some(machine)) = (&memo, &machine) {
+            let young = now().since(*asked) < self.hand.at.settings.in_flight;
+            match (self.mark(machine), machine.status) {
+                (Whose::ThisRun, Status::Deployed) => return Ok(done(machine, has(machine))),
+                (Whose::ThisRun, Status::Deploying) => {
+                    self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+                }
+                // The request may still be on its way to MAAS.
+                (_, Status::Ready | Status::Allocated) if young => return Ok(Answer::UnderWay),
+                _ => {}
+            }
+        }
+        notes.amend(&memo, &Memo::Stopped).await?;
+        Ok(Answer::Stopped)
+    }
+
+    pub async fn wait_for_deployed(&self, target: &Target) -> Result<Answer, Fault> {
+        let machine = self.locate(target).await?;
+        match (self.hand.verb(), machine.status) {
+            (Verb::Stop, _) => return Ok(Answer::Stopped),
+            (Verb::Inquire, Status::Deployed | Status::FailedDeployment)
+            | (Verb::Observe, Status::Deployed) => return Ok(done(&machine, has(&machine))),
+            (Verb::Inquire, _) => return Ok(Answer::NeverStarted),
+            (Verb::Observe, _) => return Ok(Answer::Differs(has(&machine))),
+            (Verb::Perform | Verb::Follow, _) => {}
+        }
+        let ended = |machine: &Machine| installed(machine).map(|end| end.map(|_| machine.clone()));
+        let machine = self.hand.wait(&machine.system_id, ended).await?;
+        Ok(done(&machine, has(&machine)))
+    }
+
+    /// Takes back what this run has installed, or was about to. What somebody else has installed stays.
+    pub async fn take_back(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Stop => return self.hand.stop_begun().await,
+            Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
+            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
+        }
+        let Some(machine) = self.there(target).await? else {
+            return Ok(Answer::Done(absent("MAAS has no record of it")));
+        };
+        let letting = matches!(machine.status, Status::Releasing | Status::DiskErasing);
+        if !letting && !self.installed_here(&machine).await? {
+            return Ok(done(
+                &machine,
+                format!("{}, and nothing of this operation is on it", has(&machine)),
+            ));
+        }
+        match self.hand.verb() {
+            Verb::Observe => return Ok(Answer::Differs(has(&machine))),
+            Verb::Inquire => return Ok(Answer::UnderWay),
+            Verb::Perform | Verb::Follow | Verb::Stop => {}
+        }
+        notes.begin(Memo::Begun).await?;
+        match letting::next(&machine, Letting::Begun, false) {
+            letting::Move::Ask => drop(self.hand.ask_to_let_go(&machine, false).await?),
+            letting::Move::Free | letting::Move::Wait | letting::Move::Lost(_) => {}
+            letting::Move::Fail(fault) => return Err(fault),
+        }
+        let machine = self.hand.wait(&machine.system_id, super::release::let_go).await?;
+        Ok(done(&machine, format!("{}: what was installed is taken back", has(&machine))))
+    }
+
+    /// A run that has seen nothing yet takes back what another one of the same node has installed; any other only what is its own. An
+    /// allocation without a mark is its own where there was none before.
+    async fn installed_here(&self, machine: &Machine) -> Result<bool, Fault> {
+        let taken = matches!(
+            machine.status,
+            Status::Allocated | Status::Deploying | Status::Deployed | Status::FailedDeployment
+        );
+        let first = self.hand.first_seen().await?;
+        Ok(match (taken, self.mark(machine), first) {
+            (false, _, _) => false,
+            (true, Whose::ThisRun, _) | (true, Whose::ThisNode, None) => true,
+            (true, Whose::Nobody, Some(before)) => {
+                machine.status == Status::Allocated
+                    && before != Upstream::Allocated
+                    && self.hand.owner(machine).await? == Owner::Us
+            }
+            (true, Whose::ThisNode, Some(_))
+            | (true, Whose::Nobody, None)
+            | (true, Whose::Other(_), _) => false,
+        })
+    }
+}
+
+/// Whether the wait for an installation is over, and how: true when it is installed.
+pub(super) fn installed(machine: &Machine) -> Option<Result<bool, Fault>> {
+    match machine.status {
+        Status::Deploying => None,
+        Status::Deployed => Some(Ok(true)),
+        Status::FailedDeployment => Some(Ok(false)),
+        Status::New
+        | Status::Commissioning
+        | Status::FailedCommissioning
+        | Status::Missing
+        | Status::Ready
+        | Status::Reserved
+        | Status::Retired
+        | Status::Broken
+        | Status::Allocated
+        | Status::Releasing
+        | Status::FailedReleasing
+        | Status::DiskErasing
+        | Status::FailedDiskErasing
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::FailedTesting
+        | Status::Unknown(_) => {
+            Some(Err(disagrees(machine, "nothing installs it: somebody has broken that off")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::id::NodeId;
+
+    #[test]
+    fn every_state_has_its_move() {
+        let other = Whose::Other(NodeId::trusted("node-2"));
+        let row = |whose: &Whose, before, owner: &Owner| -> String {
+            let letter = |upstream: &Upstream| match next(*upstream, whose, before, owner) {
+                Move::Begun => 'b',
+                Move::Adopt(_) => 'a',
+                Move::Install => 'i',
+                Move::Disagree(_) => '-',
+            };
+            Upstream::ALL.iter().map(letter).collect()
+        };
+        let (us, them) = (Owner::Us, Owner::Other("eve".into()));
+        for (whose, before, owner, expected) in [
+            (Whose::ThisRun, Upstream::Ready, &us, "----i-b--bib-------------"),
+            (Whose::ThisNode, Upstream::Ready, &us, "----i-----i--------------"),
+            (Whose::ThisNode, Upstream::Deployed, &us, "----i-a--ai--------------"),
+            (Whose::Nobody, Upstream::Deployed, &them, "----i-a--a---------------"),
+            (Whose::Nobody, Upstream::Unknown, &them, "----i--------------------"),
+            (Whose::Nobody, Upstream::Ready, &us, "----i-----i--------------"),
+            (other, Upstream::Deployed, &us, "----i--------------------"),
+        ] {
+            assert_eq!(row(&whose, before, owner), expected, "{whose:?} {before} {owner:?}");
+        }
+    }
+}

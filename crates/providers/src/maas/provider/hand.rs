@@ -1,0 +1,377 @@
+//! How one order is carried out at a region: it looks, waits, notes, and says what it saw.
+
+use super::MaasProvider;
+use super::find::{Found, find};
+use super::marks::{self, Whose};
+use super::notes::{Memo, Notes};
+use super::sites::Open;
+use super::wiring::Cards;
+use crate::maas::{Deploy, EventQuery, Maas, Machine, PowerState, Status};
+use crate::port::{Journal, Target};
+use crate::sim::system_clock;
+use model::effect::{Answer, Facts, Key, MaasFacts, Order, Outcome, Verb};
+use model::fault::{Code, Fault};
+use model::id::NodeId;
+use model::node::{Node, NodeState, Stage, Upstream, UpstreamSeen, adopts};
+use model::site::Site;
+use model::time::{Timestamp, spoken};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// So long before the step's own deadline a wait is over: who waited then says what MAAS says.
+const MARGIN: Duration = Duration::from_secs(5);
+/// How many of the last events are written into the log of a failure.
+const LAST_EVENTS: usize = 20;
+
+/// One order at one region.
+pub(super) struct Hand<'a> {
+    pub at: &'a MaasProvider,
+    pub open: Arc<Open>,
+    pub order: &'a Order,
+    pub journal: &'a Journal,
+    /// How long an attempt may take.
+    pub limit: Duration,
+}
+
+/// One order about a stage of a node.
+pub(super) struct Work<'a> {
+    pub hand: Hand<'a>,
+    pub site: Site,
+    pub node: Node,
+    pub stage: Stage,
+}
+
+impl Hand<'_> {
+    pub fn maas(&self) -> &Maas {
+        &self.open.maas
+    }
+
+    pub fn key(&self) -> &Key {
+        &self.order.key
+    }
+
+    pub fn verb(&self) -> Verb {
+        self.order.verb
+    }
+
+    pub fn notes(&self) -> Notes<'_> {
+        Notes { keeper: self.at.keeper.as_ref(), key: &self.order.key }
+    }
+
+    /// Looks until `ended` has something to say, as long as the step may take. A region that cannot be seen is waited for: that says nothing
+    /// about the machine.
+    pub async fn wait<T>(
+        &self,
+        system_id: &str,
+        mut ended: impl FnMut(&Machine) -> Option<Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        let settings = &self.at.settings;
+        let limit = self.limit.saturating_sub(MARGIN).min(settings.longest_wait);
+        let began = Instant::now();
+        let mut told = String::new();
+        loop {
+            let line = match self.maas().machine(system_id).await {
+                Ok(machine) => match ended(&machine) {
+                    Some(result) => return result,
+                    None => has(&machine),
+                },
+                Err(fault) if fault.code.unseen() => fault.said,
+                Err(fault) => return Err(fault),
+            };
+            if line != told {
+                self.journal.line(format!("maas: {line}")).await;
+                told = line;
+            }
+            if began.elapsed() + settings.look_every >= limit {
+                let said = format!("nothing else came within {}: {told}", spoken(limit));
+                return Err(Fault::new(Code::StepTimeout, said));
+            }
+            sleep(settings.look_every).await;
+        }
+    }
+
+    /// Whose a machine is. A node that is no more has no claim.
+    pub async fn whose(&self, machine: &Machine, node: Option<&NodeId>) -> Result<Whose, Fault> {
+        match marks::whose(machine, self.key().run(), node) {
+            Whose::Other(other) if !self.lives(&other).await? => Ok(Whose::Nobody),
+            whose => Ok(whose),
+        }
+    }
+
+    pub async fn lives(&self, node: &NodeId) -> Result<bool, Fault> {
+        match self.at.keeper.node(node).await {
+            Ok(node) => Ok(node.state != NodeState::Deleted),
+            Err(fault) if fault.code == Code::MachineGone => Ok(false),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Whether it is ours in MAAS, and who has it if not.
+    pub async fn owner(&self, machine: &Machine) -> Result<Owner, Fault> {
+        let user = self.open.user().await?;
+        Ok(match machine.owner.as_deref() {
+            None | Some("") => Owner::Nobody,
+            Some(owner) if owner == user => Owner::Us,
+            Some(owner) => Owner::Other(owner.to_owned()),
+        })
+    }
+
+    fn first(&self) -> Key {
+        Key::trusted(format!("{}/first_seen", self.key().run()))
+    }
+
+    /// As what MAAS had the machine when this run first saw it; none when it has not yet.
+    pub async fn first_seen(&self) -> Result<Option<Upstream>, Fault> {
+        let notes = Notes { key: &self.first(), ..self.notes() };
+        Ok(match notes.recall().await? {
+            Some(Memo::FirstSeen { before }) => Some(before),
+            Some(_) | None => None,
+        })
+    }
+
+    /// The same, which is now where there was nothing.
+    pub async fn see_first(&self, now: Upstream) -> Result<(), Fault> {
+        let notes = Notes { key: &self.first(), ..self.notes() };
+        notes.begin(Memo::FirstSeen { before: now }).await.map(drop)
+    }
+
+    /// Writes the last events of a machine into the log, and answers what they say.
+    pub async fn tell_events(&self, system_id: &str) -> Result<Vec<String>, Fault> {
+        let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
+        let events = self.maas().events(&query).await?.events;
+        let from = events.len().saturating_sub(LAST_EVENTS);
+        let mut said = Vec::new();
+        for event in &events[from..] {
+            self.journal
+                .line(format!("event: {} {}: {}", event.created, event.kind, event.description))
+                .await;
+            said.push(format!("{}: {}", event.kind, event.description));
+        }
+        Ok(said)
+    }
+
+    /// Takes a machine that is Ready, marks it as this run's, and has it installed. The note must say that before.
+    pub async fn install(
+        &self,
+        machine: &Machine,
+        node: Option<&NodeId>,
+        deploy: &Deploy,
+    ) -> Result<Machine, Fault> {
+        let (id, key) = (machine.system_id.as_str(), self.key());
+        if machine.status == Status::Ready {
+            self.maas().allocate(id, key.as_str()).await?;
+        }
+        self.maas().set_workload_annotations(id, &marks::installing(key, node)).await?;
+        self.journal.line(format!("maas: {id} is asked to install {}", image(deploy))).await;
+        match self.maas().deploy(id, deploy).await {
+            // It may have begun before: then this is the second request, and MAAS refuses it for the first one's sake.
+            Err(fault) if fault.code == Code::EffectFailed => {
+                let now = self.maas().machine(id).await?;
+                let ours = marks::whose(&now, key.run(), node) == Whose::ThisRun;
+                if ours && now.status == Status::Deploying { Ok(now) } else { Err(fault) }
+            }
+            other => other,
+        }
+    }
+}
+
+fn image(deploy: &Deploy) -> String {
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    format!("{}/{}", text(&deploy.osystem), text(&deploy.distro_series))
+}
+
+/// Who has a machine in MAAS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Owner {
+    Us,
+    Nobody,
+    Other(String),
+}
+
+impl Work<'_> {
+    /// What MAAS has of the node's machine. It is `maas-machine-gone` where MAAS has none.
+    pub async fn locate(&self, target: &Target) -> Result<Machine, Fault> {
+        if !self.node.system_id.is_empty() {
+            return self.hand.maas().machine(&self.node.system_id).await;
+        }
+        match self.search(target).await? {
+            Some(machine) => Ok(machine),
+            None => Err(Fault::new(
+                Code::MaasMachineGone,
+                format!(
+                    "{} has no machine with the MAC addresses or the serial number of {}",
+                    self.site.head.id, target.id
+                ),
+            )),
+        }
+    }
+
+    /// The machine by what it is made of.
+    pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        let machines = self.hand.open.list().await?;
+        match find(&machines, &target.spec) {
+            Found::None => Ok(None),
+            Found::One(one) => self.hand.maas().machine(&one.system_id).await.map(Some),
+            Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),
+        }
+    }
+
+    /// A stage that only looks: there is nothing to find out about an earlier look, and nothing to stop.
+    pub async fn only_look(
+        &self,
+        look: impl Future<Output = Result<Outcome, Fault>> + Send,
+    ) -> Result<Answer, Fault> {
+        match self.hand.verb() {
+            Verb::Perform | Verb::Follow => look.await.map(Answer::Done),
+            Verb::Inquire => Ok(Answer::NeverStarted),
+            Verb::Observe => observed(look.await),
+            Verb::Stop => Ok(Answer::Stopped),
+        }
+    }
+
+    /// A stage that may be done again at any point.
+    pub async fn bring_about(&self, target: &Target, what: Setting) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Perform => {
+                let machine = self.locate(target).await?;
+                notes.begin(Memo::Begun).await?;
+                self.set(machine, what).await
+            }
+            Verb::Follow => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(_) => self.set(self.locate(target).await?, what).await,
+            },
+            Verb::Inquire => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(_) => inquired(self.is_set(target, what).await),
+            },
+            Verb::Observe => self.is_set(target, what).await,
+            Verb::Stop => self.hand.stop_begun().await,
+        }
+    }
+
+    /// What is installed keeps the settings that it was installed with.
+    async fn set(&self, machine: Machine, what: Setting) -> Result<Answer, Fault> {
+        if let Some(why) = adopts(self.stage, self.node.state, state(&machine)) {
+            return Ok(done(&machine, why));
+        }
+        match what {
+            Setting::Disks => self.lay_out(machine).await,
+            Setting::Cards(cards) => self.wire(machine, cards).await,
+        }
+    }
+
+    async fn is_set(&self, target: &Target, what: Setting) -> Result<Answer, Fault> {
+        let machine = self.locate(target).await?;
+        if let Some(why) = adopts(self.stage, self.node.state, state(&machine)) {
+            return Ok(done(&machine, why));
+        }
+        match what {
+            Setting::Disks => Ok(self.laid_out(&machine)),
+            Setting::Cards(cards) => self.wired(&machine, cards).await,
+        }
+    }
+}
+
+/// What is set on a machine before it is installed.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Setting {
+    Disks,
+    Cards(Cards),
+}
+
+impl Hand<'_> {
+    /// Stops what can be left at any point.
+    pub async fn stop_begun(&self) -> Result<Answer, Fault> {
+        use super::notes::Stopping;
+        if let Stopping::Begun(memo) = self.notes().stop().await? {
+            self.notes().amend(&memo, &Memo::Stopped).await?;
+        }
+        Ok(Answer::Stopped)
+    }
+}
+
+/// What a look says to who asks whether the goal holds: what only a person can mend means that it does not.
+pub(super) fn observed(looked: Result<Outcome, Fault>) -> Result<Answer, Fault> {
+    use model::fault::Class;
+    match looked {
+        Ok(outcome) => Ok(Answer::Done(outcome)),
+        Err(fault) if fault.class() == Class::NeedsIntervention => Ok(Answer::Differs(fault.said)),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// What a look says to who asks what became of something that was begun. What is missing is gone on with; that the machine is gone is
+/// found again there, and said as it is.
+pub(super) fn inquired(looked: Result<Answer, Fault>) -> Result<Answer, Fault> {
+    match looked {
+        Ok(Answer::Differs(_)) => Ok(Answer::UnderWay),
+        Err(fault) if fault.code == Code::MaasMachineGone => Ok(Answer::UnderWay),
+        other => other,
+    }
+}
+
+pub(super) fn now() -> Timestamp {
+    (system_clock())()
+}
+
+pub(super) fn state(machine: &Machine) -> Upstream {
+    Upstream::of_number(machine.status.number())
+}
+
+/// What MAAS has, in words.
+pub(super) fn has(machine: &Machine) -> String {
+    let Machine { system_id, status, status_message, .. } = machine;
+    match status_message.as_str() {
+        "" => format!("MAAS has {system_id} as {status}"),
+        said if said == status.to_string() => format!("MAAS has {system_id} as {status}"),
+        said => format!("MAAS has {system_id} as {status}: {said}"),
+    }
+}
+
+/// What is remembered of a look. What MAAS says beside the state is kept only while there is something to say: it changes all the
+/// time, and each change is written down.
+pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
+    let speaks = machine.status.failed() || machine.status.in_progress();
+    let said = if speaks { machine.status_message.clone() } else { String::new() };
+    let on = match machine.power_state {
+        PowerState::On => Some(true),
+        PowerState::Off => Some(false),
+        PowerState::Unknown | PowerState::Error => None,
+    };
+    UpstreamSeen { state: state(machine), said, on, at }
+}
+
+pub(super) fn outcome(machine: &Machine, said: impl Into<String>) -> Outcome {
+    told(&machine.system_id, seen(machine, now()), said.into())
+}
+
+/// MAAS has no such machine.
+pub(super) fn absent(said: impl Into<String>) -> Outcome {
+    let none = UpstreamSeen { state: Upstream::Absent, said: String::new(), on: None, at: now() };
+    told("", none, said.into())
+}
+
+fn told(system_id: &str, upstream: UpstreamSeen, said: String) -> Outcome {
+    let maas = Some(Box::new(MaasFacts { system_id: system_id.to_owned(), upstream }));
+    Outcome { said, facts: Some(Facts { maas, ..Facts::default() }), ..Outcome::default() }
+}
+
+pub(super) fn done(machine: &Machine, said: impl Into<String>) -> Answer {
+    Answer::Done(outcome(machine, said))
+}
+
+/// The state is one from which nothing follows by itself.
+pub(super) fn disagrees(machine: &Machine, instead: &str) -> Fault {
+    Fault::new(Code::StateDisagrees, format!("{}; {instead}", has(machine)))
+}
+
+/// A locked machine is left alone by everybody.
+pub(super) fn unlocked(machine: &Machine) -> Result<(), Fault> {
+    match machine.locked {
+        false => Ok(()),
+        true => Err(disagrees(machine, "it is locked: unlock it in MAAS")),
+    }
+}

@@ -1,0 +1,138 @@
+//! Letting a machine go, decided: what to ask of MAAS next, given what was asked before and what it shows now.
+//!
+//! A release takes away what is installed, so it must not be asked of somebody who has come since. Before it is asked, the machine is
+//! marked where we own it; the mark goes with the release. What is installed and still has the mark was not let go yet.
+
+use super::hand::{Hand, Owner, disagrees, has, unlocked};
+use super::marks;
+use crate::maas::{Machine, Release, Status};
+use model::fault::{Code, Fault};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Letting {
+    Begun,
+    Asked {
+        /// The machine was marked before. None of ours could be, where somebody else owns it.
+        marked: bool,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Move {
+    /// It is let go.
+    Free,
+    Wait,
+    Ask,
+    /// It is installed, and nobody can tell whether it has been let go in between.
+    Lost(String),
+    Fail(Fault),
+}
+
+/// `there`: the mark of this key is on it.
+pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
+    let asked = letting != Letting::Begun;
+    match machine.status {
+        // What has failed to be commissioned was never given to anybody.
+        Status::New | Status::Ready | Status::FailedCommissioning | Status::FailedTesting => {
+            Move::Free
+        }
+        Status::Releasing | Status::DiskErasing => Move::Wait,
+        Status::FailedReleasing | Status::FailedDiskErasing if asked => {
+            Move::Fail(Fault::new(Code::EffectFailed, has(machine)))
+        }
+        Status::Allocated
+        | Status::Deploying
+        | Status::Deployed
+        | Status::FailedDeployment
+        | Status::FailedReleasing
+        | Status::FailedDiskErasing
+        | Status::Reserved
+        | Status::Broken => match (unlocked(machine), letting) {
+            (Err(fault), _) => Move::Fail(fault),
+            (Ok(()), Letting::Asked { .. }) if !there => Move::Lost(format!(
+                "{}, and it was asked to be let go before: it may have been, and taken since",
+                has(machine)
+            )),
+            (Ok(()), Letting::Begun | Letting::Asked { .. }) => Move::Ask,
+        },
+        Status::Commissioning
+        | Status::Missing
+        | Status::Retired
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::Unknown(_) => {
+            let instead = "finish in MAAS what was begun there, or take it back";
+            Move::Fail(disagrees(machine, instead))
+        }
+    }
+}
+
+impl Hand<'_> {
+    /// Marks a machine that is about to be let go. False: it is not ours to write on.
+    pub async fn mark_letting(&self, machine: &Machine) -> Result<bool, Fault> {
+        if marks::being_let_go(machine, self.key()) {
+            return Ok(true);
+        }
+        if self.owner(machine).await? != Owner::Us {
+            return Ok(false);
+        }
+        let mark = marks::letting_go(self.key());
+        self.maas().set_workload_annotations(&machine.system_id, &mark).await?;
+        Ok(true)
+    }
+
+    pub async fn ask_to_let_go(&self, machine: &Machine, erase: bool) -> Result<Machine, Fault> {
+        let with = if erase { ", and its disks erased" } else { "" };
+        self.journal.line(format!("maas: {} is released{with}", machine.system_id)).await;
+        let release =
+            Release { comment: Some(self.key().to_string()), erase, ..Release::default() };
+        self.maas().release(&machine.system_id, &release).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn machine(status: Status, locked: bool) -> Machine {
+        let told = json!({"system_id": "a", "status": status.number(), "locked": locked});
+        serde_json::from_value(told).unwrap()
+    }
+
+    /// One letter for each move, over all statuses by their numbers.
+    fn row(letting: Letting, there: bool, locked: bool) -> String {
+        let letter = |status: &Status| match next(&machine(*status, locked), letting, there) {
+            Move::Free => 'f',
+            Move::Wait => 'w',
+            Move::Ask => 'a',
+            Move::Lost(_) => '?',
+            Move::Fail(fault) if fault.code == Code::EffectFailed => 'x',
+            Move::Fail(fault) => {
+                assert_eq!(fault.code, Code::StateDisagrees, "{fault}");
+                '-'
+            }
+        };
+        Status::ALL.iter().map(letter).collect()
+    }
+
+    #[test]
+    fn every_status_has_its_move() {
+        let asked = |marked| Letting::Asked { marked };
+        for (letting, there, locked, expected) in [
+            (Letting::Begun, false, false, "f-f-faa-aaaawawa------f"),
+            (asked(true), true, false, "f-f-faa-aaaawxwx------f"),
+            (asked(true), false, false, "f-f-f??-????wxwx------f"),
+            (asked(false), false, false, "f-f-f??-????wxwx------f"),
+            (Letting::Begun, false, true, "f-f-f-------w-w-------f"),
+        ] {
+            assert_eq!(row(letting, there, locked), expected, "{letting:?} {there} {locked}");
+        }
+    }
+}

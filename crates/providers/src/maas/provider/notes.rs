@@ -1,0 +1,139 @@
+//! What is remembered of an order at MAAS, under its key. It is written before what it names is asked.
+
+use super::letting::Letting;
+use crate::datacenter::power;
+use crate::keeper::{Keeper, Note};
+use model::effect::Key;
+use model::fault::{Code, Fault};
+use model::node::Upstream;
+use model::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub(super) enum Memo {
+    /// Begun, and harmless to be done again.
+    Begun,
+    /// As what MAAS had the machine before.
+    Commission {
+        before: Upstream,
+    },
+    /// When MAAS was asked to install.
+    Deploy {
+        asked: Option<Timestamp>,
+    },
+    Release {
+        letting: Letting,
+    },
+    Reinstall {
+        round: u32,
+        leg: Leg,
+    },
+    Power {
+        goal: power::Goal,
+        stage: power::Stage,
+        watched: Option<Timestamp>,
+    },
+    /// Given up; nothing more is asked under its key.
+    Stopped,
+    /// Of a whole run: as what MAAS had the machine when the run first saw it.
+    FirstSeen {
+        before: Upstream,
+    },
+}
+
+/// How far a round of installing anew is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Leg {
+    Letting(Letting),
+    Installing,
+}
+
+/// The notes of one key.
+#[derive(Clone, Copy)]
+pub(super) struct Notes<'a> {
+    pub keeper: &'a dyn Keeper,
+    pub key: &'a Key,
+}
+
+/// What a stop finds.
+pub(super) enum Stopping {
+    /// It never began, and never will.
+    Barred,
+    Begun(Memo),
+}
+
+impl Notes<'_> {
+    /// Writes the first note, unless there is one. Answers what holds now. Whoever was stopped does not begin.
+    pub async fn begin(&self, first: Memo) -> Result<Memo, Fault> {
+        match self.keeper.begin(self.key, &Note::Begun(self.written(&first)?)).await? {
+            None => Ok(first),
+            Some(Note::Barred) => Err(self.barred()),
+            Some(Note::Begun(body)) => match self.read(body)? {
+                Memo::Stopped => Err(self.barred()),
+                memo => Ok(memo),
+            },
+        }
+    }
+
+    /// What was begun; none when nothing was, or when it was stopped.
+    pub async fn recall(&self) -> Result<Option<Memo>, Fault> {
+        match self.keeper.recall(self.key).await? {
+            None | Some(Note::Barred) => Ok(None),
+            Some(Note::Begun(body)) => Ok(match self.read(body)? {
+                Memo::Stopped => None,
+                memo => Some(memo),
+            }),
+        }
+    }
+
+    /// Goes from one note to the next. Whoever finds another one than its own has slept, and must not act any more.
+    pub async fn amend(&self, before: &Memo, after: &Memo) -> Result<(), Fault> {
+        if before == after {
+            return Ok(());
+        }
+        let (old, new) = (self.written(before)?, self.written(after)?);
+        match self.keeper.amend(self.key, &old, &new).await? {
+            true => Ok(()),
+            false => {
+                let said = format!("another worker has gone on with {}, or stopped it", self.key);
+                Err(Fault::new(Code::AnswerLost, said))
+            }
+        }
+    }
+
+    /// Bars the key where nothing has begun.
+    pub async fn stop(&self) -> Result<Stopping, Fault> {
+        match self.keeper.begin(self.key, &Note::Barred).await? {
+            None | Some(Note::Barred) => Ok(Stopping::Barred),
+            Some(Note::Begun(body)) => Ok(match self.read(body)? {
+                Memo::Stopped => Stopping::Barred,
+                memo => Stopping::Begun(memo),
+            }),
+        }
+    }
+
+    fn written(&self, memo: &Memo) -> Result<Value, Fault> {
+        let wrong =
+            |error| Fault::new(Code::ProtocolBroken, format!("the note of {}: {error}", self.key));
+        serde_json::to_value(memo).map_err(wrong)
+    }
+
+    fn read(&self, body: Value) -> Result<Memo, Fault> {
+        let wrong = |error| {
+            Fault::new(Code::RecordUnreadable, format!("the note of {}: {error}", self.key))
+        };
+        serde_json::from_value(body).map_err(wrong)
+    }
+
+    fn barred(&self) -> Fault {
+        Fault::new(Code::EffectFailed, format!("{} was stopped before it began", self.key))
+    }
+}
+
+/// A note that belongs to another kind of order.
+pub(super) fn two_effects() -> Fault {
+    Fault::new(Code::ProtocolBroken, "one key stands for two effects")
+}

@@ -1,0 +1,318 @@
+//! Before MAAS is asked for anything: whether the site fits its region, with what the machine's BMC is reached, and what the new system
+//! is told when it first boots.
+
+use super::hand::Work;
+use super::machine;
+use crate::datacenter::bmcs::{is_ipmi, login_of};
+use crate::keeper::no_credential;
+use crate::maas::{Bmc, Layout, Power};
+use crate::port::Target;
+use crate::redfish::Endpoint;
+use model::effect::{Answer, Outcome};
+use model::fault::{Code, Fault};
+use model::machine::MachineSpec;
+use model::site::{SiteSpec, Values, addresses, controllers, render};
+use secrecy::{ExposeSecret, SecretString};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+
+const IPMI: &str = "ipmi://";
+/// How a template names where Farrier is.
+const URL: &str = "farrier_url";
+/// The longest name of a host.
+const MAX_HOSTNAME: usize = 63;
+
+impl Work<'_> {
+    pub async fn load_site(&self) -> Result<Answer, Fault> {
+        self.only_look(async {
+            let offers = self.offers().await?;
+            let problems = problems(&self.site.spec, &offers, &self.hand.at.settings.farrier_url);
+            let (id, address) = (&self.site.head.id, self.hand.maas().address());
+            match problems[..] {
+                [] => {
+                    let said = format!("{id} fits {address}: {} installs", self.site.spec.image);
+                    Ok(Outcome { said, ..Outcome::default() })
+                }
+                _ => {
+                    let said = format!("{id} does not fit {address}: {}", problems.join("; "));
+                    Err(Fault::new(Code::SiteUnfit, said))
+                }
+            }
+        })
+        .await
+    }
+
+    /// What the region has to choose from. What the site does not name is not asked for.
+    async fn offers(&self) -> Result<Offers, Fault> {
+        let (maas, spec) = (self.hand.maas(), &self.site.spec);
+        let whoami = maas.whoami().await?;
+        let names = |all: Vec<crate::maas::Named>| all.into_iter().map(|one| one.name).collect();
+        let mut offers = Offers {
+            administrator: whoami.is_superuser,
+            user: whoami.username,
+            images: maas.boot_resources().await?.into_iter().map(|one| one.name).collect(),
+            ..Offers::default()
+        };
+        if !spec.zone.is_empty() {
+            offers.zones = names(maas.zones().await?);
+        }
+        if !spec.pool.is_empty() {
+            offers.pools = names(maas.pools().await?);
+        }
+        if !spec.network.roce_subnet.is_empty() {
+            let subnets = maas.subnets().await?;
+            offers.subnets = subnets.into_iter().flat_map(|one| [one.name, one.cidr]).collect();
+        }
+        Ok(offers)
+    }
+
+    pub async fn resolve_power(&self, target: &Target) -> Result<Answer, Fault> {
+        self.only_look(async {
+            let said = match self.power(target).await? {
+                None => "MAAS has its BMC already".into(),
+                Some(Power::Manual) => {
+                    "the machine has no bmc_endpoint: MAAS leaves its power to a person".into()
+                }
+                Some(Power::Redfish(bmc) | Power::Ipmi(bmc)) => {
+                    format!("MAAS reaches its BMC at {} as {}", bmc.address, bmc.user)
+                }
+            };
+            Ok(Outcome { said, ..Outcome::default() })
+        })
+        .await
+    }
+
+    /// How MAAS is to switch the machine. None: as it does already.
+    pub async fn power(&self, target: &Target) -> Result<Option<Power>, Fault> {
+        let spec = &target.spec;
+        if spec.bmc_endpoint.is_empty() {
+            return Ok(Some(Power::Manual));
+        }
+        if machine::is_ours(spec) {
+            return Ok(None);
+        }
+        let usual = &self.hand.at.settings.bmc_credential;
+        let name = if spec.bmc_credential.is_empty() { usual } else { &spec.bmc_credential };
+        let id = &target.id;
+        let instead = format!("`farrier machine update {id} --bmc-credential NAME`");
+        if name.is_empty() {
+            let said =
+                format!("the machine names no bmc_credential for its BMC; name one: {instead}");
+            return Err(Fault::new(Code::CredentialMissing, said));
+        }
+        let credential = self.hand.at.keeper.credential(name).await.map_err(|fault| {
+            if fault.code != Code::CredentialMissing {
+                return fault;
+            }
+            let said = format!(
+                "{}; add it with `farrier credential set {name} …`, or name another: {instead}",
+                no_credential(name).said
+            );
+            Fault::new(Code::CredentialMissing, said)
+        })?;
+        let login = login_of(&credential)?;
+        bmc(spec, login.user, login.password).map(Some)
+    }
+
+    pub async fn render_cloud_init(&self) -> Result<Answer, Fault> {
+        self.only_look(async {
+            let text = self.cloud_init().await?;
+            let text = text.expose_secret();
+            let sum: String =
+                Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            let said =
+                format!("cloud-init for {}: {} bytes, sha256 {sum}", self.node.head.id, text.len());
+            Ok(Outcome { said, ..Outcome::default() })
+        })
+        .await
+    }
+
+    /// What the new system is told. There is a token in it.
+    pub async fn cloud_init(&self) -> Result<SecretString, Fault> {
+        let token = self.hand.at.keeper.enrollment(&self.node.id()).await?;
+        let urls = &self.hand.at.settings.farrier_url;
+        let values = Values {
+            node_id: &self.node.head.id,
+            machine_id: self.node.machine.as_str(),
+            hostname: &hostname(self.node.machine.as_str()),
+            site_id: &self.site.head.id,
+            farrier_url: addresses(urls).first().copied().unwrap_or_default(),
+            controllers: &controllers(urls),
+            enrollment_token: token.expose_secret(),
+        };
+        let text = render(self.site.spec.template(), &values);
+        text.map(SecretString::from).map_err(|problem| {
+            Fault::new(Code::SiteUnfit, format!("site.spec.cloud_init {problem}"))
+        })
+    }
+}
+
+/// What a region has to choose from, as far as a site names it.
+#[derive(Debug, Clone, Default)]
+struct Offers {
+    user: String,
+    administrator: bool,
+    images: Vec<String>,
+    zones: Vec<String>,
+    pools: Vec<String>,
+    subnets: Vec<String>,
+}
+
+/// Everything that does not fit, each with its field.
+fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut say = |field: &str, problem: String| found.push(format!("site.spec.{field} {problem}"));
+    if !offers.administrator {
+        let problem = format!(
+            "is the key of {}, who is no administrator of MAAS; give one of an administrator",
+            offers.user
+        );
+        say("maas_credential", problem);
+    }
+    for (field, wanted, there) in [
+        ("image", &spec.image, &offers.images),
+        ("zone", &spec.zone, &offers.zones),
+        ("pool", &spec.pool, &offers.pools),
+        ("network.roce_subnet", &spec.network.roce_subnet, &offers.subnets),
+    ] {
+        if !wanted.is_empty() && !there.contains(wanted) {
+            say(
+                field,
+                format!("is {wanted:?}, which MAAS does not have; it has {}", there.join(", ")),
+            );
+        }
+    }
+    if !spec.storage_layout.is_empty() && Layout::parse(&spec.storage_layout).is_none() {
+        let known: Vec<&str> = Layout::ALL.iter().map(|layout| layout.as_str()).collect();
+        say("storage_layout", format!("is {:?}; write {}", spec.storage_layout, known.join(", ")));
+    }
+    if let Err(problem) = render(spec.template(), &Values::default()) {
+        say("cloud_init", problem);
+    }
+    if farrier_url.is_empty() && names_url(spec.template()) {
+        let problem = "names farrier_url, and agents have none; set nodes.listen or nodes.url in the configuration";
+        say("cloud_init", problem.into());
+    }
+    found
+}
+
+fn names_url(template: &str) -> bool {
+    let mut named = template.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+    named.any(|(name, _)| name.trim() == URL)
+}
+
+/// A BMC as MAAS wants it: Redfish, unless its address says IPMI.
+fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power, Fault> {
+    let endpoint = &spec.bmc_endpoint;
+    let mut more = BTreeMap::new();
+    if is_ipmi(endpoint) {
+        let place = endpoint.trim_start_matches(IPMI);
+        more.insert("power_driver".to_owned(), "LAN_2_0".to_owned());
+        return Ok(Power::Ipmi(Bmc { address: place.to_owned(), user, password, more }));
+    }
+    let endpoint = Endpoint::parse(endpoint)?;
+    // Without it MAAS takes the first System that the BMC has.
+    if let Some(id) =
+        endpoint.system().and_then(|path| path.trim_end_matches('/').rsplit('/').next())
+    {
+        more.insert("node_id".to_owned(), id.to_owned());
+    }
+    Ok(Power::Redfish(Bmc { address: endpoint.to_string(), user, password, more }))
+}
+
+/// A name that a host may have.
+pub(super) fn hostname(machine: &str) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = machine.chars().take(MAX_HOSTNAME).map(fit).collect();
+    name.trim_matches('-').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::site::Network;
+
+    fn offers() -> Offers {
+        let all = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        Offers {
+            user: "farrier".into(),
+            administrator: true,
+            images: all(&["ubuntu/jammy"]),
+            zones: all(&["east"]),
+            pools: all(&["gpu"]),
+            subnets: all(&["roce"]),
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named_with_its_field() {
+        let spec = SiteSpec {
+            zone: "east".into(),
+            pool: "gpu".into(),
+            network: Network { roce_subnet: "roce".into(), ..Network::default() },
+            ..SiteSpec::default()
+        };
+        assert_eq!(problems(&spec, &offers(), "http://f"), [""; 0]);
+        let image = SiteSpec { image: "ubuntu/noble".into(), ..spec.clone() };
+        let zone = SiteSpec { zone: "west".into(), ..spec.clone() };
+        let pool = SiteSpec { pool: "cpu".into(), ..spec.clone() };
+        let layout = SiteSpec { storage_layout: "zfs".into(), ..spec.clone() };
+        let template = SiteSpec { cloud_init: "{{who}}".into(), ..spec.clone() };
+        let mut subnet = spec.clone();
+        subnet.network.roce_subnet = "fabric".into();
+        for (spec, words) in [
+            (
+                image,
+                "site.spec.image is \"ubuntu/noble\", which MAAS does not have; it has ubuntu/jammy",
+            ),
+            (zone, "site.spec.zone is \"west\""),
+            (pool, "site.spec.pool is \"cpu\""),
+            (subnet, "site.spec.network.roce_subnet is \"fabric\""),
+            (layout, "site.spec.storage_layout is \"zfs\"; write flat"),
+            (template, "site.spec.cloud_init names \"who\""),
+        ] {
+            let found = problems(&spec, &offers(), "http://f");
+            assert!(found.len() == 1 && found[0].starts_with(words), "{found:?}");
+        }
+        let user = Offers { administrator: false, ..offers() };
+        let found = problems(&spec, &user, "http://f");
+        assert!(
+            found[0].starts_with("site.spec.maas_credential is the key of farrier"),
+            "{found:?}"
+        );
+        let found = problems(&spec, &offers(), "");
+        assert!(found[0].contains("set nodes.listen or nodes.url"), "{found:?}");
+        let own = SiteSpec { cloud_init: "#cloud-config\n".into(), ..spec };
+        assert_eq!(problems(&own, &offers(), ""), [""; 0]);
+    }
+
+    #[test]
+    fn a_bmc_is_reached_as_its_address_says() {
+        for (endpoint, kind, address, more) in [
+            ("10.0.0.5", "redfish", "https://10.0.0.5", ""),
+            ("https://bmc-7:8443", "redfish", "https://bmc-7:8443", ""),
+            ("http://10.0.0.5:8000", "redfish", "http://10.0.0.5:8000", ""),
+            ("https://10.0.0.5/redfish/v1/Systems/2", "redfish", "https://10.0.0.5", "2"),
+            ("ipmi://10.0.0.7", "ipmi", "10.0.0.7", ""),
+        ] {
+            let spec = MachineSpec { bmc_endpoint: endpoint.into(), ..MachineSpec::default() };
+            let power = bmc(&spec, "root".into(), "x".into()).unwrap();
+            let (Power::Redfish(bmc) | Power::Ipmi(bmc)) = &power else { panic!("{power:?}") };
+            let node = bmc.more.get("node_id").map_or("", String::as_str);
+            assert_eq!((power.kind(), bmc.address.as_str(), node), (kind, address, more));
+        }
+    }
+
+    #[test]
+    fn a_hostname_is_one_that_hosts_may_have() {
+        let long = "x".repeat(80);
+        for (machine, name) in [
+            ("m-1", "m-1"),
+            ("GPU_7.rack2", "gpu-7-rack2"),
+            ("a.", "a"),
+            (long.as_str(), &long[..63]),
+        ] {
+            assert_eq!(hostname(machine), name);
+        }
+    }
+}

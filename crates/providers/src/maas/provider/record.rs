@@ -1,0 +1,293 @@
+//! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
+
+use super::hand::{Work, absent, disagrees, done, inquired, state, unlocked};
+use super::marks::{self, Whose};
+use super::notes::Memo;
+use super::prepare::hostname;
+use crate::maas::{Change, Machine, NewMachine, Power, Status};
+use crate::port::Target;
+use model::effect::{Answer, Verb};
+use model::fault::{Code, Fault};
+use model::node::Upstream;
+use secrecy::{ExposeSecret, SecretString};
+use std::collections::BTreeMap;
+
+/// What a machine is until it has been commissioned: then MAAS has seen it for itself.
+const ARCHITECTURE: &str = "amd64/generic";
+
+impl Work<'_> {
+    pub async fn make(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Perform => {
+                let found = self.known(target).await?;
+                let before = found.as_ref().map_or(Upstream::Absent, state);
+                self.hand.see_first(before).await?;
+                notes.begin(Memo::Begun).await?;
+                self.make_or_adjust(target, found).await
+            }
+            Verb::Follow => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(_) => self.make_or_adjust(target, self.known(target).await?).await,
+            },
+            Verb::Inquire => match notes.recall().await? {
+                None => Ok(Answer::NeverStarted),
+                Some(_) => inquired(self.has_record(target).await),
+            },
+            Verb::Observe => self.has_record(target).await,
+            Verb::Stop => self.hand.stop_begun().await,
+        }
+    }
+
+    /// What MAAS has of the machine, whoever made it. One that is another node's is not taken from it.
+    async fn known(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        let by_id = match self.node.system_id.as_str() {
+            "" => None,
+            id => match self.hand.maas().machine(id).await {
+                Ok(machine) => Some(machine),
+                // Somebody has removed it; it may be there under another name.
+                Err(fault) if fault.code == Code::MaasMachineGone => None,
+                Err(fault) => return Err(fault),
+            },
+        };
+        let found = match by_id {
+            Some(machine) => Some(machine),
+            None => self.search(target).await?,
+        };
+        if let Some(machine) = &found {
+            self.refuse_others(machine).await?;
+        }
+        Ok(found)
+    }
+
+    async fn refuse_others(&self, machine: &Machine) -> Result<(), Fault> {
+        let own = self.node.id();
+        let made_for = marks::maker(&machine.description).map(|(node, _)| node);
+        let marked = match self.hand.whose(machine, Some(&own)).await? {
+            Whose::Other(other) => Some(other),
+            Whose::ThisRun | Whose::ThisNode => return Ok(()),
+            Whose::Nobody => None,
+        };
+        let other = match (marked, made_for.filter(|node| *node != own)) {
+            (Some(other), _) => other,
+            (None, Some(other)) if self.hand.lives(&other).await? => other,
+            (None, _) => return Ok(()),
+        };
+        let said = format!(
+            "{} ({}) has the machine's MAC address or serial number, and is {other}'s",
+            machine.system_id, machine.hostname
+        );
+        Err(Fault::new(Code::CandidatesConflict, said))
+    }
+
+    async fn has_record(&self, target: &Target) -> Result<Answer, Fault> {
+        Ok(match self.known(target).await? {
+            Some(machine) => done(&machine, format!("MAAS has it as {}", machine.system_id)),
+            None => Answer::Differs("MAAS has no such machine".into()),
+        })
+    }
+
+    async fn make_or_adjust(
+        &self,
+        target: &Target,
+        found: Option<Machine>,
+    ) -> Result<Answer, Fault> {
+        let power = self.power(target).await?;
+        let (id, how) = match found {
+            None => (self.create(target, power).await?.system_id, "made"),
+            Some(machine) => {
+                self.adjust(&machine, power).await?;
+                (machine.system_id, "found")
+            }
+        };
+        let machine = self.hand.maas().machine(&id).await?;
+        Ok(done(&machine, format!("{id} was {how} in MAAS, which has it as {}", machine.status)))
+    }
+
+    async fn create(&self, target: &Target, power: Option<Power>) -> Result<Machine, Fault> {
+        let macs = target.spec.mac_addresses.clone();
+        let id = &target.id;
+        if macs.is_empty() {
+            let said = format!(
+                "the machine has no mac_addresses, and MAAS knows machines by them; \
+                 add them with `farrier machine update {id} --mac …`"
+            );
+            return Err(Fault::new(Code::NotSupported, said));
+        }
+        let named = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
+        let spec = &self.site.spec;
+        let new = NewMachine {
+            architecture: ARCHITECTURE.into(),
+            macs,
+            hostname: Some(hostname(target.id.as_str())),
+            power: power.unwrap_or(Power::Manual),
+            pool: named(&spec.pool),
+            zone: named(&spec.zone),
+            description: Some(marks::made_for(&self.node.id(), self.hand.key())),
+            commission: false,
+        };
+        self.hand
+            .journal
+            .line(format!("maas: {id} is made known by {}", new.macs.join(", ")))
+            .await;
+        self.hand.maas().create(&new).await
+    }
+
+    /// Brings a record to what is wanted, while nobody uses the machine.
+    async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
+        let idle = matches!(
+            machine.status,
+            Status::New | Status::Ready | Status::FailedCommissioning | Status::FailedTesting
+        );
+        if !idle || machine.locked {
+            return Ok(());
+        }
+        let differs = |wanted: &String, is: &str| {
+            Some(wanted.clone()).filter(|wanted| !wanted.is_empty() && wanted != is)
+        };
+        let spec = &self.site.spec;
+        let mut change = Change {
+            pool: differs(&spec.pool, &machine.pool.name),
+            zone: differs(&spec.zone, &machine.zone.name),
+            ..Change::default()
+        };
+        // A machine without a BMC of ours keeps the one that somebody gave it in MAAS.
+        if let Some(power @ (Power::Redfish(_) | Power::Ipmi(_))) = power {
+            let now = self.hand.maas().power_parameters(&machine.system_id).await?;
+            if machine.power_type != power.kind() || other_power(&power, &now) {
+                change.power = Some(power);
+            }
+        }
+        if change.pool.is_none() && change.zone.is_none() && change.power.is_none() {
+            return Ok(());
+        }
+        let what =
+            format!("maas: {} gets its pool, zone and power as the site wants", machine.system_id);
+        self.hand.journal.line(what).await;
+        let now = self.hand.maas().update(&machine.system_id, &change).await?;
+        let still = [(&change.pool, &now.pool.name), (&change.zone, &now.zone.name)];
+        match still.iter().find(|(wanted, is)| wanted.as_ref().is_some_and(|wanted| wanted != *is))
+        {
+            None => Ok(()),
+            Some((wanted, is)) => {
+                let said = format!("{} is in {is:?}, and not in {wanted:?}", machine.system_id);
+                Err(Fault::new(Code::ReadBackDiffers, said))
+            }
+        }
+    }
+
+    /// Takes the record back that this run has made; what was there before stays.
+    pub async fn unmake(&self, target: &Target) -> Result<Answer, Fault> {
+        match self.hand.verb() {
+            Verb::Stop => return self.hand.stop_begun().await,
+            Verb::Inquire if self.hand.notes().recall().await?.is_none() => {
+                return Ok(Answer::NeverStarted);
+            }
+            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
+        }
+        let Some(machine) = self.there(target).await? else {
+            return Ok(Answer::Done(absent("MAAS has no record of it")));
+        };
+        if !self.made_here(&machine).await? {
+            return Ok(done(&machine, "its record was in MAAS before, and stays"));
+        }
+        match self.hand.verb() {
+            Verb::Observe => Ok(Answer::Differs(format!("{} is still in MAAS", machine.system_id))),
+            Verb::Inquire | Verb::Stop => Ok(Answer::UnderWay),
+            Verb::Perform | Verb::Follow => {
+                self.hand.notes().begin(Memo::Begun).await?;
+                self.forget(&machine).await
+            }
+        }
+    }
+
+    /// What MAAS has of it, for who takes something back: where it is unclear which it is, nothing was made.
+    pub async fn there(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        match self.locate(target).await {
+            Ok(machine) => Ok(Some(machine)),
+            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
+            Err(fault) if fault.code == Code::CandidatesConflict => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// A run that has seen nothing yet takes back what the one before it has made for the same node; any other only what is its own.
+    async fn made_here(&self, machine: &Machine) -> Result<bool, Fault> {
+        let Some((node, run)) = marks::maker(&machine.description) else { return Ok(false) };
+        if node != self.node.id() {
+            return Ok(false);
+        }
+        Ok(run == self.hand.key().run() || self.hand.first_seen().await?.is_none())
+    }
+
+    pub async fn remove_record(&self, target: &Target) -> Result<Answer, Fault> {
+        let gone = || Answer::Done(absent("MAAS has no record of it"));
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Perform => {
+                let Some(machine) = self.recorded(target).await? else { return Ok(gone()) };
+                notes.begin(Memo::Begun).await?;
+                self.forget(&machine).await
+            }
+            Verb::Follow => match (notes.recall().await?, self.recorded(target).await?) {
+                (None, _) => Ok(Answer::NeverStarted),
+                (Some(_), None) => Ok(gone()),
+                (Some(_), Some(machine)) => self.forget(&machine).await,
+            },
+            Verb::Inquire => match (notes.recall().await?, self.recorded(target).await?) {
+                (None, _) => Ok(Answer::NeverStarted),
+                (Some(_), None) => Ok(gone()),
+                (Some(_), Some(_)) => Ok(Answer::UnderWay),
+            },
+            Verb::Observe => Ok(match self.recorded(target).await? {
+                None => gone(),
+                Some(machine) => Answer::Differs(format!("MAAS has it as {}", machine.system_id)),
+            }),
+            Verb::Stop => self.hand.stop_begun().await,
+        }
+    }
+
+    /// The record of this very node. A record that has come since under another name is not its own.
+    async fn recorded(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        match self.locate(target).await {
+            Ok(machine) => Ok(Some(machine)),
+            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn forget(&self, machine: &Machine) -> Result<Answer, Fault> {
+        unlocked(machine)?;
+        let used = matches!(
+            machine.status,
+            Status::Allocated | Status::Deploying | Status::Deployed | Status::RescueMode
+        );
+        if used {
+            return Err(disagrees(machine, "somebody uses it: release it in MAAS, then retry"));
+        }
+        let id = &machine.system_id;
+        self.hand.journal.line(format!("maas: {id} is deleted")).await;
+        match self.hand.maas().delete(id).await {
+            Ok(()) => {}
+            Err(fault) if fault.code == Code::MaasMachineGone => {}
+            Err(fault) => return Err(fault),
+        }
+        match self.hand.maas().machine(id).await {
+            Err(fault) if fault.code == Code::MaasMachineGone => {
+                Ok(Answer::Done(absent(format!("{id} was deleted in MAAS"))))
+            }
+            Err(fault) => Err(fault),
+            Ok(_) => Err(Fault::new(Code::ReadBackDiffers, format!("{id} is still in MAAS"))),
+        }
+    }
+}
+
+/// Whether MAAS switches a machine otherwise than is wanted.
+fn other_power(wanted: &Power, now: &BTreeMap<String, SecretString>) -> bool {
+    let (Power::Redfish(bmc) | Power::Ipmi(bmc)) = wanted else { return false };
+    let is = |name: &str| now.get(name).map_or("", |value| value.expose_secret());
+    is("power_address") != bmc.address
+        || is("power_user") != bmc.user
+        || is("power_pass") != bmc.password.expose_secret()
+        || bmc.more.iter().any(|(name, value)| is(name) != value)
+}

@@ -1,0 +1,321 @@
+//! Installing anew: a machine is let go, taken, installed and waited for, which is a round. Each leg of it is noted before it begins, so that
+//! after a crash it goes on where it was, and no round is made twice.
+//!
+//! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
+
+use super::failure::Cause;
+use super::hand::{Hand, Owner, Work, disagrees, done, has};
+use super::letting::{self, Letting};
+use super::marks::{self, Whose};
+use super::notes::{Leg, Memo, Stopping, two_effects};
+use super::{deploy, release};
+use crate::datacenter::exec::out_of_sight;
+use crate::maas::{Deploy, Machine, Status};
+use crate::port::Target;
+use model::effect::{Answer, Verb};
+use model::fault::{Code, Fault};
+use model::id::NodeId;
+
+/// How many moves a round may take: each of them brings it further, or waits until MAAS has.
+const MAX_MOVES: usize = 16;
+pub(super) const FIRST: Memo = Memo::Reinstall { round: 1, leg: Leg::Letting(Letting::Begun) };
+
+/// What is installed anew.
+pub(super) struct Anew<'a> {
+    pub system_id: &'a str,
+    pub node: Option<&'a NodeId>,
+    pub what: What<'a>,
+}
+
+/// What is put on it.
+pub(super) enum What<'a> {
+    /// What the site of a node wants.
+    Node(&'a Work<'a>),
+    Image(&'a Deploy),
+}
+
+impl What<'_> {
+    /// Makes the machine ready to be installed, and says with what.
+    async fn prepare(&self, machine: &Machine) -> Result<Deploy, Fault> {
+        match self {
+            Self::Image(deploy) => Ok((*deploy).clone()),
+            Self::Node(work) => {
+                work.rewire_pxe(machine).await?;
+                work.installation().await
+            }
+        }
+    }
+}
+
+/// What follows while it is installed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Move {
+    Install,
+    Wait,
+    Done,
+    Failed,
+    Disagree,
+}
+
+/// Our own allocation may have lost its answer before it was marked.
+fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
+    match (status, whose) {
+        (Status::Ready, _) | (Status::Allocated, Whose::ThisRun) => Move::Install,
+        (Status::Allocated, Whose::Nobody) if *owner == Owner::Us => Move::Install,
+        (Status::Deploying, Whose::ThisRun) => Move::Wait,
+        (Status::Deployed, Whose::ThisRun) => Move::Done,
+        (Status::FailedDeployment, Whose::ThisRun) => Move::Failed,
+        _ => Move::Disagree,
+    }
+}
+
+impl Hand<'_> {
+    /// Sees one round through, from the leg that it is on. Answers the machine, and whether it is installed.
+    pub async fn round(
+        &self,
+        anew: &Anew<'_>,
+        (round, mut leg): (u32, Leg),
+    ) -> Result<(Machine, bool), Fault> {
+        let id = anew.system_id;
+        for _ in 0..MAX_MOVES {
+            let machine = self.maas().machine(id).await?;
+            match leg {
+                Leg::Letting(letting) => {
+                    let after = self.let_go_once(anew, &machine, letting).await?;
+                    let memo = |leg| Memo::Reinstall { round, leg };
+                    self.notes().amend(&memo(leg), &memo(after)).await?;
+                    if let Leg::Letting(_) = after {
+                        self.ask_or_wait(&machine).await?;
+                    }
+                    leg = after;
+                }
+                Leg::Installing => {
+                    let whose = self.whose(&machine, anew.node).await?;
+                    let owner = self.owner(&machine).await?;
+                    match next(machine.status, &whose, &owner) {
+                        Move::Install => {
+                            let deploy = anew.what.prepare(&machine).await?;
+                            self.install(&machine, anew.node, &deploy).await?;
+                        }
+                        Move::Wait => drop(self.wait(id, deploy::installed).await?),
+                        Move::Done => return Ok((machine, true)),
+                        Move::Failed => return Ok((machine, false)),
+                        Move::Disagree => {
+                            return Err(disagrees(&machine, "somebody has come in between"));
+                        }
+                    }
+                }
+            }
+        }
+        Err(Fault::new(
+            Code::ReadBackDiffers,
+            format!("{id} comes to no end: it changes all the time"),
+        ))
+    }
+
+    /// The leg that follows while it is let go. It is noted before anything is asked.
+    async fn let_go_once(
+        &self,
+        anew: &Anew<'_>,
+        machine: &Machine,
+        letting: Letting,
+    ) -> Result<Leg, Fault> {
+        if let Whose::Other(node) = self.whose(machine, anew.node).await? {
+            return Err(disagrees(machine, &format!("it is {node}'s: decommission that first")));
+        }
+        match letting::next(machine, letting, marks::being_let_go(machine, self.key())) {
+            letting::Move::Free if machine.status == Status::Ready => Ok(Leg::Installing),
+            letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
+            letting::Move::Wait => Ok(Leg::Letting(letting)),
+            letting::Move::Ask => {
+                let marked = self.mark_letting(machine).await?;
+                Ok(Leg::Letting(Letting::Asked { marked }))
+            }
+            letting::Move::Lost(said) => Err(Fault::new(Code::OutcomeUnknown, said)),
+            letting::Move::Fail(fault) => Err(fault),
+        }
+    }
+
+    async fn ask_or_wait(&self, machine: &Machine) -> Result<(), Fault> {
+        if !matches!(machine.status, Status::Releasing | Status::DiskErasing) {
+            self.ask_to_let_go(machine, false).await?;
+        }
+        self.wait(&machine.system_id, release::let_go).await.map(drop)
+    }
+
+    /// What became of a round that somebody else has left.
+    pub fn left_at(&self, machine: &Machine, memo: &Memo, node: Option<&NodeId>) -> Answer {
+        let Memo::Reinstall { leg, .. } = memo else { return Answer::UnderWay };
+        let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
+        match leg {
+            Leg::Installing if ours && machine.status == Status::Deployed => {
+                done(machine, has(machine))
+            }
+            Leg::Installing => Answer::UnderWay,
+            Leg::Letting(letting) => {
+                let there = marks::being_let_go(machine, self.key());
+                match letting::next(machine, *letting, there) {
+                    letting::Move::Lost(said) => Answer::Unknown(said),
+                    letting::Move::Free
+                    | letting::Move::Wait
+                    | letting::Move::Ask
+                    | letting::Move::Fail(_) => Answer::UnderWay,
+                }
+            }
+        }
+    }
+
+    /// Stops a round: what is being installed is broken off, what is being let go cannot be.
+    pub async fn stop_round(
+        &self,
+        machine: Option<Machine>,
+        node: Option<&NodeId>,
+    ) -> Result<Answer, Fault> {
+        let memo = match self.notes().stop().await? {
+            Stopping::Barred => return Ok(Answer::Stopped),
+            Stopping::Begun(memo) => memo,
+        };
+        if let (Memo::Reinstall { leg, .. }, Some(machine)) = (&memo, &machine) {
+            let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
+            match (leg, machine.status) {
+                (Leg::Letting(_), Status::Releasing | Status::DiskErasing) => {
+                    return Ok(Answer::UnderWay);
+                }
+                (Leg::Installing, Status::Deployed) if ours => {
+                    return Ok(done(machine, has(machine)));
+                }
+                (Leg::Installing, Status::Deploying) if ours => {
+                    self.maas().abort(&machine.system_id, self.key().as_str()).await?;
+                }
+                _ => {}
+            }
+        }
+        self.notes().amend(&memo, &Memo::Stopped).await?;
+        Ok(Answer::Stopped)
+    }
+}
+
+impl Work<'_> {
+    pub async fn recover(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Perform => match notes.recall().await? {
+                Some(memo) => self.rounds(target, memo).await.map_err(out_of_sight),
+                None => self.begin_rounds(target).await,
+            },
+            Verb::Follow => match notes.recall().await? {
+                Some(memo) => self.rounds(target, memo).await.map_err(out_of_sight),
+                None => Ok(Answer::NeverStarted),
+            },
+            Verb::Inquire => match (notes.recall().await?, self.there(target).await?) {
+                (None, _) => Ok(Answer::NeverStarted),
+                (Some(_), None) => Ok(Answer::UnderWay),
+                (Some(memo), Some(machine)) => {
+                    Ok(self.hand.left_at(&machine, &memo, Some(&self.node.id())))
+                }
+            },
+            Verb::Observe => {
+                let machine = self.locate(target).await?;
+                Ok(match machine.status {
+                    Status::Deployed => done(&machine, has(&machine)),
+                    _ => Answer::Differs(has(&machine)),
+                })
+            }
+            Verb::Stop => {
+                let machine = self.there(target).await?;
+                self.hand.stop_round(machine, Some(&self.node.id())).await
+            }
+        }
+    }
+
+    async fn begin_rounds(&self, target: &Target) -> Result<Answer, Fault> {
+        let machine = self.locate(target).await?;
+        match machine.status {
+            Status::Deployed => return Ok(done(&machine, "it is installed: nothing to recover")),
+            Status::FailedDeployment => {}
+            _ => return Err(disagrees(&machine, "it is neither installed nor has that failed")),
+        }
+        match self.hand.whose(&machine, Some(&self.node.id())).await? {
+            Whose::ThisRun | Whose::ThisNode => {}
+            Whose::Other(_) | Whose::Nobody => {
+                return Err(disagrees(
+                    &machine,
+                    "somebody else has installed it: release it in MAAS",
+                ));
+            }
+        }
+        if self.site.spec.datasource_retries == 0 {
+            let said = format!("{}, and site.spec.datasource_retries is 0", has(&machine));
+            return Err(Fault::new(Code::DatasourceFailed, said));
+        }
+        let memo = self.hand.notes().begin(FIRST).await?;
+        self.rounds(target, memo).await.map_err(out_of_sight)
+    }
+
+    async fn rounds(&self, target: &Target, memo: Memo) -> Result<Answer, Fault> {
+        let Memo::Reinstall { round, mut leg } = memo else { return Err(two_effects()) };
+        let machine = self.locate(target).await?;
+        let (id, node) = (machine.system_id, self.node.id());
+        let anew = Anew { system_id: &id, node: Some(&node), what: What::Node(self) };
+        let most = self.site.spec.datasource_retries.max(round);
+        for round in round..=most {
+            self.hand
+                .journal
+                .line(format!("maas: {id} is installed anew, {round} of {most}"))
+                .await;
+            let (machine, installed) = self.hand.round(&anew, (round, leg)).await?;
+            if installed {
+                return Ok(done(
+                    &machine,
+                    format!("{}, installed anew {round} of {most} times", has(&machine)),
+                ));
+            }
+            let line = match self.why(&machine).await? {
+                Cause::Datasource(line) => line,
+                Cause::Other(line) => {
+                    let said = format!("{}: {line}", has(&machine));
+                    return Err(Fault::new(Code::DeployFailed, said));
+                }
+            };
+            if round == most {
+                let said = format!("{} after {most} more rounds: {line}", has(&machine));
+                return Err(Fault::new(Code::DatasourceFailed, said));
+            }
+            let again = Leg::Letting(Letting::Begun);
+            let before = Memo::Reinstall { round, leg: Leg::Installing };
+            let after = Memo::Reinstall { round: round + 1, leg: again };
+            self.hand.notes().amend(&before, &after).await?;
+            leg = again;
+        }
+        Err(Fault::new(Code::DatasourceFailed, format!("{id} was not installed")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_ours_is_gone_on_with() {
+        let row = |whose: &Whose, owner: &Owner| -> String {
+            let letter = |status: &Status| match next(*status, whose, owner) {
+                Move::Install => 'i',
+                Move::Wait => 'w',
+                Move::Done => 'd',
+                Move::Failed => 'f',
+                Move::Disagree => '-',
+            };
+            Status::ALL.iter().map(letter).collect()
+        };
+        let other = Owner::Other("eve".into());
+        for (whose, owner, expected) in [
+            (Whose::ThisRun, &Owner::Us, "----i-d--wif-----------"),
+            (Whose::Nobody, &Owner::Us, "----i-----i------------"),
+            (Whose::Nobody, &other, "----i------------------"),
+            (Whose::ThisNode, &Owner::Us, "----i------------------"),
+            (Whose::Other(NodeId::trusted("node-2")), &Owner::Us, "----i------------------"),
+        ] {
+            assert_eq!(row(&whose, owner), expected, "{whose:?} {owner:?}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
+
+use super::hand::{Work, absent, disagrees, done, has, unlocked};
+use super::letting::{self, Letting};
+use super::marks::{self, Whose};
+use super::notes::{Memo, Stopping, two_effects};
+use super::power::Switch;
+use crate::datacenter::power::Goal;
+use crate::maas::{Machine, Status};
+use crate::port::Target;
+use model::effect::{Answer, Manner, Verb};
+use model::fault::{Code, Fault};
+
+/// Whether a machine that was asked to be let go is.
+pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
+    match machine.status {
+        Status::Ready | Status::New => Some(Ok(machine.clone())),
+        Status::Releasing | Status::DiskErasing => None,
+        Status::FailedReleasing | Status::FailedDiskErasing => {
+            Some(Err(Fault::new(Code::EffectFailed, has(machine))))
+        }
+        Status::Commissioning
+        | Status::FailedCommissioning
+        | Status::Missing
+        | Status::Reserved
+        | Status::Deployed
+        | Status::Retired
+        | Status::Broken
+        | Status::Deploying
+        | Status::Allocated
+        | Status::FailedDeployment
+        | Status::RescueMode
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::FailedTesting
+        | Status::Unknown(_) => {
+            Some(Err(disagrees(machine, "it was asked to be let go, and is not on its way")))
+        }
+    }
+}
+
+impl Work<'_> {
+    pub async fn release(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        let gone = || Answer::Done(absent("MAAS has no record of it: nothing to release"));
+        match self.hand.verb() {
+            Verb::Perform => {
+                let Some(machine) = self.recorded_here(target).await? else { return Ok(gone()) };
+                let first = Memo::Release { letting: Letting::Begun };
+                let memo = notes.begin(first).await?;
+                self.release_now(machine, memo).await
+            }
+            Verb::Follow => match (notes.recall().await?, self.recorded_here(target).await?) {
+                (None, _) => Ok(Answer::NeverStarted),
+                (Some(_), None) => Ok(gone()),
+                (Some(memo), Some(machine)) => self.release_now(machine, memo).await,
+            },
+            Verb::Inquire => match (notes.recall().await?, self.recorded_here(target).await?) {
+                (None, _) => Ok(Answer::NeverStarted),
+                (Some(_), None) => Ok(gone()),
+                (Some(memo), Some(machine)) => Ok(self.released(&machine, &memo)),
+            },
+            Verb::Observe => Ok(match self.recorded_here(target).await? {
+                None => gone(),
+                Some(machine) => match letting::next(&machine, Letting::Begun, false) {
+                    letting::Move::Free => done(&machine, has(&machine)),
+                    letting::Move::Wait
+                    | letting::Move::Ask
+                    | letting::Move::Lost(_)
+                    | letting::Move::Fail(_) => Answer::Differs(has(&machine)),
+                },
+            }),
+            Verb::Stop => self.stop_releasing(target).await,
+        }
+    }
+
+    async fn recorded_here(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        match self.locate(target).await {
+            Ok(machine) => Ok(Some(machine)),
+            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    fn decided(&self, machine: &Machine, memo: &Memo) -> letting::Move {
+        let Memo::Release { letting } = memo else { return letting::Move::Fail(two_effects()) };
+        letting::next(machine, *letting, marks::being_let_go(machine, self.hand.key()))
+    }
+
+    fn released(&self, machine: &Machine, memo: &Memo) -> Answer {
+        match self.decided(machine, memo) {
+            letting::Move::Free => done(machine, has(machine)),
+            letting::Move::Lost(said) => Answer::Unknown(said),
+            letting::Move::Wait | letting::Move::Ask | letting::Move::Fail(_) => Answer::UnderWay,
+        }
+    }
+
+    async fn release_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
+        if let Whose::Other(node) = self.hand.whose(&machine, Some(&self.node.id())).await? {
+            return Err(disagrees(&machine, &format!("it is {node}'s, and stays that")));
+        }
+        match self.decided(&machine, &memo) {
+            letting::Move::Free => return Ok(done(&machine, has(&machine))),
+            letting::Move::Fail(fault) => return Err(fault),
+            letting::Move::Lost(said) => return Err(Fault::new(Code::OutcomeUnknown, said)),
+            letting::Move::Wait => {}
+            letting::Move::Ask => {
+                let marked = self.hand.mark_letting(&machine).await?;
+                let asked = Memo::Release { letting: Letting::Asked { marked } };
+                self.hand.notes().amend(&memo, &asked).await?;
+                self.hand.ask_to_let_go(&machine, self.site.spec.erase_on_release).await?;
+            }
+        }
+        let machine = self.hand.wait(&machine.system_id, let_go).await?;
+        Ok(done(&machine, has(&machine)))
+    }
+
+    /// What has not been asked never is. What is being let go cannot be called back.
+    async fn stop_releasing(&self, target: &Target) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        let memo = match notes.stop().await? {
+            Stopping::Barred => return Ok(Answer::Stopped),
+            Stopping::Begun(memo) => memo,
+        };
+        if memo != (Memo::Release { letting: Letting::Begun }) {
+            match self.recorded_here(target).await? {
+                None => return Ok(Answer::Done(absent("MAAS has no record of it"))),
+                Some(machine) => match self.decided(&machine, &memo) {
+                    letting::Move::Free => return Ok(done(&machine, has(&machine))),
+                    letting::Move::Wait => return Ok(Answer::UnderWay),
+                    letting::Move::Ask | letting::Move::Lost(_) | letting::Move::Fail(_) => {}
+                },
+            }
+        }
+        notes.amend(&memo, &Memo::Stopped).await?;
+        Ok(Answer::Stopped)
+    }
+
+    pub async fn power_off(&self, target: &Target) -> Result<Answer, Fault> {
+        let Some(machine) = self.recorded_here(target).await? else {
+            return Ok(match self.hand.verb() {
+                Verb::Stop => Answer::Stopped,
+                Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {
+                    Answer::Done(absent("MAAS has no record of it: its power is nobody's"))
+                }
+            });
+        };
+        if self.hand.verb() == Verb::Perform {
+            unlocked(&machine)?;
+        }
+        // What is let go has no system that could be asked to shut down.
+        let manner = Manner { graceful_seconds: Some(0), force: Some(true) };
+        let switch = Switch { hand: &self.hand, system_id: &machine.system_id, manner };
+        switch.lead(Goal::Off, &machine).await
+    }
+}

@@ -1,0 +1,140 @@
+//! The disk that a node boots from, and how it is laid out.
+
+use super::hand::{Setting, Work, disagrees, done, has, unlocked};
+use crate::maas::{BlockDevice, Layout, Machine, Status};
+use crate::port::Target;
+use model::effect::Answer;
+use model::fault::{Code, Fault};
+
+const PHYSICAL: &str = "physical";
+const BYTES_PER_GB: u64 = 1_000_000_000;
+
+impl Work<'_> {
+    pub async fn configure_storage(&self, target: &Target) -> Result<Answer, Fault> {
+        self.bring_about(target, Setting::Disks).await
+    }
+
+    /// Whether it boots from the disk that it should. How the disk is divided MAAS does not tell.
+    pub fn laid_out(&self, machine: &Machine) -> Answer {
+        let chosen = choose(machine, &self.site.spec.boot_disk_model);
+        let boots = machine.boot_disk.as_ref().map(|disk| disk.id);
+        match chosen {
+            Ok(Some(disk)) if Some(disk.id) == boots => {
+                done(machine, format!("it boots from {}", named(disk)))
+            }
+            Ok(None) => done(machine, "MAAS chooses the disk that it boots from"),
+            Ok(Some(disk)) => Answer::Differs(format!("it does not boot from {}", named(disk))),
+            Err(fault) => Answer::Differs(fault.said),
+        }
+    }
+
+    pub async fn lay_out(&self, machine: Machine) -> Result<Answer, Fault> {
+        unlocked(&machine)?;
+        if !matches!(machine.status, Status::Ready | Status::Allocated) {
+            return Err(disagrees(&machine, "disks are laid out while it is Ready"));
+        }
+        let id = &machine.system_id;
+        let disk = choose(&machine, &self.site.spec.boot_disk_model)?;
+        if let Some(disk) = disk
+            && machine.boot_disk.as_ref().map(|disk| disk.id) != Some(disk.id)
+        {
+            self.hand.journal.line(format!("maas: {id} boots from {}", named(disk))).await;
+            self.hand.maas().set_boot_disk(id, disk.id).await?;
+        }
+        if let Some(layout) = self.layout()? {
+            self.hand.journal.line(format!("maas: {id} is laid out {}", layout.as_str())).await;
+            self.hand.maas().set_storage_layout(id, layout, disk.map(|disk| disk.id)).await?;
+        }
+        let now = self.hand.maas().machine(id).await?;
+        let boots = now.boot_disk.as_ref().map(|disk| disk.id);
+        match disk {
+            Some(disk) if boots != Some(disk.id) => {
+                let said = format!("{}; it does not boot from {}", has(&now), named(disk));
+                Err(Fault::new(Code::ReadBackDiffers, said))
+            }
+            Some(disk) => Ok(done(&now, format!("it boots from {}", named(disk)))),
+            None => Ok(done(&now, "MAAS chooses the disk that it boots from")),
+        }
+    }
+
+    /// None: as MAAS lays it out.
+    fn layout(&self) -> Result<Option<Layout>, Fault> {
+        match self.site.spec.storage_layout.as_str() {
+            "" => Ok(None),
+            word => Layout::parse(word).map(Some).ok_or_else(|| {
+                let said =
+                    format!("site.spec.storage_layout is {word:?}, which MAAS does not know");
+                Fault::new(Code::SiteUnfit, said)
+            }),
+        }
+    }
+}
+
+/// The disk to boot from, by a part of its model. None: MAAS's own choice. The one that it boots from already goes before others.
+fn choose<'a>(machine: &'a Machine, model: &str) -> Result<Option<&'a BlockDevice>, Fault> {
+    if model.is_empty() {
+        return Ok(None);
+    }
+    let wanted = model.to_lowercase();
+    let fits = |disk: &&BlockDevice| {
+        (disk.kind.is_empty() || disk.kind == PHYSICAL)
+            && disk.model.to_lowercase().contains(&wanted)
+    };
+    let boots = machine.boot_disk.as_ref().map(|disk| disk.id);
+    let fitting = machine.disks.iter().filter(fits);
+    let chosen = fitting.min_by_key(|disk| (Some(disk.id) != boots, disk.id));
+    chosen.map(Some).ok_or_else(|| {
+        let all: Vec<String> = machine.disks.iter().map(named).collect();
+        let there = if all.is_empty() { "no disks".to_owned() } else { all.join(", ") };
+        let said = format!(
+            "no disk of {} has {model:?} in its model (site.spec.boot_disk_model); it has {there}",
+            machine.system_id
+        );
+        Fault::new(Code::BootDiskMissing, said)
+    })
+}
+
+fn named(disk: &BlockDevice) -> String {
+    format!("{} ({}, {} GB)", disk.name, disk.model, disk.size_bytes / BYTES_PER_GB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn machine(boots: i64, models: &[&str]) -> Machine {
+        let disk = |(id, model): (usize, &&str)| {
+            let kind = if model.starts_with("RAID") { "virtual" } else { "physical" };
+            json!({"id": id, "name": format!("d{id}"), "model": model, "type": kind, "size": 480_000_000_000_u64})
+        };
+        let disks: Vec<_> = models.iter().enumerate().map(disk).collect();
+        serde_json::from_value(json!({
+            "system_id": "a", "status": 4, "blockdevice_set": disks, "boot_disk": {"id": boots}
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_boot_disk_is_found_by_its_model() {
+        for (boots, models, model, expected) in [
+            (0, vec!["MZQL2", "DELLBOSS VD"], "BOSS", Ok(Some(1))),
+            (0, vec!["MZQL2", "DellBoss-N1"], "boss", Ok(Some(1))),
+            (2, vec!["BOSS", "x", "BOSS"], "BOSS", Ok(Some(2))),
+            (1, vec!["BOSS", "x", "BOSS"], "BOSS", Ok(Some(0))),
+            (0, vec!["MZQL2"], "", Ok(None)),
+            (0, vec!["MZQL2", "RAID of BOSS"], "BOSS", Err("d0 (MZQL2, 480 GB)")),
+            (0, vec![], "BOSS", Err("no disks")),
+        ] {
+            let machine = machine(boots, &models);
+            match (choose(&machine, model), expected) {
+                (Ok(found), Ok(id)) => assert_eq!(found.map(|disk| disk.id), id, "{models:?}"),
+                (Err(fault), Err(words)) => {
+                    assert_eq!(fault.code, Code::BootDiskMissing);
+                    assert!(fault.said.contains(words) && fault.said.contains(model), "{fault}");
+                }
+                (found, expected) => panic!("{models:?}: {found:?}, not {expected:?}"),
+            }
+        }
+    }
+}

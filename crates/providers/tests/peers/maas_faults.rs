@@ -1,0 +1,333 @@
+//! What goes wrong between Farrier and MAAS, each with its code, what was seen, and what was not touched.
+
+use crate::maas_api::{End, Fate, Takes, Trouble};
+use crate::maas_desk::{Desk, MAC, NODE, effect};
+use model::effect::{Answer, Verb};
+use model::fault::{Code, Happened};
+use model::node::{NodeState, Room, Stage};
+use providers::maas::Status;
+use serde_json::json;
+use std::time::Duration;
+
+const DATASOURCE: &str =
+    "cloud-init[1273]: Can not apply stage final, no datasource found! Likely bad things to come!";
+
+fn failing(log: &str) -> Fate {
+    let events = vec!["curtin".to_owned()];
+    Fate { deployment: End::Fails { events, log: log.into() }, ..Fate::default() }
+}
+
+async fn deployed_badly(log: &str) -> (Desk, String) {
+    let desk = Desk::new().await;
+    desk.change_site(|spec| spec.network.roce_interfaces.clear()).await;
+    let id = desk.add(Status::Ready);
+    desk.api.world().machines.get_mut(&id).unwrap().fate = failing(log);
+    desk.done(Stage::DeployViaMaas).await;
+    assert!(desk.done(Stage::WaitForDeployed).await.contains("Failed deployment"));
+    (desk, id)
+}
+
+#[tokio::test]
+async fn a_site_that_does_not_fit_is_named_by_its_field() {
+    let desk = Desk::new().await;
+    desk.change_site(|spec| spec.image = "ubuntu/noble".into()).await;
+    desk.fails_as(Stage::LoadSiteConfig, Code::SiteUnfit, &["site.spec.image", "ubuntu/jammy"])
+        .await;
+    desk.change_site(|spec| {
+        spec.image = "ubuntu/jammy".into();
+        spec.network.roce_interfaces = "ib".into();
+    })
+    .await;
+    desk.add(Status::Ready);
+    desk.fails_as(Stage::ApplyRocePhase2, Code::SiteUnfit, &["roce_interfaces", "roce0"]).await;
+    desk.change_site(|spec| spec.maas_credential = "nobody".into()).await;
+    desk.fails_as(Stage::LoadSiteConfig, Code::CredentialMissing, &["nobody"]).await;
+}
+
+#[tokio::test]
+async fn a_machine_without_a_credential_says_what_to_type() {
+    let mut desk = Desk::new().await;
+    for (name, words) in [("", "bmc_credential"), ("other", "farrier credential set other")] {
+        desk.target.spec.bmc_credential = name.into();
+        desk.fails_as(
+            Stage::ResolvePowerCredentials,
+            Code::CredentialMissing,
+            &[words, "farrier machine update"],
+        )
+        .await;
+    }
+    desk.target.spec.bmc_endpoint.clear();
+    assert!(desk.done(Stage::ResolvePowerCredentials).await.contains("no bmc_endpoint"));
+    desk.target.spec.mac_addresses.clear();
+    desk.fails_as(Stage::CreateOrFindInMaas, Code::NotSupported, &["mac_addresses"]).await;
+    assert!(desk.api.world().machines.is_empty());
+}
+
+#[tokio::test]
+async fn conflicting_candidates_stop_for_a_person() {
+    let desk = Desk::new().await;
+    let (one, two) = (desk.add(Status::New), desk.add(Status::Ready));
+    desk.put_node(NODE, "", NodeState::Enrolling);
+    desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &[&one, &two, "MAC"]).await;
+    // The MAC address says one, the serial number another.
+    let mut desk = Desk::new().await;
+    desk.add(Status::Ready);
+    desk.put_node(NODE, "", NodeState::Enrolling);
+    desk.api.world().add("aa:bb:cc:00:00:09").serial = "J7".into();
+    desk.target.spec.serial = "J7".into();
+    desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &["by serial number"]).await;
+    // It is another node's, while that lives.
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Deployed);
+    desk.put_node(NODE, "", NodeState::Enrolling);
+    desk.mark(&id, "node-2", "op-0/deploy_via_maas/1");
+    desk.put_node("node-2", &id, NodeState::Active);
+    desk.fails_as(Stage::CreateOrFindInMaas, Code::CandidatesConflict, &["node-2"]).await;
+    desk.put_node(NODE, &id, NodeState::Retired);
+    desk.fails_as(Stage::DeployViaMaas, Code::StateDisagrees, &["node-2"]).await;
+    desk.fails_as(Stage::ReleaseMaasNode, Code::StateDisagrees, &["node-2"]).await;
+    assert_eq!(desk.api.world().changes(&id), 0);
+    desk.put_node("node-2", &id, NodeState::Deleted);
+    desk.done(Stage::CreateOrFindInMaas).await;
+}
+
+#[tokio::test]
+async fn a_machine_deleted_on_the_way_is_said_by_every_stage() {
+    for stage in Stage::ALL.iter().copied().filter(|stage| stage.room() == Room::Maas) {
+        let desk = Desk::new().await;
+        desk.put_node(NODE, "gone", NodeState::Enrolling);
+        let answer = desk.ask(stage, Verb::Perform).await;
+        match stage {
+            Stage::LoadSiteConfig
+            | Stage::ResolvePowerCredentials
+            | Stage::CreateOrFindInMaas
+            | Stage::RenderCloudInit
+            | Stage::ReleaseMaasNode
+            | Stage::PowerOffMaasNode
+            | Stage::RemoveMaasRecord => {
+                assert!(matches!(answer, Ok(Answer::Done(_))), "{stage}: {answer:?}")
+            }
+            _ => assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone, "{stage}"),
+        }
+    }
+    // In the middle of a wait.
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Deploying);
+    desk.api.world().takes = Takes::Hand;
+    let wait = desk.ask(Stage::WaitForDeployed, Verb::Perform);
+    let delete = async {
+        while desk.api.world().requests.len() < 4 {
+            tokio::task::yield_now().await;
+        }
+        desk.api.world().machines.remove(&id);
+    };
+    let (answer, ()) = tokio::join!(wait, delete);
+    assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone);
+}
+
+#[tokio::test]
+async fn a_storm_of_busy_answers_is_waited_out() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Deploying);
+    desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
+    // More than the client asks again by itself.
+    desk.api.world().takes = Takes::Hand;
+    let wait = desk.ask(Stage::WaitForDeployed, Verb::Perform);
+    let storm = async {
+        while desk.api.world().requests.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        desk.api.world().trouble("read", Trouble::Busy { retry_after: None }, 40);
+        while desk.api.world().requests.len() < 50 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        desk.api.world().advance(&id);
+    };
+    let (answer, ()) = tokio::join!(wait, storm);
+    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    // A deployment whose answer is lost is looked for, and not asked for again.
+    for trouble in [Trouble::BusyAfterActing { retry_after: None }, Trouble::CutAfterActing] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Ready);
+        desk.api.world().trouble("deploy", trouble, 1);
+        let fault = desk.fails(Stage::DeployViaMaas, 1).await;
+        assert_eq!(fault.code.happened(), Happened::Maybe, "{fault}");
+        let answer = desk.ask(Stage::DeployViaMaas, Verb::Inquire).await;
+        assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+        assert_eq!(desk.count(&id, "deploy"), 1);
+    }
+    // One that was never begun is.
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    desk.api.world().trouble("deploy", Trouble::Busy { retry_after: None }, 1);
+    let fault = desk.fails(Stage::DeployViaMaas, 1).await;
+    assert_eq!(fault.code, Code::AnswerLost);
+    let ask = async |verb| desk.ask(Stage::DeployViaMaas, verb).await;
+    assert_eq!(ask(Verb::Inquire).await, Ok(Answer::NeverStarted));
+    assert_eq!(ask(Verb::Stop).await, Ok(Answer::Stopped));
+    let late = ask(Verb::Perform).await.unwrap_err();
+    assert!(late.said.contains("was stopped"), "{late}");
+    let next = desk.ask_effect(Verb::Perform, &effect(Stage::DeployViaMaas, false), 2).await.0;
+    assert!(matches!(next, Ok(Answer::Done(_))), "{next:?}");
+    assert_eq!((desk.status(&id), desk.count(&id, "allocate")), (Status::Deploying, 1));
+}
+
+#[tokio::test]
+async fn what_is_stuck_ends_with_what_maas_says() {
+    let mut desk = Desk::new().await;
+    desk.settings.longest_wait = Duration::from_millis(60);
+    let id = desk.add(Status::Deploying);
+    desk.api.world().machines.get_mut(&id).unwrap().fate =
+        Fate { deployment: End::Stuck, ..Fate::default() };
+    desk.api.world().machines.get_mut(&id).unwrap().status_message = "Loading ephemeral".into();
+    desk.fails_as(Stage::WaitForDeployed, Code::StepTimeout, &["Deploying", "Loading ephemeral"])
+        .await;
+    assert_eq!(desk.ask(Stage::WaitForDeployed, Verb::Inquire).await, Ok(Answer::NeverStarted));
+    assert_eq!((desk.status(&id), desk.api.world().changes(&id)), (Status::Deploying, 0));
+}
+
+#[tokio::test]
+async fn commissioning_that_fails_says_why() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::New);
+    let events = vec!["Failed to power on".to_owned()];
+    desk.api.world().machines.get_mut(&id).unwrap().fate =
+        Fate { commissioning: End::Fails { events, log: String::new() }, ..Fate::default() };
+    desk.done(Stage::CommissionNode).await;
+    let (answer, log) =
+        desk.ask_effect(Verb::Perform, &effect(Stage::WaitForReady, false), 1).await;
+    assert_eq!(answer.unwrap_err().code, Code::CommissioningFailed);
+    assert!(log.contains("Failed to power on"), "{log}");
+    for (status, stage) in [
+        (Status::Broken, Stage::CommissionNode),
+        (Status::FailedDeployment, Stage::CommissionNode),
+        (Status::Broken, Stage::WaitForReady),
+        (Status::RescueMode, Stage::ConfigureStorage),
+        (Status::New, Stage::DeployViaMaas),
+        (Status::Ready, Stage::ClassifyDeployFailure),
+        (Status::Ready, Stage::RecoverForDatasourceRetry),
+        (Status::Ready, Stage::EnsureHardwareSyncConfigured),
+        (Status::Deployed, Stage::RemoveMaasRecord),
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(status);
+        desk.fails_as(stage, Code::StateDisagrees, &[&id, status.words()]).await;
+        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_boot_disk_stops_for_a_person() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    let disks = desk.api.world().machines[&id].disks.clone();
+    desk.change_site(|spec| spec.boot_disk_model = "m.2".into()).await;
+    desk.fails_as(Stage::ConfigureStorage, Code::BootDiskMissing, &["DELLBOSS VD", "MZQL2"]).await;
+    assert_eq!(desk.api.world().changes(&id), 0);
+    desk.change_site(|spec| spec.boot_disk_model = "mzql".into()).await;
+    desk.ask_effect(Verb::Perform, &effect(Stage::ConfigureStorage, false), 2).await.0.unwrap();
+    assert_eq!(json!(desk.api.world().machines[&id].boot_disk), disks[1]["id"]);
+}
+
+#[tokio::test]
+async fn an_interface_that_cannot_be_mended_stops_for_a_person() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    desk.api.world().machines.get_mut(&id).unwrap().interfaces[0]["vlan"] =
+        json!({"id": 77, "vid": 0});
+    desk.fails_as(Stage::EnsurePxeInterfaceAuto, Code::PxeInterfaceUnfixable, &["VLAN 77"]).await;
+    let desk = Desk::new().await;
+    desk.add(Status::Ready);
+    let no = Trouble::Says(400, r#"{"mode": ["It is part of a bond."]}"#.into());
+    desk.api.world().trouble("link_subnet", no, 1);
+    desk.fails_as(Stage::EnsurePxeInterfaceAuto, Code::PxeInterfaceUnfixable, &["part of a bond"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_deployment_that_fails_is_classified() {
+    let (desk, id) = deployed_badly("curtin: Installation failed\nFailed to format sda").await;
+    let (answer, log) =
+        desk.ask_effect(Verb::Perform, &effect(Stage::ClassifyDeployFailure, false), 1).await;
+    let fault = answer.unwrap_err();
+    assert_eq!(fault.code, Code::DeployFailed);
+    assert!(fault.said.ends_with("Failed to format sda"), "{fault}");
+    assert!(log.contains("event: ") && log.contains("install: Failed to format sda"), "{log}");
+    // The next run finds it so, and does not build on it.
+    let desk = Desk { run: "op-2".into(), ..desk };
+    desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["restart-clean"]).await;
+    assert_eq!(desk.count(&id, "commission"), 0);
+}
+
+#[tokio::test]
+async fn a_missing_datasource_is_recovered_from_within_its_bound() {
+    // It goes away in the first round.
+    let (desk, id) = deployed_badly(DATASOURCE).await;
+    assert!(desk.done(Stage::ClassifyDeployFailure).await.contains("no datasource found"));
+    desk.api.world().machines.get_mut(&id).unwrap().fate = Fate::default();
+    desk.done(Stage::RecoverForDatasourceRetry).await;
+    let counts = |desk: &Desk, id: &str| (desk.count(id, "deploy"), desk.count(id, "release"));
+    assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::Deployed, (2, 1)));
+    // It stays: two more rounds, and then a person.
+    let (desk, id) = deployed_badly(DATASOURCE).await;
+    desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DatasourceFailed, &["2 more rounds"])
+        .await;
+    assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::FailedDeployment, (3, 2)));
+    // Another cause ends it.
+    let (desk, id) = deployed_badly(DATASOURCE).await;
+    desk.api.world().events.clear();
+    desk.api.world().machines.get_mut(&id).unwrap().fate = failing("Failed to format sda");
+    desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DeployFailed, &["Failed to format"])
+        .await;
+    assert_eq!(counts(&desk, &id), (2, 1));
+    // None is allowed.
+    let (desk, id) = deployed_badly(DATASOURCE).await;
+    desk.change_site(|spec| spec.datasource_retries = 0).await;
+    desk.fails_as(
+        Stage::RecoverForDatasourceRetry,
+        Code::DatasourceFailed,
+        &["datasource_retries"],
+    )
+    .await;
+    assert_eq!(counts(&desk, &id), (1, 0));
+}
+
+#[tokio::test]
+async fn hardware_that_does_not_tell_of_itself_stops_for_a_person() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Deployed);
+    desk.api.world().machines.get_mut(&id).unwrap().sync_interval_s = 0.02;
+    desk.fails_as(Stage::EnsureHardwareSyncConfigured, Code::HardwareSyncFailed, &[&id]).await;
+    desk.api.world().machines.get_mut(&id).unwrap().enable_hw_sync = true;
+    desk.done(Stage::EnsureHardwareSyncConfigured).await;
+    desk.fails_as(Stage::WaitForHardwareSyncHealthy, Code::HardwareSyncFailed, &[&id, "yet"]).await;
+    desk.api.world().machines.get_mut(&id).unwrap().last_sync = Some("2020-01-01T00:00:00".into());
+    assert!(matches!(
+        desk.ask(Stage::WaitForHardwareSyncHealthy, Verb::Observe).await,
+        Ok(Answer::Differs(_))
+    ));
+    desk.api.world().version = "3.1.0";
+    assert!(desk.done(Stage::EnsureHardwareSyncConfigured).await.contains("no hardware sync"));
+    assert!(desk.done(Stage::WaitForHardwareSyncHealthy).await.contains("no hardware sync"));
+}
+
+#[tokio::test]
+async fn what_somebody_else_has_taken_since_is_left_alone() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    desk.done(Stage::CreateOrFindInMaas).await;
+    {
+        let mut world = desk.api.world();
+        let machine = world.machines.get_mut(&id).unwrap();
+        machine.status = Status::Deployed;
+        machine.owner = Some("eve".into());
+    }
+    desk.fails_as(Stage::DeployViaMaas, Code::StateDisagrees, &["since this operation began"])
+        .await;
+    desk.api.world().machines.get_mut(&id).unwrap().status = Status::Allocated;
+    let fault = desk.fails(Stage::DeployViaMaas, 2).await;
+    assert!(fault.said.contains("eve has allocated it"), "{fault}");
+    desk.undo(Stage::DeployViaMaas).await;
+    assert_eq!((desk.count(&id, "deploy"), desk.count(&id, "release")), (0, 0));
+    assert!(desk.api.world().machines[&id].interfaces[0]["mac_address"] == MAC);
+}

@@ -1,0 +1,292 @@
+//! The lives of nodes at MAAS when nothing goes wrong: onboarding stage by stage, every mode of decommission, and what is adopted.
+
+use crate::maas_api::{Fate, Released, Takes};
+use crate::maas_desk::{Desk, MAC, NODE, SUBNET};
+use model::effect::{Answer, Verb};
+use model::fault::Code;
+use model::node::{Mode, NodeState, Room, Stage, Upstream};
+use providers::maas::Status;
+use serde_json::json;
+use std::time::Duration;
+
+/// The stages at MAAS of an onboarding.
+fn onboarding() -> impl Iterator<Item = Stage> {
+    Stage::ONBOARDING.into_iter().filter(|stage| stage.room() == Room::Maas)
+}
+
+/// Lets what is deployed tell of its hardware.
+fn sync(desk: &Desk, id: &str) {
+    let now = jiff::Timestamp::now().to_string();
+    desk.api.world().machines.get_mut(id).unwrap().last_sync = Some(now);
+}
+
+async fn onboard(desk: &Desk) {
+    for stage in onboarding() {
+        if stage == Stage::WaitForHardwareSyncHealthy {
+            sync(desk, &desk.node().await.system_id);
+        }
+        desk.done(stage).await;
+    }
+}
+
+#[tokio::test]
+async fn a_machine_that_maas_does_not_know_is_made_and_installed() {
+    let desk = Desk::new().await;
+    desk.change_site(|spec| spec.network.roce_interfaces = "ens2".into()).await;
+    onboard(&desk).await;
+    let node = desk.node().await;
+    assert_eq!(node.upstream.map(|seen| seen.state), Some(Upstream::Deployed));
+    let id = node.system_id;
+    {
+        let world = desk.api.world();
+        let machine = &world.machines[&id];
+        assert_eq!((machine.hostname.as_str(), machine.pool.as_str()), ("m-1", "gpu"));
+        assert_eq!((machine.zone.as_str(), machine.power_type.as_str()), ("east", "redfish"));
+        assert_eq!(machine.power_parameters["power_pass"], "calvin");
+        assert_eq!(machine.annotations["farrier-node"], NODE);
+        assert!(machine.enable_hw_sync);
+        assert!(machine.user_data.contains("token-of-node-1"), "{}", machine.user_data);
+        assert!(machine.user_data.contains("http://farrier:8440"), "{}", machine.user_data);
+        let boots = &machine.interfaces[0]["links"];
+        assert_eq!((&boots[0]["mode"], boots.as_array().unwrap().len()), (&json!("auto"), 1));
+        let roce = &machine.interfaces[1];
+        assert_eq!(
+            (&roce["effective_mtu"], &roce["links"][0]["subnet"]["cidr"]),
+            (&json!(9_000), &json!(SUBNET))
+        );
+        for (name, times) in [("commission", 1), ("allocate", 1), ("deploy", 1), ("release", 0)] {
+            assert_eq!(world.count(&id, name), times, "{name}");
+        }
+    }
+    // All of it again, from the top and by another run: nothing is done twice.
+    let changes = desk.api.world().changes(&id);
+    let mut again = desk;
+    again.run = "op-2".into();
+    onboard(&again).await;
+    assert_eq!(again.api.world().changes(&id), changes);
+}
+
+#[tokio::test]
+async fn a_machine_that_maas_has_is_found_and_brought_to_what_is_wanted() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    desk.put_node(NODE, "", NodeState::Enrolling);
+    assert!(desk.done(Stage::CreateOrFindInMaas).await.contains("was found"));
+    assert_eq!((desk.count(&id, "update"), desk.node().await.system_id), (1, id.clone()));
+    desk.ask_effect(Verb::Perform, &crate::maas_desk::effect(Stage::CreateOrFindInMaas, false), 2)
+        .await
+        .0
+        .unwrap();
+    assert_eq!(desk.count(&id, "update"), 1, "nothing differs any more");
+    assert!(desk.done(Stage::CommissionNode).await.contains("MAAS has the machine as Ready"));
+    desk.done(Stage::WaitForReady).await;
+    assert_eq!(desk.count(&id, "commission"), 0);
+    // One that is in use keeps what it has.
+    desk.api.world().machines.get_mut(&id).unwrap().pool = "default".into();
+    desk.api.world().machines.get_mut(&id).unwrap().status = Status::Deployed;
+    desk.ask_effect(Verb::Perform, &crate::maas_desk::effect(Stage::CreateOrFindInMaas, false), 3)
+        .await
+        .0
+        .unwrap();
+    assert_eq!(desk.count(&id, "update"), 1);
+}
+
+#[tokio::test]
+async fn every_mode_of_decommission_lets_go_of_what_it_should() {
+    for mode in Mode::DECOMMISSION {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Deployed);
+        desk.put_node(NODE, &id, NodeState::Retired);
+        desk.mark(&id, NODE, "op-0/deploy_via_maas/1");
+        let stages = mode.stages(true).into_iter().filter(|stage| stage.room() == Room::Maas);
+        for stage in stages {
+            if stage == Stage::WaitForHardwareSyncHealthy {
+                sync(&desk, &id);
+            }
+            desk.done(stage).await;
+        }
+        let (kept, released, deployed) = match mode {
+            Mode::FullDecommission => (false, 1, 0),
+            Mode::Reimage => (true, 1, 1),
+            Mode::SoftReset | Mode::StorageCleanup | Mode::Drain | Mode::Retire => (true, 0, 0),
+        };
+        let counts = (desk.count(&id, "release"), desk.count(&id, "deploy"));
+        assert_eq!(counts, (released, deployed), "{mode}");
+        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{mode}");
+        let seen = desk.node().await.upstream.map(|seen| seen.state);
+        assert!(kept || seen == Some(Upstream::Absent), "{mode}: {seen:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_released_ends_as_maas_ends_it() {
+    for (fate, locked, status, expected) in [
+        (Released::Ready, false, Status::Deployed, Ok(Status::Ready)),
+        (Released::New, false, Status::Deployed, Ok(Status::New)),
+        (Released::Fails, false, Status::Deployed, Err(Code::EffectFailed)),
+        (Released::Ready, true, Status::Deployed, Err(Code::StateDisagrees)),
+        (Released::Ready, false, Status::RescueMode, Err(Code::StateDisagrees)),
+        (Released::Ready, false, Status::Ready, Ok(Status::Ready)),
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(status);
+        {
+            let mut world = desk.api.world();
+            let machine = world.machines.get_mut(&id).unwrap();
+            machine.fate = Fate { release: fate, ..Fate::default() };
+            machine.locked = locked;
+        }
+        match (desk.ask(Stage::ReleaseMaasNode, Verb::Perform).await, expected) {
+            (Ok(Answer::Done(_)), Ok(end)) => assert_eq!(desk.status(&id), end),
+            (Err(fault), Err(code)) => {
+                assert_eq!(fault.code, code, "{fault}");
+                assert!(!locked || fault.said.contains("unlock it in MAAS"), "{fault}");
+            }
+            (answer, expected) => panic!("{fate:?}: {answer:?}, not {expected:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn disks_are_erased_as_the_site_says_and_that_is_not_called_back() {
+    for (erase, status) in [(true, Status::DiskErasing), (false, Status::Releasing)] {
+        let mut desk = Desk::new().await;
+        desk.settings.longest_wait = Duration::from_millis(20);
+        desk.change_site(|spec| spec.erase_on_release = erase).await;
+        let id = desk.add(Status::Deployed);
+        desk.api.world().takes = Takes::Hand;
+        desk.fails_as(Stage::ReleaseMaasNode, Code::StepTimeout, &[status.words()]).await;
+        assert_eq!(desk.status(&id), status);
+        for verb in [Verb::Inquire, Verb::Stop] {
+            assert_eq!(desk.ask(Stage::ReleaseMaasNode, verb).await, Ok(Answer::UnderWay));
+        }
+        while desk.status(&id) != Status::Ready {
+            desk.api.world().advance(&id);
+        }
+        let answer = desk.ask(Stage::ReleaseMaasNode, Verb::Stop).await;
+        assert!(matches!(answer, Ok(Answer::Done(_))), "it was too late: {answer:?}");
+        assert_eq!(desk.count(&id, "release"), 1);
+    }
+}
+
+#[tokio::test]
+async fn what_is_begun_is_broken_off_where_maas_can() {
+    for (stage, before, begun, after) in [
+        (Stage::CommissionNode, Status::New, Status::Commissioning, Status::New),
+        (Stage::DeployViaMaas, Status::Ready, Status::Deploying, Status::Allocated),
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(before);
+        desk.api.world().takes = Takes::Hand;
+        desk.done(stage).await;
+        assert_eq!(desk.status(&id), begun);
+        assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped));
+        assert_eq!((desk.status(&id), desk.count(&id, "abort")), (after, 1));
+        // Twice is once, and nothing begins under this key any more.
+        assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped));
+        let late = desk.fails(stage, 1).await;
+        assert!(late.said.contains("was stopped"), "{late}");
+        assert_eq!((desk.status(&id), desk.count(&id, "abort")), (after, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
+    // Made and installed by this run.
+    let desk = Desk::new().await;
+    desk.change_site(|spec| spec.network.roce_interfaces.clear()).await;
+    onboard(&desk).await;
+    let id = desk.node().await.system_id;
+    assert!(desk.undo(Stage::DeployViaMaas).await.contains("taken back"));
+    assert_eq!(desk.status(&id), Status::Ready);
+    assert!(desk.undo(Stage::CreateOrFindInMaas).await.contains("deleted"));
+    assert!(desk.api.world().machines.is_empty());
+    // Installed by somebody else, and adopted.
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Deployed);
+    desk.done(Stage::CreateOrFindInMaas).await;
+    desk.done(Stage::DeployViaMaas).await;
+    desk.undo(Stage::DeployViaMaas).await;
+    desk.undo(Stage::CreateOrFindInMaas).await;
+    assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Deployed, 0));
+    // A run that begins by taking back what the one before has installed.
+    desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
+    let again = Desk { run: "op-2".into(), ..desk };
+    again.undo(Stage::DeployViaMaas).await;
+    assert_eq!((again.status(&id), again.count(&id, "release")), (Status::Ready, 1));
+}
+
+#[tokio::test]
+async fn a_whole_site_is_seen_with_one_question() {
+    use model::id::{MachineId, NodeId, SiteId};
+    use providers::Provider;
+    use providers::keeper::Keeper;
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Deployed);
+    desk.mark(&id, NODE, "op-1/deploy_via_maas/1");
+    desk.api.world().add("aa:bb:cc:00:00:09").power = "on";
+    let site = desk.keeper.site(&SiteId::trusted("site-east")).await.unwrap();
+    let nodes = [(NodeId::trusted(NODE), MachineId::trusted("m-1"))];
+    let replica = desk.replica();
+    let seen = replica.observe_site(&site, &nodes).await.unwrap();
+    assert_eq!(desk.api.world().requests.len(), 1, "{:?}", desk.api.world().requests);
+    let told: Vec<_> =
+        seen.iter().map(|one| (one.seen.state, one.seen.on, one.node.is_some())).collect();
+    assert_eq!(told, [(Upstream::Deployed, Some(false), true), (Upstream::New, Some(true), false)]);
+    let found = replica.find_at_site(&site, &desk.target).await.unwrap();
+    assert_eq!(found.map(|seen| seen.state), Some(Upstream::Deployed));
+    // Whoever asks at the same time shares the answer.
+    let before = desk.api.world().requests.len();
+    let looks = (0..20).map(|_| replica.find_at_site(&site, &desk.target));
+    for found in futures_util::future::join_all(looks).await {
+        assert!(found.unwrap().is_some());
+    }
+    assert!(desk.api.world().requests.len() - before <= 2, "a list for each");
+    desk.api.world().add(MAC);
+    let fault = replica.find_at_site(&site, &desk.target).await.unwrap_err();
+    assert_eq!(fault.code, Code::CandidatesConflict);
+}
+
+/// What a stage wants is seen before it is so, and after, and a question changes nothing.
+#[tokio::test]
+async fn every_stage_says_whether_its_goal_holds() {
+    for stage in Stage::ALL.iter().copied().filter(|stage| stage.room() == Room::Maas) {
+        let done = match stage {
+            Stage::ReleaseMaasNode | Stage::RemoveMaasRecord | Stage::PowerOffMaasNode => None,
+            _ => Some(Status::Deployed),
+        };
+        let desk = Desk::new().await;
+        let id = desk.add(done.unwrap_or(Status::Ready));
+        desk.api.world().machines.get_mut(&id).unwrap().enable_hw_sync = true;
+        sync(&desk, &id);
+        if stage == Stage::RemoveMaasRecord {
+            desk.api.world().machines.clear();
+        }
+        let changes = desk.api.world().changes(&id);
+        let holds = desk.ask(stage, Verb::Observe).await;
+        assert!(matches!(holds, Ok(Answer::Done(_))), "{stage}: {holds:?}");
+        let desk = Desk::new().await;
+        let other = match stage {
+            Stage::ReleaseMaasNode | Stage::RemoveMaasRecord | Stage::PowerOffMaasNode => {
+                Status::Deployed
+            }
+            _ => Status::New,
+        };
+        let id = desk.add(other);
+        desk.api.world().machines.get_mut(&id).unwrap().power = "on";
+        let differs = desk.ask(stage, Verb::Observe).await;
+        match stage {
+            // They hold whatever MAAS has of the machine.
+            Stage::LoadSiteConfig
+            | Stage::ResolvePowerCredentials
+            | Stage::RenderCloudInit
+            | Stage::CreateOrFindInMaas
+            // Its boot disk is right by chance.
+            | Stage::ConfigureStorage => {
+                assert!(matches!(differs, Ok(Answer::Done(_))), "{stage}: {differs:?}");
+            }
+            _ => assert!(matches!(differs, Ok(Answer::Differs(_))), "{stage}: {differs:?}"),
+        }
+        assert_eq!((desk.api.world().changes(&id), changes), (0, 0), "{stage}");
+    }
+}
