@@ -362,6 +362,32 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
     });
 }
 
+#[test]
+fn what_failed_can_be_taken_back_and_started_over() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let late = crate::rack_lives::fault("wait_for_hardware_sync_healthy", sim::Action::Fail, 0);
+        scene.world.sim.add_fault(late).expect("a rule");
+        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
+        let failed = scene.door.ended(&run).await;
+        assert_eq!(failed.progress.workflow, Workflow::FailedRetryable);
+        assert_eq!(scene.node().await.state, NodeState::Enrolling);
+        scene.world.sim.clear_faults(None).expect("cleared");
+        let clean = engine.again(run, Again::RestartClean, "clean".into(), who()).await;
+        let clean = clean.expect("started over").run.spec.id;
+        let done = scene.door.ended(&clean).await;
+        assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);
+        let undone = done.progress.steps.iter().filter(|step| step.undo).count();
+        assert_eq!(undone, 2, "the deployment and the record were taken back first");
+        let acted = scene.world.sim.effects(clean.as_str()).expect("the ledger");
+        let deployed = |one: &&sim::EffectCount| one.key.contains("/deploy_via_maas/");
+        assert_eq!(acted.iter().filter(deployed).map(|one| one.applied).sum::<u32>(), 1);
+        scene.until(NodeState::Active).await;
+        scene.witnessed_nothing();
+    });
+}
+
 /// The door for agents of a scene.
 fn agents(scene: &Scene) -> Agents {
     let world = &scene.world;

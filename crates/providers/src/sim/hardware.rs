@@ -293,7 +293,7 @@ impl Hardware {
             },
             Effect::Verify { .. } | Effect::Parts { .. } => {}
             Effect::Device { work } => self.act_as_device(work),
-            Effect::Stage { stage, undo, .. } => self.act_on_stage(key, *stage, *undo, at),
+            Effect::Stage { stage, node, undo, .. } => self.act_on_stage(node, *stage, *undo, at),
             Effect::Net { document } => self.network = document.clone(),
             Effect::Rma { action, .. } => match action {
                 RmaAction::PowerOff => self.power = Power::Off,
@@ -351,7 +351,7 @@ impl Hardware {
                 Ok(Outcome { said: format!("It was {} already", word(*to)), ..seen })
             }
             Effect::Device { work } => self.read_back_device(machine, work, job.already),
-            Effect::Stage { .. } => self.read_back_stage(machine, key, &job.effect, job.due()),
+            Effect::Stage { .. } => self.read_back_stage(machine, &job.effect, job.due()),
             Effect::Verify { expect: Expect::Drained, .. }
             | Effect::Netboot { .. }
             | Effect::Repave { .. }
@@ -401,7 +401,7 @@ impl Hardware {
             Effect::Uncordon { cluster_ref, own } => self.look_uncordoned(key, cluster_ref, *own),
             Effect::Power { to, .. } => self.look_power(*to),
             Effect::Device { work } => self.look_device(work),
-            Effect::Stage { stage, undo, .. } => self.look_at_stage(key, *stage, *undo),
+            Effect::Stage { stage, node, undo, .. } => self.look_at_stage(node, *stage, *undo),
             Effect::Parts { .. } => Err("a machine has no parts".into()),
         }
     }

@@ -4,9 +4,9 @@
 //! is there once the machine has enrolled, and is heard of while it is on.
 
 use super::hardware::{Hardware, Power, outcome};
-use model::effect::{Effect, Facts, Key, MaasFacts, Outcome};
+use model::effect::{Effect, Facts, MaasFacts, Outcome};
 use model::fault::{Code, Fault};
-use model::id::MachineId;
+use model::id::{MachineId, NodeId};
 use model::node::{Stage, Upstream, UpstreamSeen};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -19,9 +19,9 @@ const DEPLOYED_IMAGE: &str = "maas";
 #[serde(default)]
 pub struct Managed {
     pub state: Upstream,
-    /// The run that made its record in MAAS, and the one that deployed it.
-    pub created_by: Option<String>,
-    pub deployed_by: Option<String>,
+    /// The node that its record in MAAS was made for, and the one that it was deployed for.
+    pub created_for: Option<NodeId>,
+    pub deployed_for: Option<NodeId>,
     pub configured: bool,
     pub hardware_sync: bool,
     pub enrolled: bool,
@@ -33,8 +33,8 @@ impl Default for Managed {
     fn default() -> Self {
         Self {
             state: Upstream::Absent,
-            created_by: None,
-            deployed_by: None,
+            created_for: None,
+            deployed_for: None,
             configured: false,
             hardware_sync: false,
             enrolled: false,
@@ -54,8 +54,11 @@ impl Managed {
     }
 
     fn let_go(&mut self) {
-        *self =
-            Self { state: Upstream::Ready, created_by: self.created_by.take(), ..Self::default() };
+        *self = Self {
+            state: Upstream::Ready,
+            created_for: self.created_for.take(),
+            ..Self::default()
+        };
     }
 }
 
@@ -106,15 +109,15 @@ impl Hardware {
         })
     }
 
-    pub(super) fn act_on_stage(&mut self, key: &Key, stage: Stage, undo: bool, at: Timestamp) {
-        let run = Some(key.run().to_string());
+    pub(super) fn act_on_stage(&mut self, node: &NodeId, stage: Stage, undo: bool, at: Timestamp) {
+        let node = Some(node.clone());
         let managed = &mut self.managed;
         match (stage, undo) {
             (Stage::CreateOrFindInMaas, false) if managed.state == Upstream::Absent => {
                 managed.state = Upstream::New;
-                managed.created_by = run;
+                managed.created_for = node;
             }
-            (Stage::CreateOrFindInMaas, true) if managed.created_by == run => {
+            (Stage::CreateOrFindInMaas, true) if managed.created_for == node => {
                 *managed = Managed::default();
             }
             (Stage::CommissionNode, false) if !managed.known() => {
@@ -124,10 +127,10 @@ impl Hardware {
             (Stage::ConfigureStorage | Stage::ApplyRocePhase2, false) => managed.configured = true,
             (Stage::DeployViaMaas, false) if !managed.installed() => {
                 managed.state = Upstream::Deploying;
-                managed.deployed_by = run;
+                managed.deployed_for = node;
                 managed.hardware_sync = true;
             }
-            (Stage::DeployViaMaas, true) if managed.deployed_by == run => managed.let_go(),
+            (Stage::DeployViaMaas, true) if managed.deployed_for == node => managed.let_go(),
             (Stage::WaitForDeployed, false) if managed.state == Upstream::Deploying => {
                 managed.state = Upstream::Deployed;
                 self.image = DEPLOYED_IMAGE.into();
@@ -152,16 +155,16 @@ impl Hardware {
     /// Whether the goal of a stage holds now, or what is seen instead.
     pub(super) fn look_at_stage(
         &self,
-        key: &Key,
+        node: &NodeId,
         stage: Stage,
         undo: bool,
     ) -> Result<Outcome, String> {
         let managed = &self.managed;
         let state = managed.state;
-        let run = Some(key.run().to_string());
+        let node = Some(node.clone());
         let holds = match (stage, undo) {
-            (Stage::CreateOrFindInMaas, true) => managed.created_by != run,
-            (Stage::DeployViaMaas, true) => managed.deployed_by != run,
+            (Stage::CreateOrFindInMaas, true) => managed.created_for != node,
+            (Stage::DeployViaMaas, true) => managed.deployed_for != node,
             (_, true) => true,
             (Stage::CreateOrFindInMaas, false) => state != Upstream::Absent,
             (Stage::CommissionNode, false) => managed.known() || state == Upstream::Commissioning,
@@ -207,18 +210,18 @@ impl Hardware {
     pub(super) fn read_back_stage(
         &self,
         machine: &MachineId,
-        key: &Key,
         effect: &Effect,
         at: Timestamp,
     ) -> Result<Outcome, Fault> {
-        let Effect::Stage { stage, undo, .. } = effect else {
+        let Effect::Stage { stage, node, undo, .. } = effect else {
             return Err(Fault::new(Code::ProtocolBroken, "it is no stage"));
         };
         let code = match stage {
             Stage::ValidateCleanNode => Code::NodeNotClean,
             _ => Code::ReadBackDiffers,
         };
-        let seen = self.look_at_stage(key, *stage, *undo).map_err(|said| Fault::new(code, said))?;
+        let seen =
+            self.look_at_stage(node, *stage, *undo).map_err(|said| Fault::new(code, said))?;
         let system_id = match self.managed.state {
             Upstream::Absent => String::new(),
             _ => system_id(machine),
