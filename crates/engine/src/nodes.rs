@@ -10,12 +10,14 @@ pub(crate) mod follow;
 mod preview;
 mod resume;
 pub(crate) mod stage;
+mod view;
 mod waiting;
 pub(crate) mod watch;
 
 pub use agents::{Agents, Beat, Bundle, Report, Taken};
 pub use preview::{Preview, Previewed};
 pub use resume::ResumedNode;
+pub use view::NodeView;
 
 use crate::Engine;
 use crate::claims::hold;
@@ -28,13 +30,12 @@ use model::node::door::{self, Ask, Known};
 use model::node::{MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, Whose, steps};
 use model::plan::{OnFailure, Params, RunType, node_plan_id};
 use model::refusal::{Refusal, RefusalKind};
-use model::run::act::Who;
+use model::run::act::{Who, close};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
 use model::site::Site;
 use model::target::TargetId;
 use model::time::Timestamp;
-use model::why::Explanation;
-use store::{Cause, Held, NewEvent, RecordFilter, RecordPage, Result, Tx, Word, Work};
+use store::{Cause, Held, NewEvent, Result, Tx, Work};
 
 /// A request to bring a machine into service as a node.
 #[derive(Debug, Clone)]
@@ -69,16 +70,6 @@ impl Begun for NodeRun {
     fn begun(&self) -> Option<&Run> {
         self.new.then_some(&self.run)
     }
-}
-
-/// A node with everything that is known of it.
-#[derive(Debug, Clone)]
-pub struct NodeView {
-    pub node: Node,
-    /// Its newest operation.
-    pub run: Option<Run>,
-    pub word: Word,
-    pub told: Explanation,
 }
 
 impl Engine {
@@ -136,25 +127,6 @@ impl Engine {
             now: self.now(),
         };
         self.racing(|| self.store().write(work())).await
-    }
-
-    pub async fn node(&self, id: &NodeId) -> Result<NodeView> {
-        self.store().read(ShowNode { id: id.clone(), now: self.now() }).await
-    }
-
-    /// The living node on a machine.
-    pub async fn node_on(&self, machine: &MachineId) -> Result<Option<NodeId>> {
-        self.store().read(NodeOn { machine: machine.clone() }).await
-    }
-
-    /// Nodes by id, after one.
-    pub async fn nodes(
-        &self,
-        filter: RecordFilter,
-        after: Option<String>,
-        limit: usize,
-    ) -> Result<RecordPage<Node>> {
-        self.store().scan(ListNodes { filter, after, limit }).await
     }
 }
 
@@ -439,54 +411,20 @@ impl Work for AskNode {
         let (run, known) = known(tx, &node, &self.limits, self.now).await?;
         let moves = door::ask(&node, &self.ask, Known { run: run.as_ref(), ..known })?;
         let event = event(Cause::Request, &self.who.by, String::new(), here!(), self.now);
-        write_moves(tx, &mut node, moves, &event)?;
-        Ok(node)
-    }
-}
-
-struct ShowNode {
-    id: NodeId,
-    now: Timestamp,
-}
-
-impl Work for ShowNode {
-    type Out = NodeView;
-
-    async fn run(&self, tx: &mut Tx) -> Result<NodeView> {
-        let found = tx.record::<Node>(self.id.as_str()).await?;
-        let node = found.ok_or_else(|| no_node(&self.id))?;
-        let run = match &node.workflow {
-            Some(id) => tx.run(id).await?,
-            None => None,
+        let closed = match (&run, moves.is_empty()) {
+            (Some(run), false) => {
+                let end = door::closes(&node, &self.ask, run);
+                end.and_then(|end| close(run, end, &self.who)).map(|closed| (run, closed))
+            }
+            (Some(_), true) | (None, _) => None,
         };
-        let word = tx.word_of(&self.id).await?;
-        let told = node.explain(run.as_ref(), word.at, self.now);
-        Ok(NodeView { node, run, word, told })
-    }
-}
-
-struct NodeOn {
-    machine: MachineId,
-}
-
-impl Work for NodeOn {
-    type Out = Option<NodeId>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<NodeId>> {
-        tx.node_on(&self.machine).await
-    }
-}
-
-struct ListNodes {
-    filter: RecordFilter,
-    after: Option<String>,
-    limit: usize,
-}
-
-impl Work for ListNodes {
-    type Out = RecordPage<Node>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<Node>> {
-        tx.records(&self.filter, self.after.as_deref(), self.limit).await
+        write_moves(tx, &mut node, moves, &event)?;
+        if let Some((run, (progress, note))) = closed {
+            let mut run = Run { progress, ..run.clone() };
+            run.version = tx.tell(&run, self.now)?.version;
+            let event = NewEvent { message: note.said, decided_by: note.line.into(), ..event };
+            tx.tell_run(&run, &event)?;
+        }
+        Ok(node)
     }
 }

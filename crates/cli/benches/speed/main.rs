@@ -17,6 +17,7 @@ mod idle;
 mod limits;
 mod list;
 mod memory;
+mod nodes;
 mod peer;
 mod process;
 mod provision;
@@ -84,6 +85,8 @@ enum Figure {
     Bmcs,
     /// 100 racks through a whole maintenance at once
     Racks,
+    /// 2,000 nodes onboarded at once, and a pass over 10,000
+    Nodes,
 }
 
 impl Figure {
@@ -209,5 +212,6 @@ async fn measure(figure: Figure, bench: &Bench, store: Store, report: &mut Repor
         Figure::Age => age::measure(bench, store, report).await,
         Figure::Bmcs => bmcs::measure(bench, store, report).await,
         Figure::Racks => racks::measure(bench, store, report).await,
+        Figure::Nodes => nodes::measure(bench, store, report).await,
     }
 }

@@ -1,8 +1,9 @@
 //! What may be asked of a node, state by state.
 
 use super::{Mode, Node, NodeState, Owner, Quarantine, Upstream};
+use crate::plan::RunType;
 use crate::refusal::Refusal;
-use crate::run::Run;
+use crate::run::{Run, Workflow};
 
 /// A request that moves a node by itself, without an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +37,21 @@ pub fn ask(node: &Node, ask: &Ask, known: Known<'_>) -> Result<Vec<Node>, Refusa
         Ask::Quarantine { why } => quarantine(node, why, known),
         Ask::Release { why, unproven } => release(node, why, *unproven, known),
         Ask::Reactivate => reactivate(node, known),
+    }
+}
+
+/// What becomes of the failed operation of a node that somebody has decided about: it does not stand beside a state that it does not
+/// fit any more.
+pub fn closes(node: &Node, ask: &Ask, run: &Run) -> Option<Workflow> {
+    match (ask, run.spec.run_type) {
+        // It serves, whatever failed on the way.
+        (Ask::Release { .. }, RunType::Onboard) => Some(Workflow::Reconciled),
+        (Ask::Release { .. } | Ask::Reactivate, _) => Some(Workflow::Cancelled),
+        // Nothing leads back to its onboarding.
+        (Ask::Quarantine { .. }, RunType::Onboard) if node.state == NodeState::Enrolling => {
+            Some(Workflow::FailedManualIntervention)
+        }
+        (Ask::Quarantine { .. }, _) => None,
     }
 }
 
@@ -207,6 +223,6 @@ pub fn may_go_on(node: &Node, run: &Run) -> Result<(), Refusal> {
 /// Whether the run, at work again, finds its node where it may be.
 fn goes_on(node: &Node, run: &Run) -> bool {
     let mut running = run.clone();
-    running.progress.workflow = crate::run::Workflow::Running;
+    running.progress.workflow = Workflow::Running;
     super::fits(node.state, &running)
 }

@@ -4,7 +4,7 @@
 //! believed at once, and when many drift together it is MAAS or the way to it that is wrong, not the nodes.
 
 use super::silence::Flood;
-use super::{Node, NodeState, Quarantine, Stage, Upstream, UpstreamSeen, expected};
+use super::{Node, NodeState, Quarantine, Stage, Upstream, UpstreamSeen, expected, fits};
 use crate::id::RunId;
 use crate::plan::RunType;
 use crate::run::{Run, Workflow};
@@ -61,7 +61,8 @@ impl Case<'_> {
                 confirmed(node, || Act::Quarantine(self.said()))
             }
             NodeState::Quarantined if node.quarantine == Some(Quarantine::Drift) => {
-                match self.seen.state == Upstream::Deployed && self.healthy {
+                let well = self.seen.state == Upstream::Deployed && self.healthy;
+                match well && self.run.is_none_or(lets_serve) {
                     true => confirmed(node, || Act::Heal),
                     false => forget(node),
                 }
@@ -107,6 +108,11 @@ impl Case<'_> {
             _ => Act::Nothing,
         }
     }
+}
+
+/// Whether the newest operation of a node lets it serve: one that stopped for a person in the middle of its work does not.
+pub fn lets_serve(run: &Run) -> bool {
+    fits(NodeState::Active, run)
 }
 
 fn forget(node: &Node) -> Act {

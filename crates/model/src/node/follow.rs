@@ -197,8 +197,7 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
     if run.spec.run_type == RunType::Onboard {
         return match workflow {
             Workflow::Pending | Workflow::Running | Workflow::Compensating => state == Enrolling,
-            // Left open: a person has put it into quarantine since.
-            Workflow::FailedRetryable => matches!(state, Enrolling | Quarantined),
+            Workflow::FailedRetryable => state == Enrolling,
             Workflow::FailedManualIntervention => matches!(state, Enrolling | Quarantined),
             // Left open: nothing has been left behind, or it is looked into.
             Workflow::Cancelled => matches!(state, Enrolling | Quarantined),

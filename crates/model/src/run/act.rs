@@ -114,6 +114,17 @@ fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
     }
 }
 
+/// A run that did not end well and is not to go on any more, because a person has decided about what it worked on: it ends in this
+/// state. None where there is nothing to decide.
+pub fn close(run: &Run, end: Workflow, who: &Who) -> Option<(Progress, Note)> {
+    let undecided = matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled);
+    if !undecided || run.progress.workflow == end {
+        return None;
+    }
+    let progress = Progress { workflow: end, ..run.progress.clone() };
+    Some((progress, Note::new(who.because(end.as_str()), here!())))
+}
+
 fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
     let mut progress = run.progress.clone();
     let (by, reason) = (who.by.clone(), who.reason.clone());

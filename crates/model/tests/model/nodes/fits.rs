@@ -9,7 +9,7 @@ use model::run::{Run, StepPhase, Workflow};
 const ONBOARDING: [(&str, &[&str], &[&str]); 8] = [
     ("pending", &["enrolling"], &[]),
     ("running", &["enrolling"], &[]),
-    ("failed_retryable", &["enrolling"], &["quarantined"]),
+    ("failed_retryable", &["enrolling"], &[]),
     ("failed_manual_intervention", &["enrolling", "quarantined"], &[]),
     ("completed", &["active"], &["offline", "quarantined"]),
     ("reconciled", &["active"], &["offline", "quarantined"]),

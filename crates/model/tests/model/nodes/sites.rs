@@ -54,7 +54,8 @@ fn the_template_of_a_site_that_has_none_installs_the_agent() {
     assert_eq!(spec.template(), DEFAULT_TEMPLATE);
     let text = render(spec.template(), &values()).unwrap();
     assert!(text.starts_with("#cloud-config\n"));
-    for needed in ["token = \"secret\"", "controllers = \"http://f\"", "http://f/agent/v1/binary"] {
+    for needed in ["token = \"secret\"", "controllers = [\"http://f\"]", "http://f/agent/v1/binary"]
+    {
         assert!(text.contains(needed), "{needed}");
     }
     assert!(!text.contains("{{"), "nothing is left open");

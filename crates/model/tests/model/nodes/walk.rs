@@ -11,9 +11,10 @@ use crate::walk::{Input, PAST_WAITS, inputs, skip_the_middle_looks};
 use model::effect::Verb;
 use model::fault::{Class, Code};
 use model::lifecycle::{Lifecycle, Next};
-use model::node::door::{Ask, Known, ask, decommission, may_go_on};
+use model::node::door::{Ask, Known, ask, closes, decommission, may_go_on};
+use model::node::drift::lets_serve;
 use model::node::{Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, fits};
-use model::run::act::{Acted, Again, act, again};
+use model::run::act::{Acted, Again, act, again, close};
 use model::run::{
     Decision, Given, HaltKind, Policy, Run, StepPhase, StepState, Then, Workflow, decide,
 };
@@ -135,9 +136,7 @@ impl Place {
         }
         // Whatever it did before, it was emptied in this commit.
         after.served &= !emptied || after.node.state.in_service();
-        if !self.let_go() {
-            check(&after.node, &after.run);
-        }
+        check(&after.node, &after.run);
         after.check_outside();
         after
     }
@@ -204,17 +203,18 @@ impl Place {
     fn outside(&self) -> Vec<(&'static str, Self)> {
         let idle = self.run.ended();
         let node = &self.node;
-        let mut all: Vec<(&'static str, Vec<Node>)> = Vec::new();
+        let mut all: Vec<(&'static str, Vec<Node>, Option<Workflow>)> = Vec::new();
         for (what, to) in [("silent", NodeState::Offline), ("heard", NodeState::Active)] {
-            all.push((what, node.become_(to, Owner::Heartbeat, what).into_iter().collect()));
+            all.push((what, node.become_(to, Owner::Heartbeat, what).into_iter().collect(), None));
         }
         if idle {
             let drift = node.quarantined(Quarantine::Drift, Owner::Reconciler, "drift");
-            all.push(("drift", drift.into_iter().filter(|_| node.state.in_service()).collect()));
+            let drift = drift.into_iter().filter(|_| node.state.in_service()).collect();
+            all.push(("drift", drift, None));
         }
-        if idle && node.quarantine == Some(Quarantine::Drift) {
+        if idle && node.quarantine == Some(Quarantine::Drift) && lets_serve(&self.run) {
             let healed = node.become_(NodeState::Active, Owner::Reconciler, "well");
-            all.push(("heal", healed.into_iter().collect()));
+            all.push(("heal", healed.into_iter().collect(), None));
         }
         let why = || "because".to_string();
         for (what, asked) in [
@@ -223,28 +223,26 @@ impl Place {
             ("reactivate", Ask::Reactivate),
         ] {
             let known = Known { run: Some(&self.run), healthy: false };
-            all.push((what, ask(node, &asked, known).unwrap_or_default()));
+            let end = closes(node, &asked, &self.run);
+            all.push((what, ask(node, &asked, known).unwrap_or_default(), end));
         }
-        let moved = |(what, moves): (&'static str, Vec<Node>)| {
+        let moved = |(what, moves, end): (&'static str, Vec<Node>, Option<Workflow>)| {
             let node = moves.into_iter().last()?;
             assert_ne!(self.node.state, NodeState::Deleted, "{what} brings it back");
-            let after = self.clone().moved(node);
+            let mut after = self.clone().moved(node);
+            // What was decided about its node ends a run that did not end well.
+            if let Some((progress, _)) = end.and_then(|end| close(&self.run, end, &who())) {
+                after.run.progress = progress;
+            }
             after.check_outside();
             Some((what, after))
         };
         all.into_iter().filter_map(moved).collect()
     }
 
-    /// A person has let it serve although its operation did not end well: that one no longer speaks for it.
-    fn let_go(&self) -> bool {
-        let succeeded =
-            matches!(self.run.progress.workflow, Workflow::Completed | Workflow::Reconciled);
-        self.run.ended() && !succeeded && self.node.state.in_service()
-    }
-
     fn check_outside(&self) {
         let (state, workflow) = (self.node.state, self.run.progress.workflow);
-        assert!(self.let_go() || fits(state, &self.run), "{state} beside {workflow:?}");
+        assert!(fits(state, &self.run), "{state} beside {workflow:?}");
         assert!(!state.in_progress() || !self.run.ended(), "{state}, and nobody is at work on it");
     }
 }
@@ -363,28 +361,28 @@ const KEPT: [&str; 5] = ["active", "offline", "quarantined", "draining", "retire
 #[test]
 fn onboarding() {
     let stages = [DeployViaMaas, WaitForAgentEnrollment];
-    let places = walks(Work::Onboard, &stages, "", 10_000);
+    let places = walks(Work::Onboard, &stages, "", 7_000);
     assert_eq!(reached(&places), BTreeSet::from(["active", "enrolling", "offline", "quarantined"]));
 }
 
 #[test]
 fn soft_reset() {
     let stages = [DisableNode, DrainNode, CleanupStorage];
-    let places = walks(Work::Take(Mode::SoftReset), &stages, "", 10_000);
+    let places = walks(Work::Take(Mode::SoftReset), &stages, "", 7_000);
     assert_eq!(reached(&places), KEPT.into());
 }
 
 #[test]
 fn reimage() {
     let stages = [DisableNode, DrainNode, DeployViaMaas];
-    let places = walks(Work::Take(Mode::Reimage), &stages, "", 10_000);
+    let places = walks(Work::Take(Mode::Reimage), &stages, "", 7_000);
     assert_eq!(reached(&places), KEPT.into());
 }
 
 #[test]
 fn full_decommission() {
     let stages = [DisableNode, DrainNode, RemoveGpuaasNodeRecord];
-    let places = walks(Work::Take(Mode::FullDecommission), &stages, "", 10_000);
+    let places = walks(Work::Take(Mode::FullDecommission), &stages, "", 7_000);
     let more = ["removing", "deleted"];
     assert_eq!(reached(&places), KEPT.into_iter().chain(more).collect());
     // What is deleted has been removed as a whole, and stays so.
@@ -397,20 +395,20 @@ fn full_decommission() {
 #[test]
 fn storage_cleanup() {
     let stages = [DisableNode, DrainNode, ValidateCleanNode];
-    let places = walks(Work::Take(Mode::StorageCleanup), &stages, "", 10_000);
+    let places = walks(Work::Take(Mode::StorageCleanup), &stages, "", 7_000);
     assert_eq!(reached(&places), KEPT.into());
 }
 
 #[test]
 fn a_drain_by_the_cluster() {
     let stages = [DisableNode, DrainNode];
-    let places = walks(Work::Take(Mode::Drain), &stages, "cluster-a", 10_000);
+    let places = walks(Work::Take(Mode::Drain), &stages, "cluster-a", 7_000);
     assert_eq!(reached(&places), KEPT.into());
 }
 
 #[test]
 fn retirement() {
     let stages = [DisableNode, DrainNode, RetireGpuaasNode];
-    let places = walks(Work::Take(Mode::Retire), &stages, "", 10_000);
+    let places = walks(Work::Take(Mode::Retire), &stages, "", 7_000);
     assert_eq!(reached(&places), KEPT.into());
 }

@@ -1,0 +1,133 @@
+//! Nodes: two thousand are onboarded at once, sixteen stages each, at a simulated MAAS that takes no time; then a fleet of ten
+//! thousand is reconciled, with nothing to be done about any of them, which is what a pass comes to on most days.
+
+use crate::fleet::{Fleet, Setup};
+use crate::hand::Crew;
+use crate::table::{Report, Row, Target, Unit};
+use crate::{Bench, Outcome, Store, Wrong};
+use proto::v1;
+use proto::v1::machine_service_client::MachineServiceClient;
+use proto::v1::node_service_client::NodeServiceClient;
+use proto::v1::site_service_client::SiteServiceClient;
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+const AT_ONCE: usize = 2_000;
+const FLEET: usize = 10_000;
+/// The acceptance, and a commit for each of sixteen stages; the first has one more for its intent.
+const COMMITS: f64 = 18.0;
+/// What is asked of the server at once.
+const CLIENTS: usize = 32;
+const PASSES: usize = 5;
+/// A site is asked every half minute: a pass that takes a tenth of that leaves the rest of the machine to others.
+const PASS_SECONDS: f64 = 3.0;
+const SITE: &str = "site-bench";
+const PATIENCE: Duration = Duration::from_secs(900);
+
+pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
+    let fleet = Fleet::start(bench, Setup::new(store)).await?;
+    let channel = fleet.channel().await?;
+    let crew = fleet.crew(CLIENTS).await?;
+    make_site(channel.clone()).await?;
+    let machines: Vec<String> = (0..FLEET).map(|n| format!("gpu-{n:05}")).collect();
+    shared(&machines, |part| register(channel.clone(), part)).await?;
+
+    let taken = onboarded(&crew, &channel, &machines[..AT_ONCE]).await?;
+    report.add(
+        Row::new(
+            "2,000 nodes onboarded at once",
+            AT_ONCE as f64 / taken.as_secs_f64(),
+            Unit::PerSecond,
+        )
+        .store(store)
+        .limit(bench.limits.commits(store, CLIENTS) / COMMITS, "raw commits ÷ 18")
+        .note(format!("all in {:.1} s, 16 stages each", taken.as_secs_f64())),
+    );
+    onboarded(&crew, &channel, &machines[AT_ONCE..]).await?;
+    // The first pass writes down what MAAS says; those after it find nothing new.
+    let mut passes = Vec::new();
+    for _ in 0..=PASSES {
+        let begun = Instant::now();
+        let request = v1::CheckSiteRequest { site_id: SITE.into() };
+        SiteServiceClient::new(channel.clone()).check_site(request).await?;
+        passes.push(begun.elapsed().as_secs_f64());
+    }
+    let mut later = passes.split_off(1);
+    later.sort_by(f64::total_cmp);
+    report.add(
+        Row::new("a pass over 10,000 nodes", later[PASSES / 2], Unit::Seconds)
+            .store(store)
+            .target(Target::AtMost(PASS_SECONDS))
+            .note(format!("median of {PASSES}; the simulator's own looks are in it")),
+    );
+    match fleet.complaints() {
+        said if said.is_empty() => Ok(()),
+        said => Err(said.into()),
+    }
+}
+
+async fn make_site(channel: Channel) -> Outcome<()> {
+    let spec = v1::SiteSpec { provider: "sim".into(), ..Default::default() };
+    let site = v1::Site { site_id: SITE.into(), spec: Some(spec), ..Default::default() };
+    let request = v1::PutSiteRequest { site: Some(site), version: None };
+    SiteServiceClient::new(channel).put_site(request).await?;
+    Ok(())
+}
+
+/// Several clients at once, each with its share.
+async fn shared<T, F>(machines: &[String], work: impl Fn(Vec<String>) -> F) -> Outcome<Vec<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Outcome<Vec<T>>> + Send + 'static,
+{
+    let mut works = JoinSet::new();
+    for part in machines.chunks(machines.len().div_ceil(CLIENTS)) {
+        works.spawn(work(part.to_vec()));
+    }
+    let mut done = Vec::new();
+    while let Some(joined) = works.join_next().await {
+        done.extend(joined??);
+    }
+    Ok(done)
+}
+
+async fn register(channel: Channel, machines: Vec<String>) -> Outcome<Vec<()>> {
+    let mut client = MachineServiceClient::new(channel);
+    for id in machines {
+        let spec = v1::MachineSpec { provider: "sim".into(), ..Default::default() };
+        let machine = v1::Machine { machine_id: id, spec: Some(spec), ..Default::default() };
+        client.register_machine(v1::RegisterMachineRequest { machine: Some(machine) }).await?;
+    }
+    Ok(Vec::new())
+}
+
+/// How long it takes from the first request until all of them serve.
+async fn onboarded(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<Duration> {
+    let begun = Instant::now();
+    let runs = shared(machines, |part| onboard(channel.clone(), part)).await?;
+    for id in runs {
+        let ended = tokio::time::timeout(PATIENCE, crew.first().ended(&id)).await;
+        let run = ended.map_err(|_| Wrong::from(format!("{id} did not end")))??;
+        if !run.succeeded() {
+            return Err(format!("{id} did not succeed").into());
+        }
+    }
+    Ok(begun.elapsed())
+}
+
+async fn onboard(channel: Channel, machines: Vec<String>) -> Outcome<Vec<String>> {
+    let mut client = NodeServiceClient::new(channel);
+    let mut runs = Vec::new();
+    for id in machines {
+        let request = v1::OnboardNodeRequest {
+            request_id: format!("bench-{id}"),
+            machine_id: id,
+            site_id: SITE.into(),
+            dry_run: false,
+        };
+        let run = client.onboard_node(request).await?.into_inner().run;
+        runs.push(run.ok_or("no run was started")?.run_id);
+    }
+    Ok(runs)
+}
