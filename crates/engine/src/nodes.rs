@@ -22,8 +22,10 @@ pub use view::NodeView;
 use crate::Engine;
 use crate::claims::hold;
 use crate::submit::{Begun, event, insert_in_hand, no_machine, reused};
+use model::effect::{Capability, Effect};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::lifecycle::run_step;
 use model::machine::Machine;
 use model::machine::admit::admit;
 use model::node::door::{self, Ask, Known};
@@ -35,6 +37,7 @@ use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
 use model::site::Site;
 use model::target::TargetId;
 use model::time::Timestamp;
+use providers::Providers;
 use store::{Cause, Held, NewEvent, Result, Tx, Work};
 
 /// A request to bring a machine into service as a node.
@@ -86,6 +89,7 @@ impl Engine {
                 node: NodeId::new(self.now(), self.chance()),
                 run: run.clone(),
                 owner: owner.clone(),
+                providers: self.providers().clone(),
                 now: self.now(),
             };
             (run, work)
@@ -109,6 +113,7 @@ impl Engine {
                 asked: request.clone(),
                 run: run.clone(),
                 owner: owner.clone(),
+                providers: self.providers().clone(),
                 limits: self.settings().nodes.silence,
                 now: self.now(),
             };
@@ -143,24 +148,44 @@ pub(crate) struct NodeWork {
     pub id: RunId,
     pub run_type: RunType,
     pub stages: Vec<Stage>,
+    /// What its cluster was told not to place on it may be placed there again in the end.
+    pub uncordons: bool,
     pub params: Params,
     pub request_id: String,
     pub by: String,
 }
 
+/// How long letting work onto a node again may take, and how often it is tried again.
+const UNCORDON: (u32, u32) = (120, 3);
+
 /// How the stages of a node reach it.
-pub(crate) async fn whose(tx: &mut Tx, node: &Node, machine: &Machine) -> Result<Whose> {
+pub(crate) async fn whose(
+    tx: &mut Tx,
+    node: &Node,
+    machine: &Machine,
+    providers: &Providers,
+) -> Result<Whose> {
     let by = match &node.site {
         Some(id) => tx.record::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?.spec.provider,
         None => String::new(),
     };
-    let cluster = machine.spec.target_cluster_ref.clone();
+    // Who cannot speak to a cluster leaves it to the agent.
+    let provider = providers.get(&machine.spec.provider);
+    let speaks = provider.is_some_and(|one| one.capabilities().contains(&Capability::ClusterJoin));
+    let cluster = match speaks {
+        true => machine.spec.target_cluster_ref.clone(),
+        false => String::new(),
+    };
     Ok(Whose { node: node.id(), site: node.site.clone(), by, cluster })
 }
 
 impl NodeWork {
     pub fn run(self, node: &Node, whose: &Whose, at: Timestamp) -> Run {
-        let steps = steps(&self.stages, whose);
+        let mut steps = steps(&self.stages, whose);
+        if self.uncordons && !whose.cluster.is_empty() {
+            let effect = Effect::Uncordon { cluster_ref: whose.cluster.clone(), own: false };
+            steps.push(run_step("uncordon_node", UNCORDON.0, UNCORDON.1, effect));
+        }
         let plan_id = node_plan_id(self.params.get(MODE).and_then(|word| Mode::parse(word)));
         let progress = Progress::fresh(&steps);
         let mut params = self.params;
@@ -209,6 +234,7 @@ struct StartOnboarding {
     node: NodeId,
     run: RunId,
     owner: Option<String>,
+    providers: Providers,
     now: Timestamp,
 }
 
@@ -221,7 +247,8 @@ impl Work for StartOnboarding {
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
             return Ok((self.replayed(tx, run).await?, None));
         }
-        if tx.record::<Site>(site.as_str()).await?.is_none() {
+        // Held, so that nobody removes it meanwhile.
+        if tx.record_locked::<Site>(site.as_str()).await?.is_none() {
             return Err(no_site(site).into());
         }
         let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
@@ -231,11 +258,12 @@ impl Work for StartOnboarding {
         let mut node = Node::new(&self.node, id, NodeState::Enrolling, self.now);
         node.site = Some(site.clone());
         node.head.labels = labels(&node);
-        let whose = whose(tx, &node, &machine).await?;
+        let whose = whose(tx, &node, &machine, &self.providers).await?;
         let work = NodeWork {
             id: self.run.clone(),
             run_type: RunType::Onboard,
             stages: Stage::ONBOARDING.to_vec(),
+            uncordons: false,
             params: Params::new(),
             request_id: request_id.clone(),
             by: by.clone(),
@@ -290,6 +318,7 @@ struct StartDecommission {
     asked: Decommission,
     run: RunId,
     owner: Option<String>,
+    providers: Providers,
     limits: model::node::silence::Limits,
     now: Timestamp,
 }
@@ -317,7 +346,7 @@ impl Work for StartDecommission {
         write_moves(tx, &mut node, moved, &event)?;
         let machine = tx.machine_locked(&node.machine).await?;
         let machine = machine.ok_or_else(|| no_machine(&node.machine))?;
-        let whose = whose(tx, &node, &machine).await?;
+        let whose = whose(tx, &node, &machine, &self.providers).await?;
         if *mode == Mode::Reimage && node.site.is_none() {
             let said = format!("{id} belongs to no site: no MAAS could install it anew");
             let next = format!("farrier node decommission {id} --mode soft_reset");
@@ -327,6 +356,7 @@ impl Work for StartDecommission {
             id: self.run.clone(),
             run_type: run_type(*mode),
             stages: mode.stages(node.site.is_some()),
+            uncordons: mode.ends_in() == NodeState::Offline,
             params,
             request_id: request_id.clone(),
             by: by.clone(),

@@ -143,7 +143,14 @@ impl Node {
         if !owners.contains(&owner) {
             return Err(self.no_way(to, owner, owners));
         }
-        let quarantine = self.quarantine.filter(|_| to == NodeState::Quarantined);
+        // Whoever is emptied out of quarantine goes back there when that fails, and not into service.
+        let kept = matches!(
+            (self.state, to),
+            (_, NodeState::Quarantined)
+                | (NodeState::Quarantined, NodeState::Draining)
+                | (NodeState::Draining, NodeState::Offline)
+        );
+        let quarantine = self.quarantine.filter(|_| kept);
         let (reason, passes) = (why.to_string(), 0);
         Ok(Self { state: to, moved_by: owner, reason, quarantine, passes, ..self.clone() })
     }

@@ -107,10 +107,10 @@ impl Tx {
         self.put(Statement::new(sql, values), Expect::One)
     }
 
-    /// The ticket of a token, by its checksum, held until the transaction ends.
+    /// The ticket of a token, by its checksum. Whoever changes it holds its node.
     pub async fn ticket(&mut self, token: &str) -> Result<Option<Ticket>> {
-        let sql = self.dialect().fill("SELECT ticket FROM nodes WHERE token = $1 {lock}");
-        let row = self.query_one(&sql, values![token]).await?;
+        let sql = "SELECT ticket FROM nodes WHERE token = $1";
+        let row = self.query_one(sql, values![token]).await?;
         row.map(|row| row.json(0)).transpose()
     }
 
@@ -122,10 +122,11 @@ impl Tx {
     }
 
     /// Lets an agent in under its session. A session before it is over.
-    pub fn enroll(&mut self, ticket: &Ticket, session: &str, now: Timestamp) -> Result<()> {
-        let sql = "UPDATE nodes SET ticket = $2, session = $3, heard_at = $4, problems = '' \
+    pub fn enroll(&mut self, ticket: &Ticket, session: &str) -> Result<()> {
+        // It is heard by its first heartbeat, which says how it is.
+        let sql = "UPDATE nodes SET ticket = $2, session = $3, heard_at = NULL, problems = '' \
                    WHERE id = $1 AND live = 1";
-        let values = values![ticket.node.as_str(), serde_json::to_string(ticket)?, session, now];
+        let values = values![ticket.node.as_str(), serde_json::to_string(ticket)?, session];
         self.put(Statement::new(sql, values), Expect::One)
     }
 

@@ -47,11 +47,15 @@ enum AfterReport {
     Rest(String),
 }
 
-/// The last word may have been heard though its answer was lost: then the node has been deleted since.
+/// The last word may have been heard though its answer was lost: then the node has been deleted since, or its session revoked.
 fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) -> AfterReport {
     let last_word = ok && kind == Some(Kind::Uninstall);
     match answer {
-        Ok(Heard {}) | Err(Missed::Unknown(Unknown::Deleted, _)) if last_word => AfterReport::Leave,
+        Ok(Heard {}) | Err(Missed::Unknown(Unknown::Deleted | Unknown::Session, _))
+            if last_word =>
+        {
+            AfterReport::Leave
+        }
         Ok(Heard {}) | Err(Missed::Over) => AfterReport::Forget,
         Err(Missed::Unknown(Unknown::Deleted | Unknown::Session | Unknown::Other, said)) => {
             AfterReport::Rest(said.clone())
@@ -348,7 +352,7 @@ mod tests {
             (Ok(Heard {}), Forget, Leave),
             (Err(Missed::Over), Forget, Forget),
             (unknown(Unknown::Deleted), rest(), Leave),
-            (unknown(Unknown::Session), rest(), rest()),
+            (unknown(Unknown::Session), rest(), Leave),
             (unknown(Unknown::Other), rest(), rest()),
             (Err(Missed::Again(String::new())), Again, Again),
             (Err(Missed::Refused(Refusal::default())), Again, Again),

@@ -10,6 +10,7 @@ use crate::submit::{event, no_machine};
 use crate::vault::{Vault, checksum};
 use model::here;
 use model::id::{MachineId, NodeId, RunId};
+use model::machine::admit::admit;
 use model::node::enroll::{Applicant, Denied, MAX_TOKEN_LIFE, Ticket};
 use model::node::task::{Task, Then};
 use model::node::{Agent, Node, NodeState, Stage, TaskKind};
@@ -17,6 +18,7 @@ use model::plan::{Params, RunType};
 use model::refusal::Refusal;
 use model::run::act::Who;
 use model::time::Timestamp;
+use providers::Providers;
 use secrecy::{ExposeSecret, SecretString};
 use std::time::Duration;
 use store::{Cause, Result, TaskRow, Tx, Work};
@@ -112,6 +114,7 @@ impl Agents {
         let work = || Enroll {
             token: checksum(token),
             who: who.clone(),
+            providers: engine.providers().clone(),
             run: RunId::new(engine.now(), engine.chance()),
             now: engine.now(),
         };
@@ -141,8 +144,15 @@ impl Agents {
         };
         let poked = engine.waiting_agents().of(&node);
         let taken = loop {
-            let work = || Take { session: session.clone(), now: engine.now() };
-            let taken = engine.racing(|| engine.store().write(work())).await?;
+            // Most of the time there is nothing: looking for it costs the writer nothing.
+            let taken = match engine.store().read(HasTask { session: session.clone() }).await? {
+                Ok(true) => {
+                    let work = || Take { session: session.clone(), now: engine.now() };
+                    engine.racing(|| engine.store().write(work())).await?
+                }
+                Ok(false) => Ok(None),
+                Err(denied) => Err(denied),
+            };
             let over = Instant::now() >= until || engine.is_stopping();
             match taken {
                 Ok(None) if !over => {
@@ -220,10 +230,12 @@ impl Work for MakeNode {
 
     async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
         let id = &self.machine;
-        tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
+        let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
         if let Some(node) = tx.node_on(id).await? {
             return Err(taken(id, &node).into());
         }
+        // Whoever enrolls later must find the gate open: better said now, to who can open it.
+        admit(&machine, RunType::Onboard, &[])?;
         let mut node = Node::new(&self.node, id, NodeState::BootstrapIssued, self.now);
         node.head.labels = super::labels(&node);
         let message = format!("a bundle is issued for {id}");
@@ -278,6 +290,7 @@ impl Work for Issue {
 struct Enroll {
     token: String,
     who: Applicant,
+    providers: Providers,
     /// The run that sees a node through that is brought into service by hand.
     run: RunId,
     now: Timestamp,
@@ -291,7 +304,11 @@ impl Work for Enroll {
             return Ok(Err(Denied::TokenUnknown));
         };
         let id = ticket.node.clone();
+        // The node before what is beside it, as everywhere; and then the ticket once more, as it is now.
         let found = tx.record_locked::<Node>(id.as_str()).await?;
+        let Some(ticket) = tx.ticket(&self.token).await? else {
+            return Ok(Err(Denied::TokenUnknown));
+        };
         let Some(mut node) = found.filter(|node| node.state != NodeState::Deleted) else {
             return Ok(Err(Denied::NodeDeleted));
         };
@@ -306,7 +323,7 @@ impl Work for Enroll {
             return Ok(Ok(id));
         }
         let Applicant { session, hostname, serial, version, .. } = &self.who;
-        tx.enroll(&used, session, self.now)?;
+        tx.enroll(&used, session)?;
         node.agent = Some(Agent {
             hostname: hostname.clone(),
             version: version.clone(),
@@ -317,11 +334,12 @@ impl Work for Enroll {
         let event = event(Cause::Request, &id.to_string(), message, here!(), self.now);
         // What was brought into service by hand is seen through from here on.
         if node.state == NodeState::BootstrapIssued {
-            let whose = whose(tx, &node, &machine).await?;
+            let whose = whose(tx, &node, &machine, &self.providers).await?;
             let work = NodeWork {
                 id: self.run.clone(),
                 run_type: RunType::Onboard,
                 stages: vec![Stage::WaitForAgentEnrollment],
+                uncordons: false,
                 params: Params::new(),
                 request_id: self.run.to_string(),
                 by: id.to_string(),
@@ -391,6 +409,21 @@ impl Work for Hear {
     }
 }
 
+struct HasTask {
+    session: String,
+}
+
+impl Work for HasTask {
+    type Out = std::result::Result<bool, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        match speaker(tx, &self.session).await? {
+            Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
+            Err(denied) => Ok(Err(denied)),
+        }
+    }
+}
+
 struct Take {
     session: String,
     now: Timestamp,
@@ -406,9 +439,13 @@ impl Work for Take {
         };
         let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
         let left = row.task.deadline.since(self.now);
-        let Some(task) = row.task.taken(self.now).filter(|_| !left.is_zero()) else {
+        if left.is_zero() {
+            // Nobody waits for it any more: it does not stand in the way of the next.
+            tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
+            tx.wake(&row.task.run.object(), self.now)?;
             return Ok(Ok(None));
-        };
+        }
+        let Some(task) = row.task.taken(self.now) else { return Ok(Ok(None)) };
         let taken = Taken { task: task.clone(), lease: model::node::task::LEASE, left };
         tx.update_task(&TaskRow { task, version: row.version })?;
         Ok(Ok(Some(taken)))
@@ -473,6 +510,12 @@ impl Work for Reported {
             Err(denied) => return Ok(Err(denied)),
         };
         let Some(task) = row.task.reported(*ok, said, log) else {
+            // Its agent has let go of what was stopped: who waits for that hears of it.
+            if row.task.lingers(self.now) {
+                let task = Task { lease_until: None, ..row.task };
+                tx.wake(&task.run.object(), self.now)?;
+                tx.update_task(&TaskRow { task, version: row.version })?;
+            }
             return Ok(Err(Denied::TaskOver));
         };
         if task == row.task {

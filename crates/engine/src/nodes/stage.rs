@@ -7,8 +7,9 @@ use crate::Engine;
 use model::effect::{Answer, Effect, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
+use model::node::follow::has_done;
 use model::node::task::{Resumed, Standing, Task, TaskState};
-use model::node::{Node, NodeState, Stage, TaskKind, Upstream, WITHOUT_AGENT};
+use model::node::{Node, NodeState, Stage, TaskKind, WITHOUT_AGENT};
 use model::run::Run;
 use model::time::Timestamp;
 use providers::Journal;
@@ -144,14 +145,12 @@ impl Engine {
         order: &Order,
         journal: &Journal,
     ) -> Asked {
-        if let Some(why) = self.needless(work, kind).await? {
-            if order.verb == Verb::Perform {
-                journal.line(&why).await;
-            }
-            return Ok(if order.verb == Verb::Stop { Answer::Stopped } else { done(why) });
-        }
         match order.verb {
             Verb::Perform => {
+                if let Some(why) = self.needless(work, kind, &order.key).await? {
+                    journal.line(&why).await;
+                    return Ok(done(why));
+                }
                 let task = self.new_task(work, kind, &order.key);
                 let wanted = self.racing(|| self.store().write(Want { task: task.clone() })).await;
                 let there = wanted.map_err(unread)?;
@@ -186,6 +185,7 @@ impl Engine {
                 self.poke_agent(&work.node);
                 Ok(match task.state {
                     TaskState::Done => done(task.said),
+                    TaskState::Stopped if task.lingers(self.now()) => Answer::UnderWay,
                     TaskState::Queued
                     | TaskState::Dispatched
                     | TaskState::Failed
@@ -195,29 +195,33 @@ impl Engine {
         }
     }
 
-    /// Why there is nothing for an agent to do.
+    /// Why there is nothing for an agent to do: somebody does not want to wait for it, none was ever there, or this very run has given
+    /// its disk back. What MAAS was last seen to say is no reason: an agent that is there is asked.
     async fn needless(
         &self,
         work: &StageWork,
         kind: TaskKind,
+        key: &Key,
     ) -> std::result::Result<Option<String>, Fault> {
-        if let Some(why) = work.run.spec.params.get(WITHOUT_AGENT) {
-            return Ok(Some(format!(
-                "{} is left out, as its agent is not waited for: {why}",
-                kind.as_str()
-            )));
+        let (id, kind) = (&work.node, kind.as_str());
+        if self.task_now(key).await?.is_some() {
+            return Ok(None);
         }
-        let node = self.node_now(&work.node).await?;
-        let state = node.upstream.as_ref().filter(|_| node.site.is_some()).map(|seen| seen.state);
-        let given_back = matches!(state, Some(Upstream::Ready | Upstream::New | Upstream::Absent));
-        Ok(match given_back {
-            true => Some(format!(
-                "nothing of {} is installed any more: {} has nothing to do",
-                work.node,
-                kind.as_str()
-            )),
-            false => None,
-        })
+        if let Some(why) = work.run.spec.params.get(WITHOUT_AGENT) {
+            let said = format!("{kind} is left out, as its agent is not waited for: {why}");
+            return Ok(Some(said));
+        }
+        if has_done(&work.run, Stage::ReleaseMaasNode) {
+            return Ok(Some(format!("{id} was given back to MAAS: {kind} has nothing to do")));
+        }
+        let node = self.node_now(id).await?;
+        let emptying = matches!(work.stage, Stage::ForceReleaseAllocations | Stage::DrainNode);
+        if emptying && node.state == NodeState::Retired {
+            return Ok(Some(format!("adopted: {id} is retired, and empty")));
+        }
+        // Its session is revoked when its disk is given back; before it enrolls there is none.
+        let has = self.store().read(HasAgent { id: id.clone() }).await.map_err(unread)?;
+        Ok((!has).then(|| format!("no agent is enrolled as {id}: {kind} has nothing to do")))
     }
 
     fn new_task(&self, work: &StageWork, kind: TaskKind, key: &Key) -> Task {

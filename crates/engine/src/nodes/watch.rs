@@ -7,6 +7,7 @@
 use super::waiting::Waiting;
 use crate::Engine;
 use crate::submit::event;
+use futures_util::FutureExt;
 use model::here;
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::drift::{self, Act, Case};
@@ -18,14 +19,15 @@ use model::run::act::{Action, Who};
 use model::site::{Report, Site};
 use model::time::Timestamp;
 use providers::Sighting;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::panic::AssertUnwindSafe;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use store::{Cause, NewEvent, RecordFilter, Result, StoreError, Tx, Work};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-/// How many sites there may be, and how many nodes are read at once.
-const MAX_SITES: usize = 1_000;
+/// How many sites, and how many nodes, are read at once.
 const PAGE: usize = 1_000;
 /// How many nodes one write moves.
 const MOVES_AT_ONCE: usize = 200;
@@ -37,6 +39,10 @@ const SITE_PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) struct NodeWatch {
     pub waiting: Waiting,
     came: Notify,
+    /// The sites that are being asked.
+    asked: Mutex<HashSet<SiteId>>,
+    /// Since when the nodes of no site have fallen silent together.
+    flooded_since: Mutex<Option<Timestamp>>,
 }
 
 impl Engine {
@@ -58,8 +64,11 @@ impl Engine {
             if pass {
                 next_pass = Instant::now() + settings.reconcile_interval;
             }
-            if let Err(error) = self.watch_once(pass, listening_since).await {
-                tracing::warn!(%error, "the nodes cannot be looked at now");
+            let watch = AssertUnwindSafe(self.watch_once(pass, listening_since)).catch_unwind();
+            match watch.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%error, "the nodes cannot be looked at now"),
+                Err(_) => tracing::error!("looking at the nodes panicked; it is tried again"),
             }
             tokio::select! {
                 () = self.stopped() => return,
@@ -72,17 +81,48 @@ impl Engine {
     async fn watch_once(&self, pass: bool, listening_since: Timestamp) -> Result<()> {
         let (index, count) = self.share().await;
         let ours = |id: &str| hash(id, 0) % count == index;
-        let sites = self.sites(None, MAX_SITES).await?.records;
-        for site in sites.into_iter().filter(|site| ours(&site.head.id)) {
-            if pass {
-                self.reconcile_site(&site.id()).await?;
+        let mut after = None;
+        loop {
+            let page = self.sites(after, PAGE).await?;
+            for site in page.records.into_iter().filter(|site| ours(&site.head.id)) {
+                if pass {
+                    self.reconcile_apart(site.id());
+                }
+                // One site that cannot be looked at is its own trouble.
+                let id = site.id();
+                if let Err(error) = self.sweep(Some(site), listening_since).await {
+                    tracing::warn!(site = %id, %error, "its nodes cannot be looked at now");
+                }
             }
-            self.sweep(Some(site), listening_since).await?;
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
         }
         if ours("") {
             self.sweep(None, listening_since).await?;
         }
         Ok(())
+    }
+
+    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody else up.
+    fn reconcile_apart(&self, id: SiteId) {
+        let asked = || self.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked().insert(id.clone()) {
+            return;
+        }
+        let engine = self.clone();
+        tokio::spawn(async move {
+            let pass = AssertUnwindSafe(engine.reconcile_site(&id)).catch_unwind().await;
+            match pass {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(site = %id, %error, "it cannot be asked now"),
+                Err(_) => tracing::error!(site = %id, "asking it panicked; it is asked again"),
+            }
+            let mut asked =
+                engine.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.remove(&id);
+        });
     }
 
     /// Moves who has fallen silent, and who is back.
@@ -91,7 +131,12 @@ impl Engine {
         let heard = self.store().scan(HeardIn { site: id.clone() }).await?;
         let now = self.now();
         let alarm = site.as_ref().and_then(|site| site.silence.as_ref());
-        let flooded_since = alarm.map(|alarm| alarm.since);
+        let alone =
+            || self.node_watch().flooded_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let flooded_since = match &site {
+            Some(_) => alarm.map(|alarm| alarm.since),
+            None => *alone(),
+        };
         let when = When { now, listening_since, flooded_since };
         let verdict = silence::judge(&heard, &self.settings().nodes.silence, when);
         if let Some(id) = &id {
@@ -102,6 +147,12 @@ impl Engine {
                 )
             });
             self.tell_site(id, Report::Silence(said)).await?;
+        }
+        if id.is_none() {
+            if let (Some(Flood { count, of }), None) = (verdict.flood, flooded_since) {
+                tracing::error!(count, of, "many nodes of no site are not heard all at once");
+            }
+            *alone() = verdict.flood.and(flooded_since.or(Some(now)));
         }
         for moves in verdict.moves.chunks(MOVES_AT_ONCE) {
             let work = || MoveNodes { moves: moves.to_vec(), now };
@@ -236,7 +287,10 @@ impl Engine {
             act: act.clone(),
             now,
         };
-        self.racing(|| self.store().write(work())).await?;
+        // What was decided on another record is decided anew in the next pass.
+        if !self.racing(|| self.store().write(work())).await? {
+            return Ok(());
+        }
         let who = || Who {
             by: "reconciler".into(),
             reason: format!("MAAS has it as {}", case.seen.state),
@@ -347,16 +401,14 @@ struct Reconcile {
 }
 
 impl Work for Reconcile {
-    type Out = ();
+    /// Whether the record was still the one that was decided on.
+    type Out = bool;
 
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let Some(mut node) = tx.record_locked::<Node>(self.id.as_str()).await? else {
-            return Ok(());
+    async fn run(&self, tx: &mut Tx) -> Result<bool> {
+        let found = tx.record_locked::<Node>(self.id.as_str()).await?;
+        let Some(mut node) = found.filter(|node| node.head.version == self.version) else {
+            return Ok(false);
         };
-        // What was decided was decided on another record: the next pass decides anew.
-        if node.head.version != self.version {
-            return Ok(());
-        }
         let said = format!("MAAS has its machine as {}", self.seen.state);
         let event = event(Cause::Probe, "reconciler", said, here!(), self.now);
         if node.upstream.as_ref().is_none_or(|old| !old.same(&self.seen)) {
@@ -364,7 +416,7 @@ impl Work for Reconcile {
             tx.update_record(&mut node, &event)?;
         }
         let moved = match &self.act {
-            Act::Nothing | Act::Adopt(_) | Act::MarkManual(..) => return Ok(()),
+            Act::Nothing | Act::Adopt(_) | Act::MarkManual(..) => return Ok(true),
             Act::Count(passes) => Some(Node { passes: *passes, ..node.clone() }),
             Act::Quarantine(why) => {
                 node.quarantined(Quarantine::Drift, Owner::Reconciler, why).ok()
@@ -374,7 +426,7 @@ impl Work for Reconcile {
                 node.become_(NodeState::Active, Owner::Reconciler, why).ok()
             }
         };
-        let Some(mut moved) = moved else { return Ok(()) };
+        let Some(mut moved) = moved else { return Ok(true) };
         let message = match moved.state == node.state {
             true => format!("seen {} times so", moved.passes),
             false => {
@@ -382,7 +434,8 @@ impl Work for Reconcile {
                 moved.reason.clone()
             }
         };
-        tx.update_record(&mut moved, &NewEvent { message, ..event })
+        tx.update_record(&mut moved, &NewEvent { message, ..event })?;
+        Ok(true)
     }
 }
 

@@ -67,7 +67,11 @@ impl Case<'_> {
                     false => forget(node),
                 }
             }
-            NodeState::Enrolling => self.run.map_or(Act::Nothing, |run| self.workflow(run)),
+            NodeState::Enrolling => match self.run.map_or(Act::Nothing, |run| self.workflow(run)) {
+                Act::Nothing => forget(node),
+                _ if flooded => Act::Nothing,
+                act => confirmed(node, || act),
+            },
             NodeState::BootstrapIssued
             | NodeState::Quarantined
             | NodeState::Draining
@@ -128,5 +132,10 @@ fn confirmed(node: &Node, act: impl FnOnce() -> Act) -> Act {
 pub fn flood(cases: &[Case<'_>], limits: &super::silence::Limits) -> Option<Flood> {
     let serving = cases.iter().filter(|case| case.node.state.in_service()).count();
     let drifting = cases.iter().filter(|case| case.drifts()).count();
-    limits.flood(drifting, serving)
+    // A MAAS that knows none of them is another one, or has lost its memory, however few they are.
+    let unknown = |case: &Case<'_>| case.seen.state == Upstream::Absent;
+    match cases.len() > 1 && drifting > 0 && cases.iter().all(unknown) {
+        true => Some(Flood { count: drifting, of: serving }),
+        false => limits.flood(drifting, serving),
+    }
 }

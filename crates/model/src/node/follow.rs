@@ -81,7 +81,8 @@ pub fn mode(run: &Run) -> Option<Mode> {
     run.spec.params.get(MODE).and_then(|word| Mode::parse(word))
 }
 
-fn done(run: &Run, stage: Stage) -> bool {
+/// Whether a stage of a run has come to its end.
+pub fn has_done(run: &Run, stage: Stage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     steps.any(|step| {
         step.state == StepPhase::Succeeded
@@ -95,7 +96,7 @@ fn begun(run: &Run, stage: Stage) -> bool {
     let tried = steps.any(|step| {
         step.attempt > 0 && run.plan_step(step).is_some_and(|plan| plan.name == stage.as_str())
     });
-    tried || done(run, stage)
+    tried || has_done(run, stage)
 }
 
 fn decommission(node: &Node, run: &Run) -> Option<Step> {
@@ -103,8 +104,13 @@ fn decommission(node: &Node, run: &Run) -> Option<Step> {
         Workflow::Pending => None,
         Workflow::Running | Workflow::Compensating => under_way(node, run),
         Workflow::Completed | Workflow::Reconciled => completed(node, run),
-        Workflow::FailedRetryable | Workflow::Cancelled => stopped(node, run),
-        Workflow::FailedManualIntervention => stopped(node, run).or_else(|| unsafe_(node, run)),
+        Workflow::FailedRetryable | Workflow::Cancelled => {
+            stopped(node, run).or_else(|| back_to_quarantine(node, run))
+        }
+        Workflow::FailedManualIntervention => {
+            let back = stopped(node, run).or_else(|| back_to_quarantine(node, run));
+            back.or_else(|| unsafe_(node, run))
+        }
     }
 }
 
@@ -112,11 +118,11 @@ fn under_way(node: &Node, run: &Run) -> Option<Step> {
     let id = &run.spec.id;
     match node.state {
         NodeState::Active | NodeState::Offline | NodeState::Quarantined
-            if done(run, Stage::DisableNode) =>
+            if has_done(run, Stage::DisableNode) =>
         {
             Some(Step::new(NodeState::Draining, Owner::Admin, format!("{id} empties it")))
         }
-        NodeState::Draining if done(run, Stage::DrainNode) => {
+        NodeState::Draining if has_done(run, Stage::DrainNode) => {
             Some(Step::new(NodeState::Retired, Owner::Decommission, format!("{id} has emptied it")))
         }
         NodeState::Retired if begun(run, Stage::RemoveGpuaasNodeRecord) => {
@@ -157,7 +163,7 @@ fn stopped(node: &Node, run: &Run) -> Option<Step> {
     let how = run.phase().as_str().to_lowercase();
     match node.state {
         // It was asked to stop, and heard of the end of the drain all the same.
-        NodeState::Draining if done(run, Stage::DrainNode) => under_way(node, run),
+        NodeState::Draining if has_done(run, Stage::DrainNode) => under_way(node, run),
         NodeState::Draining => {
             let why = format!("{id} {how} before it was empty");
             Some(Step::new(NodeState::Offline, Owner::Decommission, why))
@@ -176,9 +182,16 @@ fn stopped(node: &Node, run: &Run) -> Option<Step> {
     }
 }
 
+/// It was in quarantine when the work on it began, and nothing has come of that.
+fn back_to_quarantine(node: &Node, run: &Run) -> Option<Step> {
+    let cause = node.quarantine.filter(|_| node.state == NodeState::Offline)?;
+    let why = format!("{} has not brought it out of quarantine", run.spec.id);
+    Some(Step::quarantine(Owner::Decommission, cause, why))
+}
+
 /// What stops for a person must not serve meanwhile, where the work on it has begun.
 fn unsafe_(node: &Node, run: &Run) -> Option<Step> {
-    let begun = done(run, Stage::DisableNode);
+    let begun = has_done(run, Stage::DisableNode);
     if !(begun && node.state.in_service()) {
         return None;
     }
@@ -220,7 +233,7 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
         // Left open: what stopped before the node was touched.
         Workflow::FailedManualIntervention => {
             matches!(state, Retired | Quarantined)
-                || (!done(run, Stage::DisableNode) && matches!(state, Active | Offline))
+                || (!has_done(run, Stage::DisableNode) && matches!(state, Active | Offline))
         }
         Workflow::Completed | Workflow::Reconciled => match mode(run).map(Mode::ends_in) {
             Some(Deleted) => state == Deleted,
@@ -233,6 +246,6 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
 /// Whether a node has come back into service after this run had emptied it: what was done then says nothing of it now. Nothing but
 /// service leads from there to quarantine.
 pub(super) fn served_since(node: &Node, run: &Run) -> bool {
-    let emptied = run.spec.run_type != RunType::Onboard && done(run, Stage::DrainNode);
+    let emptied = run.spec.run_type != RunType::Onboard && has_done(run, Stage::DrainNode);
     emptied && (node.state.in_service() || node.state == NodeState::Quarantined)
 }

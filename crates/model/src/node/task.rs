@@ -111,7 +111,8 @@ impl Task {
     /// Its agent is still at work on it, and says this.
     pub fn renewed(&self, said: &str, now: Timestamp) -> (Self, Then) {
         match self.standing(now) {
-            Standing::Over => (self.clone(), Then::Stop),
+            // Who hears it here has let go of it.
+            Standing::Over => (Self { lease_until: None, ..self.clone() }, Then::Stop),
             Standing::Fresh | Standing::Live | Standing::Stale => {
                 let held = Self {
                     state: TaskState::Dispatched,
@@ -141,14 +142,19 @@ impl Task {
         }
     }
 
-    /// Nobody wants it any more; what has ended stays as it ended.
+    /// Nobody wants it any more; what has ended stays as it ended. Its agent holds it until it has heard of that, or its lease runs out.
     pub fn stopped(&self) -> Self {
         match self.state {
             TaskState::Queued | TaskState::Dispatched => {
-                Self { state: TaskState::Stopped, lease_until: None, ..self.clone() }
+                Self { state: TaskState::Stopped, ..self.clone() }
             }
             TaskState::Done | TaskState::Failed | TaskState::Stopped => self.clone(),
         }
+    }
+
+    /// It was stopped, and its agent may still be at it.
+    pub fn lingers(&self, now: Timestamp) -> bool {
+        self.state == TaskState::Stopped && self.lease_until.is_some_and(|until| now < until)
     }
 
     /// The document's rule: what is fresh or live is left alone, what is stale is queued again.

@@ -3,9 +3,10 @@
 use super::{
     Asked, ENGINE_VERSION, Failure, HaltKind, Note, Progress, Run, StepPhase, StepState, Workflow,
 };
-use crate::effect::{Order, Verb};
+use crate::effect::{Effect, Order, Verb};
 use crate::fault::{Code, Fault};
 use crate::here;
+use crate::plan::RunType;
 use crate::time::{Timestamp, spoken};
 use std::time::Duration;
 
@@ -282,6 +283,13 @@ pub(super) fn undo_steps(run: &Run, progress: &Progress) -> Vec<StepState> {
         .rev()
         .filter_map(|step| {
             let plan = run.plan_step(step)?;
+            // A node that has been emptied stays out of service: nothing is to be placed on it.
+            let emptied = matches!(plan.effect, Effect::Drain { .. })
+                && step.state == StepPhase::Succeeded
+                && RunType::NODES.contains(&run.spec.run_type);
+            if emptied {
+                return None;
+            }
             plan.effect.undo().map(|_| StepState::new(step.of, true, plan.max_retries.max(2)))
         })
         .collect()

@@ -255,7 +255,7 @@ async fn a_token_works_for_its_node_until_another_is_issued(db: Db) {
 
 async fn enroll(db: &Db, ticket: &Ticket, session: &'static str) -> Result<()> {
     let used = Ticket { used_by: Some(session.into()), ..ticket.clone() };
-    db.write(tx!([used], |tx| tx.enroll(&used, session, at(9)))).await
+    db.write(tx!([used], |tx| tx.enroll(&used, session))).await
 }
 
 async fn node_of(db: &Db, session: &'static str) -> Option<NodeId> {

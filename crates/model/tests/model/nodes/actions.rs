@@ -35,7 +35,9 @@ fn life_in(work: Work, workflow: Workflow) -> Life {
             life.until(middle).fail(Code::CapabilityMissing);
         }
         Workflow::Compensating => {
-            life.until(middle).act(Action::Cancel).stopped();
+            // What has been emptied stays so; what is being emptied is let go.
+            let begun = if work == Work::Onboard { middle } else { Stage::DrainNode };
+            life.until(begun).act(Action::Cancel).stopped();
         }
         Workflow::Cancelled => {
             life.until(middle).act(Action::Cancel).stopped().finish();

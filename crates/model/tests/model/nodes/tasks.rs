@@ -121,7 +121,11 @@ fn what_is_stopped_stays_as_it_ended() {
         match standing {
             Standing::Over => assert_eq!(after, task),
             Standing::Fresh | Standing::Live | Standing::Stale => {
-                assert_eq!((after.state, after.lease_until), (TaskState::Stopped, None));
+                // Its agent has not heard of it yet.
+                assert_eq!(
+                    (after.state, after.lease_until),
+                    (TaskState::Stopped, task.lease_until)
+                );
             }
         }
         assert_eq!(after.stopped(), after);

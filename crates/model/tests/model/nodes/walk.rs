@@ -40,7 +40,7 @@ struct Place {
 /// What tells one place from another.
 #[derive(PartialEq, Eq, Hash)]
 struct Shape {
-    node: (NodeState, bool, bool),
+    node: (NodeState, Option<Quarantine>, bool),
     workflow: Workflow,
     left: usize,
     halt: Option<(bool, bool)>,
@@ -104,11 +104,7 @@ impl Place {
         let behind = if undone <= progress.at { undone } else { 0 };
         let step = |step: &StepState| (step.of, step.undo, step.state, step.attempt > 0);
         Shape {
-            node: (
-                self.node.state,
-                self.node.quarantine == Some(Quarantine::Drift),
-                self.served && drained(&self.run),
-            ),
+            node: (self.node.state, self.node.quarantine, self.served && drained(&self.run)),
             workflow: progress.workflow,
             left: progress.steps.len() - progress.at,
             halt: progress.halt.as_ref().map(|one| (one.kind == HaltKind::Cancel, one.undoing)),
