@@ -10,13 +10,15 @@ pub(crate) mod follow;
 mod preview;
 mod resume;
 pub(crate) mod stage;
+mod tasks;
 mod view;
 mod waiting;
 pub(crate) mod watch;
 
-pub use agents::{Agents, Beat, Bundle, Report, Taken};
+pub use agents::{Agents, Beat, Bundle, Taken};
 pub use preview::{Preview, Previewed};
 pub use resume::ResumedNode;
+pub use tasks::Report;
 pub use view::NodeView;
 
 use crate::Engine;

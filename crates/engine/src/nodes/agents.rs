@@ -4,6 +4,7 @@
 //! database. An agent that asks for work is kept waiting until there is some: who puts a task into the queue here pokes it at once,
 //! and one that was put there by another replica is found a little later.
 
+use super::tasks::{HasTask, Renew, Report, Reported, Take};
 use super::{NodeWork, no_node, taken, whose, write_run};
 use crate::Engine;
 use crate::submit::{event, no_machine};
@@ -13,7 +14,7 @@ use model::id::{MachineId, NodeId, RunId};
 use model::machine::admit::admit;
 use model::node::enroll::{Applicant, Denied, MAX_TOKEN_LIFE, Ticket};
 use model::node::task::{Task, Then};
-use model::node::{Agent, Node, NodeState, Stage, TaskKind};
+use model::node::{Agent, Node, NodeState, Stage};
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
 use model::run::act::Who;
@@ -21,7 +22,7 @@ use model::time::Timestamp;
 use providers::Providers;
 use secrecy::{ExposeSecret, SecretString};
 use std::time::Duration;
-use store::{Cause, Result, TaskRow, Tx, Work};
+use store::{Cause, Result, Tx, Work};
 use tokio::time::Instant;
 
 /// The longest that an agent waits for work in one question.
@@ -197,15 +198,6 @@ impl Agents {
     }
 }
 
-/// How a task has ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    pub key: String,
-    pub ok: bool,
-    pub said: String,
-    pub log: String,
-}
-
 fn check_life(life: Duration) -> Result<()> {
     if life.is_zero() || life > MAX_TOKEN_LIFE {
         let most = model::time::spoken(MAX_TOKEN_LIFE);
@@ -369,7 +361,10 @@ fn wake_workflow(tx: &mut Tx, node: &Node, now: Timestamp) -> Result<()> {
 }
 
 /// The node whose agent shows this session, while it lives.
-async fn speaker(tx: &mut Tx, session: &str) -> Result<std::result::Result<NodeId, Denied>> {
+pub(super) async fn speaker(
+    tx: &mut Tx,
+    session: &str,
+) -> Result<std::result::Result<NodeId, Denied>> {
     Ok(tx.node_of_session(session).await?.ok_or(Denied::SessionUnknown))
 }
 
@@ -406,124 +401,5 @@ impl Work for Hear {
         }
         let waiting = tx.open_task(&node).await?.is_some();
         Ok(Ok(Beat { node, waiting }))
-    }
-}
-
-struct HasTask {
-    session: String,
-}
-
-impl Work for HasTask {
-    type Out = std::result::Result<bool, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        match speaker(tx, &self.session).await? {
-            Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
-            Err(denied) => Ok(Err(denied)),
-        }
-    }
-}
-
-struct Take {
-    session: String,
-    now: Timestamp,
-}
-
-impl Work for Take {
-    type Out = std::result::Result<Option<Taken>, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let node = match speaker(tx, &self.session).await? {
-            Ok(node) => node,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
-        let left = row.task.deadline.since(self.now);
-        if left.is_zero() {
-            // Nobody waits for it any more: it does not stand in the way of the next.
-            tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
-            tx.wake(&row.task.run.object(), self.now)?;
-            return Ok(Ok(None));
-        }
-        let Some(task) = row.task.taken(self.now) else { return Ok(Ok(None)) };
-        let taken = Taken { task: task.clone(), lease: model::node::task::LEASE, left };
-        tx.update_task(&TaskRow { task, version: row.version })?;
-        Ok(Ok(Some(taken)))
-    }
-}
-
-/// The task of this name, if it is that of the node whose agent asks.
-async fn own_task(
-    tx: &mut Tx,
-    session: &str,
-    key: &str,
-) -> Result<std::result::Result<TaskRow, Denied>> {
-    let node = match speaker(tx, session).await? {
-        Ok(node) => node,
-        Err(denied) => return Ok(Err(denied)),
-    };
-    let found = tx.task(&model::effect::Key::trusted(key)).await?;
-    Ok(found.filter(|row| row.task.node == node).ok_or(Denied::TaskOver))
-}
-
-struct Renew {
-    session: String,
-    key: String,
-    log: String,
-    now: Timestamp,
-}
-
-impl Work for Renew {
-    type Out = std::result::Result<Then, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let row = match own_task(tx, &self.session, &self.key).await? {
-            Ok(row) => row,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let (task, then) = row.task.renewed(&self.log, self.now);
-        if task != row.task {
-            tx.update_task(&TaskRow { task, version: row.version })?;
-        }
-        if !self.log.is_empty() {
-            tx.wake(&row.task.run.object(), self.now)?;
-        }
-        tx.hear_again(&row.task.node, self.now).await?;
-        Ok(Ok(then))
-    }
-}
-
-struct Reported {
-    session: String,
-    report: Report,
-    now: Timestamp,
-}
-
-impl Work for Reported {
-    /// What has ended by it; none: that had been said before.
-    type Out = std::result::Result<Option<TaskKind>, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Report { key, ok, said, log } = &self.report;
-        let row = match own_task(tx, &self.session, key).await? {
-            Ok(row) => row,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let Some(task) = row.task.reported(*ok, said, log) else {
-            // Its agent has let go of what was stopped: who waits for that hears of it.
-            if row.task.lingers(self.now) {
-                let task = Task { lease_until: None, ..row.task };
-                tx.wake(&task.run.object(), self.now)?;
-                tx.update_task(&TaskRow { task, version: row.version })?;
-            }
-            return Ok(Err(Denied::TaskOver));
-        };
-        if task == row.task {
-            return Ok(Ok(None));
-        }
-        let kind = task.kind;
-        tx.update_task(&TaskRow { task, version: row.version })?;
-        tx.wake(&row.task.run.object(), self.now)?;
-        Ok(Ok(Some(kind)))
     }
 }

@@ -28,11 +28,10 @@ pub enum NodeAsk {
 pub fn all() -> Vec<RackLife> {
     let onboard = || Ask::Node(NodeAsk::Onboard);
     let out = |mode| Ask::Node(NodeAsk::TakeOut(mode));
-    // Into service and out of it is struck at every commit; the other ways share most of that, and are struck where they differ.
     let of = |name, before: Vec<Ask>, faults: Vec<FaultRule>, script, steps, node| RackLife {
         name,
         devices: &[MACHINE],
-        long: !(faults.is_empty() && (before.is_empty() || node == "deleted")),
+        long: true,
         before,
         faults,
         script,
@@ -135,7 +134,7 @@ pub fn all() -> Vec<RackLife> {
         of(
             "a removal fails, is mended and resumed",
             vec![onboard()],
-            vec![fault("remove_maas_record", sim::Action::Fail, 0)],
+            vec![fault("remove_gpuaas_node_record", sim::Action::Fail, 0)],
             vec![out(Mode::FullDecommission), Ask::Mend, Ask::Node(NodeAsk::Act(Action::Resume))],
             &["remove_gpuaas_node_record", "remove_maas_record"],
             "deleted",

@@ -163,7 +163,7 @@ async fn nodes(tx: &mut Tx) -> Result<()> {
     tx.issue(&ticket, "token")?;
     tx.ticket("token").await?;
     tx.ticket_of(&id).await?;
-    tx.enroll(&ticket, "session", at(2))?;
+    tx.enroll(&ticket, "session")?;
     tx.node_of_session("session").await?;
     tx.has_agent(&id).await?;
     let task = task_of(&id);

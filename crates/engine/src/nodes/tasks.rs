@@ -1,0 +1,136 @@
+//! What agents are given to do, as one transaction each: looked for, taken, gone on with, and reported.
+
+use super::agents::{Taken, speaker};
+use model::node::TaskKind;
+use model::node::enroll::Denied;
+use model::node::task::{LEASE, Task, Then};
+use model::time::Timestamp;
+use store::{Result, TaskRow, Tx, Work};
+
+/// How a task has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    pub key: String,
+    pub ok: bool,
+    pub said: String,
+    pub log: String,
+}
+
+pub(super) struct HasTask {
+    pub session: String,
+}
+
+impl Work for HasTask {
+    type Out = std::result::Result<bool, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        match speaker(tx, &self.session).await? {
+            Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
+            Err(denied) => Ok(Err(denied)),
+        }
+    }
+}
+
+pub(super) struct Take {
+    pub session: String,
+    pub now: Timestamp,
+}
+
+impl Work for Take {
+    type Out = std::result::Result<Option<Taken>, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let node = match speaker(tx, &self.session).await? {
+            Ok(node) => node,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
+        let left = row.task.deadline.since(self.now);
+        if left.is_zero() {
+            // Nobody waits for it any more: it does not stand in the way of the next.
+            tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
+            tx.wake(&row.task.run.object(), self.now)?;
+            return Ok(Ok(None));
+        }
+        let Some(task) = row.task.taken(self.now) else { return Ok(Ok(None)) };
+        let taken = Taken { task: task.clone(), lease: LEASE, left };
+        tx.update_task(&TaskRow { task, version: row.version })?;
+        Ok(Ok(Some(taken)))
+    }
+}
+
+/// The task of this name, if it is that of the node whose agent asks.
+async fn own_task(
+    tx: &mut Tx,
+    session: &str,
+    key: &str,
+) -> Result<std::result::Result<TaskRow, Denied>> {
+    let node = match speaker(tx, session).await? {
+        Ok(node) => node,
+        Err(denied) => return Ok(Err(denied)),
+    };
+    let found = tx.task(&model::effect::Key::trusted(key)).await?;
+    Ok(found.filter(|row| row.task.node == node).ok_or(Denied::TaskOver))
+}
+
+pub(super) struct Renew {
+    pub session: String,
+    pub key: String,
+    pub log: String,
+    pub now: Timestamp,
+}
+
+impl Work for Renew {
+    type Out = std::result::Result<Then, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let row = match own_task(tx, &self.session, &self.key).await? {
+            Ok(row) => row,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let (task, then) = row.task.renewed(&self.log, self.now);
+        if task != row.task {
+            tx.update_task(&TaskRow { task, version: row.version })?;
+        }
+        if !self.log.is_empty() {
+            tx.wake(&row.task.run.object(), self.now)?;
+        }
+        tx.hear_again(&row.task.node, self.now).await?;
+        Ok(Ok(then))
+    }
+}
+
+pub(super) struct Reported {
+    pub session: String,
+    pub report: Report,
+    pub now: Timestamp,
+}
+
+impl Work for Reported {
+    /// What has ended by it; none: that had been said before.
+    type Out = std::result::Result<Option<TaskKind>, Denied>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+        let Report { key, ok, said, log } = &self.report;
+        let row = match own_task(tx, &self.session, key).await? {
+            Ok(row) => row,
+            Err(denied) => return Ok(Err(denied)),
+        };
+        let Some(task) = row.task.reported(*ok, said, log) else {
+            // Its agent has let go of what was stopped: who waits for that hears of it.
+            if row.task.lingers(self.now) {
+                let task = Task { lease_until: None, ..row.task };
+                tx.wake(&task.run.object(), self.now)?;
+                tx.update_task(&TaskRow { task, version: row.version })?;
+            }
+            return Ok(Err(Denied::TaskOver));
+        };
+        if task == row.task {
+            return Ok(Ok(None));
+        }
+        let kind = task.kind;
+        tx.update_task(&TaskRow { task, version: row.version })?;
+        tx.wake(&row.task.run.object(), self.now)?;
+        Ok(Ok(Some(kind)))
+    }
+}
