@@ -125,6 +125,45 @@ async fn a_machine_deleted_on_the_way_is_said_by_every_stage() {
     assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone);
 }
 
+/// Once the node's record is gone, another one with its MAC address is somebody else's, except to who finds or makes the record.
+#[tokio::test]
+async fn a_record_that_has_come_since_is_left_alone() {
+    let at_maas = |stage: &Stage| stage.room() == Room::Maas && *stage != Stage::CreateOrFindInMaas;
+    for stage in Stage::ALL.iter().copied().filter(at_maas) {
+        for known in ["gone", ""] {
+            let desk = Desk::new().await;
+            let id = desk.add(Status::Ready);
+            desk.api.world().machines.get_mut(&id).unwrap().power = "on";
+            desk.put_node(NODE, known, NodeState::Retired);
+            // The first stage learns that it is gone, and the next one must still know which it was.
+            desk.done(Stage::ReleaseMaasNode).await;
+            assert_eq!(desk.node().await.system_id, known);
+            match desk.ask_effect(Verb::Perform, &effect(stage, false), 2).await.0 {
+                Ok(Answer::Done(_)) => {}
+                Err(fault) => assert_eq!(fault.code, Code::MaasMachineGone, "{stage}"),
+                other => panic!("{stage}: {other:?}"),
+            }
+            assert_eq!(desk.node().await.system_id, known, "{stage}");
+            assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_was_made_and_never_learned_of_is_taken_back() {
+    for (maker, kept) in [(NODE, false), ("node-2", true)] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::New);
+        let made = format!("Made by Farrier for {maker} (op-1/create_or_find_in_maas/1)");
+        desk.api.world().machines.get_mut(&id).unwrap().description = made;
+        desk.put_node(NODE, "", NodeState::Enrolling);
+        desk.undo(Stage::DeployViaMaas).await;
+        desk.undo(Stage::CreateOrFindInMaas).await;
+        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{maker}");
+        assert_eq!(desk.node().await.system_id, "", "{maker}");
+    }
+}
+
 #[tokio::test]
 async fn a_storm_of_busy_answers_is_waited_out() {
     let desk = Desk::new().await;
