@@ -1,6 +1,7 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
 
-use super::hand::{Work, disagrees, done, inquired, state, unlocked};
+use super::hand::{Work, done, inquired, state, unlocked};
+use super::letting::unused;
 use super::marks::{self, Whose};
 use super::notes::Memo;
 use super::prepare::hostname;
@@ -245,13 +246,7 @@ impl Work<'_> {
 
     async fn forget(&self, machine: &Machine) -> Result<Answer, Fault> {
         unlocked(machine)?;
-        let used = matches!(
-            machine.status,
-            Status::Allocated | Status::Deploying | Status::Deployed | Status::RescueMode
-        );
-        if used {
-            return Err(disagrees(machine, "somebody uses it: release it in MAAS, then retry"));
-        }
+        unused(machine)?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: {id} is deleted")).await;
         match self.hand.maas().delete(id).await {

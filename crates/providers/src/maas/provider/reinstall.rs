@@ -127,6 +127,10 @@ impl Hand<'_> {
             letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
             letting::Move::Wait => Ok(Leg::Letting(letting)),
             letting::Move::Ask => {
+                // A machine that is no node is its user's to install anew, whoever has it in MAAS.
+                if let Some(node) = anew.node {
+                    self.may_let_go(machine, node).await?;
+                }
                 let marked = self.mark_letting(machine).await?;
                 Ok(Leg::Letting(Letting::Asked { marked }))
             }

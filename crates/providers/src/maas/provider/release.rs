@@ -90,15 +90,13 @@ impl Work<'_> {
     }
 
     async fn release_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
-        if let Whose::Other(node) = self.hand.whose(&machine, Some(&self.node.id())).await? {
-            return Err(disagrees(&machine, &format!("it is {node}'s, and stays that")));
-        }
         match self.decided(&machine, &memo) {
             letting::Move::Free => return Ok(done(&machine, has(&machine))),
             letting::Move::Fail(fault) => return Err(fault),
             letting::Move::Lost(said) => return Err(Fault::new(Code::OutcomeUnknown, said)),
             letting::Move::Wait => {}
             letting::Move::Ask => {
+                self.hand.may_let_go(&machine, &self.node.id()).await?;
                 let marked = self.hand.mark_letting(&machine).await?;
                 let asked = Memo::Release { letting: Letting::Asked { marked } };
                 self.hand.notes().amend(&memo, &asked).await?;
@@ -139,8 +137,20 @@ impl Work<'_> {
                 }
             });
         };
-        if self.hand.verb() == Verb::Perform {
-            unlocked(&machine)?;
+        // What is installed for this very node is its own to switch off.
+        let free = match self.hand.whose(&machine, Some(&self.node.id())).await? {
+            Whose::ThisRun | Whose::ThisNode => Ok(()),
+            Whose::Other(_) | Whose::Nobody => letting::unused(&machine),
+        };
+        match self.hand.verb() {
+            Verb::Perform => {
+                free?;
+                unlocked(&machine)?;
+            }
+            Verb::Follow => free?,
+            // What was begun is not finished where somebody has come in between.
+            Verb::Stop if free.is_err() => return self.hand.stop_begun().await,
+            Verb::Stop | Verb::Inquire | Verb::Observe => {}
         }
         // What is let go has no system that could be asked to shut down.
         let manner = Manner { graceful_seconds: Some(0), force: Some(true) };
