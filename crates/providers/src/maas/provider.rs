@@ -47,6 +47,7 @@ use model::node::{Stage, UpstreamSeen};
 use model::refusal::Refusal;
 use model::site::Site;
 use sites::Sites;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -188,10 +189,10 @@ impl Provider for MaasProvider {
         nodes: &[(NodeId, MachineId)],
     ) -> Result<Vec<Sighting>, Fault> {
         let machines = self.sites.open(site).await?.list().await?;
-        let ours = |node: &NodeId| nodes.iter().any(|(known, _)| known == node);
+        let known: HashSet<&NodeId> = nodes.iter().map(|(node, _)| node).collect();
         let sighting = |one: &find::Listed| Sighting {
             system_id: one.system_id.clone(),
-            node: one.node.clone().filter(ours),
+            node: one.node.clone().filter(|node| known.contains(node)),
             seen: one.seen.clone(),
             heard: None,
         };

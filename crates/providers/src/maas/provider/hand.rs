@@ -346,10 +346,14 @@ pub(super) fn has(machine: &Machine) -> String {
 }
 
 /// What is remembered of a look. What MAAS says beside the state is kept only while there is something to say: it changes all the
-/// time, and each change is written down.
+/// time, and each change is written down. Of what is in use the mark is told, so that it is seen where that is another node's.
 pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
     let speaks = machine.status.failed() || machine.status.in_progress();
-    let said = if speaks { machine.status_message.clone() } else { String::new() };
+    let said = match (speaks, marks::node_of(machine)) {
+        (true, _) => machine.status_message.clone(),
+        (false, Some(node)) => format!("it is marked as {node}"),
+        (false, None) => String::new(),
+    };
     let on = match machine.power_state {
         PowerState::On => Some(true),
         PowerState::Off => Some(false),
