@@ -245,7 +245,10 @@ impl Lifecycle for Node {
 
     fn learn(&mut self, facts: &Facts) {
         if let Some(seen) = &facts.maas {
-            self.system_id.clone_from(&seen.system_id);
+            // A machine that is gone has no name to tell; the node still knows which one it was.
+            if !seen.system_id.is_empty() {
+                self.system_id.clone_from(&seen.system_id);
+            }
             self.upstream = Some(seen.upstream.clone());
         }
     }

@@ -47,6 +47,7 @@ use model::node::{Stage, UpstreamSeen};
 use model::refusal::Refusal;
 use model::site::Site;
 use sites::Sites;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,25 +109,25 @@ impl MaasProvider {
     ) -> Result<Answer, Fault> {
         match (stage, undo) {
             (Stage::CreateOrFindInMaas, true) => work.unmake(target).await,
-            (Stage::DeployViaMaas, true) => work.take_back(target).await,
+            (Stage::DeployViaMaas, true) => work.take_back().await,
             (Stage::LoadSiteConfig, false) => work.load_site().await,
             (Stage::ResolvePowerCredentials, false) => work.resolve_power(target).await,
             (Stage::CreateOrFindInMaas, false) => work.make(target).await,
-            (Stage::CommissionNode, false) => work.commission(target).await,
-            (Stage::WaitForReady, false) => work.wait_for_ready(target).await,
-            (Stage::ConfigureStorage, false) => work.configure_storage(target).await,
-            (Stage::ApplyRocePhase2, false) => work.apply_roce(target).await,
-            (Stage::EnsurePxeInterfaceAuto, false) => work.ensure_pxe(target).await,
+            (Stage::CommissionNode, false) => work.commission().await,
+            (Stage::WaitForReady, false) => work.wait_for_ready().await,
+            (Stage::ConfigureStorage, false) => work.configure_storage().await,
+            (Stage::ApplyRocePhase2, false) => work.apply_roce().await,
+            (Stage::EnsurePxeInterfaceAuto, false) => work.ensure_pxe().await,
             (Stage::RenderCloudInit, false) => work.render_cloud_init().await,
-            (Stage::DeployViaMaas, false) => work.deploy(target).await,
-            (Stage::WaitForDeployed, false) => work.wait_for_deployed(target).await,
-            (Stage::ClassifyDeployFailure, false) => work.classify(target).await,
-            (Stage::RecoverForDatasourceRetry, false) => work.recover(target).await,
-            (Stage::EnsureHardwareSyncConfigured, false) => work.ensure_sync(target).await,
-            (Stage::WaitForHardwareSyncHealthy, false) => work.wait_for_sync(target).await,
-            (Stage::ReleaseMaasNode, false) => work.release(target).await,
-            (Stage::PowerOffMaasNode, false) => work.power_off(target).await,
-            (Stage::RemoveMaasRecord, false) => work.remove_record(target).await,
+            (Stage::DeployViaMaas, false) => work.deploy().await,
+            (Stage::WaitForDeployed, false) => work.wait_for_deployed().await,
+            (Stage::ClassifyDeployFailure, false) => work.classify().await,
+            (Stage::RecoverForDatasourceRetry, false) => work.recover().await,
+            (Stage::EnsureHardwareSyncConfigured, false) => work.ensure_sync().await,
+            (Stage::WaitForHardwareSyncHealthy, false) => work.wait_for_sync().await,
+            (Stage::ReleaseMaasNode, false) => work.release().await,
+            (Stage::PowerOffMaasNode, false) => work.power_off().await,
+            (Stage::RemoveMaasRecord, false) => work.remove_record().await,
             (stage, undo) => {
                 let what = if undo { "taken back" } else { "done" };
                 Err(Fault::new(Code::ProtocolBroken, format!("{stage} is not {what} at MAAS")))
@@ -188,10 +189,10 @@ impl Provider for MaasProvider {
         nodes: &[(NodeId, MachineId)],
     ) -> Result<Vec<Sighting>, Fault> {
         let machines = self.sites.open(site).await?.list().await?;
-        let ours = |node: &NodeId| nodes.iter().any(|(known, _)| known == node);
+        let known: HashSet<&NodeId> = nodes.iter().map(|(node, _)| node).collect();
         let sighting = |one: &find::Listed| Sighting {
             system_id: one.system_id.clone(),
-            node: one.node.clone().filter(ours),
+            node: one.node.clone().filter(|node| known.contains(node)),
             seen: one.seen.clone(),
             heard: None,
         };

@@ -125,6 +125,123 @@ async fn a_machine_deleted_on_the_way_is_said_by_every_stage() {
     assert_eq!(answer.unwrap_err().code, Code::MaasMachineGone);
 }
 
+/// Once the node's record is gone, another one with its MAC address is somebody else's, except to who finds or makes the record.
+#[tokio::test]
+async fn a_record_that_has_come_since_is_left_alone() {
+    let at_maas = |stage: &Stage| stage.room() == Room::Maas && *stage != Stage::CreateOrFindInMaas;
+    for stage in Stage::ALL.iter().copied().filter(at_maas) {
+        for known in ["gone", ""] {
+            let desk = Desk::new().await;
+            let id = desk.add(Status::Ready);
+            desk.api.world().machines.get_mut(&id).unwrap().power = "on";
+            desk.put_node(NODE, known, NodeState::Retired);
+            // The first stage learns that it is gone, and the next one must still know which it was.
+            desk.done(Stage::ReleaseMaasNode).await;
+            assert_eq!(desk.node().await.system_id, known);
+            match desk.ask_effect(Verb::Perform, &effect(stage, false), 2).await.0 {
+                Ok(Answer::Done(_)) => {}
+                Err(fault) => assert_eq!(fault.code, Code::MaasMachineGone, "{stage}"),
+                other => panic!("{stage}: {other:?}"),
+            }
+            assert_eq!(desk.node().await.system_id, known, "{stage}");
+            assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_record_that_was_made_and_never_learned_of_is_taken_back() {
+    for (maker, kept) in [(NODE, false), ("node-2", true)] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::New);
+        let made = format!("Made by Farrier for {maker} (op-1/create_or_find_in_maas/1)");
+        desk.api.world().machines.get_mut(&id).unwrap().description = made;
+        desk.put_node(NODE, "", NodeState::Enrolling);
+        desk.undo(Stage::DeployViaMaas).await;
+        desk.undo(Stage::CreateOrFindInMaas).await;
+        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{maker}");
+        assert_eq!(desk.node().await.system_id, "", "{maker}");
+    }
+}
+
+#[tokio::test]
+async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
+    for (owner, marked, status, released, off) in [
+        (Some("eve"), None, Status::Deployed, false, false),
+        (Some("eve"), None, Status::Allocated, false, false),
+        (Some("eve"), None, Status::RescueMode, false, false),
+        (Some("eve"), None, Status::FailedDeployment, false, true),
+        (Some("eve"), Some("node-2"), Status::Deployed, false, false),
+        (Some("admin"), Some("node-2"), Status::Deployed, false, false),
+        (Some("admin"), None, Status::Deployed, true, false),
+        (Some("admin"), Some(NODE), Status::Deployed, true, true),
+        (Some("eve"), Some(NODE), Status::Deployed, true, true),
+        (None, None, Status::Broken, true, true),
+    ] {
+        for (stage, may, name) in [
+            (Stage::ReleaseMaasNode, released, "release"),
+            (Stage::PowerOffMaasNode, off, "power_off"),
+        ] {
+            let said = format!("{stage} of {status}, {owner:?}'s, marked {marked:?}");
+            let desk = Desk::new().await;
+            let id = desk.add(status);
+            desk.put_node(NODE, &id, NodeState::Retired);
+            desk.put_node("node-2", &id, NodeState::Active);
+            if let Some(node) = marked {
+                desk.mark(&id, node, "op-0/deploy_via_maas/1");
+            }
+            {
+                let mut world = desk.api.world();
+                let machine = world.machines.get_mut(&id).unwrap();
+                machine.owner = owner.map(str::to_owned);
+                machine.power = "on";
+            }
+            match desk.ask(stage, Verb::Perform).await {
+                Ok(Answer::Done(_)) if may => assert_eq!(desk.count(&id, name), 1, "{said}"),
+                Err(fault) if !may => {
+                    assert_eq!(fault.code, Code::StateDisagrees, "{said}");
+                    assert_eq!(desk.api.world().changes(&id), 0, "{said}");
+                }
+                other => panic!("{said}: {other:?}"),
+            }
+        }
+    }
+}
+
+/// What was begun is not gone on with on somebody's back who has come in between.
+#[tokio::test]
+async fn what_was_begun_stops_where_somebody_has_come_since() {
+    use model::effect::Key;
+    use providers::keeper::{Keeper, Note};
+    for (stage, note) in [
+        (
+            Stage::RecoverForDatasourceRetry,
+            json!({"what": "reinstall", "round": 2, "leg": {"letting": "begun"}}),
+        ),
+        (Stage::ReleaseMaasNode, json!({"what": "release", "letting": "begun"})),
+        (
+            Stage::PowerOffMaasNode,
+            json!({"what": "power", "goal": "off", "stage": "begun", "watched": null}),
+        ),
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Deployed);
+        desk.put_node(NODE, &id, NodeState::Retired);
+        {
+            let mut world = desk.api.world();
+            let machine = world.machines.get_mut(&id).unwrap();
+            machine.owner = Some("eve".into());
+            machine.power = "on";
+        }
+        let key = Key::trusted(format!("op-1/{stage}/1"));
+        desk.keeper.begin(&key, &Note::Begun(note)).await.unwrap();
+        let fault = desk.ask(stage, Verb::Follow).await.unwrap_err();
+        assert_eq!(fault.code, Code::StateDisagrees, "{stage}: {fault}");
+        assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped), "{stage}");
+        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+    }
+}
+
 #[tokio::test]
 async fn a_storm_of_busy_answers_is_waited_out() {
     let desk = Desk::new().await;

@@ -4,7 +4,7 @@ use crate::maas_desk::{Desk, NODE, SITE};
 use model::condition::ConditionType;
 use model::effect::{Answer, Effect, Manner, NetbootMode, PowerTo, RebootMode, RmaAction, Verb};
 use model::fault::Code;
-use model::node::NodeState;
+use model::node::{NodeState, Stage};
 use providers::Provider;
 use providers::datacenter::power::Power;
 use providers::maas::Status;
@@ -48,6 +48,49 @@ async fn power_follows_and_is_read_back() {
     desk.api.world().machines.get_mut(&id).unwrap().power_type = "manual".into();
     let fault = desk.ask_effect(Verb::Perform, &on, 2).await.0.unwrap_err();
     assert_eq!(fault.code, Code::NotSupported);
+}
+
+/// What MAAS cannot switch is switched by a person, and only a person's word says that it was.
+#[tokio::test]
+async fn power_by_hand_is_never_taken_for_done() {
+    let manner = Manner::CONFIGURED;
+    let of_machine = Effect::Power { to: PowerTo::Off, manner };
+    let of_node = crate::maas_desk::effect(Stage::PowerOffMaasNode, false);
+    for (kind, power, performed, adopted) in [
+        ("manual", "unknown", false, true),
+        ("", "unknown", false, true),
+        ("manual", "error", false, true),
+        ("manual", "on", false, false),
+        ("manual", "off", true, true),
+    ] {
+        for effect in [&of_machine, &of_node] {
+            let (desk, id) = behind(Status::Ready).await;
+            desk.put_node(NODE, &id, NodeState::Retired);
+            desk.api.world().machines.get_mut(&id).unwrap().power = power;
+            desk.api.world().machines.get_mut(&id).unwrap().power_type = kind.into();
+            match ask(&desk, Verb::Perform, effect).await {
+                Ok(Answer::Done(outcome)) if performed => {
+                    assert_eq!(outcome.facts.unwrap().power, Some(PowerTo::Off));
+                }
+                Err(fault) if !performed => {
+                    assert_eq!(fault.code, Code::StateDisagrees);
+                    assert!(fault.said.contains("`farrier workflow adopt op-1`"), "{fault}");
+                }
+                other => panic!("{kind} {power}: {other:?}"),
+            }
+            assert_eq!(ask(&desk, Verb::Inquire, effect).await, Ok(Answer::NeverStarted));
+            match ask(&desk, Verb::Observe, effect).await {
+                Ok(Answer::Done(outcome)) if adopted => {
+                    // Nobody has seen it.
+                    let seen = outcome.facts.unwrap().power;
+                    assert_eq!(seen, performed.then_some(PowerTo::Off), "{kind} {power}");
+                }
+                Ok(Answer::Differs(_)) if !adopted => {}
+                other => panic!("{kind} {power}: {other:?}"),
+            }
+            assert_eq!(desk.api.world().changes(&id), 0);
+        }
+    }
 }
 
 #[tokio::test]

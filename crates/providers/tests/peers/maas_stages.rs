@@ -235,6 +235,16 @@ async fn a_whole_site_is_seen_with_one_question() {
     assert_eq!(told, [(Upstream::Deployed, Some(false), true), (Upstream::New, Some(true), false)]);
     let found = replica.find_at_site(&site, &desk.target).await.unwrap();
     assert_eq!(found.map(|seen| seen.state), Some(Upstream::Deployed));
+    // Whose it is by its mark is told, also where that is a node of which nobody has asked.
+    desk.mark(&id, "node-2", "op-9/deploy_via_maas/1");
+    let seen = replica.observe_site(&site, &nodes).await.unwrap();
+    assert_eq!(
+        (seen[0].node.as_ref(), seen[0].seen.said.as_str()),
+        (None, "it is marked as node-2")
+    );
+    assert_eq!(seen[1].seen.said, "");
+    desk.done(Stage::WaitForDeployed).await;
+    assert!(desk.node().await.upstream.unwrap().same(&seen[0].seen), "a stage sees it otherwise");
     // Whoever asks at the same time shares the answer.
     let before = desk.api.world().requests.len();
     let looks = (0..20).map(|_| replica.find_at_site(&site, &desk.target));

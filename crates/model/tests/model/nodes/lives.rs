@@ -277,3 +277,23 @@ fn an_older_run_moves_nobody() {
     life.node.workflow = Some(model::id::RunId::trusted("op-2"));
     assert_eq!(follow(&life.node, &life.run), None);
 }
+
+/// Without its name, the next stage would have to guess which machine it is.
+#[test]
+fn a_node_keeps_what_maas_called_its_machine() {
+    use super::seen;
+    use model::effect::{Facts, MaasFacts};
+    use model::lifecycle::Lifecycle;
+    use model::node::Upstream;
+    let mut node = node(NodeState::Retired);
+    for (told, state, known) in [
+        ("abc", Upstream::Deployed, "abc"),
+        ("", Upstream::Absent, "abc"),
+        ("def", Upstream::New, "def"),
+    ] {
+        let maas = MaasFacts { system_id: told.into(), upstream: seen(state) };
+        node.learn(&Facts { maas: Some(Box::new(maas)), ..Facts::default() });
+        assert_eq!(node.system_id, known);
+        assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(state));
+    }
+}

@@ -3,7 +3,6 @@
 use super::hand::{Work, disagrees, done, has, inquired, state, unlocked};
 use super::notes::{Memo, Stopping};
 use crate::maas::{Machine, Status};
-use crate::port::Target;
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::node::{Upstream, adopts};
@@ -55,11 +54,11 @@ fn next(status: Status, before: Option<Upstream>) -> Move {
 }
 
 impl Work<'_> {
-    pub async fn commission(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn commission(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => {
-                let machine = self.locate(target).await?;
+                let machine = self.locate().await?;
                 let before = state(&machine);
                 if let Some(why) = adopts(self.stage, self.node.state, before) {
                     return Ok(done(&machine, why));
@@ -69,23 +68,19 @@ impl Work<'_> {
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(memo) => self.commission_now(self.locate(target).await?, &memo).await,
+                Some(memo) => self.commission_now(self.locate().await?, &memo).await,
             },
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(memo) => inquired(self.commissioned(target, found(&memo)).await),
+                Some(memo) => inquired(self.commissioned(found(&memo)).await),
             },
-            Verb::Observe => self.commissioned(target, None).await,
-            Verb::Stop => self.break_off(target).await,
+            Verb::Observe => self.commissioned(None).await,
+            Verb::Stop => self.break_off().await,
         }
     }
 
-    async fn commissioned(
-        &self,
-        target: &Target,
-        before: Option<Upstream>,
-    ) -> Result<Answer, Fault> {
-        let machine = self.locate(target).await?;
+    async fn commissioned(&self, before: Option<Upstream>) -> Result<Answer, Fault> {
+        let machine = self.locate().await?;
         Ok(match next(machine.status, before) {
             Move::Done => done(&machine, has(&machine)),
             Move::Commission | Move::Disagree(_) => Answer::Differs(has(&machine)),
@@ -112,11 +107,11 @@ impl Work<'_> {
     }
 
     /// Breaks off what this key has begun.
-    async fn break_off(&self, target: &Target) -> Result<Answer, Fault> {
+    async fn break_off(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
         notes.amend(&memo, &Memo::Stopped).await?;
-        if let Some(machine) = self.there(target).await?
+        if let Some(machine) = self.there().await?
             && matches!(machine.status, Status::Commissioning | Status::Testing)
         {
             self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
@@ -124,12 +119,12 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    pub async fn wait_for_ready(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn wait_for_ready(&self) -> Result<Answer, Fault> {
         match self.hand.verb() {
             Verb::Perform | Verb::Follow => {}
             Verb::Stop => return Ok(Answer::Stopped),
             Verb::Inquire | Verb::Observe => {
-                let machine = self.locate(target).await?;
+                let machine = self.locate().await?;
                 return Ok(match (is_ready(&machine), self.hand.verb()) {
                     (Some(Ok(())), _) => done(&machine, has(&machine)),
                     // A wait begins nothing.
@@ -138,7 +133,7 @@ impl Work<'_> {
                 });
             }
         }
-        let id = self.locate(target).await?.system_id;
+        let id = self.locate().await?.system_id;
         let ended = |machine: &Machine| is_ready(machine).map(|end| end.map(|()| machine.clone()));
         match self.hand.wait(&id, ended).await {
             Ok(machine) => Ok(done(&machine, has(&machine))),

@@ -3,12 +3,11 @@
 //! What tells our deployment from somebody else's is the mark on the machine. A deployment of this run was begun, whatever became
 //! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
 
-use super::hand::{Owner, Work, absent, disagrees, done, has, now, state};
+use super::hand::{Owner, Work, disagrees, done, has, now, state};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::{Memo, Stopping, two_effects};
 use crate::maas::{Deploy, Machine, Status};
-use crate::port::Target;
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::node::{NodeState, Stage, Upstream, adopts};
@@ -84,11 +83,11 @@ fn next(upstream: Upstream, whose: &Whose, before: Upstream, owner: &Owner) -> M
 }
 
 impl Work<'_> {
-    pub async fn deploy(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn deploy(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => {
-                let machine = self.locate(target).await?;
+                let machine = self.locate().await?;
                 let before = self.hand.first_seen().await?.unwrap_or(Upstream::Unknown);
                 self.hand.see_first(before).await?;
                 let memo = notes.begin(Memo::Deploy { asked: None }).await?;
@@ -96,26 +95,26 @@ impl Work<'_> {
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(memo) => self.deploy_now(self.locate(target).await?, memo).await,
+                Some(memo) => self.deploy_now(self.locate().await?, memo).await,
             },
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => self.became(target).await,
+                Some(_) => self.became().await,
             },
             Verb::Observe => {
-                let machine = self.locate(target).await?;
+                let machine = self.locate().await?;
                 Ok(match adopts(self.stage, self.node.state, state(&machine)) {
                     Some(why) => done(&machine, why),
                     None => Answer::Differs(has(&machine)),
                 })
             }
-            Verb::Stop => self.stop_deploying(target).await,
+            Verb::Stop => self.stop_deploying().await,
         }
     }
 
     /// What became of a deployment that was noted: it is on the machine, or was never begun.
-    async fn became(&self, target: &Target) -> Result<Answer, Fault> {
-        let machine = match self.locate(target).await {
+    async fn became(&self) -> Result<Answer, Fault> {
+        let machine = match self.locate().await {
             // Whoever goes on with it says so.
             Err(fault) if fault.code == Code::MaasMachineGone => return Ok(Answer::UnderWay),
             other => other?,
@@ -167,13 +166,13 @@ impl Work<'_> {
     }
 
     /// Breaks off an installation that this key has begun. One that is through stays: it is too late.
-    async fn stop_deploying(&self, target: &Target) -> Result<Answer, Fault> {
+    async fn stop_deploying(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {
             Stopping::Barred => return Ok(Answer::Stopped),
             Stopping::Begun(memo) => memo,
         };
-        let machine = self.there(target).await?;
+        let machine = self.there().await?;
         if let (Memo::Deploy { asked: Some(asked) }, Some(machine)) = (&memo, &machine) {
             let young = now().since(*asked) < self.hand.at.settings.in_flight;
             match (self.mark(machine), machine.status) {
@@ -190,8 +189,8 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    pub async fn wait_for_deployed(&self, target: &Target) -> Result<Answer, Fault> {
-        let machine = self.locate(target).await?;
+    pub async fn wait_for_deployed(&self) -> Result<Answer, Fault> {
+        let machine = self.locate().await?;
         match (self.hand.verb(), machine.status) {
             (Verb::Stop, _) => return Ok(Answer::Stopped),
             (Verb::Inquire, Status::Deployed | Status::FailedDeployment)
@@ -206,15 +205,15 @@ impl Work<'_> {
     }
 
     /// Takes back what this run has installed, or was about to. What somebody else has installed stays.
-    pub async fn take_back(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn take_back(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Stop => return self.hand.stop_begun().await,
             Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
             Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
         }
-        let Some(machine) = self.there(target).await? else {
-            return Ok(Answer::Done(absent("MAAS has no record of it")));
+        let Some(machine) = self.there().await? else {
+            return Ok(self.gone("MAAS has no record of it"));
         };
         let letting = matches!(machine.status, Status::Releasing | Status::DiskErasing);
         if !letting && !self.installed_here(&machine).await? {

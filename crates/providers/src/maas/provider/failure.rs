@@ -3,7 +3,6 @@
 
 use super::hand::{Work, disagrees, done, has};
 use crate::maas::{Machine, Status};
-use crate::port::Target;
 use model::effect::{Answer, Outcome};
 use model::fault::{Code, Fault};
 
@@ -62,9 +61,9 @@ fn shown(line: &str) -> String {
 }
 
 impl Work<'_> {
-    pub async fn classify(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn classify(&self) -> Result<Answer, Fault> {
         self.only_look(async {
-            let machine = self.locate(target).await?;
+            let machine = self.locate().await?;
             match machine.status {
                 Status::Deployed => self.classified(&machine, "nothing failed"),
                 Status::FailedDeployment => match self.why(&machine).await? {

@@ -190,24 +190,38 @@ pub(super) enum Owner {
 }
 
 impl Work<'_> {
-    /// What MAAS has of the node's machine. It is `maas-machine-gone` where MAAS has none.
-    pub async fn locate(&self, target: &Target) -> Result<Machine, Fault> {
+    /// What MAAS has of the node's machine, by the name that it was found or made under: a record that has come since under another name
+    /// may be somebody else's. It is `maas-machine-gone` where MAAS has none.
+    pub async fn locate(&self) -> Result<Machine, Fault> {
         if !self.node.system_id.is_empty() {
             return self.hand.maas().machine(&self.node.system_id).await;
         }
-        match self.search(target).await? {
-            Some(machine) => Ok(machine),
-            None => Err(Fault::new(
-                Code::MaasMachineGone,
-                format!(
-                    "{} has no machine with the MAC addresses or the serial number of {}",
-                    self.site.head.id, target.id
-                ),
-            )),
+        let said = format!(
+            "no machine of {} is known to be {}: `farrier workflow rerun {}` finds or makes it",
+            self.site.head.id,
+            self.node.head.id,
+            self.hand.key().run()
+        );
+        Err(Fault::new(Code::MaasMachineGone, said))
+    }
+
+    /// The same, for whom it may be gone.
+    pub async fn there(&self) -> Result<Option<Machine>, Fault> {
+        match self.locate().await {
+            Ok(machine) => Ok(Some(machine)),
+            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
+            Err(fault) => Err(fault),
         }
     }
 
-    /// The machine by what it is made of.
+    /// It is done because MAAS has no such machine. The node keeps the name that it had: without it, its next stage would have to guess.
+    pub fn gone(&self, said: &str) -> Answer {
+        let (state, at) = (Upstream::Absent, now());
+        let none = UpstreamSeen { state, said: String::new(), on: None, at };
+        Answer::Done(told(&self.node.system_id, none, said.to_owned()))
+    }
+
+    /// The machine by what it is made of. Only who finds or makes its record may go by that.
     pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let machines = self.hand.open.list().await?;
         match find(&machines, &target.spec) {
@@ -231,23 +245,23 @@ impl Work<'_> {
     }
 
     /// A stage that may be done again at any point.
-    pub async fn bring_about(&self, target: &Target, what: Setting) -> Result<Answer, Fault> {
+    pub async fn bring_about(&self, what: Setting) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => {
-                let machine = self.locate(target).await?;
+                let machine = self.locate().await?;
                 notes.begin(Memo::Begun).await?;
                 self.set(machine, what).await
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => self.set(self.locate(target).await?, what).await,
+                Some(_) => self.set(self.locate().await?, what).await,
             },
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => inquired(self.is_set(target, what).await),
+                Some(_) => inquired(self.is_set(what).await),
             },
-            Verb::Observe => self.is_set(target, what).await,
+            Verb::Observe => self.is_set(what).await,
             Verb::Stop => self.hand.stop_begun().await,
         }
     }
@@ -263,8 +277,8 @@ impl Work<'_> {
         }
     }
 
-    async fn is_set(&self, target: &Target, what: Setting) -> Result<Answer, Fault> {
-        let machine = self.locate(target).await?;
+    async fn is_set(&self, what: Setting) -> Result<Answer, Fault> {
+        let machine = self.locate().await?;
         if let Some(why) = adopts(self.stage, self.node.state, state(&machine)) {
             return Ok(done(&machine, why));
         }
@@ -332,10 +346,14 @@ pub(super) fn has(machine: &Machine) -> String {
 }
 
 /// What is remembered of a look. What MAAS says beside the state is kept only while there is something to say: it changes all the
-/// time, and each change is written down.
+/// time, and each change is written down. Of what is in use the mark is told, so that it is seen where that is another node's.
 pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
     let speaks = machine.status.failed() || machine.status.in_progress();
-    let said = if speaks { machine.status_message.clone() } else { String::new() };
+    let said = match (speaks, marks::node_of(machine)) {
+        (true, _) => machine.status_message.clone(),
+        (false, Some(node)) => format!("it is marked as {node}"),
+        (false, None) => String::new(),
+    };
     let on = match machine.power_state {
         PowerState::On => Some(true),
         PowerState::Off => Some(false),
@@ -346,12 +364,6 @@ pub(super) fn seen(machine: &Machine, at: Timestamp) -> UpstreamSeen {
 
 pub(super) fn outcome(machine: &Machine, said: impl Into<String>) -> Outcome {
     told(&machine.system_id, seen(machine, now()), said.into())
-}
-
-/// MAAS has no such machine.
-pub(super) fn absent(said: impl Into<String>) -> Outcome {
-    let none = UpstreamSeen { state: Upstream::Absent, said: String::new(), on: None, at: now() };
-    told("", none, said.into())
 }
 
 fn told(system_id: &str, upstream: UpstreamSeen, said: String) -> Outcome {

@@ -4,9 +4,10 @@
 //! marked where we own it; the mark goes with the release. What is installed and still has the mark was not let go yet.
 
 use super::hand::{Hand, Owner, disagrees, has, unlocked};
-use super::marks;
+use super::marks::{self, Whose};
 use crate::maas::{Machine, Release, Status};
 use model::fault::{Code, Fault};
+use model::id::NodeId;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,7 +74,61 @@ pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
     }
 }
 
+/// What somebody uses is neither switched off nor forgotten.
+pub(super) fn unused(machine: &Machine) -> Result<(), Fault> {
+    match machine.status {
+        Status::Allocated | Status::Deploying | Status::Deployed | Status::RescueMode => {
+            Err(disagrees(machine, "somebody uses it: release it in MAAS, then retry"))
+        }
+        Status::New
+        | Status::Commissioning
+        | Status::FailedCommissioning
+        | Status::Missing
+        | Status::Ready
+        | Status::Reserved
+        | Status::Retired
+        | Status::Broken
+        | Status::FailedDeployment
+        | Status::Releasing
+        | Status::FailedReleasing
+        | Status::DiskErasing
+        | Status::FailedDiskErasing
+        | Status::EnteringRescueMode
+        | Status::FailedEnteringRescueMode
+        | Status::ExitingRescueMode
+        | Status::FailedExitingRescueMode
+        | Status::Testing
+        | Status::FailedTesting
+        | Status::Unknown(_) => Ok(()),
+    }
+}
+
+/// Why a node must not let go of a machine; none where it may.
+fn others(whose: &Whose, owner: &Owner) -> Option<String> {
+    match (whose, owner) {
+        (Whose::Other(node), _) => Some(format!("it is {node}'s: decommission that first")),
+        (Whose::ThisRun | Whose::ThisNode, _) | (Whose::Nobody, Owner::Us) => None,
+        // What was marked broken belongs to nobody, so nothing is taken from anybody.
+        (Whose::Nobody, Owner::Nobody) => None,
+        (Whose::Nobody, Owner::Other(owner)) => Some(format!(
+            "{owner} owns it there, and no mark says that it was installed for the node: release it in MAAS"
+        )),
+    }
+}
+
 impl Hand<'_> {
+    /// Refuses to let go of what is not this node's.
+    pub async fn may_let_go(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
+        let whose = self.whose(machine, Some(node)).await?;
+        match others(&whose, &self.owner(machine).await?) {
+            None => Ok(()),
+            Some(why) => {
+                let then = format!("{why}, then `farrier workflow adopt {}`", self.key().run());
+                Err(disagrees(machine, &then))
+            }
+        }
+    }
+
     /// Marks a machine that is about to be let go. False: it is not ours to write on.
     pub async fn mark_letting(&self, machine: &Machine) -> Result<bool, Fault> {
         if marks::being_let_go(machine, self.key()) {
@@ -120,6 +175,36 @@ mod tests {
             }
         };
         Status::ALL.iter().map(letter).collect()
+    }
+
+    #[test]
+    fn only_what_is_the_nodes_or_nobodys_is_let_go() {
+        let eve = || Owner::Other("eve".into());
+        let other = || Whose::Other(NodeId::trusted("node-2"));
+        for (whose, owner, said) in [
+            (Whose::ThisRun, Owner::Us, None),
+            (Whose::ThisRun, eve(), None),
+            (Whose::ThisNode, Owner::Us, None),
+            (Whose::ThisNode, eve(), None),
+            (Whose::Nobody, Owner::Us, None),
+            (Whose::Nobody, Owner::Nobody, None),
+            (Whose::Nobody, eve(), Some("eve owns it")),
+            (other(), Owner::Us, Some("node-2")),
+            (other(), Owner::Nobody, Some("node-2")),
+            (other(), eve(), Some("node-2")),
+        ] {
+            match (others(&whose, &owner), said) {
+                (None, None) => {}
+                (Some(why), Some(word)) => assert!(why.contains(word), "{why}"),
+                (why, said) => panic!("{whose:?} {owner:?}: {why:?}, not {said:?}"),
+            }
+        }
+        let letter = |status: &Status| match unused(&machine(*status, false)) {
+            Ok(()) => '-',
+            Err(_) => 'u',
+        };
+        let row: String = Status::ALL.iter().map(letter).collect();
+        assert_eq!(row, "------u--uu-----u------");
     }
 
     #[test]

@@ -56,7 +56,7 @@ impl Switch<'_> {
     pub async fn lead(&self, goal: Goal, machine: &Machine) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         if machine.power_type.is_empty() || machine.power_type == MANUAL {
-            return self.by_hand(goal, machine);
+            return self.by_hand(goal, machine).await;
         }
         match self.hand.verb() {
             Verb::Perform => {
@@ -88,22 +88,51 @@ impl Switch<'_> {
         }
     }
 
-    /// MAAS does not switch it: a person does, and nobody can see whether it was done.
-    fn by_hand(&self, goal: Goal, machine: &Machine) -> Result<Answer, Fault> {
+    /// MAAS does not switch it: a person does, and mostly nobody can see whether it was done. Then only a person's word counts, who
+    /// adopts what is there.
+    async fn by_hand(&self, goal: Goal, machine: &Machine) -> Result<Answer, Fault> {
         match (self.hand.verb(), goal) {
             (Verb::Stop, _) => Ok(Answer::Stopped),
-            (_, Goal::Off) => {
-                let said =
-                    "MAAS does not control its power (power type manual): switch it off by hand";
-                Ok(Answer::Done(outcome(machine, said)))
-            }
-            (_, Goal::On | Goal::Cycle) => {
+            (Verb::Inquire, Goal::Off) => Ok(Answer::NeverStarted),
+            (Verb::Perform | Verb::Follow, Goal::Off) => match self.glimpse().await? {
+                PowerState::Off => Ok(Answer::Done(reached(machine, goal, "MAAS says so"))),
+                PowerState::On | PowerState::Unknown | PowerState::Error => Err(disagrees(
+                    machine,
+                    &format!(
+                        "it does not control its power (power type manual): switch it off by hand, then `farrier workflow adopt {}`",
+                        self.hand.key().run()
+                    ),
+                )),
+            },
+            (Verb::Observe, Goal::Off) => Ok(match self.glimpse().await? {
+                PowerState::Off => Answer::Done(reached(machine, goal, "MAAS says so")),
+                PowerState::On => Answer::Differs(format!("power is {}", word(Power::On))),
+                PowerState::Unknown | PowerState::Error => {
+                    let said = "nobody can see its power (power type manual): it is taken for switched off by hand";
+                    Answer::Done(outcome(machine, said))
+                }
+            }),
+            (
+                Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe,
+                Goal::On | Goal::Cycle,
+            ) => {
                 let said = format!(
                     "MAAS does not control the power of {} (power type manual); set its power type there",
                     self.system_id
                 );
                 Err(Fault::new(Code::NotSupported, said))
             }
+        }
+    }
+
+    /// What MAAS knows of a power that it does not control; mostly nothing.
+    async fn glimpse(&self) -> Result<PowerState, Fault> {
+        match self.hand.maas().query_power_state(self.system_id).await {
+            // It does not ask about what it cannot switch.
+            Err(fault) if matches!(fault.code, Code::EffectFailed | Code::NotSupported) => {
+                Ok(PowerState::Unknown)
+            }
+            other => other,
         }
     }
 

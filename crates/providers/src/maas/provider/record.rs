@@ -1,6 +1,7 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
 
-use super::hand::{Work, absent, disagrees, done, inquired, state, unlocked};
+use super::hand::{Work, done, inquired, state, unlocked};
+use super::letting::unused;
 use super::marks::{self, Whose};
 use super::notes::Memo;
 use super::prepare::hostname;
@@ -41,17 +42,9 @@ impl Work<'_> {
 
     /// What MAAS has of the machine, whoever made it. One that is another node's is not taken from it.
     async fn known(&self, target: &Target) -> Result<Option<Machine>, Fault> {
-        let by_id = match self.node.system_id.as_str() {
-            "" => None,
-            id => match self.hand.maas().machine(id).await {
-                Ok(machine) => Some(machine),
-                // Somebody has removed it; it may be there under another name.
-                Err(fault) if fault.code == Code::MaasMachineGone => None,
-                Err(fault) => return Err(fault),
-            },
-        };
-        let found = match by_id {
+        let found = match self.there().await? {
             Some(machine) => Some(machine),
+            // Where somebody has removed it, it may be there under another name.
             None => self.search(target).await?,
         };
         if let Some(machine) = &found {
@@ -185,8 +178,8 @@ impl Work<'_> {
             }
             Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
         }
-        let Some(machine) = self.there(target).await? else {
-            return Ok(Answer::Done(absent("MAAS has no record of it")));
+        let Some(machine) = self.perhaps_made(target).await? else {
+            return Ok(self.gone("MAAS has no record of it"));
         };
         if !self.made_here(&machine).await? {
             return Ok(done(&machine, "its record was in MAAS before, and stays"));
@@ -201,11 +194,15 @@ impl Work<'_> {
         }
     }
 
-    /// What MAAS has of it, for who takes something back: where it is unclear which it is, nothing was made.
-    pub async fn there(&self, target: &Target) -> Result<Option<Machine>, Fault> {
-        match self.locate(target).await {
-            Ok(machine) => Ok(Some(machine)),
-            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
+    /// The record that may have to be taken back. One that was made and never learned of is known by who made it; any other is not the
+    /// node's, and where it is unclear which it is, nothing was made.
+    async fn perhaps_made(&self, target: &Target) -> Result<Option<Machine>, Fault> {
+        if let Some(machine) = self.there().await? {
+            return Ok(Some(machine));
+        }
+        match self.search(target).await {
+            Ok(Some(machine)) if self.made_here(&machine).await? => Ok(Some(machine)),
+            Ok(_) => Ok(None),
             Err(fault) if fault.code == Code::CandidatesConflict => Ok(None),
             Err(fault) => Err(fault),
         }
@@ -220,26 +217,26 @@ impl Work<'_> {
         Ok(run == self.hand.key().run() || self.hand.first_seen().await?.is_none())
     }
 
-    pub async fn remove_record(&self, target: &Target) -> Result<Answer, Fault> {
-        let gone = || Answer::Done(absent("MAAS has no record of it"));
+    pub async fn remove_record(&self) -> Result<Answer, Fault> {
+        let gone = || self.gone("MAAS has no record of it");
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => {
-                let Some(machine) = self.recorded(target).await? else { return Ok(gone()) };
+                let Some(machine) = self.there().await? else { return Ok(gone()) };
                 notes.begin(Memo::Begun).await?;
                 self.forget(&machine).await
             }
-            Verb::Follow => match (notes.recall().await?, self.recorded(target).await?) {
+            Verb::Follow => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
                 (Some(_), Some(machine)) => self.forget(&machine).await,
             },
-            Verb::Inquire => match (notes.recall().await?, self.recorded(target).await?) {
+            Verb::Inquire => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
                 (Some(_), Some(_)) => Ok(Answer::UnderWay),
             },
-            Verb::Observe => Ok(match self.recorded(target).await? {
+            Verb::Observe => Ok(match self.there().await? {
                 None => gone(),
                 Some(machine) => Answer::Differs(format!("MAAS has it as {}", machine.system_id)),
             }),
@@ -247,24 +244,9 @@ impl Work<'_> {
         }
     }
 
-    /// The record of this very node. A record that has come since under another name is not its own.
-    async fn recorded(&self, target: &Target) -> Result<Option<Machine>, Fault> {
-        match self.locate(target).await {
-            Ok(machine) => Ok(Some(machine)),
-            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
     async fn forget(&self, machine: &Machine) -> Result<Answer, Fault> {
         unlocked(machine)?;
-        let used = matches!(
-            machine.status,
-            Status::Allocated | Status::Deploying | Status::Deployed | Status::RescueMode
-        );
-        if used {
-            return Err(disagrees(machine, "somebody uses it: release it in MAAS, then retry"));
-        }
+        unused(machine)?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: {id} is deleted")).await;
         match self.hand.maas().delete(id).await {
@@ -274,7 +256,7 @@ impl Work<'_> {
         }
         match self.hand.maas().machine(id).await {
             Err(fault) if fault.code == Code::MaasMachineGone => {
-                Ok(Answer::Done(absent(format!("{id} was deleted in MAAS"))))
+                Ok(self.gone(&format!("{id} was deleted in MAAS")))
             }
             Err(fault) => Err(fault),
             Ok(_) => Err(Fault::new(Code::ReadBackDiffers, format!("{id} is still in MAAS"))),

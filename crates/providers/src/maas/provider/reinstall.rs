@@ -11,7 +11,6 @@ use super::notes::{Leg, Memo, Stopping, two_effects};
 use super::{deploy, release};
 use crate::datacenter::exec::out_of_sight;
 use crate::maas::{Deploy, Machine, Status};
-use crate::port::Target;
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
@@ -128,6 +127,10 @@ impl Hand<'_> {
             letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
             letting::Move::Wait => Ok(Leg::Letting(letting)),
             letting::Move::Ask => {
+                // A machine that is no node is its user's to install anew, whoever has it in MAAS.
+                if let Some(node) = anew.node {
+                    self.may_let_go(machine, node).await?;
+                }
                 let marked = self.mark_letting(machine).await?;
                 Ok(Leg::Letting(Letting::Asked { marked }))
             }
@@ -196,18 +199,18 @@ impl Hand<'_> {
 }
 
 impl Work<'_> {
-    pub async fn recover(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn recover(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => match notes.recall().await? {
-                Some(memo) => self.rounds(target, memo).await.map_err(out_of_sight),
-                None => self.begin_rounds(target).await,
+                Some(memo) => self.rounds(memo).await.map_err(out_of_sight),
+                None => self.begin_rounds().await,
             },
             Verb::Follow => match notes.recall().await? {
-                Some(memo) => self.rounds(target, memo).await.map_err(out_of_sight),
+                Some(memo) => self.rounds(memo).await.map_err(out_of_sight),
                 None => Ok(Answer::NeverStarted),
             },
-            Verb::Inquire => match (notes.recall().await?, self.there(target).await?) {
+            Verb::Inquire => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(Answer::UnderWay),
                 (Some(memo), Some(machine)) => {
@@ -215,21 +218,21 @@ impl Work<'_> {
                 }
             },
             Verb::Observe => {
-                let machine = self.locate(target).await?;
+                let machine = self.locate().await?;
                 Ok(match machine.status {
                     Status::Deployed => done(&machine, has(&machine)),
                     _ => Answer::Differs(has(&machine)),
                 })
             }
             Verb::Stop => {
-                let machine = self.there(target).await?;
+                let machine = self.there().await?;
                 self.hand.stop_round(machine, Some(&self.node.id())).await
             }
         }
     }
 
-    async fn begin_rounds(&self, target: &Target) -> Result<Answer, Fault> {
-        let machine = self.locate(target).await?;
+    async fn begin_rounds(&self) -> Result<Answer, Fault> {
+        let machine = self.locate().await?;
         match machine.status {
             Status::Deployed => return Ok(done(&machine, "it is installed: nothing to recover")),
             Status::FailedDeployment => {}
@@ -249,12 +252,12 @@ impl Work<'_> {
             return Err(Fault::new(Code::DatasourceFailed, said));
         }
         let memo = self.hand.notes().begin(FIRST).await?;
-        self.rounds(target, memo).await.map_err(out_of_sight)
+        self.rounds(memo).await.map_err(out_of_sight)
     }
 
-    async fn rounds(&self, target: &Target, memo: Memo) -> Result<Answer, Fault> {
+    async fn rounds(&self, memo: Memo) -> Result<Answer, Fault> {
         let Memo::Reinstall { round, mut leg } = memo else { return Err(two_effects()) };
-        let machine = self.locate(target).await?;
+        let machine = self.locate().await?;
         let (id, node) = (machine.system_id, self.node.id());
         let anew = Anew { system_id: &id, node: Some(&node), what: What::Node(self) };
         let most = self.site.spec.datasource_retries.max(round);

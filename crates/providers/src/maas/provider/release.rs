@@ -1,13 +1,12 @@
 //! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
 
-use super::hand::{Work, absent, disagrees, done, has, unlocked};
+use super::hand::{Work, disagrees, done, has, unlocked};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::{Memo, Stopping, two_effects};
 use super::power::Switch;
 use crate::datacenter::power::Goal;
 use crate::maas::{Machine, Status};
-use crate::port::Target;
 use model::effect::{Answer, Manner, Verb};
 use model::fault::{Code, Fault};
 
@@ -43,27 +42,27 @@ pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
 }
 
 impl Work<'_> {
-    pub async fn release(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn release(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
-        let gone = || Answer::Done(absent("MAAS has no record of it: nothing to release"));
+        let gone = || self.gone("MAAS has no record of it: nothing to release");
         match self.hand.verb() {
             Verb::Perform => {
-                let Some(machine) = self.recorded_here(target).await? else { return Ok(gone()) };
+                let Some(machine) = self.there().await? else { return Ok(gone()) };
                 let first = Memo::Release { letting: Letting::Begun };
                 let memo = notes.begin(first).await?;
                 self.release_now(machine, memo).await
             }
-            Verb::Follow => match (notes.recall().await?, self.recorded_here(target).await?) {
+            Verb::Follow => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
                 (Some(memo), Some(machine)) => self.release_now(machine, memo).await,
             },
-            Verb::Inquire => match (notes.recall().await?, self.recorded_here(target).await?) {
+            Verb::Inquire => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
                 (Some(memo), Some(machine)) => Ok(self.released(&machine, &memo)),
             },
-            Verb::Observe => Ok(match self.recorded_here(target).await? {
+            Verb::Observe => Ok(match self.there().await? {
                 None => gone(),
                 Some(machine) => match letting::next(&machine, Letting::Begun, false) {
                     letting::Move::Free => done(&machine, has(&machine)),
@@ -73,15 +72,7 @@ impl Work<'_> {
                     | letting::Move::Fail(_) => Answer::Differs(has(&machine)),
                 },
             }),
-            Verb::Stop => self.stop_releasing(target).await,
-        }
-    }
-
-    async fn recorded_here(&self, target: &Target) -> Result<Option<Machine>, Fault> {
-        match self.locate(target).await {
-            Ok(machine) => Ok(Some(machine)),
-            Err(fault) if fault.code == Code::MaasMachineGone => Ok(None),
-            Err(fault) => Err(fault),
+            Verb::Stop => self.stop_releasing().await,
         }
     }
 
@@ -99,15 +90,13 @@ impl Work<'_> {
     }
 
     async fn release_now(&self, machine: Machine, memo: Memo) -> Result<Answer, Fault> {
-        if let Whose::Other(node) = self.hand.whose(&machine, Some(&self.node.id())).await? {
-            return Err(disagrees(&machine, &format!("it is {node}'s, and stays that")));
-        }
         match self.decided(&machine, &memo) {
             letting::Move::Free => return Ok(done(&machine, has(&machine))),
             letting::Move::Fail(fault) => return Err(fault),
             letting::Move::Lost(said) => return Err(Fault::new(Code::OutcomeUnknown, said)),
             letting::Move::Wait => {}
             letting::Move::Ask => {
+                self.hand.may_let_go(&machine, &self.node.id()).await?;
                 let marked = self.hand.mark_letting(&machine).await?;
                 let asked = Memo::Release { letting: Letting::Asked { marked } };
                 self.hand.notes().amend(&memo, &asked).await?;
@@ -119,15 +108,15 @@ impl Work<'_> {
     }
 
     /// What has not been asked never is. What is being let go cannot be called back.
-    async fn stop_releasing(&self, target: &Target) -> Result<Answer, Fault> {
+    async fn stop_releasing(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {
             Stopping::Barred => return Ok(Answer::Stopped),
             Stopping::Begun(memo) => memo,
         };
         if memo != (Memo::Release { letting: Letting::Begun }) {
-            match self.recorded_here(target).await? {
-                None => return Ok(Answer::Done(absent("MAAS has no record of it"))),
+            match self.there().await? {
+                None => return Ok(self.gone("MAAS has no record of it")),
                 Some(machine) => match self.decided(&machine, &memo) {
                     letting::Move::Free => return Ok(done(&machine, has(&machine))),
                     letting::Move::Wait => return Ok(Answer::UnderWay),
@@ -139,17 +128,29 @@ impl Work<'_> {
         Ok(Answer::Stopped)
     }
 
-    pub async fn power_off(&self, target: &Target) -> Result<Answer, Fault> {
-        let Some(machine) = self.recorded_here(target).await? else {
+    pub async fn power_off(&self) -> Result<Answer, Fault> {
+        let Some(machine) = self.there().await? else {
             return Ok(match self.hand.verb() {
                 Verb::Stop => Answer::Stopped,
                 Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {
-                    Answer::Done(absent("MAAS has no record of it: its power is nobody's"))
+                    self.gone("MAAS has no record of it: its power is nobody's")
                 }
             });
         };
-        if self.hand.verb() == Verb::Perform {
-            unlocked(&machine)?;
+        // What is installed for this very node is its own to switch off.
+        let free = match self.hand.whose(&machine, Some(&self.node.id())).await? {
+            Whose::ThisRun | Whose::ThisNode => Ok(()),
+            Whose::Other(_) | Whose::Nobody => letting::unused(&machine),
+        };
+        match self.hand.verb() {
+            Verb::Perform => {
+                free?;
+                unlocked(&machine)?;
+            }
+            Verb::Follow => free?,
+            // What was begun is not finished where somebody has come in between.
+            Verb::Stop if free.is_err() => return self.hand.stop_begun().await,
+            Verb::Stop | Verb::Inquire | Verb::Observe => {}
         }
         // What is let go has no system that could be asked to shut down.
         let manner = Manner { graceful_seconds: Some(0), force: Some(true) };

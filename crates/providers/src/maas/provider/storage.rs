@@ -2,7 +2,6 @@
 
 use super::hand::{Setting, Work, disagrees, done, has, unlocked};
 use crate::maas::{BlockDevice, Layout, Machine, Status};
-use crate::port::Target;
 use model::effect::Answer;
 use model::fault::{Code, Fault};
 
@@ -10,8 +9,8 @@ const PHYSICAL: &str = "physical";
 const BYTES_PER_GB: u64 = 1_000_000_000;
 
 impl Work<'_> {
-    pub async fn configure_storage(&self, target: &Target) -> Result<Answer, Fault> {
-        self.bring_about(target, Setting::Disks).await
+    pub async fn configure_storage(&self) -> Result<Answer, Fault> {
+        self.bring_about(Setting::Disks).await
     }
 
     /// Whether it boots from the disk that it should. How the disk is divided MAAS does not tell.

@@ -4,7 +4,6 @@ use super::hand::{Work, disagrees, done, has, now};
 use super::marks;
 use super::notes::{Memo, Notes};
 use crate::maas::{Machine, Status};
-use crate::port::Target;
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
 use model::time::{Timestamp, spoken};
@@ -48,9 +47,9 @@ fn healthy(
 }
 
 impl Work<'_> {
-    pub async fn ensure_sync(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn ensure_sync(&self) -> Result<Answer, Fault> {
         self.only_look(async {
-            let machine = self.locate(target).await?;
+            let machine = self.locate().await?;
             if machine.status != Status::Deployed {
                 return Err(disagrees(&machine, "hardware sync is looked for once it is Deployed"));
             }
@@ -68,11 +67,11 @@ impl Work<'_> {
         .await
     }
 
-    pub async fn wait_for_sync(&self, target: &Target) -> Result<Answer, Fault> {
+    pub async fn wait_for_sync(&self) -> Result<Answer, Fault> {
         if self.hand.verb() == Verb::Stop {
             return Ok(Answer::Stopped);
         }
-        let machine = self.locate(target).await?;
+        let machine = self.locate().await?;
         let version = self.hand.maas().version().await?.version;
         if !known_by(&version) {
             return Ok(done(&machine, format!("MAAS {version} has no hardware sync")));

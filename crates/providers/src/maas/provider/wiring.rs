@@ -5,7 +5,6 @@ use super::hand::{Setting, Work, disagrees, done, has, unlocked};
 use crate::maas::{
     Interface, InterfaceChange, Link, LinkMode, LinkWanted, Machine, Status, Subnet,
 };
-use crate::port::Target;
 use model::effect::Answer;
 use model::fault::{Code, Fault};
 use model::site::Network;
@@ -43,12 +42,12 @@ fn things(fixes: &[Fix]) -> String {
 }
 
 impl Work<'_> {
-    pub async fn apply_roce(&self, target: &Target) -> Result<Answer, Fault> {
-        self.bring_about(target, Setting::Cards(Cards::Fabric)).await
+    pub async fn apply_roce(&self) -> Result<Answer, Fault> {
+        self.bring_about(Setting::Cards(Cards::Fabric)).await
     }
 
-    pub async fn ensure_pxe(&self, target: &Target) -> Result<Answer, Fault> {
-        self.bring_about(target, Setting::Cards(Cards::Boot)).await
+    pub async fn ensure_pxe(&self) -> Result<Answer, Fault> {
+        self.bring_about(Setting::Cards(Cards::Boot)).await
     }
 
     async fn fixes(&self, machine: &Machine, cards: Cards) -> Result<Vec<Fix>, Fault> {
