@@ -38,7 +38,8 @@ pub async fn run(
         NodeCommand::Drain(args) => return drain(client, screen, args).await,
         NodeCommand::Retire(args) => return retire(client, screen, args).await,
         NodeCommand::Reactivate(args) => {
-            let request = ReactivateNodeRequest { node_id: args.node_id };
+            let (node_id, reason, unproven) = (args.node_id, args.reason, args.unproven);
+            let request = ReactivateNodeRequest { node_id, reason, unproven };
             let node = client.call(client.nodes().reactivate_node(request)).await?;
             screen.one(&node, stands)?;
         }

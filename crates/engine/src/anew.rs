@@ -125,7 +125,9 @@ pub(crate) async fn may_go_on_alone(tx: &mut Tx, run: &Run) -> Result<()> {
         Some(PowerTo::On) | None => return Ok(()),
     };
     let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
-    let missed = permit(&what, fate, &[Dark::of(&machine)], forced.as_deref());
+    let serves = tx.serving(&id).await?;
+    let dark = Dark::of(&machine, serves.as_ref());
+    let missed = permit(&what, fate, &[dark], forced.as_deref());
     Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
 }
 

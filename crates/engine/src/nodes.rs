@@ -1,11 +1,12 @@
 //! The door for nodes: onboarded, decommissioned, drained, quarantined, brought back. Each request is one transaction: the node, the
 //! run that works on it, and the machine that it is on.
 //!
-//! `follow` is what a run's commit means for its node, `stage` what is done in Farrier's own record and by agents, `agents` the door for
+//! `ask` is what moves a node without an operation, `follow` what a run's commit means for its node, `stage` what is done in Farrier's own record and by agents, `agents` the door for
 //! agents, `resume` how work goes on that may have been lost, `watch` who is heard and what MAAS says.
 
 pub(crate) mod again;
 pub(crate) mod agents;
+mod ask;
 pub(crate) mod follow;
 mod preview;
 mod resume;
@@ -24,17 +25,16 @@ pub use view::NodeView;
 use crate::Engine;
 use crate::claims::hold;
 use crate::submit::{Begun, event, insert_in_hand, no_machine, reused};
-use model::effect::{Capability, Effect};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
-use model::lifecycle::run_step;
 use model::machine::Machine;
 use model::machine::admit::admit;
-use model::node::door::{self, Ask, Known};
-use model::node::{MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, Whose, steps};
+use model::node::door::{self, Known};
+use model::node::{
+    MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, Whose, steps, uncordon,
+};
 use model::plan::{OnFailure, Params, RunType, node_plan_id};
 use model::refusal::{Refusal, RefusalKind};
-use model::run::act::{Who, close};
 use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
 use model::site::Site;
 use model::target::TargetId;
@@ -123,18 +123,6 @@ impl Engine {
         };
         self.begin(work).await
     }
-
-    /// Quarantines, releases or reactivates a node.
-    pub async fn ask_node(&self, id: &NodeId, ask: Ask, who: Who) -> Result<Node> {
-        let work = || AskNode {
-            id: id.clone(),
-            ask: ask.clone(),
-            who: who.clone(),
-            limits: self.settings().nodes.silence,
-            now: self.now(),
-        };
-        self.racing(|| self.store().write(work())).await
-    }
 }
 
 pub(crate) fn no_node(id: &NodeId) -> Refusal {
@@ -157,9 +145,6 @@ pub(crate) struct NodeWork {
     pub by: String,
 }
 
-/// How long letting work onto a node again may take, and how often it is tried again.
-const UNCORDON: (u32, u32) = (120, 3);
-
 /// How the stages of a node reach it.
 pub(crate) async fn whose(
     tx: &mut Tx,
@@ -171,13 +156,15 @@ pub(crate) async fn whose(
         Some(id) => tx.record::<Site>(id.as_str()).await?.ok_or_else(|| no_site(id))?.spec.provider,
         None => String::new(),
     };
-    // Who cannot speak to a cluster leaves it to the agent.
-    let provider = providers.get(&machine.spec.provider);
-    let speaks = provider.is_some_and(|one| one.capabilities().contains(&Capability::ClusterJoin));
-    let cluster = match speaks {
-        true => machine.spec.target_cluster_ref.clone(),
-        false => String::new(),
-    };
+    let cluster = machine.spec.target_cluster_ref.clone();
+    if !cluster.is_empty() && providers.speaks_to_clusters(&machine.spec.provider).is_none() {
+        let (id, provider) = (&machine.id, &machine.spec.provider);
+        let said = format!(
+            "target_cluster_ref of {id} is {cluster:?}, and neither its provider {provider:?} nor another one here speaks to clusters"
+        );
+        let next = format!("farrier machine update {id} --cluster ''");
+        return Err(Refusal::precondition("CAPABILITY_MISSING", said).next(next).into());
+    }
     Ok(Whose { node: node.id(), site: node.site.clone(), by, cluster })
 }
 
@@ -185,8 +172,7 @@ impl NodeWork {
     pub fn run(self, node: &Node, whose: &Whose, at: Timestamp) -> Run {
         let mut steps = steps(&self.stages, whose);
         if self.uncordons && !whose.cluster.is_empty() {
-            let effect = Effect::Uncordon { cluster_ref: whose.cluster.clone(), own: false };
-            steps.push(run_step("uncordon_node", UNCORDON.0, UNCORDON.1, effect));
+            steps.push(uncordon(&whose.cluster));
         }
         let plan_id = node_plan_id(self.params.get(MODE).and_then(|word| Mode::parse(word)));
         let progress = Progress::fresh(&steps);
@@ -341,6 +327,9 @@ impl Work for StartDecommission {
                 false => Err(reused(&run).into()),
             };
         }
+        if !self.asked.without_agent.is_empty() {
+            door::without_agent(*mode)?;
+        }
         let (latest, known) = known(tx, &node, &self.limits, self.now).await?;
         let moved = door::decommission(&node, *mode, Known { run: latest.as_ref(), ..known })?;
         let message = format!("{} {mode}", self.run);
@@ -385,7 +374,7 @@ impl StartDecommission {
 
 const fn run_type(mode: Mode) -> RunType {
     match mode {
-        Mode::Drain | Mode::Retire => RunType::NodeDrain,
+        Mode::Drain | Mode::Retire | Mode::Reactivate => RunType::NodeDrain,
         Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
             RunType::Decommission
         }
@@ -424,39 +413,4 @@ pub(crate) fn write_moves(
         tx.tell_record(node, &event)?;
     }
     Ok(())
-}
-
-struct AskNode {
-    id: NodeId,
-    ask: Ask,
-    who: Who,
-    limits: model::node::silence::Limits,
-    now: Timestamp,
-}
-
-impl Work for AskNode {
-    type Out = Node;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Node> {
-        let found = tx.record_locked::<Node>(self.id.as_str()).await?;
-        let mut node = found.ok_or_else(|| no_node(&self.id))?;
-        let (run, known) = known(tx, &node, &self.limits, self.now).await?;
-        let moves = door::ask(&node, &self.ask, Known { run: run.as_ref(), ..known })?;
-        let event = event(Cause::Request, &self.who.by, String::new(), here!(), self.now);
-        let closed = match (&run, moves.is_empty()) {
-            (Some(run), false) => {
-                let end = door::closes(&node, &self.ask, run);
-                end.and_then(|end| close(run, end, &self.who)).map(|closed| (run, closed))
-            }
-            (Some(_), true) | (None, _) => None,
-        };
-        write_moves(tx, &mut node, moves, &event)?;
-        if let Some((run, (progress, note))) = closed {
-            let mut run = Run { progress, ..run.clone() };
-            run.version = tx.tell(&run, self.now)?.version;
-            let event = NewEvent { message: note.said, decided_by: note.line.into(), ..event };
-            tx.tell_run(&run, &event)?;
-        }
-        Ok(node)
-    }
 }

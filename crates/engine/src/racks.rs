@@ -22,6 +22,7 @@ use model::here;
 use model::id::{RackId, RunId};
 use model::lifecycle::{Head, Lifecycle};
 use model::machine::Labels;
+use model::machine::Machine;
 use model::rack::maintenance::{Limits, may_go_on};
 use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, explain};
 use model::refusal::{Refusal, RefusalKind};
@@ -114,8 +115,10 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
 /// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from the others.
 pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
+    let serving = tx.serving_in_rack(rack).await?;
     for (id, machine) in tx.machines_in_rack(rack).await? {
-        devices.push(shown(TargetId::from(&id), machine, Device::of_machine));
+        let seen = |machine: &Machine| Device::of_machine(machine, serving.get(&id));
+        devices.push(shown(TargetId::from(&id), machine, seen));
     }
     for (id, switch) in tx.records_in_rack(rack).await? {
         devices.push(shown(TargetId::new(TargetKind::Switch, id), switch, Device::of_switch));
@@ -126,7 +129,7 @@ pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>
     Ok(devices)
 }
 
-fn shown<T>(id: TargetId, found: Result<T>, seen: fn(&T) -> Device) -> Device {
+fn shown<T>(id: TargetId, found: Result<T>, seen: impl Fn(&T) -> Device) -> Device {
     match found {
         Ok(one) => seen(&one),
         Err(error) => Device::unreadable(id, &error.to_string()),

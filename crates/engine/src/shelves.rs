@@ -170,9 +170,10 @@ async fn fed(tx: &mut Tx, racks: &BTreeSet<RackId>) -> Result<Vec<Fed>> {
         // A shelf that cannot be read is not known to feed anybody.
         let shelves = tx.records_in_rack::<PowerShelf>(rack).await?.into_iter();
         let shelves = shelves.filter_map(|(_, shelf)| shelf.ok()).collect();
+        let serving = tx.serving_in_rack(rack).await?;
         let machines = tx.machines_in_rack(rack).await?.into_iter();
         let dark = |(id, machine): (MachineId, Result<Machine>)| match machine {
-            Ok(machine) => Dark::of(&machine),
+            Ok(machine) => Dark::of(&machine, serving.get(&id)),
             Err(_) => Dark::unreadable(id),
         };
         let machines = machines.map(dark).collect();

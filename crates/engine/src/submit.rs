@@ -10,6 +10,7 @@ use model::here;
 use model::id::{MachineId, PlanId, RunId};
 use model::machine::Machine;
 use model::machine::admit::admit_by;
+use model::node::door::spare;
 use model::plan::{
     Defaults, HEALTH_OVERRIDE, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan,
     with_defaults,
@@ -261,6 +262,7 @@ impl Work for StartRun {
         let at = self.after(&machine);
         let run = self.new_run(tx, &machine, at).await?;
         admit_by(&machine, start.run_type, &run.spec.steps, overriding(&run))?;
+        spare_node(tx, &machine, &run).await?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
@@ -387,6 +389,16 @@ impl StartRun {
             }
         }
         Ok(())
+    }
+}
+
+/// What serves on a machine as a node is asked by the node's own door, not by that of the machine.
+async fn spare_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
+    match tx.serving(&machine.id).await? {
+        Some(node) if !RunType::NODES.contains(&run.spec.run_type) => {
+            Ok(spare(&node, run.spec.run_type, &run.spec.steps)?)
+        }
+        Some(_) | None => Ok(()),
     }
 }
 

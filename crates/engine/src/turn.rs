@@ -350,12 +350,17 @@ impl Turn {
             Ok(target) => target,
             Err(fault) => return Ok(Err(fault)),
         };
-        // What is done at a site is done by who speaks to its MAAS, whoever else the machine has.
-        let name = match &order.effect {
-            Effect::Stage { by, .. } => by.clone(),
-            _ => target.spec.provider.clone(),
+        let (all, own) = (self.engine.providers(), &target.spec.provider);
+        // What is done at a site is done by who speaks to its MAAS, and in a cluster by who speaks to that, whoever else the machine
+        // has.
+        let (name, found) = match &order.effect {
+            Effect::Stage { by, .. } => (by.clone(), all.get(by)),
+            Effect::Drain { .. } | Effect::Uncordon { .. } => {
+                (own.clone(), all.speaks_to_clusters(own))
+            }
+            _ => (own.clone(), all.get(own)),
         };
-        Ok(match self.engine.providers().get(&name).cloned() {
+        Ok(match found.cloned() {
             Some(provider) => Ok(Hands::Provider(provider, Box::new(target))),
             None => Err(no_provider(&name)),
         })

@@ -220,6 +220,8 @@ impl Work for Enrollment {
     type Out = Ticket;
 
     async fn run(&self, tx: &mut Tx) -> Result<Ticket> {
+        // Whoever issues a token holds its node, so that two do not issue two.
+        tx.record_locked::<Node>(self.id.as_str()).await?;
         let good = |ticket: &Ticket| {
             ticket.used_by.is_none() && ticket.expires_at.since(self.now) > TOKEN_LIFE / 2
         };

@@ -1,7 +1,7 @@
 //! The blast radius: which machines go down when power is taken away or their firmware is upgraded, computed before anything runs.
 
 use crate::condition::ConditionType;
-use crate::id::{MachineId, RunId};
+use crate::id::{MachineId, NodeId, RunId};
 use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
 use crate::text;
@@ -37,6 +37,8 @@ pub struct Dark {
 pub enum Against {
     /// It is READY, and its work has not been moved away.
     InService,
+    /// It serves as this node.
+    Serves(NodeId),
     /// This operation works on it.
     HeldBy(RunId),
     /// Its record cannot be read, so nobody knows.
@@ -50,6 +52,7 @@ impl Against {
         let machines = machines.join(", ");
         match self {
             Self::InService => format!("{machines} {verb} READY and in service"),
+            Self::Serves(node) => format!("{machines} serves as {node}"),
             Self::HeldBy(run) => format!("{machines} {verb} held by {run}"),
             Self::Unreadable => format!("{machines} cannot be read, and may be in service"),
         }
@@ -57,12 +60,14 @@ impl Against {
 }
 
 impl Dark {
-    pub fn of(machine: &Machine) -> Self {
+    /// `serves`: the node in service on it, where there is one.
+    pub fn of(machine: &Machine, serves: Option<&NodeId>) -> Self {
         let in_service = machine.phase == Phase::Ready && !machine.is(ConditionType::Drained);
-        let against = match (&machine.active_run, in_service) {
-            (Some(run), _) => Some(Against::HeldBy(run.clone())),
-            (None, true) => Some(Against::InService),
-            (None, false) => None,
+        let against = match (&machine.active_run, serves, in_service) {
+            (Some(run), _, _) => Some(Against::HeldBy(run.clone())),
+            (None, Some(node), _) => Some(Against::Serves(node.clone())),
+            (None, None, true) => Some(Against::InService),
+            (None, None, false) => None,
         };
         Self { machine: machine.id.clone(), against }
     }

@@ -118,6 +118,7 @@ codes! {
     StateDisagrees = "state-disagrees", NeedsIntervention, No;
     SiteUnfit = "site-unfit", NeedsIntervention, No;
     AgentSilent = "agent-silent", Retryable, No;
+    SeedFailed = "seed-failed", NeedsIntervention, No;
     TaskFailed = "task-failed", Retryable, No;
     NodeNotClean = "node-not-clean", NeedsIntervention, No;
     MaasRefused = "maas-refused", NeedsIntervention, No;

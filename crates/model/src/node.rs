@@ -20,9 +20,9 @@ pub mod task;
 mod upstream;
 mod why;
 
-pub use adopt::adopts;
+pub use adopt::{AgentAsked, adopts};
 pub use follow::{Step, fits, follow};
-pub use stage::{Mode, Room, Stage, TaskKind, Whose, steps};
+pub use stage::{Mode, Room, Stage, TaskKind, Whose, steps, uncordon};
 pub use state::{NodeState, Owner, WAYS};
 pub use upstream::{Seen as UpstreamSeen, Upstream, expected};
 
@@ -109,9 +109,9 @@ pub struct Node {
     pub passes: u32,
     #[serde(default)]
     pub agent: Option<Agent>,
-    /// The last request that was taken in, so that repeating it does nothing twice.
+    /// It has come into service once. One that never has is only taken away.
     #[serde(default)]
-    pub request_id: String,
+    pub served: bool,
 }
 
 impl Node {
@@ -129,7 +129,7 @@ impl Node {
             upstream: None,
             passes: 0,
             agent: None,
-            request_id: String::new(),
+            served: false,
         }
     }
 
@@ -152,7 +152,8 @@ impl Node {
         );
         let quarantine = self.quarantine.filter(|_| kept);
         let (reason, passes) = (why.to_string(), 0);
-        Ok(Self { state: to, moved_by: owner, reason, quarantine, passes, ..self.clone() })
+        let served = self.served || to == NodeState::Active;
+        Ok(Self { state: to, moved_by: owner, reason, quarantine, passes, served, ..self.clone() })
     }
 
     /// The same into quarantine, with its cause.

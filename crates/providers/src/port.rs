@@ -157,6 +157,16 @@ pub trait Provider: Send + Sync {
     }
 }
 
+/// The longest name of a host.
+const MAX_HOSTNAME: usize = 63;
+
+/// What the host on a machine is called where we name it: its id, as far as that may name a host.
+pub(crate) fn hostname(machine: &str) -> String {
+    let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = machine.chars().take(MAX_HOSTNAME).map(fit).collect();
+    name.trim_matches('-').to_owned()
+}
+
 /// The providers this process has, by name.
 #[derive(Clone, Default)]
 pub struct Providers {
@@ -175,6 +185,14 @@ impl Providers {
 
     pub fn get(&self, name: &str) -> Option<&Arc<dyn Provider>> {
         self.by_name.get(name)
+    }
+
+    /// Who speaks to the cluster of a machine: its own provider where that can, or another one here that can. None: nobody.
+    pub fn speaks_to_clusters(&self, own: &str) -> Option<&Arc<dyn Provider>> {
+        let speaks =
+            |one: &&Arc<dyn Provider>| one.capabilities().contains(&Capability::ClusterJoin);
+        let real = self.by_name.values().filter(|one| one.name() != crate::sim::Sim::NAME);
+        self.get(own).into_iter().chain(real).find(speaks)
     }
 
     pub fn default_name(&self) -> Option<&'static str> {

@@ -5,12 +5,17 @@ use crate::driver::{Expect, Statement};
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::effect::Key;
-use model::id::{MachineId, NodeId, SiteId};
+use model::id::{MachineId, NodeId, RackId, SiteId};
 use model::node::NodeState;
 use model::node::enroll::Ticket;
 use model::node::silence::Heard;
 use model::node::task::{Task, TaskState};
 use model::time::Timestamp;
+use std::collections::BTreeMap;
+
+/// Nodes with their states, and which of them are in service: `NodeState::in_service`, as a test holds.
+const SERVING: &str = "nodes n JOIN records r ON r.id = n.id";
+const IN_SERVICE: &str = "n.live = 1 AND r.state IN ('active', 'offline')";
 
 /// When the agent of a node was last heard, and what it complained of then.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -58,6 +63,25 @@ impl Tx {
         let sql = "SELECT id FROM nodes WHERE machine_id = $1 AND live = 1";
         let row = self.query_one(sql, values![machine.as_str()]).await?;
         row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
+    }
+
+    /// The node in service on a machine.
+    pub async fn serving(&mut self, machine: &MachineId) -> Result<Option<NodeId>> {
+        let sql = format!("SELECT n.id FROM {SERVING} WHERE n.machine_id = $1 AND {IN_SERVICE}");
+        let row = self.query_one(&sql, values![machine.as_str()]).await?;
+        row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
+    }
+
+    /// The nodes in service on the machines of a rack.
+    pub async fn serving_in_rack(&mut self, rack: &RackId) -> Result<BTreeMap<MachineId, NodeId>> {
+        let sql = format!(
+            "SELECT n.machine_id, n.id FROM {SERVING} JOIN machines m ON m.id = n.machine_id \
+             WHERE m.rack_id = $1 AND {IN_SERVICE}"
+        );
+        let rows = self.query(&sql, values![rack.as_str()]).await?;
+        let pair =
+            |row: &Row| Ok((MachineId::trusted(row.text(0)?), NodeId::trusted(row.text(1)?)));
+        rows.iter().map(pair).collect()
     }
 
     /// Whether living nodes belong to a site.

@@ -23,7 +23,8 @@ pub enum NodeCommand {
     #[command(after_help = DRAIN_HELP)]
     Retire(NodeDrainArgs),
     /// Let a retired node serve again under the same identity; its health must prove it active
-    Reactivate(NodeArg),
+    #[command(after_help = REACTIVATE_HELP)]
+    Reactivate(NodeReactivateArgs),
     /// See to it that somebody is at work on a node that is on its way; may be typed as often as you like
     Resume(NodeArg),
     /// Keep a node from scheduling until somebody has looked
@@ -69,6 +70,13 @@ Examples:
   farrier node drain node-… --dry-run
   farrier node retire node-… --without-agent 'it does not boot'
   farrier node reactivate node-…                             back into service";
+
+const REACTIVATE_HELP: &str = "\
+Refused where the node was to be cleaned and that did not come to its end: try that again, or say --unproven.
+
+Examples:
+  farrier node reactivate node-…
+  farrier node reactivate node-… --unproven --reason 'its disks were changed'";
 
 const RELEASE_HELP: &str = "\
 A node is released when its agent is heard and well and MAAS has its machine as Deployed. --unproven releases it all the same.
@@ -177,6 +185,18 @@ pub struct NodeQuarantineArgs {
     /// Why: the person who finds it there must know
     #[arg(long)]
     pub reason: String,
+}
+
+#[derive(Debug, Args)]
+pub struct NodeReactivateArgs {
+    /// The node, as `farrier node list` names it
+    pub node_id: String,
+    /// Why it may serve again, for the record
+    #[arg(long, default_value = "")]
+    pub reason: String,
+    /// Although what was to clean it did not come to its end
+    #[arg(long, requires = "reason")]
+    pub unproven: bool,
 }
 
 #[derive(Debug, Args)]

@@ -274,7 +274,7 @@ async fn every_mode_ends_where_the_document_says() {
         api.all.finished(&done.unwrap().into_inner().run.unwrap().run_id).await;
         let detail = api.node(&node).await;
         assert_eq!((state(&detail.node), detail.workflow_kind.as_str()), ("retired", mode));
-        let request = v1::ReactivateNodeRequest { node_id: node.clone() };
+        let request = v1::ReactivateNodeRequest { node_id: node.clone(), ..Default::default() };
         let back = api.nodes.reactivate_node(request).await.unwrap().into_inner();
         assert_eq!(back.state, "offline");
         api.until(&node, "active").await;

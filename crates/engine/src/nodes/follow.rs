@@ -2,6 +2,7 @@
 
 use model::effect::Facts;
 use model::lifecycle::{Lifecycle, SubjectKind};
+use model::node::follow::revokes;
 use model::node::{Node, NodeState, follow};
 use model::run::Run;
 use store::{NewEvent, Result, Tx};
@@ -39,6 +40,10 @@ pub(crate) fn write(
         } else {
             node = before;
         }
+    }
+    // With the commit that says so, so that nobody who has lost his claim revokes what was issued since.
+    if revokes(run) {
+        tx.forget_agent(&node.id())?;
     }
     for _ in 0..MAX_MOVES {
         let Some(step) = follow(&node, run) else { break };

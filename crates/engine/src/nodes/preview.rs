@@ -1,10 +1,11 @@
 //! What a request would do: the request itself, taken back, and every stage with what MAAS has of it already.
 
+use super::stage::{HasAgent, is_ours};
 use super::{Decommission, NodeRun, Onboard};
 use crate::Engine;
 use model::effect::Effect;
-use model::node::{Stage, Upstream, adopts};
-use model::run::Run;
+use model::node::{AgentAsked, Stage, Upstream, adopts};
+use model::plan::RunStep;
 use model::site::Site;
 use providers::Target;
 use store::Result;
@@ -40,11 +41,18 @@ impl Engine {
     async fn previewed(&self, would: NodeRun) -> Result<Preview> {
         let upstream = self.upstream_of(&would).await?;
         let seen = upstream.clone().unwrap_or(Upstream::Unknown);
-        let stages = stages(&would.run).into_iter().map(|(name, stage)| Previewed {
-            adopted: stage.and_then(|stage| adopts(stage, would.node.state, seen)),
-            stage: name,
-        });
-        let stages = stages.collect();
+        let has_agent = self.store().read(HasAgent { id: would.node.id() }).await?;
+        let (run, state) = (&would.run, would.node.state);
+        let mut asked = AgentAsked { run, state, has_agent, released: false };
+        let mut stages = Vec::new();
+        for step in &run.spec.steps {
+            let stage = stage_of(step);
+            let needless =
+                |stage| asked.needless(stage).filter(|_| is_ours(&step.effect).is_some());
+            let adopted = stage.and_then(|one| adopts(one, state, seen).or_else(|| needless(one)));
+            asked.released |= stage == Some(Stage::ReleaseMaasNode);
+            stages.push(Previewed { stage: step.name.clone(), adopted });
+        }
         Ok(Preview { would, stages, upstream })
     }
 
@@ -64,12 +72,10 @@ impl Engine {
     }
 }
 
-/// The stages of a run by name. What its cluster does is known by the name of the stage.
-fn stages(run: &Run) -> Vec<(String, Option<Stage>)> {
-    let stage = |effect: &Effect, name: &str| match effect {
+/// The stage that a step is. What its cluster does is known by the name of the stage.
+fn stage_of(step: &RunStep) -> Option<Stage> {
+    match &step.effect {
         Effect::Stage { stage, .. } => Some(*stage),
-        _ => Stage::parse(name),
-    };
-    let of = |step: &model::plan::RunStep| (step.name.clone(), stage(&step.effect, &step.name));
-    run.spec.steps.iter().map(of).collect()
+        _ => Stage::parse(&step.name),
+    }
 }

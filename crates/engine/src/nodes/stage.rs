@@ -9,7 +9,7 @@ use model::fault::{Code, Fault};
 use model::id::NodeId;
 use model::node::follow::has_done;
 use model::node::task::{Resumed, Standing, Task, TaskState};
-use model::node::{Node, NodeState, Stage, TaskKind, WITHOUT_AGENT};
+use model::node::{AgentAsked, Node, NodeState, Stage, TaskKind};
 use model::run::Run;
 use model::time::Timestamp;
 use providers::Journal;
@@ -94,7 +94,6 @@ impl Engine {
                 })
             }
             (Stage::CleanupSecrets, _) => {
-                self.store().write(Forget { id: id.clone() }).await.map_err(unread)?;
                 Ok(done(format!("the tokens and sessions of {id} are revoked")))
             }
             (stage, _) => {
@@ -129,7 +128,7 @@ impl Engine {
                         Ok(Err(_)) | Err(_) => {}
                     }
                     if tokio::time::Instant::now() >= until {
-                        return Err(Fault::new(Code::AgentSilent, told));
+                        return Err(Fault::new(silence(&work.run), told));
                     }
                     let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
                 }
@@ -147,7 +146,7 @@ impl Engine {
     ) -> Asked {
         match order.verb {
             Verb::Perform => {
-                if let Some(why) = self.needless(work, kind, &order.key).await? {
+                if let Some(why) = self.needless(work, &order.key).await? {
                     journal.line(&why).await;
                     return Ok(done(why));
                 }
@@ -195,33 +194,23 @@ impl Engine {
         }
     }
 
-    /// Why there is nothing for an agent to do: somebody does not want to wait for it, none was ever there, or this very run has given
-    /// its disk back. What MAAS was last seen to say is no reason: an agent that is there is asked.
+    /// Why there is nothing for an agent to do. What it was given already is waited for.
     async fn needless(
         &self,
         work: &StageWork,
-        kind: TaskKind,
         key: &Key,
     ) -> std::result::Result<Option<String>, Fault> {
-        let (id, kind) = (&work.node, kind.as_str());
         if self.task_now(key).await?.is_some() {
             return Ok(None);
         }
-        if let Some(why) = work.run.spec.params.get(WITHOUT_AGENT) {
-            let said = format!("{kind} is left out, as its agent is not waited for: {why}");
-            return Ok(Some(said));
-        }
-        if has_done(&work.run, Stage::ReleaseMaasNode) {
-            return Ok(Some(format!("{id} was given back to MAAS: {kind} has nothing to do")));
-        }
-        let node = self.node_now(id).await?;
-        let emptying = matches!(work.stage, Stage::ForceReleaseAllocations | Stage::DrainNode);
-        if emptying && node.state == NodeState::Retired {
-            return Ok(Some(format!("adopted: {id} is retired, and empty")));
-        }
-        // Its session is revoked when its disk is given back; before it enrolls there is none.
-        let has = self.store().read(HasAgent { id: id.clone() }).await.map_err(unread)?;
-        Ok((!has).then(|| format!("no agent is enrolled as {id}: {kind} has nothing to do")))
+        let id = &work.node;
+        let asked = AgentAsked {
+            run: &work.run,
+            state: self.node_now(id).await?.state,
+            has_agent: self.store().read(HasAgent { id: id.clone() }).await.map_err(unread)?,
+            released: has_done(&work.run, Stage::ReleaseMaasNode),
+        };
+        Ok(asked.needless(work.stage))
     }
 
     fn new_task(&self, work: &StageWork, kind: TaskKind, key: &Key) -> Task {
@@ -300,6 +289,14 @@ impl Engine {
     }
 }
 
+/// What it means that no agent came: one silence is tried again, but a system that was installed and stays silent in every attempt
+/// was not set up.
+fn silence(run: &Run) -> Code {
+    let tried_all = run.progress.current().is_some_and(|step| step.attempt >= step.budget);
+    let installed = has_done(run, Stage::WaitForDeployed);
+    if tried_all && installed { Code::SeedFailed } else { Code::AgentSilent }
+}
+
 fn failed(task: &Task) -> Fault {
     let code = match task.kind {
         TaskKind::Validate => Code::NodeNotClean,
@@ -344,7 +341,7 @@ pub(crate) fn is_ours(effect: &Effect) -> Option<(Stage, NodeId)> {
 }
 
 /// What is known of a node's agent.
-struct AgentSeen {
+pub(super) struct AgentSeen {
     enrolled: bool,
     word: Word,
 }
@@ -369,7 +366,7 @@ impl AgentSeen {
 macro_rules! works {
     ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
         #[derive(Clone)]
-        struct $name { $($field: $type),* }
+        pub(super) struct $name { $(pub $field: $type),* }
         impl Work for $name {
             type Out = $out;
             async fn run(&self, $tx: &mut Tx) -> Result<$out> {
@@ -384,7 +381,6 @@ works! {
     Get { id: NodeId } -> Option<Node>, |q, tx| tx.record::<Node>(q.id.as_str()).await;
     GetTask { key: Key } -> Option<TaskRow>, |q, tx| tx.task(&q.key).await;
     HasAgent { id: NodeId } -> bool, |q, tx| tx.has_agent(&q.id).await;
-    Forget { id: NodeId } -> (), |q, tx| tx.forget_agent(&q.id);
     Enrolled { id: NodeId } -> AgentSeen, |q, tx| {
         Ok(AgentSeen { enrolled: tx.has_agent(&q.id).await?, word: tx.word_of(&q.id).await? })
     };

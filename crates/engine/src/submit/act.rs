@@ -1,6 +1,6 @@
 //! What an operator does with a run, as one transaction: the run, what it holds again, and the node that it works on.
 
-use super::{event, no_machine, no_run, overriding};
+use super::{event, no_machine, no_run, overriding, spare_node};
 use crate::anew::may_go_on_alone;
 use crate::claims::{hold, is_held_by_whole};
 use crate::nodes;
@@ -88,6 +88,7 @@ impl Act {
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
         admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
+        spare_node(tx, &machine, run).await?;
         machine.active_run = Some(run.spec.id.clone());
         apply_to_machine(&mut machine, run, &[], self.now);
         let message = format!("held by {} again", run.spec.id);

@@ -13,6 +13,7 @@ mod gate;
 mod hosts;
 mod lives;
 mod matrix;
+mod node_doors;
 mod node_lives;
 mod nodes;
 mod parts;

@@ -70,6 +70,10 @@ impl Scene {
     }
 }
 
+pub fn reactivate() -> Ask {
+    Ask::Reactivate { why: String::new(), unproven: false }
+}
+
 #[test]
 fn a_node_is_onboarded_and_serves() {
     simulate(async {
@@ -83,18 +87,18 @@ fn a_node_is_onboarded_and_serves() {
     });
 }
 
-fn refusal<T: std::fmt::Debug>(answer: Result<T>) -> Refusal {
+pub fn refusal<T: std::fmt::Debug>(answer: Result<T>) -> Refusal {
     match answer {
         Err(StoreError::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),
     }
 }
 
-fn who() -> Who {
+pub fn who() -> Who {
     Who { by: "somebody".into(), reason: String::new() }
 }
 
-fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
+pub fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
     Decommission {
         node: node.id(),
         mode,
@@ -104,7 +108,7 @@ fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
     }
 }
 
-fn onboard(machine: &str, request_id: &str) -> Onboard {
+pub fn onboard(machine: &str, request_id: &str) -> Onboard {
     Onboard {
         machine: MachineId::trusted(machine),
         site: SiteId::trusted("site-1"),
@@ -114,7 +118,7 @@ fn onboard(machine: &str, request_id: &str) -> Onboard {
 }
 
 impl Scene {
-    async fn serving() -> Self {
+    pub async fn serving() -> Self {
         let scene = Self::new().await;
         scene.ask(NodeAsk::Onboard, "onboard").await;
         scene.until(NodeState::Active).await;
@@ -141,7 +145,7 @@ impl Scene {
         self.by_hand(machine, Effect::Power { to, manner: Manner::CONFIGURED }).await;
     }
 
-    async fn in_maas(&self, stage: Stage) {
+    pub async fn in_maas(&self, stage: Stage) {
         let node = self.node().await.id();
         let (site, by) = (Some(SiteId::trusted("site-1")), "sim".into());
         self.by_hand(MACHINE, Effect::Stage { stage, node, site, by, undo: false }).await;
@@ -151,7 +155,7 @@ impl Scene {
         self.process.engine.site(&SiteId::trusted("site-1")).await.expect("the site")
     }
 
-    fn witnessed_nothing(&self) {
+    pub fn witnessed_nothing(&self) {
         let witnessed = self.world.witnessed.lock().expect("nobody panicked").clone();
         assert_eq!(witnessed, Vec::<String>::new());
     }
@@ -192,7 +196,7 @@ fn a_deleted_node_never_comes_back_and_its_machine_becomes_another() {
         let other = refusal(engine.decommission(out(&first, Mode::Reimage, "out")).await);
         assert_eq!(other.reason, "REQUEST_ID_REUSED");
         scene.until(NodeState::Deleted).await;
-        for asked in [Ask::Reactivate, Ask::Quarantine { why: "x".into() }] {
+        for asked in [reactivate(), Ask::Quarantine { why: "x".into() }] {
             let told = refusal(engine.ask_node(&first.id(), asked, who()).await);
             assert_eq!(told.reason, "NODE_DELETED");
         }
@@ -389,18 +393,18 @@ fn what_failed_can_be_taken_back_and_started_over() {
 }
 
 /// The door for agents of a scene.
-fn agents(scene: &Scene) -> Agents {
+pub fn agents(scene: &Scene) -> Agents {
     let world = &scene.world;
     let clock = world.clock();
     let vault = Vault::new(world.store.clone(), Cipher::new(&[7; 32]), clock);
     Agents::new(scene.process.engine.clone(), vault)
 }
 
-fn applicant(session: &str) -> Applicant {
+pub fn applicant(session: &str) -> Applicant {
     Applicant { session: session.into(), hostname: "gpu-1".into(), ..Applicant::default() }
 }
 
-const DAY: Duration = Duration::from_secs(24 * 3_600);
+pub const DAY: Duration = Duration::from_secs(24 * 3_600);
 
 #[test]
 fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
@@ -451,7 +455,7 @@ fn a_node_by_hand_enrolls_once_and_is_drained_by_its_agent() {
         }
         let node = scene.until(NodeState::Retired).await;
         assert_eq!(node.moved_by, Owner::Decommission);
-        engine.ask_node(&node.id(), Ask::Reactivate, who()).await.expect("reactivated");
+        engine.ask_node(&node.id(), reactivate(), who()).await.expect("reactivated");
         agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
         scene.until(NodeState::Active).await;
         scene.witnessed_nothing();

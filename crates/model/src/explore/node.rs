@@ -52,7 +52,7 @@ fn run(run_type: RunType, mode: Option<Mode>, done: usize, workflow: Workflow) -
 /// Every commit of every operation on a node.
 fn commits() -> Vec<(&'static str, Run)> {
     let modes = Mode::ALL.map(|mode| match mode {
-        Mode::Drain | Mode::Retire => (RunType::NodeDrain, Some(mode)),
+        Mode::Drain | Mode::Retire | Mode::Reactivate => (RunType::NodeDrain, Some(mode)),
         Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup => {
             (RunType::Decommission, Some(mode))
         }
@@ -136,7 +136,7 @@ impl Node {
         for (what, asked) in [
             ("somebody quarantines it", Ask::Quarantine { why: why() }),
             ("somebody releases it", Ask::Release { why: why(), unproven: false }),
-            ("somebody reactivates it", Ask::Reactivate),
+            ("somebody reactivates it", Ask::Reactivate { why: String::new(), unproven: true }),
         ] {
             // Move by move: each of them is a transition of its own.
             let first = ask(self, &asked, known).unwrap_or_default().into_iter().next();

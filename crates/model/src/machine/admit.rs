@@ -111,10 +111,26 @@ const fn places(effect: &Effect) -> bool {
 
 /// What a run means for who has been told not to use the machine.
 fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
-    let places = steps.iter().any(|step| places(&step.effect));
-    match places || run_type == RunType::ExitMaintenance {
-        true => Wish::Place,
-        false => Wish::Change,
+    match run_type {
+        RunType::ExitMaintenance | RunType::Onboard => Wish::Place,
+        // What is emptied may be let go again, whatever is said of the machine.
+        RunType::Decommission | RunType::NodeDrain => Wish::Change,
+        RunType::Reboot
+        | RunType::Reimage
+        | RunType::EnterMaintenance
+        | RunType::Upgrade
+        | RunType::NetReconfig
+        | RunType::Rma
+        | RunType::ExitRma
+        | RunType::Power
+        | RunType::RackMaintenance
+        | RunType::Firmware
+        | RunType::Fabric
+        | RunType::Intake
+        | RunType::Check => match steps.iter().any(|step| places(&step.effect)) {
+            true => Wish::Place,
+            false => Wish::Change,
+        },
     }
 }
 
@@ -158,9 +174,15 @@ pub fn admit_by(
     }
     let target = TargetId::from(&machine.id);
     machine.health.permit(&target, what, wish(run_type, steps), force).map_err(|refusal| {
-        let anyway =
-            format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON");
-        refusal.next(format!("farrier health get {id}   # or, all the same: {anyway}"))
+        let look = format!("farrier health get {id}");
+        // A node has doors of its own, which yield to no health report.
+        let anyway = match RunType::NODES.contains(&run_type) {
+            true => format!("farrier health remove {id} --source …"),
+            false => {
+                format!("farrier run start {id} --type {what} --param {HEALTH_OVERRIDE}=REASON")
+            }
+        };
+        refusal.next(format!("{look}   # or, all the same: {anyway}"))
     })
 }
 

@@ -1,7 +1,11 @@
 //! What may be asked of a node, state by state.
 
-use super::{Mode, Node, NodeState, Owner, Quarantine, Upstream};
-use crate::plan::RunType;
+use super::follow::{has_done, mode};
+use super::{Mode, Node, NodeState, Owner, Quarantine, Stage, Upstream};
+use crate::id::NodeId;
+use crate::machine::Phase;
+use crate::machine::admit::{allowed, allowed_for};
+use crate::plan::{RunStep, RunType};
 use crate::refusal::Refusal;
 use crate::run::{Run, Workflow};
 
@@ -12,8 +16,8 @@ pub enum Ask {
     Quarantine { why: String },
     /// Out of quarantine. `unproven`: although nothing shows that it is well.
     Release { why: String, unproven: bool },
-    /// Retired, and to serve again under the same identity.
-    Reactivate,
+    /// Retired, and to serve again under the same identity. `unproven`: although its cleanup did not come to its end.
+    Reactivate { why: String, unproven: bool },
 }
 
 /// What is known of a node beside its record.
@@ -36,7 +40,7 @@ pub fn ask(node: &Node, ask: &Ask, known: Known<'_>) -> Result<Vec<Node>, Refusa
     match ask {
         Ask::Quarantine { why } => quarantine(node, why, known),
         Ask::Release { why, unproven } => release(node, why, *unproven, known),
-        Ask::Reactivate => reactivate(node, known),
+        Ask::Reactivate { why, unproven } => reactivate(node, why, *unproven, known),
     }
 }
 
@@ -46,7 +50,7 @@ pub fn closes(node: &Node, ask: &Ask, run: &Run) -> Option<Workflow> {
     match (ask, run.spec.run_type) {
         // It serves, whatever failed on the way.
         (Ask::Release { .. }, RunType::Onboard) => Some(Workflow::Reconciled),
-        (Ask::Release { .. } | Ask::Reactivate, _) => Some(Workflow::Cancelled),
+        (Ask::Release { .. } | Ask::Reactivate { .. }, _) => Some(Workflow::Cancelled),
         // Nothing leads back to its onboarding.
         (Ask::Quarantine { .. }, RunType::Onboard) if node.state == NodeState::Enrolling => {
             Some(Workflow::FailedManualIntervention)
@@ -59,7 +63,11 @@ fn quarantine(node: &Node, why: &str, known: Known<'_>) -> Result<Vec<Node>, Ref
     idle(node, "quarantine", known)?;
     let by = Quarantine::Operator;
     match node.state {
-        NodeState::Quarantined => Ok(Vec::new()),
+        NodeState::Quarantined if node.quarantine == Some(by) => Ok(Vec::new()),
+        // Nobody but a person takes back what a person has decided, whatever it was quarantined for before.
+        NodeState::Quarantined => {
+            Ok(vec![Node { quarantine: Some(by), reason: why.into(), passes: 0, ..node.clone() }])
+        }
         // The way from service to quarantine is the reconciler's; a person only tells it to.
         NodeState::Active | NodeState::Offline => {
             Ok(vec![node.quarantined(by, Owner::Reconciler, why)?])
@@ -80,6 +88,7 @@ fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<V
     idle(node, "release", known)?;
     match node.state {
         NodeState::Active => Ok(Vec::new()),
+        NodeState::Quarantined if given_up(node, known) => Err(never_served(node)),
         NodeState::Quarantined => {
             let doubt = doubts(node, known);
             if !unproven && let Some(doubt) = doubt {
@@ -100,6 +109,11 @@ fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<V
     }
 }
 
+/// Whether it never came into service, and nothing is left that could bring it there: its onboarding was canceled, or never began.
+fn given_up(node: &Node, known: Known<'_>) -> bool {
+    !node.served && known.run.is_none_or(|run| !run.progress.workflow.failed())
+}
+
 /// Why it cannot be taken to serve.
 fn doubts(node: &Node, known: Known<'_>) -> Option<String> {
     let upstream = node.upstream.as_ref().filter(|_| node.site.is_some()).map(|seen| seen.state);
@@ -110,18 +124,29 @@ fn doubts(node: &Node, known: Known<'_>) -> Option<String> {
     }
 }
 
-fn reactivate(node: &Node, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+fn reactivate(
+    node: &Node,
+    why: &str,
+    unproven: bool,
+    known: Known<'_>,
+) -> Result<Vec<Node>, Refusal> {
     idle(node, "reactivate", known)?;
     let id = &node.head.id;
     match node.state {
         // It is on its way already: its heartbeats decide.
         NodeState::Offline | NodeState::Active => Ok(Vec::new()),
         NodeState::Retired => {
+            if let Some(run) = known.run.filter(|run| !unproven && is_unclean(run)) {
+                return Err(unclean(node, run));
+            }
             let upstream = node.upstream.as_ref().filter(|_| node.site.is_some());
             match upstream.map(|seen| seen.state) {
                 Some(Upstream::Deployed) | None => {
-                    let why = "reactivated; its health must prove it active";
-                    Ok(vec![node.become_(NodeState::Offline, Owner::Admin, why)?])
+                    let said = match why {
+                        "" => "reactivated; its health must prove it active".to_string(),
+                        why => format!("reactivated: {why}; its health must prove it active"),
+                    };
+                    Ok(vec![node.become_(NodeState::Offline, Owner::Admin, &said)?])
                 }
                 Some(state) => {
                     let said = format!(
@@ -141,13 +166,39 @@ fn reactivate(node: &Node, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
     }
 }
 
+/// Whether a cluster may still have been told to place nothing on a node that serves, or is to serve, again.
+pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
+    let stopped = |run: &Run| {
+        matches!(run.spec.run_type, RunType::Decommission | RunType::NodeDrain)
+            && !matches!(run.progress.workflow, Workflow::Completed | Workflow::Reconciled)
+    };
+    node.state == NodeState::Retired || known.run.is_some_and(stopped)
+}
+
+/// Whether what was to clean a node stopped on the way: what its last user left may still be there.
+fn is_unclean(run: &Run) -> bool {
+    let cleans =
+        mode(run).is_some_and(|mode| mode.stages(false).contains(&Stage::ValidateCleanNode));
+    cleans && run.progress.workflow.failed() && !has_done(run, Stage::ValidateCleanNode)
+}
+
+fn unclean(node: &Node, run: &Run) -> Refusal {
+    let (id, run) = (&node.head.id, &run.spec.id);
+    let said = format!("{id} is not proven clean: {run} did not get so far");
+    Refusal::precondition("NODE_UNPROVEN", said).next(format!(
+        "farrier workflow retry-stage {run}   # or, all the same: farrier node reactivate {id} --unproven --reason …"
+    ))
+}
+
 /// Whether a decommission may start, and the node as it is then: one that never came to serve is quarantined first.
 pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
     idle(node, mode.as_str(), known)?;
+    let away = mode == Mode::FullDecommission;
     match node.state {
+        NodeState::Quarantined if !node.served && !away => Err(never_served(node)),
         NodeState::Active | NodeState::Offline | NodeState::Quarantined => Ok(Vec::new()),
         NodeState::Retired => match mode {
-            Mode::Drain | Mode::Retire => {
+            Mode::Drain | Mode::Retire | Mode::Reactivate => {
                 let id = &node.head.id;
                 let said = format!("{id} is retired: there is nothing left to drain");
                 Err(Refusal::precondition("NODE_STATE", said)
@@ -157,16 +208,11 @@ pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Nod
                 Ok(Vec::new())
             }
         },
-        NodeState::Enrolling if mode == Mode::FullDecommission => {
+        NodeState::Enrolling if away => {
             let why = "its onboarding was given up";
             Ok(vec![node.quarantined(Quarantine::Onboarding, Owner::Operator, why)?])
         }
-        NodeState::Enrolling => {
-            let id = &node.head.id;
-            let said = format!("{id} has never served: only full_decommission takes it away");
-            Err(Refusal::precondition("NODE_STATE", said)
-                .next(format!("farrier node decommission {id} --mode full_decommission")))
-        }
+        NodeState::Enrolling => Err(never_served(node)),
         NodeState::BootstrapIssued => {
             let id = &node.head.id;
             let said = format!("nobody has enrolled as {id} yet");
@@ -179,6 +225,38 @@ pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Nod
             Err(Refusal::precondition("NODE_BUSY", said).next(format!("farrier node resume {id}")))
         }
         NodeState::Deleted => Err(deleted(node)),
+    }
+}
+
+/// Whether its agent may be left out: not where what is installed serves again, as nobody else can clean that.
+pub fn without_agent(mode: Mode) -> Result<(), Refusal> {
+    match mode.keeps_system() {
+        false => Ok(()),
+        true => {
+            let problem = format!("is given for {mode}, where only the agent can clean what stays");
+            Err(Refusal::invalid("without_agent", problem, "leave it out, or use --mode reimage"))
+        }
+    }
+}
+
+/// What would take a machine down or change what is on it, while its node serves there. The node is asked first, by its own door.
+pub fn spare(node: &NodeId, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
+    let meant = [(run_type.as_str().to_string(), allowed(run_type))].into_iter();
+    let asked = steps
+        .iter()
+        .map(|step| (format!("step {} of this plan", step.name), allowed_for(&step.effect)));
+    // The gates of a machine in service are those of its node, whatever its phase; to leave maintenance takes nothing away.
+    let back = run_type == RunType::ExitMaintenance;
+    let mut shut =
+        meant.filter(|_| !back).chain(asked).filter(|(_, open)| !open.contains(&Phase::Ready));
+    match shut.next() {
+        None => Ok(()),
+        Some((what, _)) => {
+            let said =
+                format!("the machine serves as {node}: {what} must wait until that is retired");
+            Err(Refusal::precondition("NODE_IN_SERVICE", said)
+                .next(format!("farrier node drain {node}")))
+        }
     }
 }
 
@@ -198,6 +276,13 @@ fn wrong_state(node: &Node, what: &str, needed: &str) -> Refusal {
     let id = &node.head.id;
     let said = format!("{what} needs a node that is {needed}, and {id} is {}", node.state);
     Refusal::precondition("NODE_STATE", said).next(format!("farrier why {id}"))
+}
+
+fn never_served(node: &Node) -> Refusal {
+    let id = &node.head.id;
+    let said = format!("{id} has never served: only full_decommission takes it away");
+    Refusal::precondition("NODE_STATE", said)
+        .next(format!("farrier node decommission {id} --mode full_decommission"))
 }
 
 fn deleted(node: &Node) -> Refusal {

@@ -189,10 +189,9 @@ fn back_to_quarantine(node: &Node, run: &Run) -> Option<Step> {
     Some(Step::quarantine(Owner::Decommission, cause, why))
 }
 
-/// What stops for a person must not serve meanwhile, where the work on it has begun.
+/// What stops for a person must not serve meanwhile.
 fn unsafe_(node: &Node, run: &Run) -> Option<Step> {
-    let begun = has_done(run, Stage::DisableNode);
-    if !(begun && node.state.in_service()) {
+    if !node.state.in_service() {
         return None;
     }
     let failure = run.progress.failure.as_ref();
@@ -230,17 +229,20 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
         Workflow::FailedRetryable | Workflow::Cancelled => {
             matches!(state, Retired | Offline | Active | Quarantined)
         }
-        // Left open: what stopped before the node was touched.
-        Workflow::FailedManualIntervention => {
-            matches!(state, Retired | Quarantined)
-                || (!has_done(run, Stage::DisableNode) && matches!(state, Active | Offline))
-        }
+        Workflow::FailedManualIntervention => matches!(state, Retired | Quarantined),
         Workflow::Completed | Workflow::Reconciled => match mode(run).map(Mode::ends_in) {
             Some(Deleted) => state == Deleted,
             Some(Retired) => matches!(state, Retired | Offline | Active | Quarantined),
             Some(_) | None => matches!(state, Offline | Active | Quarantined | Retired),
         },
     }
+}
+
+/// Whether nobody may speak for a node any more: its disk was given back, or its secrets were cleaned up, and nothing is installed anew
+/// yet.
+pub fn revokes(run: &Run) -> bool {
+    let gone = has_done(run, Stage::ReleaseMaasNode) || has_done(run, Stage::CleanupSecrets);
+    gone && !begun(run, Stage::RenderCloudInit)
 }
 
 /// Whether a node has come back into service after this run had emptied it: what was done then says nothing of it now. Nothing but

@@ -240,16 +240,19 @@ pub enum Mode {
     Drain,
     /// The same at once: what is on it is not waited for.
     Retire,
+    /// Let back into scheduling, where its cluster was told to place nothing on it.
+    Reactivate,
 }
 
 impl Mode {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::SoftReset,
         Self::Reimage,
         Self::FullDecommission,
         Self::StorageCleanup,
         Self::Drain,
         Self::Retire,
+        Self::Reactivate,
     ];
 
     /// Those that the documents name.
@@ -264,6 +267,7 @@ impl Mode {
             Self::StorageCleanup => "storage_cleanup",
             Self::Drain => "drain",
             Self::Retire => "retire",
+            Self::Reactivate => "reactivate",
         }
     }
 
@@ -292,9 +296,11 @@ impl Mode {
             RemoveMaasRecord, RetireGpuaasNode, ScrubGpu, ValidateCleanNode,
         };
         match stage {
-            DisableNode | DrainNode => true,
-            ForceReleaseAllocations => !matches!(self, Self::Drain),
-            CleanupStorage | ValidateCleanNode => !matches!(self, Self::Drain | Self::Retire),
+            DisableNode | DrainNode => !matches!(self, Self::Reactivate),
+            ForceReleaseAllocations => !matches!(self, Self::Drain | Self::Reactivate),
+            CleanupStorage | ValidateCleanNode => {
+                !matches!(self, Self::Drain | Self::Retire | Self::Reactivate)
+            }
             ScrubGpu => {
                 matches!(self, Self::SoftReset | Self::Reimage | Self::FullDecommission)
             }
@@ -327,12 +333,26 @@ impl Mode {
         }
     }
 
+    /// What is installed stays, and serves again: only the agent can have cleaned it.
+    pub const fn keeps_system(self) -> bool {
+        match self {
+            Self::SoftReset | Self::StorageCleanup => true,
+            Self::Reimage
+            | Self::FullDecommission
+            | Self::Drain
+            | Self::Retire
+            | Self::Reactivate => false,
+        }
+    }
+
     /// Where the node is once all of it is done.
     pub const fn ends_in(self) -> NodeState {
         match self {
             Self::FullDecommission => NodeState::Deleted,
             Self::Drain | Self::Retire => NodeState::Retired,
-            Self::SoftReset | Self::Reimage | Self::StorageCleanup => NodeState::Offline,
+            Self::SoftReset | Self::Reimage | Self::StorageCleanup | Self::Reactivate => {
+                NodeState::Offline
+            }
         }
     }
 }
@@ -353,6 +373,16 @@ pub struct Whose {
     pub by: String,
     /// The cluster that its work is placed by; empty: the agent sees to it.
     pub cluster: String,
+}
+
+/// How long letting work onto a node again may take, and how often it is tried again.
+const UNCORDON: (u32, u32) = (2 * MINUTE, 3);
+
+/// What lets a cluster place work on a node again, whoever told it not to.
+pub fn uncordon(cluster: &str) -> RunStep {
+    let (timeout_seconds, max_retries) = UNCORDON;
+    let effect = Effect::Uncordon { cluster_ref: cluster.into(), own: false };
+    RunStep { name: "uncordon_node".into(), timeout_seconds, max_retries, effect }
 }
 
 /// Stages as the steps of a run.

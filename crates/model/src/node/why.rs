@@ -1,6 +1,7 @@
 //! Why a node is as it is, and what to type.
 
 use super::{Node, NodeState, Quarantine, expected};
+use crate::effect::Effect;
 use crate::run::Run;
 use crate::time::{Timestamp, spoken};
 use crate::why::{Explanation, explain_run};
@@ -126,7 +127,18 @@ impl Node {
         if let Some(run) = run.filter(|run| !run.ended() || self.owes(run)) {
             all.insert(0, format!("farrier why {}", run.spec.id));
         }
+        // It serves again, and its cluster may still have been told to place nothing on it.
+        if let Some(run) = run.filter(|run| self.state.in_service() && is_cordoned_by(run)) {
+            all.insert(0, format!("farrier node reactivate {id}"));
+            all.insert(0, format!("farrier workflow retry-stage {}", run.spec.id));
+        }
         all.push(format!("farrier node get {id}"));
         all
     }
+}
+
+/// Whether a run that failed may have left its cordon on the node.
+fn is_cordoned_by(run: &Run) -> bool {
+    let speaks = |effect: &Effect| matches!(effect, Effect::Drain { .. } | Effect::Uncordon { .. });
+    run.progress.workflow.failed() && run.spec.steps.iter().any(|step| speaks(&step.effect))
 }

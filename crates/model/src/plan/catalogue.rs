@@ -5,7 +5,7 @@ use crate::effect::{
     Effect, Expect, Manner, NetbootMode, NodeLabels, PowerTo, RebootMode, RmaAction,
 };
 use crate::id::{NodeId, PlanId};
-use crate::node::{Mode, Stage, Whose, steps as node_steps};
+use crate::node::{Mode, Stage, Whose, steps as node_steps, uncordon};
 
 /// The ways of a POWER run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,6 +173,7 @@ pub fn node_plan_id(mode: Option<Mode>) -> PlanId {
         Some(Mode::StorageCleanup) => "plan-node-storage-cleanup-v1",
         Some(Mode::Drain) => "plan-node-drain-v1",
         Some(Mode::Retire) => "plan-node-retire-v1",
+        Some(Mode::Reactivate) => "plan-node-reactivate-v1",
     })
 }
 
@@ -187,7 +188,8 @@ pub fn node_plans() -> Vec<Plan> {
             Some(mode) => (format!("Take a node out of service: {mode}"), mode.stages(true)),
         };
         let open = |one: RunStep| step(&one.name, one.timeout_seconds, one.max_retries, one.effect);
-        let steps = node_steps(&stages, &whose).into_iter().map(open).collect();
+        let back = (mode == Some(Mode::Reactivate)).then(|| uncordon(&whose.cluster));
+        let steps = node_steps(&stages, &whose).into_iter().chain(back).map(open).collect();
         plan(node_plan_id(mode).as_str(), &name, steps)
     });
     made.collect()

@@ -8,7 +8,7 @@ use crate::effect::PowerTo;
 use crate::fault::Code;
 use crate::firmware::Resolution;
 use crate::health::Standing;
-use crate::id::RunId;
+use crate::id::{NodeId, RunId};
 use crate::lifecycle::{Lifecycle, Trouble};
 use crate::machine::Machine;
 use crate::power_shelf::{PowerShelf, PowerShelfState};
@@ -37,7 +37,8 @@ pub struct Device {
 }
 
 impl Device {
-    pub fn of_machine(machine: &Machine) -> Self {
+    /// `serves`: the node in service on it, where there is one.
+    pub fn of_machine(machine: &Machine, serves: Option<&NodeId>) -> Self {
         let flag = [ConditionType::Retired, ConditionType::Rma]
             .into_iter()
             .find(|flag| machine.is(*flag))
@@ -49,7 +50,7 @@ impl Device {
             ready: true,
             active_run: machine.active_run.clone(),
             power: None,
-            dark: Some(Dark::of(machine)),
+            dark: Some(Dark::of(machine, serves)),
             blocked: flag,
             health: machine.health.clone(),
         }
@@ -105,7 +106,7 @@ impl Device {
     /// A machine whose work has not been moved away.
     pub fn in_service(&self) -> bool {
         let against = self.dark.as_ref().and_then(|dark| dark.against.as_ref());
-        matches!(against, Some(Against::InService))
+        matches!(against, Some(Against::InService | Against::Serves(_)))
     }
 
     /// From the bottom to the top; what has no place comes last.

@@ -3,8 +3,9 @@
 
 use super::next::undo_steps;
 use super::{Halt, HaltKind, Note, Progress, Run, RunPhase, StepPhase, StepState, Workflow};
-use crate::effect::Verb;
+use crate::effect::{Effect, Verb};
 use crate::here;
+use crate::node::Stage;
 use crate::plan::RunType;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
@@ -117,8 +118,7 @@ fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
 /// A run that did not end well and is not to go on any more, because a person has decided about what it worked on: it ends in this
 /// state. None where there is nothing to decide.
 pub fn close(run: &Run, end: Workflow, who: &Who) -> Option<(Progress, Note)> {
-    let undecided = matches!(run.phase(), RunPhase::Failed | RunPhase::Canceled);
-    if !undecided || run.progress.workflow == end {
+    if run.phase() != RunPhase::Failed || run.progress.workflow == end {
         return None;
     }
     let progress = Progress { workflow: end, ..run.progress.clone() };
@@ -145,7 +145,10 @@ fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
 fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
     match run.progress.workflow {
         Workflow::FailedRetryable | Workflow::FailedManualIntervention => {
-            Ok(reopen(run, action, who))
+            match unseen(run).filter(|_| action == Action::Adopt) {
+                Some(stage) => Err(not_observable(run, stage)),
+                None => Ok(reopen(run, action, who)),
+            }
         }
         Workflow::Pending | Workflow::Running | Workflow::Compensating => match action {
             Action::RetryStep | Action::Resume => Ok(Acted::Already),
@@ -159,6 +162,21 @@ fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
             Err(finished(run, action))
         }
     }
+}
+
+/// The stage where a run stands, if only an agent can say what is there, by doing it.
+fn unseen(run: &Run) -> Option<Stage> {
+    let step = run.progress.current().and_then(|step| run.plan_step(step))?;
+    match &step.effect {
+        Effect::Stage { stage, .. } if stage.task().is_some() => Some(*stage),
+        _ => None,
+    }
+}
+
+fn not_observable(run: &Run, stage: Stage) -> Refusal {
+    let id = &run.spec.id;
+    let said = format!("nothing shows whether {stage} is done but doing it: it cannot be adopted");
+    Refusal::precondition("NOT_OBSERVABLE", said).next(format!("farrier workflow retry-stage {id}"))
 }
 
 fn reopen(run: &Run, action: Action, who: &Who) -> Acted {

@@ -56,6 +56,7 @@ const fn mend(code: Code) -> Mend {
         | Code::FabricFailed
         | Code::CommissioningFailed
         | Code::AgentSilent
+        | Code::SeedFailed
         | Code::TaskFailed
         | Code::NodeNotClean
         | Code::CandidatesConflict

@@ -535,7 +535,7 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
         (None, On, false),
     ] {
         let shelves: Vec<PowerShelf> = [first.clone()].into_iter().chain(other.clone()).collect();
-        let machines = machines.iter().map(Dark::of).collect();
+        let machines = machines.iter().map(|one| Dark::of(one, None)).collect();
         let fed = Fed { rack: RackId::trusted("rack-1"), shelves, machines };
         let seen = foresee(&ask(&["ps-1"], operation), &[named(&first)], &[fed]);
         let names: Vec<String> = seen.dark.iter().map(|one| one.machine.to_string()).collect();
@@ -565,7 +565,7 @@ fn both_shelves_at_once_are_judged_together_and_force_needs_a_reason() {
     let (one, two) = (standing("ps-1", Some(On)), standing("ps-2", Some(On)));
     let fed = |machines: Vec<Machine>| {
         let rack = RackId::trusted("rack-1");
-        let machines = machines.iter().map(Dark::of).collect();
+        let machines = machines.iter().map(|one| Dark::of(one, None)).collect();
         [Fed { rack, shelves: vec![one.clone(), two.clone()], machines }]
     };
     let both = [named(&one), named(&two)];

@@ -43,7 +43,7 @@ impl Work {
     fn run_type(self) -> RunType {
         match self {
             Self::Onboard => RunType::Onboard,
-            Self::Take(Mode::Drain | Mode::Retire) => RunType::NodeDrain,
+            Self::Take(Mode::Drain | Mode::Retire | Mode::Reactivate) => RunType::NodeDrain,
             Self::Take(
                 Mode::SoftReset | Mode::Reimage | Mode::FullDecommission | Mode::StorageCleanup,
             ) => RunType::Decommission,
@@ -66,6 +66,7 @@ pub fn node(state: NodeState) -> Node {
     let mut node = Node::new(&NodeId::trusted("node-1"), &MachineId::trusted("m-1"), state, at(0));
     node.site = Some(SiteId::trusted("site-1"));
     node.workflow = Some(RunId::trusted("op-1"));
+    node.served = !matches!(state, NodeState::BootstrapIssued | NodeState::Enrolling);
     node
 }
 

@@ -10,7 +10,7 @@ use super::exec::barred;
 use super::orders::{Memo, Remembered, two_effects};
 use crate::keeper::Note;
 use crate::kubernetes::{Cluster, Node, Pod, Step, Waiting};
-use crate::port::{Journal, Target};
+use crate::port::{Journal, Target, hostname};
 use model::condition::{ConditionType, Evidence};
 use model::effect::{Answer, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
@@ -82,9 +82,10 @@ impl Datacenter {
             (_, Draining::Done) => self.drained(target, cluster).await,
             (_, Draining::Begun) => {
                 let wanted = deadline_seconds.map_or(DEADLINE, |s| Duration::from_secs(s.into()));
+                let api = &self.cluster(cluster).await?;
                 let drain = Drain {
-                    api: &self.cluster(cluster).await?,
-                    node: target.id.as_str(),
+                    api,
+                    node: &named(api, target).await?,
                     cluster,
                     key: &order.key,
                     until: Instant::now() + wanted,
@@ -124,7 +125,8 @@ impl Datacenter {
 
     /// What is there now of what was done before.
     async fn drained(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
-        let node = self.cluster(cluster).await?.node(target.id.as_str()).await?;
+        let api = self.cluster(cluster).await?;
+        let node = api.node(&named(&api, target).await?).await?;
         Ok(Answer::Done(match node {
             Some(node) => emptied(cluster, &node),
             None => told(cluster, None),
@@ -133,14 +135,14 @@ impl Datacenter {
 
     async fn observe_drain(&self, target: &Target, cluster: &str) -> Result<Answer, Fault> {
         let api = self.cluster(cluster).await?;
-        let name = target.id.as_str();
-        let Some(node) = api.node(name).await? else {
+        let name = named(&api, target).await?;
+        let Some(node) = api.node(&name).await? else {
             return Ok(Answer::Done(told(cluster, None)));
         };
         if node.schedulable {
             return Ok(Answer::Differs(format!("its node in {cluster} takes work")));
         }
-        let mut left = api.occupants(name).await?;
+        let mut left = api.occupants(&name).await?;
         left.retain(|waiting| is_waited_for(&node, waiting));
         Ok(match left.first() {
             None => Answer::Done(emptied(cluster, &node)),
@@ -187,7 +189,6 @@ impl Datacenter {
         if cluster.is_empty() {
             return Ok(nothing_to_do(order.verb));
         }
-        let name = target.id.as_str();
         let whose = own.then(|| order.key.run());
         match order.verb {
             Verb::Perform => {
@@ -208,7 +209,8 @@ impl Datacenter {
                 return Ok(Answer::Stopped);
             }
             Verb::Observe => {
-                let node = self.cluster(cluster).await?.node(name).await?;
+                let api = self.cluster(cluster).await?;
+                let node = api.node(&named(&api, target).await?).await?;
                 return Ok(match node {
                     Some(node) if !node.schedulable && !node.is_left_alone(whose) => {
                         Answer::Differs(format!("its node in {cluster} is cordoned"))
@@ -217,9 +219,19 @@ impl Datacenter {
                 });
             }
         }
-        let node = self.cluster(cluster).await?.uncordon(name, whose).await?;
+        let api = self.cluster(cluster).await?;
+        let node = api.uncordon(&named(&api, target).await?, whose).await?;
         Ok(Answer::Done(released(cluster, node.as_ref())))
     }
+}
+
+/// What a cluster calls a machine: its id, under which it joins, or the name of its host, where that was installed by somebody else and
+/// an id is no name for a host.
+async fn named(api: &Cluster, target: &Target) -> Result<String, Fault> {
+    let id = target.id.as_str();
+    let host = hostname(id);
+    let by_host = host != id && api.node(&host).await?.is_some();
+    Ok(if by_host { host } else { id.into() })
 }
 
 const STOPPED: &str = "the drain was stopped; its node is cordoned, and may be half empty";

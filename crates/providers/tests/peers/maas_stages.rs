@@ -108,7 +108,11 @@ async fn every_mode_of_decommission_lets_go_of_what_it_should() {
         let (kept, released, deployed) = match mode {
             Mode::FullDecommission => (false, 1, 0),
             Mode::Reimage => (true, 1, 1),
-            Mode::SoftReset | Mode::StorageCleanup | Mode::Drain | Mode::Retire => (true, 0, 0),
+            Mode::SoftReset
+            | Mode::StorageCleanup
+            | Mode::Drain
+            | Mode::Retire
+            | Mode::Reactivate => (true, 0, 0),
         };
         let counts = (desk.count(&id, "release"), desk.count(&id, "deploy"));
         assert_eq!(counts, (released, deployed), "{mode}");

@@ -90,7 +90,13 @@ impl v1::node_service_server::NodeService for Doors {
         &self,
         request: Request<v1::ReactivateNodeRequest>,
     ) -> Answer<v1::Node> {
-        self.ask(request.metadata(), &request.get_ref().node_id, Ask::Reactivate).await
+        let v1::ReactivateNodeRequest { node_id, reason, unproven } = request.get_ref();
+        let why = match unproven {
+            true => text::reason("reason", reason),
+            false => text::optional_reason("reason", reason),
+        };
+        let ask = Ask::Reactivate { why: why.map_err(refused)?, unproven: *unproven };
+        self.ask(request.metadata(), node_id, ask).await
     }
 
     async fn quarantine_node(

@@ -14,7 +14,7 @@ use model::run::{Run, StepPhase, Workflow};
 fn life_in(work: Work, workflow: Workflow) -> Life {
     let (from, middle) = match work {
         Work::Onboard => (NodeState::Enrolling, Stage::ConfigureStorage),
-        Work::Take(_) => (NodeState::Active, Stage::CleanupStorage),
+        Work::Take(_) => (NodeState::Active, Stage::ReleaseMaasNode),
     };
     let mut life = Life::begin(work, &work.stages(), from, "cluster-a");
     match workflow {
@@ -131,10 +131,25 @@ fn every_state_and_every_action() {
     }
 }
 
+/// What only an agent can say, by doing it, is not adopted: the run stays where it is, and so does its node.
+#[test]
+fn what_nobody_can_see_is_not_adopted() {
+    let work = Work::Take(Mode::FullDecommission);
+    for stage in work.stages() {
+        let mut life = Life::of(work, NodeState::Active);
+        life.until(stage).fail(Code::EffectFailed);
+        let expected = if stage.task().is_some() { "NOT_OBSERVABLE" } else { "reopened" };
+        assert_eq!(outcome(&life, Action::Adopt), expected, "{stage}");
+        assert_eq!(outcome(&life, Action::RetryStep), "reopened", "{stage}");
+    }
+}
+
 /// What gives a node back, or keeps it, can be done again.
 #[test]
 fn what_leaves_the_node_there_may_be_done_again() {
-    for mode in Mode::ALL.into_iter().filter(|mode| *mode != Mode::FullDecommission) {
+    // A reactivation has no stages, only what its cluster is told.
+    let kept = |mode: &Mode| !matches!(mode, Mode::FullDecommission | Mode::Reactivate);
+    for mode in Mode::ALL.into_iter().filter(kept) {
         let mut life = Life::of(Work::Take(mode), NodeState::Active);
         life.finish();
         for how in [Again::Rerun, Again::RestartClean] {

@@ -1,7 +1,7 @@
 //! What may be asked of a node, state by state: quarantine, release, reactivate, and every way of taking it out of service.
 
 use super::{Work, node, run, seen, state};
-use model::node::door::{Ask, Known, ask, decommission};
+use model::node::door::{Ask, Known, ask, decommission, spare, without_agent};
 use model::node::{Mode, Node, NodeState, Owner, Upstream};
 use model::refusal::Refusal;
 use model::run::{Run, Workflow};
@@ -23,7 +23,7 @@ fn asks() -> [Ask; 4] {
         Ask::Quarantine { why: why() },
         Ask::Release { why: why(), unproven: false },
         Ask::Release { why: why(), unproven: true },
-        Ask::Reactivate,
+        Ask::Reactivate { why: String::new(), unproven: false },
     ]
 }
 
@@ -33,7 +33,8 @@ fn told(node: &Node, outcome: Result<Vec<Node>, Refusal>) -> String {
         Ok(moves) => {
             let mut from = node.state;
             for moved in &moves {
-                assert!(from.owners(moved.state).contains(&moved.moved_by), "{moved:?}");
+                let may = from.owners(moved.state).contains(&moved.moved_by);
+                assert!(may || from == moved.state, "{moved:?}");
                 from = moved.state;
             }
             moves.last().map_or("stays".into(), |last| last.state.to_string())
@@ -52,7 +53,7 @@ const ASKED: [(&str, [&str; 5]); 9] = [
     ("enrolling", ["quarantined", WRONG, WRONG, WRONG, WRONG]),
     ("active", ["quarantined", "stays", "stays", "stays", "stays"]),
     ("offline", ["quarantined", WRONG, WRONG, WRONG, "stays"]),
-    ("quarantined", ["stays", "active", UNPROVEN, "active", WRONG]),
+    ("quarantined", ["quarantined", "active", UNPROVEN, "active", WRONG]),
     ("draining", [WRONG, WRONG, WRONG, WRONG, WRONG]),
     ("retired", [WRONG, WRONG, WRONG, WRONG, "offline"]),
     ("removing", [WRONG, WRONG, WRONG, WRONG, WRONG]),
@@ -162,7 +163,7 @@ fn every_state_and_every_mode() {
         for mode in Mode::ALL {
             let column = match mode {
                 Mode::FullDecommission => 0,
-                Mode::Drain | Mode::Retire => 1,
+                Mode::Drain | Mode::Retire | Mode::Reactivate => 1,
                 Mode::SoftReset | Mode::Reimage | Mode::StorageCleanup => 2,
             };
             for run in [None, Some(&over)] {
@@ -181,4 +182,104 @@ fn what_is_deleted_is_onboarded_as_another() {
     let refusal = decommission(&gone, Mode::Drain, Known::default()).unwrap_err();
     let next = refusal.next.unwrap_or_default();
     assert!(next.starts_with("farrier node onboard m-1"), "{next}");
+}
+
+/// What a person has decided is not taken back by the reconciler, whatever the node was quarantined for before.
+#[test]
+fn a_person_takes_a_quarantine_over() {
+    use model::node::Quarantine;
+    let [quarantine, ..] = asks();
+    for cause in [Quarantine::Drift, Quarantine::Cleanup, Quarantine::Onboarding] {
+        let held = Node { quarantine: Some(cause), ..node(NodeState::Quarantined) };
+        let moves = ask(&held, &quarantine, Known::default()).unwrap();
+        let [after] = moves.as_slice() else { panic!("{moves:?}") };
+        assert_eq!(after.quarantine, Some(Quarantine::Operator), "{cause:?}");
+        assert_eq!(after.reason, "because");
+        assert_eq!(ask(after, &quarantine, Known::default()).unwrap(), [], "it is so already");
+    }
+}
+
+/// A node that never came into service is only taken away, or released while its onboarding can still be made good.
+#[test]
+fn what_never_served_does_not_serve_by_a_way_around() {
+    let never = Node { served: false, ..node(NodeState::Quarantined) };
+    let [_, release, unproven, _] = asks();
+    for workflow in Workflow::ALL.into_iter().filter(|one| one.phase().ended()) {
+        let mut onboarding = run(Work::Onboard);
+        onboarding.progress.workflow = workflow;
+        let known = Known { run: Some(&onboarding), healthy: true };
+        let expected = if workflow.failed() { "active" } else { WRONG };
+        for what in [&release, &unproven] {
+            assert_eq!(told(&never, ask(&never, what, known)), expected, "{workflow:?}");
+        }
+        for mode in Mode::ALL {
+            let expected = if mode == Mode::FullDecommission { "stays" } else { WRONG };
+            assert_eq!(told(&never, decommission(&never, mode, known)), expected, "{mode}");
+        }
+    }
+    assert_eq!(told(&never, ask(&never, &unproven, Known::default())), WRONG, "nobody enrolled");
+}
+
+/// What was to be cleaned and was not does not serve again without a word.
+#[test]
+fn what_is_not_clean_is_reactivated_by_name_only() {
+    let kept = node(NodeState::Retired);
+    let [.., reactivate] = asks();
+    let all_the_same = Ask::Reactivate { why: "empty disks".into(), unproven: true };
+    for mode in Mode::ALL {
+        for (workflow, failed) in [
+            (Workflow::FailedRetryable, true),
+            (Workflow::FailedManualIntervention, true),
+            (Workflow::Cancelled, false),
+        ] {
+            let mut run = run(Work::Take(mode));
+            run.progress.workflow = workflow;
+            let known = Known { run: Some(&run), healthy: true };
+            let cleans = !matches!(mode, Mode::Drain | Mode::Retire | Mode::Reactivate);
+            let expected = if cleans && failed { UNPROVEN } else { "offline" };
+            assert_eq!(
+                told(&kept, ask(&kept, &reactivate, known)),
+                expected,
+                "{mode} {workflow:?}"
+            );
+            assert_eq!(told(&kept, ask(&kept, &all_the_same, known)), "offline", "{mode}");
+        }
+    }
+}
+
+/// Only the agent can clean what stays installed.
+#[test]
+fn the_agent_is_left_out_only_where_the_system_goes() {
+    for mode in Mode::ALL {
+        let refused = without_agent(mode).is_err();
+        assert_eq!(refused, matches!(mode, Mode::SoftReset | Mode::StorageCleanup), "{mode}");
+    }
+}
+
+/// What a machine in service lets happen to it, its node lets happen; nothing else, whatever the machine's phase says.
+#[test]
+fn a_node_in_service_is_spared() {
+    use model::plan::{RunType, default_plan};
+    let id = node(NodeState::Active).id();
+    for run_type in RunType::PLANNED {
+        let open = matches!(
+            run_type,
+            RunType::Reboot
+                | RunType::Power
+                | RunType::EnterMaintenance
+                | RunType::ExitMaintenance
+                | RunType::ExitRma
+        );
+        let spared = spare(&id, run_type, &[]);
+        assert_eq!(spared.is_ok(), open, "{run_type:?}");
+        if let Err(refusal) = spared {
+            assert_eq!(refusal.reason, "NODE_IN_SERVICE");
+            assert_eq!(refusal.next.as_deref(), Some("farrier node drain node-1"));
+        }
+        assert!(default_plan(run_type).is_some());
+    }
+    // A harmless name does not make a harmful plan harmless.
+    let wipe = model::effect::Effect::Repave { image: "i".into() };
+    let steps = [model::lifecycle::run_step("wipe", 1, 0, wipe)];
+    assert!(spare(&id, RunType::Reboot, &steps).unwrap_err().said.contains("step wipe"));
 }

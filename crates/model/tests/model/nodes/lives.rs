@@ -193,7 +193,7 @@ fn what_was_issued_enrolls() {
 fn where_a_stopped_run_leaves_its_node() {
     use Stage::{CleanupStorage, DisableNode, DrainNode, RemoveGpuaasNodeRecord, RemoveMaasRecord};
     let table = [
-        (DisableNode, [Active, Active, Active]),
+        (DisableNode, [Active, Quarantined, Active]),
         (DrainNode, [Offline, Quarantined, Offline]),
         (CleanupStorage, [Retired, Retired, Retired]),
         (RemoveGpuaasNodeRecord, [Retired, Retired, Retired]),
@@ -220,8 +220,13 @@ fn where_a_stopped_run_leaves_its_node() {
 #[test]
 fn what_failed_goes_on_where_it_stood() {
     let full = Work::Take(Mode::FullDecommission);
-    for stage in [Stage::DrainNode, Stage::ScrubGpu, Stage::RemoveGpuaasNodeRecord] {
+    let seen = [Stage::ReleaseMaasNode, Stage::RemoveMaasRecord];
+    let unseen = [Stage::DrainNode, Stage::ScrubGpu, Stage::RemoveGpuaasNodeRecord];
+    for stage in seen.into_iter().chain(unseen) {
         for action in [Action::RetryStep, Action::Resume, Action::Adopt] {
+            if action == Action::Adopt && unseen.contains(&stage) {
+                continue;
+            }
             for code in [Code::EffectFailed, Code::CapabilityMissing] {
                 let mut life = Life::of(full, Active);
                 life.until(stage).fail(code).act(action).finish();

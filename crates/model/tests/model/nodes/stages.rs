@@ -1,8 +1,10 @@
 //! The stages of onboarding and of every mode, in the documents' order, and what each of them adopts.
 
-use super::{Work, whose};
+use super::{Work, run, run_of, whose};
 use model::effect::Effect;
-use model::node::{Mode, NodeState, Room, Stage, TaskKind, Upstream, adopts, steps};
+use model::node::{
+    AgentAsked, Mode, NodeState, Room, Stage, TaskKind, Upstream, WITHOUT_AGENT, adopts, steps,
+};
 use std::collections::BTreeSet;
 
 /// Section 4.2.
@@ -43,7 +45,7 @@ const DECOMMISSION: [&str; 13] = [
 ];
 
 /// What each mode is made of, as far as the catalogue of 5.2 goes. A full decommission is all of it.
-const MODES: [(&str, &[&str]); 6] = [
+const MODES: [(&str, &[&str]); 7] = [
     (
         "soft_reset",
         &[
@@ -82,6 +84,7 @@ const MODES: [(&str, &[&str]); 6] = [
     ),
     ("drain", &["disable_node", "drain_node", "retire_gpuaas_node"]),
     ("retire", &["disable_node", "force_release_allocations", "drain_node", "retire_gpuaas_node"]),
+    ("reactivate", &[]),
 ];
 
 /// Who carries a stage out, where it is not the MAAS of the site.
@@ -241,6 +244,61 @@ fn every_stage_and_every_maas_state() {
                 let why = found.unwrap_or_default();
                 assert!(why.is_empty() || why.contains(said) || why.contains(state.as_str()));
             }
+        }
+    }
+}
+
+/// Which stages of a mode the agent is not asked for, where the node is so.
+fn left_out(mode: Mode, with: impl Fn(&mut AgentAsked<'_>), cluster: &str) -> Vec<&'static str> {
+    let run = run_of(Work::Take(mode), &mode.stages(true), cluster);
+    let state = NodeState::Draining;
+    let mut asked = AgentAsked { run: &run, state, has_agent: true, released: false };
+    with(&mut asked);
+    let stages = mode.stages(true).into_iter();
+    stages.filter(|stage| asked.needless(*stage).is_some()).map(Stage::as_str).collect()
+}
+
+/// An agent is asked for all that it can do; and where what is installed serves again, a missing one is missed.
+#[test]
+fn when_an_agent_is_not_asked() {
+    let tasks = |mode: Mode| -> Vec<&str> {
+        let all = mode.stages(true).into_iter().filter(|stage| stage.task().is_some());
+        all.map(Stage::as_str).collect()
+    };
+    for mode in Mode::ALL {
+        assert_eq!(left_out(mode, |_| (), ""), [""; 0], "{mode}");
+        assert_eq!(left_out(mode, |one| one.released = true, ""), tasks(mode), "{mode}");
+        let emptying = tasks(mode)
+            .into_iter()
+            .filter(|word| matches!(*word, "force_release_allocations" | "drain_node"));
+        let retired = left_out(mode, |one| one.state = NodeState::Retired, "");
+        assert_eq!(retired, emptying.collect::<Vec<_>>(), "{mode}");
+        let of_cluster: &[&str] = match mode {
+            Mode::Drain | Mode::Reactivate => &[],
+            _ => &["force_release_allocations"],
+        };
+        assert_eq!(left_out(mode, |_| (), "cluster-a"), of_cluster, "{mode}");
+        let alone = left_out(mode, |one| one.has_agent = false, "");
+        match mode {
+            Mode::SoftReset | Mode::StorageCleanup => {
+                assert_eq!(alone, ["force_release_allocations", "drain_node"], "{mode}");
+            }
+            Mode::Reimage
+            | Mode::FullDecommission
+            | Mode::Drain
+            | Mode::Retire
+            | Mode::Reactivate => {
+                assert_eq!(alone, tasks(mode), "{mode}");
+            }
+        }
+        let mut run = run(Work::Take(mode));
+        run.spec.params.insert(WITHOUT_AGENT.into(), "it burnt".into());
+        let asked =
+            AgentAsked { run: &run, state: NodeState::Draining, has_agent: true, released: false };
+        for stage in mode.stages(true) {
+            let said = asked.needless(stage);
+            assert_eq!(said.is_some(), stage.task().is_some(), "{mode} {stage}");
+            assert!(said.is_none_or(|said| said.contains("it burnt")));
         }
     }
 }

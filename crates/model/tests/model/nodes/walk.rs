@@ -216,7 +216,7 @@ impl Place {
         for (what, asked) in [
             ("quarantine", Ask::Quarantine { why: why() }),
             ("release", Ask::Release { why: why(), unproven: true }),
-            ("reactivate", Ask::Reactivate),
+            ("reactivate", Ask::Reactivate { why: why(), unproven: true }),
         ] {
             let known = Known { run: Some(&self.run), healthy: false };
             let end = closes(node, &asked, &self.run);

@@ -6,7 +6,7 @@ use super::machine;
 use crate::datacenter::bmcs::{is_ipmi, login_of};
 use crate::keeper::no_credential;
 use crate::maas::{Bmc, Layout, Power};
-use crate::port::Target;
+use crate::port::{Target, hostname};
 use crate::redfish::Endpoint;
 use model::effect::{Answer, Outcome};
 use model::fault::{Code, Fault};
@@ -20,7 +20,6 @@ const IPMI: &str = "ipmi://";
 /// How a template names where Farrier is.
 const URL: &str = "farrier_url";
 /// The longest name of a host.
-const MAX_HOSTNAME: usize = 63;
 
 impl Work<'_> {
     pub async fn load_site(&self) -> Result<Answer, Fault> {
@@ -218,13 +217,6 @@ fn bmc(spec: &MachineSpec, user: String, password: SecretString) -> Result<Power
         more.insert("node_id".to_owned(), id.to_owned());
     }
     Ok(Power::Redfish(Bmc { address: endpoint.to_string(), user, password, more }))
-}
-
-/// A name that a host may have.
-pub(super) fn hostname(machine: &str) -> String {
-    let fit = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
-    let name: String = machine.chars().take(MAX_HOSTNAME).map(fit).collect();
-    name.trim_matches('-').to_owned()
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::subject::Birth;
 use crate::subject::{Hold, Settle};
 use model::effect::Key;
 use model::filter::{Filter, Subject};
-use model::id::{MachineId, NodeId, PlanId, RunId, SiteId};
+use model::id::{MachineId, NodeId, PlanId, RackId, RunId, SiteId};
 use model::machine::{Labels, Machine, MachineSpec};
 use model::node::enroll::Ticket;
 use model::node::task::{Task, TaskState};
@@ -154,6 +154,8 @@ async fn nodes(tx: &mut Tx) -> Result<()> {
     tx.record_locked::<Node>(id.as_str()).await?;
     tx.update_record(&mut node, &event)?;
     tx.node_on(&machine).await?;
+    tx.serving(&machine).await?;
+    tx.serving_in_rack(&RackId::trusted("rack-1")).await?;
     tx.site_in_use(&site).await?;
     tx.hear(&id, at(2), "").await?;
     tx.word_of(&id).await?;

@@ -1,0 +1,188 @@
+//! What a node may be asked, and what is not done behind its back: a machine that serves, one that was given up, one that nobody cleaned.
+
+use crate::node_lives::MACHINE;
+use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
+use crate::world::simulate;
+use engine::submit::Start;
+use model::effect::Effect;
+use model::fault::Code;
+use model::id::MachineId;
+use model::node::door::Ask;
+use model::node::enroll::Denied;
+use model::node::{Mode, NodeState, Quarantine, Stage};
+use model::plan::{Params, RunType};
+use model::run::Workflow;
+use secrecy::ExposeSecret;
+use store::{Cause, NewEvent, Result, Tx, Work};
+
+fn start(run_type: RunType, request_id: &str) -> Start {
+    Start {
+        machine_id: MachineId::trusted(MACHINE),
+        request_id: request_id.into(),
+        run_type,
+        plan_id: None,
+        params: Params::new(),
+        initiator: "somebody".into(),
+    }
+}
+
+#[test]
+fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, node) = (&scene.process.engine, scene.node().await);
+        let entered = engine.start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+        scene.door.ended(&entered.run.spec.id).await;
+        let told = refusal(engine.start(start(RunType::Reimage, "wipe")).await);
+        assert_eq!(told.reason, "NODE_IN_SERVICE");
+        assert!(told.said.contains(node.id().as_str()), "{told}");
+        let drained = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+        scene.door.ended(&drained.run.spec.id).await;
+        scene.until(NodeState::Retired).await;
+        engine.start(start(RunType::Reimage, "wipe")).await.expect("nobody is served there");
+        // And while that is at work, it does not come back into service.
+        let told = refusal(engine.ask_node(&node.id(), reactivate(), who()).await);
+        assert_eq!(told.reason, "MACHINE_BUSY");
+    });
+}
+
+#[test]
+fn who_was_given_up_is_not_let_in_any_more() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let (engine, agents) = (&scene.process.engine, agents(&scene));
+        let bundle = agents.bootstrap(MachineId::trusted(MACHINE), DAY, who()).await;
+        let token = bundle.expect("a bundle").token.expose_secret().to_string();
+        let node = scene.node().await;
+        let give_up = Ask::Quarantine { why: "wrong rack".into() };
+        let ended = engine.ask_node(&node.id(), give_up, who()).await.expect("given up");
+        assert_eq!(ended.state, NodeState::Quarantined);
+        let late = agents.enroll(&token, applicant("s1")).await.expect("an answer");
+        assert_eq!(late, Err(Denied::TokenUnknown));
+        let release = Ask::Release { why: "all the same".into(), unproven: true };
+        assert_eq!(refusal(engine.ask_node(&node.id(), release, who()).await).reason, "NODE_STATE");
+        let told = refusal(engine.decommission(out(&node, Mode::SoftReset, "soft")).await);
+        assert_eq!(told.reason, "NODE_STATE");
+        let away = engine.decommission(out(&node, Mode::FullDecommission, "away")).await;
+        scene.door.ended(&away.expect("taken away").run.spec.id).await;
+        scene.until(NodeState::Deleted).await;
+        scene.witnessed_nothing();
+    });
+}
+
+/// Nobody but an agent cleans what stays installed: without one, a soft reset has not happened.
+#[test]
+fn what_nobody_has_cleaned_does_not_serve_again() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let (engine, agents) = (&scene.process.engine, agents(&scene));
+        let bundle = agents.bootstrap(MachineId::trusted(MACHINE), DAY, who()).await;
+        let token = bundle.expect("a bundle").token.expose_secret().to_string();
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("known");
+        let node = scene.until(NodeState::Active).await;
+        let mut skipped = out(&node, Mode::SoftReset, "skip");
+        skipped.without_agent = "in a hurry".into();
+        assert_eq!(
+            refusal(engine.decommission(skipped).await).field.as_deref(),
+            Some("without_agent")
+        );
+        // Its session is gone, as when a token was issued anew.
+        scene.world.store.write(Revoke { node: node.id() }).await.expect("revoked");
+        let started =
+            engine.decommission(out(&node, Mode::SoftReset, "soft")).await.expect("begun");
+        let run = scene.door.ended(&started.run.spec.id).await;
+        let failure = run.progress.failure.expect("it cannot be cleaned");
+        assert_eq!(
+            (failure.step.as_str(), failure.fault.code),
+            ("cleanup_storage", Code::AgentSilent)
+        );
+        assert_eq!(scene.node().await.state, NodeState::Retired);
+        let told = refusal(engine.ask_node(&node.id(), reactivate(), who()).await);
+        assert_eq!(told.reason, "NODE_UNPROVEN");
+        let sure = Ask::Reactivate { why: "wiped by hand".into(), unproven: true };
+        let back = engine.ask_node(&node.id(), sure, who()).await.expect("reactivated");
+        assert_eq!(back.state, NodeState::Offline);
+        let closed = engine.run(&run.spec.id).await.expect("the run").progress.workflow;
+        assert_eq!(closed, Workflow::Cancelled, "nothing goes on with it behind their back");
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn a_person_takes_a_quarantine_over_from_the_reconciler() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, node) = (&scene.process.engine, scene.node().await);
+        scene.in_maas(Stage::ReleaseMaasNode).await;
+        let held = scene.until(NodeState::Quarantined).await;
+        assert_eq!(held.quarantine, Some(Quarantine::Drift));
+        let ask = Ask::Quarantine { why: "GPU 3 burns".into() };
+        let held = engine.ask_node(&node.id(), ask, who()).await.expect("quarantined");
+        assert_eq!(
+            (held.quarantine, held.reason.as_str()),
+            (Some(Quarantine::Operator), "GPU 3 burns")
+        );
+        scene.witnessed_nothing();
+    });
+}
+
+/// What a cluster was told not to place on a node may be placed there again when the node is to serve again.
+#[test]
+fn a_node_that_serves_again_is_let_back_into_its_cluster() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        scene.world.store.write(InCluster).await.expect("it is in a cluster");
+        scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
+        let node = scene.until(NodeState::Active).await;
+        let drained = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
+        scene.door.ended(&drained.run.spec.id).await;
+        scene.until(NodeState::Retired).await;
+        let back = engine.ask_node(&node.id(), reactivate(), who()).await.expect("reactivated");
+        assert_eq!(back.state, NodeState::Offline);
+        let run = back.workflow.expect("an operation tells its cluster");
+        assert_ne!(run, drained.run.spec.id);
+        let run = scene.door.ended(&run).await;
+        assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
+        let effects: Vec<_> = run.spec.steps.iter().map(|step| &step.effect).collect();
+        assert!(matches!(effects[..], [Effect::Uncordon { .. }]), "{effects:?}");
+        scene.until(NodeState::Active).await;
+        // Nothing is left to tell anybody.
+        let same = engine.ask_node(&node.id(), reactivate(), who()).await.expect("it serves");
+        assert_eq!(same.workflow, Some(run.spec.id));
+        scene.witnessed_nothing();
+    });
+}
+
+struct Revoke {
+    node: model::id::NodeId,
+}
+
+impl Work for Revoke {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        tx.forget_agent(&self.node)
+    }
+}
+
+struct InCluster;
+
+impl Work for InCluster {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
+        let mut machine = found.expect("the machine");
+        machine.spec.target_cluster_ref = "c".into();
+        let event = NewEvent {
+            cause: Cause::Request,
+            actor: "somebody".into(),
+            message: "in a cluster".into(),
+            decided_by: String::new(),
+            at: machine.updated_at,
+        };
+        tx.update_machine(&mut machine, &event)
+    }
+}
