@@ -170,7 +170,10 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
         (Some("eve"), None, Status::Deployed, false, false),
         (Some("eve"), None, Status::Allocated, false, false),
         (Some("eve"), None, Status::RescueMode, false, false),
-        (Some("eve"), None, Status::FailedDeployment, false, true),
+        (Some("eve"), None, Status::FailedDeployment, false, false),
+        (Some("eve"), None, Status::Commissioning, false, false),
+        (Some("admin"), None, Status::FailedTesting, false, false),
+        (Some("admin"), None, Status::DiskErasing, true, false),
         (Some("eve"), Some("node-2"), Status::Deployed, false, false),
         (Some("admin"), Some("node-2"), Status::Deployed, false, false),
         (Some("admin"), None, Status::Deployed, true, false),
@@ -197,6 +200,8 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
                 machine.power = "on";
             }
             match desk.ask(stage, Verb::Perform).await {
+                // What MAAS is letting go of already is not asked for once more.
+                Ok(Answer::Done(_)) if may && status == Status::DiskErasing => {}
                 Ok(Answer::Done(_)) if may => assert_eq!(desk.count(&id, name), 1, "{said}"),
                 Err(fault) if !may => {
                     assert_eq!(fault.code, Code::StateDisagrees, "{said}");
@@ -206,6 +211,53 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
             }
         }
     }
+}
+
+/// The record of a machine that another user has is theirs, whatever MAAS has it as.
+#[tokio::test]
+async fn what_somebody_else_has_is_not_forgotten() {
+    for (owner, status, kept) in [
+        (Some("eve"), Status::Commissioning, true),
+        (Some("eve"), Status::Broken, true),
+        (Some("eve"), Status::FailedDeployment, true),
+        (Some("admin"), Status::FailedTesting, true),
+        (Some("admin"), Status::DiskErasing, true),
+        (Some("admin"), Status::FailedCommissioning, false),
+        (None, Status::Broken, false),
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(status);
+        desk.api.world().takes = Takes::Hand;
+        desk.api.world().machines.get_mut(&id).unwrap().owner = owner.map(str::to_owned);
+        let answer = desk.ask(Stage::RemoveMaasRecord, Verb::Perform).await;
+        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{owner:?} {status}");
+        assert_eq!(answer.is_err(), kept, "{owner:?} {status}: {answer:?}");
+    }
+}
+
+/// A node in service that fails a test of MAAS still has everything on its disks.
+#[tokio::test]
+async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
+    for stage in [
+        Stage::CommissionNode,
+        Stage::WaitForReady,
+        Stage::ReleaseMaasNode,
+        Stage::PowerOffMaasNode,
+        Stage::RemoveMaasRecord,
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::FailedTesting);
+        desk.api.world().machines.get_mut(&id).unwrap().osystem = "ubuntu".into();
+        desk.fails_as(stage, Code::StateDisagrees, &["override the failed tests in MAAS"]).await;
+        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+    }
+    // One that failed them while it was commissioned stops for a person, too: MAAS would refuse.
+    let desk = Desk::new().await;
+    let id = desk.add(Status::FailedTesting);
+    desk.api.world().machines.get_mut(&id).unwrap().owner = None;
+    desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["override the failed tests"])
+        .await;
+    assert_eq!(desk.api.world().changes(&id), 0);
 }
 
 /// What was begun is not gone on with on somebody's back who has come in between.

@@ -1,6 +1,7 @@
 //! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
 
 use super::hand::{Work, disagrees, done, has, inquired, state, unlocked};
+use super::letting::TESTS_FAILED;
 use super::notes::{Memo, Stopping};
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
@@ -17,9 +18,9 @@ enum Move {
 }
 
 /// `before` is the status that the order found when it began, where it has.
-fn next(status: Status, before: Option<Upstream>) -> Move {
-    let begun = before.is_some_and(|before| before != Upstream::of_number(status.number()));
-    match status {
+fn next(machine: &Machine, before: Option<Upstream>) -> Move {
+    let begun = before.is_some_and(|before| before != state(machine));
+    match machine.status {
         Status::Commissioning
         | Status::Testing
         | Status::Ready
@@ -27,8 +28,11 @@ fn next(status: Status, before: Option<Upstream>) -> Move {
         | Status::Deploying
         | Status::Deployed => Move::Done,
         // It ran, and failed at once: who waits for it says so.
-        Status::FailedCommissioning | Status::FailedTesting if begun => Move::Done,
-        Status::New | Status::FailedCommissioning | Status::FailedTesting => Move::Commission,
+        Status::FailedCommissioning if begun => Move::Done,
+        Status::FailedTesting if begun && machine.osystem.is_empty() => Move::Done,
+        Status::New | Status::FailedCommissioning => Move::Commission,
+        // MAAS does not commission it so, and something may be installed on it.
+        Status::FailedTesting => Move::Disagree(TESTS_FAILED),
         Status::Broken => {
             Move::Disagree("somebody marked it broken: mend it, and mark it fixed in MAAS")
         }
@@ -81,7 +85,7 @@ impl Work<'_> {
 
     async fn commissioned(&self, before: Option<Upstream>) -> Result<Answer, Fault> {
         let machine = self.locate().await?;
-        Ok(match next(machine.status, before) {
+        Ok(match next(&machine, before) {
             Move::Done => done(&machine, has(&machine)),
             Move::Commission | Move::Disagree(_) => Answer::Differs(has(&machine)),
         })
@@ -89,14 +93,14 @@ impl Work<'_> {
 
     async fn commission_now(&self, machine: Machine, memo: &Memo) -> Result<Answer, Fault> {
         unlocked(&machine)?;
-        match next(machine.status, found(memo)) {
+        match next(&machine, found(memo)) {
             Move::Done => Ok(done(&machine, has(&machine))),
             Move::Disagree(instead) => Err(disagrees(&machine, instead)),
             Move::Commission => {
                 let id = &machine.system_id;
                 self.hand.journal.line(format!("maas: {id} is commissioned")).await;
                 let machine = self.hand.maas().commission(id).await?;
-                match next(machine.status, found(memo)) {
+                match next(&machine, found(memo)) {
                     Move::Done => Ok(done(&machine, has(&machine))),
                     Move::Commission | Move::Disagree(_) => {
                         Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
@@ -166,8 +170,15 @@ fn is_ready(machine: &Machine) -> Option<Result<(), Fault>> {
     match machine.status {
         Status::Ready | Status::Allocated | Status::Deploying | Status::Deployed => Some(Ok(())),
         Status::Commissioning | Status::Testing | Status::Releasing | Status::DiskErasing => None,
-        Status::FailedCommissioning | Status::FailedTesting => {
+        Status::FailedCommissioning => {
             Some(Err(Fault::new(Code::CommissioningFailed, has(machine))))
+        }
+        Status::FailedTesting if !machine.osystem.is_empty() => {
+            Some(Err(disagrees(machine, TESTS_FAILED)))
+        }
+        Status::FailedTesting => {
+            let said = format!("{}; {TESTS_FAILED}", has(machine));
+            Some(Err(Fault::new(Code::CommissioningFailed, said)))
         }
         Status::New => {
             let said = format!(
@@ -199,31 +210,37 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn told(status: Status, osystem: &str) -> Machine {
+        let told = json!({"system_id": "a", "status": status.number(), "osystem": osystem});
+        serde_json::from_value(told).unwrap()
+    }
+
     #[test]
     fn every_status_has_its_move() {
         let row = |before: Option<Upstream>| -> String {
-            let letter = |status: &Status| match next(*status, before) {
+            let letter = |status: &Status| match next(&told(*status, ""), before) {
                 Move::Done => 'd',
                 Move::Commission => 'c',
                 Move::Disagree(_) => '-',
             };
             Status::ALL.iter().map(letter).collect()
         };
-        assert_eq!(row(None), "cdc-d-d--dd----------dc");
+        assert_eq!(row(None), "cdc-d-d--dd----------d-");
         assert_eq!(row(Some(Upstream::New)), "cdd-d-d--dd----------dd");
-        assert_eq!(row(Some(Upstream::FailedTesting)), "cdd-d-d--dd----------dc");
+        assert_eq!(row(Some(Upstream::FailedTesting)), "cdd-d-d--dd----------d-");
+        let in_service = told(Status::FailedTesting, "ubuntu");
+        assert_eq!(next(&in_service, Some(Upstream::New)), Move::Disagree(TESTS_FAILED));
+        let fault = is_ready(&in_service).unwrap().unwrap_err();
+        assert_eq!(fault.code, Code::StateDisagrees);
     }
 
     #[test]
     fn every_status_ends_the_wait_or_not() {
-        let letter = |status: &Status| {
-            let told = json!({"system_id": "a", "status": status.number()});
-            match is_ready(&serde_json::from_value(told).unwrap()) {
-                None => 'w',
-                Some(Ok(())) => 'r',
-                Some(Err(fault)) if fault.code == Code::CommissioningFailed => 'f',
-                Some(Err(_)) => '-',
-            }
+        let letter = |status: &Status| match is_ready(&told(*status, "")) {
+            None => 'w',
+            Some(Ok(())) => 'r',
+            Some(Err(fault)) if fault.code == Code::CommissioningFailed => 'f',
+            Some(Err(_)) => '-',
         };
         let row: String = Status::ALL.iter().map(letter).collect();
         assert_eq!(row, "fwf-r-r--rr-w-w------wf");

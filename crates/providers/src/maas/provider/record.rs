@@ -1,7 +1,6 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
 
 use super::hand::{Work, done, inquired, state, unlocked};
-use super::letting::unused;
 use super::marks::{self, Whose};
 use super::notes::Memo;
 use super::prepare::hostname;
@@ -128,10 +127,11 @@ impl Work<'_> {
 
     /// Brings a record to what is wanted, while nobody uses the machine.
     async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
-        let idle = matches!(
-            machine.status,
-            Status::New | Status::Ready | Status::FailedCommissioning | Status::FailedTesting
-        );
+        let idle = match machine.status {
+            Status::New | Status::Ready | Status::FailedCommissioning => true,
+            Status::FailedTesting => !machine.is_taken(),
+            _ => false,
+        };
         if !idle || machine.locked {
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl Work<'_> {
 
     async fn forget(&self, machine: &Machine) -> Result<Answer, Fault> {
         unlocked(machine)?;
-        unused(machine)?;
+        self.hand.unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: {id} is deleted")).await;
         match self.hand.maas().delete(id).await {

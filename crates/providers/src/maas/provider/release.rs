@@ -2,7 +2,7 @@
 
 use super::hand::{Work, disagrees, done, has, unlocked};
 use super::letting::{self, Letting};
-use super::marks::{self, Whose};
+use super::marks;
 use super::notes::{Memo, Stopping, two_effects};
 use super::power::Switch;
 use crate::datacenter::power::Goal;
@@ -137,10 +137,9 @@ impl Work<'_> {
                 }
             });
         };
-        // What is installed for this very node is its own to switch off.
-        let free = match self.hand.whose(&machine, Some(&self.node.id())).await? {
-            Whose::ThisRun | Whose::ThisNode => Ok(()),
-            Whose::Other(_) | Whose::Nobody => letting::unused(&machine),
+        let free = match self.hand.may_switch_off(&machine, &self.node.id()).await {
+            Err(fault) if fault.code != Code::StateDisagrees => return Err(fault),
+            looked => looked,
         };
         match self.hand.verb() {
             Verb::Perform => {

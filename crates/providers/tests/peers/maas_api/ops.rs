@@ -9,14 +9,9 @@ use serde_json::{Value, json};
 
 const POWER_TYPES: [&str; 3] = ["manual", "redfish", "ipmi"];
 const LAYOUTS: [&str; 7] = ["flat", "lvm", "bcache", "vmfs6", "vmfs7", "custom", "blank"];
-const COMMISSIONABLE: [Status; 5] = [
-    Status::New,
-    Status::Ready,
-    Status::FailedCommissioning,
-    Status::FailedTesting,
-    Status::Broken,
-];
-const RELEASABLE: [Status; 7] = [
+const COMMISSIONABLE: [Status; 4] =
+    [Status::New, Status::Ready, Status::FailedCommissioning, Status::Broken];
+const RELEASABLE: [Status; 8] = [
     Status::Allocated,
     Status::Reserved,
     Status::Broken,
@@ -24,6 +19,7 @@ const RELEASABLE: [Status; 7] = [
     Status::Deployed,
     Status::FailedDeployment,
     Status::FailedReleasing,
+    Status::FailedDiskErasing,
 ];
 const WIREABLE: [Status; 3] = [Status::Ready, Status::Allocated, Status::Broken];
 
