@@ -6,7 +6,7 @@
 //! a crash the two say whether it was us.
 //!
 //! `sites` are the regions that are spoken to, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
-//! what is written on machines, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
+//! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
 //! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`. `machine` and `power` are for machines that are no nodes.
 
 mod commission;
@@ -17,6 +17,7 @@ mod hand;
 mod letting;
 mod machine;
 mod marks;
+mod masking;
 mod notes;
 mod power;
 mod prepare;

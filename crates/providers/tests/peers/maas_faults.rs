@@ -422,6 +422,11 @@ async fn a_deployment_that_fails_is_classified() {
     assert_eq!(fault.code, Code::DeployFailed);
     assert!(fault.said.ends_with("Failed to format sda"), "{fault}");
     assert!(log.contains("event: ") && log.contains("install: Failed to format sda"), "{log}");
+    // What the installer was given is in its log, and the keys in it are nobody's to see.
+    assert!(log.contains("oauth_token_secret=***"), "{log}");
+    for secret in ["k3y", "t0k3n", "s3cr3t"] {
+        assert!(!log.contains(secret) && !fault.said.contains(secret), "{log}");
+    }
     // The next run finds it so, and does not build on it.
     let desk = Desk { run: "op-2".into(), ..desk };
     desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["restart-clean"]).await;
@@ -444,11 +449,18 @@ async fn a_missing_datasource_is_recovered_from_within_its_bound() {
     assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::FailedDeployment, (3, 2)));
     // Another cause ends it.
     let (desk, id) = deployed_badly(DATASOURCE).await;
-    desk.api.world().events.clear();
     desk.api.world().machines.get_mut(&id).unwrap().fate = failing("Failed to format sda");
     desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DeployFailed, &["Failed to format"])
         .await;
     assert_eq!(counts(&desk, &id), (2, 1));
+    // The installer was through, and the new system never came for its data.
+    let (desk, id) = deployed_badly("curtin: Installation finished.").await;
+    desk.fails_as(Stage::ClassifyDeployFailure, Code::DeployFailed, &["finished"]).await;
+    let late = "Machine operation 'Deploying' timed out after 30 minutes.";
+    desk.api.world().note_event(&id, "Marking node failed", late);
+    let classify = effect(Stage::ClassifyDeployFailure, false);
+    let answer = desk.ask_effect(Verb::Perform, &classify, 2).await.0;
+    assert!(matches!(answer, Ok(Answer::Done(outcome)) if outcome.said.contains(late)));
     // None is allowed.
     let (desk, id) = deployed_badly(DATASOURCE).await;
     desk.change_site(|spec| spec.datasource_retries = 0).await;

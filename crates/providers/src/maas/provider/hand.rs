@@ -3,10 +3,11 @@
 use super::MaasProvider;
 use super::find::{Found, find};
 use super::marks::{self, Whose};
+use super::masking::masked;
 use super::notes::{Memo, Notes};
 use super::sites::Open;
 use super::wiring::Cards;
-use crate::maas::{Deploy, EventQuery, Maas, Machine, PowerState, Status};
+use crate::maas::{Deploy, Event, Maas, Machine, PowerState, Status};
 use crate::port::{Journal, Target};
 use crate::sim::system_clock;
 use model::effect::{Answer, Facts, Key, MaasFacts, Order, Outcome, Verb};
@@ -136,19 +137,15 @@ impl Hand<'_> {
         notes.begin(Memo::FirstSeen { before: now }).await.map(drop)
     }
 
-    /// Writes the last events of a machine into the log, and answers what they say.
-    pub async fn tell_events(&self, system_id: &str) -> Result<Vec<String>, Fault> {
-        let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
-        let events = self.maas().events(&query).await?.events;
+    /// Writes the last events of a machine into the log, and answers what MAAS has noted lately, the oldest first.
+    pub async fn tell_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
+        let events = self.maas().last_events(system_id).await?;
         let from = events.len().saturating_sub(LAST_EVENTS);
-        let mut said = Vec::new();
-        for event in &events[from..] {
-            self.journal
-                .line(format!("event: {} {}: {}", event.created, event.kind, event.description))
-                .await;
-            said.push(format!("{}: {}", event.kind, event.description));
+        for Event { created, kind, description, .. } in &events[from..] {
+            let line = format!("event: {created} {kind}: {description}");
+            self.journal.line(masked(&line)).await;
         }
-        Ok(said)
+        Ok(events)
     }
 
     /// Takes a machine that is Ready, marks it as this run's, and has it installed. The note must say that before.

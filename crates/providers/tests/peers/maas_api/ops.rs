@@ -116,7 +116,11 @@ impl World {
             return said;
         }
         let comment = call.form.get("comment").unwrap_or_default();
-        self.note_event(id, &format!("User {op}"), comment);
+        let kind = match op {
+            "deploy" => "User starting deployment".to_owned(),
+            op => format!("User {op}"),
+        };
+        self.note_event(id, &kind, &format!("({USER}) - {comment}"));
         self.told(id)
     }
 
