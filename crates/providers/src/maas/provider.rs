@@ -110,6 +110,7 @@ impl MaasProvider {
     ) -> Result<Answer, Fault> {
         match (stage, undo) {
             (Stage::CreateOrFindInMaas, true) => work.unmake(target).await,
+            (Stage::CommissionNode, true) => work.uncommission().await,
             (Stage::DeployViaMaas, true) => work.take_back().await,
             (Stage::LoadSiteConfig, false) => work.load_site().await,
             (Stage::ResolvePowerCredentials, false) => work.resolve_power(target).await,

@@ -188,7 +188,7 @@ async fn a_life_from_new_to_released() {
     assert_eq!(code(maas.release(&id, &Release::default()).await), Code::MaasRefused);
     assert_eq!(code(maas.lock(&id, "again").await), Code::EffectFailed);
     assert!(!maas.unlock(&id, "").await.unwrap().locked);
-    let erased = Release { erase: true, quick_erase: true, ..Release::default() };
+    let erased = Release { erase: true, quick_erase: Some(true), ..Release::default() };
     assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::DiskErasing);
     api.world().advance(&id);
     assert_eq!(maas.release(&id, &erased).await.unwrap().status, Status::Releasing, "once more");

@@ -398,6 +398,20 @@ async fn a_missing_boot_disk_stops_for_a_person() {
     assert_eq!(json!(desk.api.world().machines[&id].boot_disk), disks[1]["id"]);
 }
 
+/// MAAS changes disks of what is Ready only.
+#[tokio::test]
+async fn disks_of_what_is_allocated_are_left_alone() {
+    for (marked, words) in [(true, "restart-clean"), (false, "release it in MAAS")] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Allocated);
+        if marked {
+            desk.mark(&id, NODE, "op-0/deploy_via_maas/1");
+        }
+        desk.fails_as(Stage::ConfigureStorage, Code::StateDisagrees, &[words]).await;
+        assert_eq!(desk.api.world().changes(&id), 0);
+    }
+}
+
 #[tokio::test]
 async fn an_interface_that_cannot_be_mended_stops_for_a_person() {
     let desk = Desk::new().await;

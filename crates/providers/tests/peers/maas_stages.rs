@@ -201,6 +201,29 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     assert_eq!(desk.status(&id), Status::Ready);
     assert!(desk.undo(Stage::CreateOrFindInMaas).await.contains("deleted"));
     assert!(desk.api.world().machines.is_empty());
+    // Made by this run, and being commissioned for it.
+    let desk = Desk::new().await;
+    desk.done(Stage::CreateOrFindInMaas).await;
+    desk.api.world().takes = Takes::Hand;
+    desk.done(Stage::CommissionNode).await;
+    let id = desk.node().await.system_id;
+    desk.undo(Stage::DeployViaMaas).await;
+    assert!(desk.undo(Stage::CommissionNode).await.contains("broken off"));
+    assert_eq!((desk.status(&id), desk.count(&id, "abort")), (Status::New, 1));
+    desk.undo(Stage::CreateOrFindInMaas).await;
+    assert!(desk.api.world().machines.is_empty());
+    // Commissioned by somebody else, or before this run: it goes on.
+    for (owner, seen) in [("eve", false), ("admin", true)] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Commissioning);
+        desk.api.world().takes = Takes::Hand;
+        desk.api.world().machines.get_mut(&id).unwrap().owner = Some(owner.into());
+        if seen {
+            desk.done(Stage::CreateOrFindInMaas).await;
+        }
+        desk.undo(Stage::CommissionNode).await;
+        assert_eq!(desk.count(&id, "abort"), 0, "{owner}");
+    }
     // Installed by somebody else, and adopted.
     let desk = Desk::new().await;
     let id = desk.add(Status::Deployed);
@@ -214,6 +237,58 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     let again = Desk { run: "op-2".into(), ..desk };
     again.undo(Stage::DeployViaMaas).await;
     assert_eq!((again.status(&id), again.count(&id, "release")), (Status::Ready, 1));
+}
+
+/// What MAAS fails to let go of is not taken back, however often it is asked.
+#[tokio::test]
+async fn what_maas_does_not_let_go_of_is_not_taken_back() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    desk.change_site(|spec| spec.network.roce_interfaces.clear()).await;
+    for stage in [Stage::CreateOrFindInMaas, Stage::DeployViaMaas, Stage::WaitForDeployed] {
+        desk.done(stage).await;
+    }
+    let fails = |release| desk.api.world().machines.get_mut(&id).unwrap().fate.release = release;
+    let undo = crate::maas_desk::effect(Stage::DeployViaMaas, true);
+    fails(Released::Fails);
+    for attempt in 1..=2 {
+        let fault = desk.ask_effect(Verb::Perform, &undo, attempt).await.0.unwrap_err();
+        assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+        assert_eq!(desk.count(&id, "release"), attempt as usize);
+    }
+    // Others work on it: that is for a person to sort out.
+    for status in [Status::Testing, Status::RescueMode, Status::FailedTesting] {
+        desk.api.world().takes = Takes::Hand;
+        desk.api.world().machines.get_mut(&id).unwrap().status = status;
+        let fault = desk.ask_effect(Verb::Perform, &undo, 3).await.0.unwrap_err();
+        assert_eq!(fault.code, Code::StateDisagrees, "{status}: {fault}");
+    }
+    desk.api.world().takes = Takes::Looks(1);
+    desk.api.world().machines.get_mut(&id).unwrap().status = Status::FailedReleasing;
+    fails(Released::Ready);
+    let answer = desk.ask_effect(Verb::Perform, &undo, 4).await.0;
+    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Ready, 3));
+}
+
+/// MAAS may take longer to erase than a stage may: then its time is up, and the next attempt goes on waiting.
+#[tokio::test]
+async fn erasing_that_takes_too_long_is_no_riddle() {
+    use model::effect::Key;
+    use providers::keeper::{Keeper, Note};
+    let desk = Desk::new().await;
+    let id = desk.add(Status::DiskErasing);
+    desk.api.world().takes = Takes::Hand;
+    let note = json!({"what": "release", "letting": {"asked": {"marked": true, "at": 0}}});
+    let key = Key::trusted(format!("op-1/{}/1", Stage::ReleaseMaasNode));
+    desk.keeper.begin(&key, &Note::Begun(note)).await.unwrap();
+    assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::Inquire).await, Ok(Answer::UnderWay));
+    assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::Stop).await, Ok(Answer::Stopped));
+    desk.api.world().takes = Takes::Looks(1);
+    let release = crate::maas_desk::effect(Stage::ReleaseMaasNode, false);
+    let next = desk.ask_effect(Verb::Perform, &release, 2).await.0;
+    assert!(matches!(next, Ok(Answer::Done(_))), "{next:?}");
+    assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Ready, 0));
 }
 
 #[tokio::test]

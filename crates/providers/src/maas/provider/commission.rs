@@ -1,8 +1,8 @@
 //! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
 
-use super::hand::{Work, disagrees, done, has, inquired, state, unlocked};
+use super::hand::{Owner, Work, disagrees, done, has, inquired, now, state, unlocked};
 use super::letting::TESTS_FAILED;
-use super::notes::{Memo, Stopping};
+use super::notes::{Memo, Stopping, two_effects};
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -67,7 +67,7 @@ impl Work<'_> {
                 if let Some(why) = adopts(self.stage, self.node.state, before) {
                     return Ok(done(&machine, why));
                 }
-                let memo = notes.begin(Memo::Commission { before }).await?;
+                let memo = notes.begin(Memo::Commission { before, asked: None }).await?;
                 self.commission_now(machine, &memo).await
             }
             Verb::Follow => match notes.recall().await? {
@@ -98,6 +98,13 @@ impl Work<'_> {
             Move::Disagree(instead) => Err(disagrees(&machine, instead)),
             Move::Commission => {
                 let id = &machine.system_id;
+                let asked = match memo {
+                    Memo::Commission { before, .. } => {
+                        Memo::Commission { before: *before, asked: Some(now()) }
+                    }
+                    _ => return Err(two_effects()),
+                };
+                self.hand.notes().amend(memo, &asked).await?;
                 self.hand.journal.line(format!("maas: {id} is commissioned")).await;
                 let machine = self.hand.maas().commission(id).await?;
                 match next(&machine, found(memo)) {
@@ -110,17 +117,62 @@ impl Work<'_> {
         }
     }
 
-    /// Breaks off what this key has begun.
+    /// Breaks off what this key has begun. That it is over is noted last: who dies in between breaks it off again.
     async fn break_off(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
-        notes.amend(&memo, &Memo::Stopped).await?;
-        if let Some(machine) = self.there().await?
-            && matches!(machine.status, Status::Commissioning | Status::Testing)
-        {
-            self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+        if let (Some(machine), Some(_)) = (self.there().await?, memo.asked()) {
+            if next(&machine, found(&memo)) == Move::Commission && self.hand.in_flight(&memo) {
+                return Ok(Answer::UnderWay);
+            }
+            if self.is_being_commissioned(&machine).await? {
+                self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+            }
         }
+        notes.amend(&memo, &Memo::Stopped).await?;
         Ok(Answer::Stopped)
+    }
+
+    /// Whether MAAS commissions it for us. Tests of what is installed are somebody's own.
+    async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
+        Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
+            && machine.osystem.is_empty()
+            && self.hand.owner(machine).await? == Owner::Us)
+    }
+
+    /// Breaks off the commissioning that this run, or the one before it, has begun for the node. What is through stays: a cancel takes nothing
+    /// from anybody by it.
+    pub async fn uncommission(&self) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Stop => return self.hand.stop_begun().await,
+            Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
+            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
+        }
+        let Some(machine) = self.there().await? else {
+            return Ok(self.gone("MAAS has no record of it"));
+        };
+        let before = self.hand.first_seen().await?;
+        let others = matches!(before, Some(Upstream::Commissioning | Upstream::Testing));
+        if others || !self.is_being_commissioned(&machine).await? {
+            return Ok(done(&machine, format!("{}: nothing to break off", has(&machine))));
+        }
+        match self.hand.verb() {
+            Verb::Observe => return Ok(Answer::Differs(has(&machine))),
+            Verb::Inquire => return Ok(Answer::UnderWay),
+            Verb::Perform | Verb::Follow | Verb::Stop => {}
+        }
+        let memo = notes.begin(Memo::Begun).await?;
+        notes.amend(&memo, &Memo::Asked { at: now() }).await?;
+        let id = &machine.system_id;
+        self.hand.journal.line(format!("maas: the commissioning of {id} is broken off")).await;
+        let machine = self.hand.maas().abort(id, self.hand.key().as_str()).await?;
+        match machine.status {
+            Status::Commissioning | Status::Testing => {
+                Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
+            }
+            _ => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
+        }
     }
 
     pub async fn wait_for_ready(&self) -> Result<Answer, Fault> {
@@ -154,8 +206,9 @@ impl Work<'_> {
 /// What a note says was there before.
 fn found(memo: &Memo) -> Option<Upstream> {
     match memo {
-        Memo::Commission { before } => Some(*before),
+        Memo::Commission { before, .. } => Some(*before),
         Memo::Begun
+        | Memo::Asked { .. }
         | Memo::Deploy { .. }
         | Memo::Release { .. }
         | Memo::Reinstall { .. }

@@ -241,7 +241,7 @@ impl Work<'_> {
         }
     }
 
-    /// A stage that may be done again at any point.
+    /// A stage that may be done again at any point. How disks are divided MAAS does not tell, so it is done again where that was left.
     pub async fn bring_about(&self, what: Setting) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
@@ -256,7 +256,10 @@ impl Work<'_> {
             },
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => inquired(self.is_set(what).await),
+                Some(_) => match what {
+                    Setting::Disks => Ok(Answer::UnderWay),
+                    Setting::Cards(_) => inquired(self.is_set(what).await),
+                },
             },
             Verb::Observe => self.is_set(what).await,
             Verb::Stop => self.hand.stop_begun().await,
@@ -298,9 +301,18 @@ impl Hand<'_> {
     pub async fn stop_begun(&self) -> Result<Answer, Fault> {
         use super::notes::Stopping;
         if let Stopping::Begun(memo) = self.notes().stop().await? {
+            if self.in_flight(&memo) {
+                return Ok(Answer::UnderWay);
+            }
             self.notes().amend(&memo, &Memo::Stopped).await?;
         }
         Ok(Answer::Stopped)
+    }
+
+    /// Whether what was asked may still be on its way to MAAS, so that what MAAS shows now says nothing of it. Whoever is stopped in the middle
+    /// of a request does not call the request back.
+    pub fn in_flight(&self, memo: &Memo) -> bool {
+        memo.asked().is_some_and(|at| now().since(at) < self.at.settings.in_flight)
     }
 }
 

@@ -8,6 +8,7 @@ use super::marks::{self, Whose};
 use crate::maas::{Machine, Release, Status};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
+use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +18,7 @@ pub(super) enum Letting {
     Asked {
         /// The machine was marked before. None of ours could be, where somebody else owns it.
         marked: bool,
+        at: Timestamp,
     },
 }
 
@@ -269,7 +271,7 @@ mod tests {
 
     #[test]
     fn every_status_has_its_move() {
-        let asked = |marked| Letting::Asked { marked };
+        let asked = |marked| Letting::Asked { marked, at: Timestamp::default() };
         for (letting, there, locked, expected) in [
             (Letting::Begun, false, false, "f-f-faa-aaaawawa------f"),
             (asked(true), true, false, "f-f-faa-aaaawxwx------f"),

@@ -5,7 +5,7 @@ use super::MaasProvider;
 use super::hand::{Hand, disagrees, done, has, state};
 use super::notes::{Memo, two_effects};
 use super::power::Switch;
-use super::reinstall::{Anew, FIRST, What};
+use super::reinstall::{Anew, FIRST, Round, What};
 use crate::datacenter::exec::out_of_sight;
 use crate::datacenter::power::{Goal, Power};
 use crate::datacenter::probe::{HOST_LIMIT, look_at_host};
@@ -230,14 +230,14 @@ impl<'a> Errand<'a> {
         let what = What::Image(deploy);
         let anew = Anew { system_id: &self.system_id, node: None, what };
         match self.hand.round(&anew, (round, leg)).await? {
-            (machine, true) => Ok(match done(&machine, has(&machine)) {
+            Round { machine, installed: true, .. } => Ok(match done(&machine, has(&machine)) {
                 Answer::Done(seen) => Answer::Done(Outcome {
                     evidence: vec![Evidence::new(ConditionType::Provisioned, true, "Imaged")],
                     ..seen
                 }),
                 other => other,
             }),
-            (machine, false) => {
+            Round { machine, installed: false, .. } => {
                 self.hand.tell_events(&self.system_id).await?;
                 Err(Fault::new(Code::DeployFailed, has(&machine)))
             }

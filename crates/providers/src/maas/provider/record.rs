@@ -1,6 +1,6 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
 
-use super::hand::{Work, done, inquired, state, unlocked};
+use super::hand::{Work, done, now, state, unlocked};
 use super::marks::{self, Whose};
 use super::notes::Memo;
 use super::prepare::hostname;
@@ -23,16 +23,20 @@ impl Work<'_> {
                 let found = self.known(target).await?;
                 let before = found.as_ref().map_or(Upstream::Absent, state);
                 self.hand.see_first(before).await?;
-                notes.begin(Memo::Begun).await?;
-                self.make_or_adjust(target, found).await
+                let memo = notes.begin(Memo::Begun).await?;
+                self.make_or_adjust(target, found, memo).await
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => self.make_or_adjust(target, self.known(target).await?).await,
+                Some(memo) => {
+                    let found = self.known(target).await?;
+                    self.make_or_adjust(target, found, memo).await
+                }
             },
+            // That there is a record does not say that it was brought to what is wanted.
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => inquired(self.has_record(target).await),
+                Some(_) => Ok(Answer::UnderWay),
             },
             Verb::Observe => self.has_record(target).await,
             Verb::Stop => self.hand.stop_begun().await,
@@ -83,10 +87,11 @@ impl Work<'_> {
         &self,
         target: &Target,
         found: Option<Machine>,
+        memo: Memo,
     ) -> Result<Answer, Fault> {
         let power = self.power(target).await?;
         let (id, how) = match found {
-            None => (self.create(target, power).await?.system_id, "made"),
+            None => (self.create(target, power, &memo).await?.system_id, "made"),
             Some(machine) => {
                 self.adjust(&machine, power).await?;
                 (machine.system_id, "found")
@@ -96,7 +101,12 @@ impl Work<'_> {
         Ok(done(&machine, format!("{id} was {how} in MAAS, which has it as {}", machine.status)))
     }
 
-    async fn create(&self, target: &Target, power: Option<Power>) -> Result<Machine, Fault> {
+    async fn create(
+        &self,
+        target: &Target,
+        power: Option<Power>,
+        memo: &Memo,
+    ) -> Result<Machine, Fault> {
         let macs = target.spec.mac_addresses.clone();
         let id = &target.id;
         if macs.is_empty() {
@@ -122,6 +132,7 @@ impl Work<'_> {
             .journal
             .line(format!("maas: {id} is made known by {}", new.macs.join(", ")))
             .await;
+        self.hand.notes().amend(memo, &Memo::Asked { at: now() }).await?;
         self.hand.maas().create(&new).await
     }
 
@@ -188,8 +199,8 @@ impl Work<'_> {
             Verb::Observe => Ok(Answer::Differs(format!("{} is still in MAAS", machine.system_id))),
             Verb::Inquire | Verb::Stop => Ok(Answer::UnderWay),
             Verb::Perform | Verb::Follow => {
-                self.hand.notes().begin(Memo::Begun).await?;
-                self.forget(&machine).await
+                let memo = self.hand.notes().begin(Memo::Begun).await?;
+                self.forget(&machine, &memo).await
             }
         }
     }
@@ -223,13 +234,13 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Perform => {
                 let Some(machine) = self.there().await? else { return Ok(gone()) };
-                notes.begin(Memo::Begun).await?;
-                self.forget(&machine).await
+                let memo = notes.begin(Memo::Begun).await?;
+                self.forget(&machine, &memo).await
             }
             Verb::Follow => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
-                (Some(_), Some(machine)) => self.forget(&machine).await,
+                (Some(memo), Some(machine)) => self.forget(&machine, &memo).await,
             },
             Verb::Inquire => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
@@ -240,15 +251,19 @@ impl Work<'_> {
                 None => gone(),
                 Some(machine) => Answer::Differs(format!("MAAS has it as {}", machine.system_id)),
             }),
-            Verb::Stop => self.hand.stop_begun().await,
+            Verb::Stop => match (notes.recall().await?, self.there().await?) {
+                (Some(_), None) => Ok(gone()),
+                (None, _) | (Some(_), Some(_)) => self.hand.stop_begun().await,
+            },
         }
     }
 
-    async fn forget(&self, machine: &Machine) -> Result<Answer, Fault> {
+    async fn forget(&self, machine: &Machine, memo: &Memo) -> Result<Answer, Fault> {
         unlocked(machine)?;
         self.hand.unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: {id} is deleted")).await;
+        self.hand.notes().amend(memo, &Memo::Asked { at: now() }).await?;
         match self.hand.maas().delete(id).await {
             Ok(()) => {}
             Err(fault) if fault.code == Code::MaasMachineGone => {}
