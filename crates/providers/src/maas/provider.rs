@@ -5,7 +5,7 @@
 //! sees, and reads back. What does harm twice leaves a note under its key before it is asked, and a mark on the machine in MAAS: after
 //! a crash the two say whether it was us.
 //!
-//! `sites` are the regions that are spoken to, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
+//! `sites` are the regions that are spoken to, `watching` how many wait at one together, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
 //! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
 //! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`. `machine` and `power` are for machines that are no nodes.
 
@@ -27,6 +27,7 @@ mod release;
 mod sites;
 mod storage;
 mod sync;
+mod watching;
 mod wiring;
 
 use super::Settings as ClientSettings;
@@ -207,7 +208,8 @@ impl Provider for MaasProvider {
         target: &Target,
     ) -> Result<Option<UpstreamSeen>, Fault> {
         let machines = self.sites.open(site).await?.list().await?;
-        match find::find(&machines, &target.spec) {
+        let id = machine::system_id_at(&target.spec, &site.id());
+        match find::find(&machines, &target.spec, id.as_deref()) {
             find::Found::None => Ok(None),
             find::Found::One(one) => Ok(Some(one.seen.clone())),
             find::Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),

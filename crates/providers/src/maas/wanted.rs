@@ -10,6 +10,8 @@ use std::fmt;
 /// Which machines are listed. Nothing set means all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// What MAAS calls them; none: whatever they are called.
+    pub ids: Vec<String>,
     pub mac_address: Option<String>,
     pub hostname: Option<String>,
     pub pool: Option<String>,

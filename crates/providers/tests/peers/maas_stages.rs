@@ -91,6 +91,41 @@ async fn a_machine_that_maas_has_is_found_and_brought_to_what_is_wanted() {
     assert_eq!(desk.count(&id, "update"), 1);
 }
 
+/// A card on another VLAN than its subnet moves there: MAAS takes its links away by that.
+#[tokio::test]
+async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    {
+        let mut world = desk.api.world();
+        let subnet = world.subnets[0].clone();
+        let card = &mut world.machines.get_mut(&id).unwrap().interfaces[1];
+        card["links"] = json!([{"id": 901, "mode": "dhcp", "subnet": subnet}]);
+    }
+    desk.done(Stage::ApplyRocePhase2).await;
+    let world = desk.api.world();
+    let card = &world.machines[&id].interfaces[1];
+    assert_eq!((&card["vlan"]["id"], &card["effective_mtu"]), (&json!(5002), &json!(9_000)));
+    let links = card["links"].as_array().unwrap();
+    assert_eq!((links.len(), &links[0]["subnet"]["cidr"]), (1, &json!(SUBNET)));
+}
+
+/// What is not amd64 is made known as what its site says.
+#[tokio::test]
+async fn a_record_is_made_for_the_architecture_of_its_site() {
+    use model::id::SiteId;
+    use providers::keeper::Keeper;
+    for (label, expected) in [(None, "amd64/generic"), (Some("arm64"), "arm64/generic")] {
+        let desk = Desk::new().await;
+        let mut site = desk.keeper.site(&SiteId::trusted("site-east")).await.unwrap();
+        site.head.labels.extend(label.map(|name| ("architecture".into(), name.into())));
+        desk.keeper.set_site(site);
+        desk.done(Stage::CreateOrFindInMaas).await;
+        let id = desk.node().await.system_id;
+        assert_eq!(desk.api.world().machines[&id].architecture, expected);
+    }
+}
+
 #[tokio::test]
 async fn every_mode_of_decommission_lets_go_of_what_it_should() {
     for mode in Mode::DECOMMISSION {
@@ -327,9 +362,66 @@ async fn a_whole_site_is_seen_with_one_question() {
         assert!(found.unwrap().is_some());
     }
     assert!(desk.api.world().requests.len() - before <= 2, "a list for each");
+    // What the inventory calls it in MAAS is enough.
+    let mut named = desk.target.clone();
+    named.spec.mac_addresses = vec!["aa:bb:cc:00:00:77".into()];
+    assert_eq!(replica.find_at_site(&site, &named).await, Ok(None));
+    named.spec.bmc_endpoint = format!("maas://site-east/{id}");
+    let found = replica.find_at_site(&site, &named).await.unwrap();
+    assert_eq!(found.map(|seen| seen.state), Some(Upstream::Deployed));
     desk.api.world().add(MAC);
     let fault = replica.find_at_site(&site, &desk.target).await.unwrap_err();
     assert_eq!(fault.code, Code::CandidatesConflict);
+}
+
+/// Many who wait ask together, and one who asks for one machine is not behind them.
+#[tokio::test]
+async fn many_wait_with_one_question() {
+    use model::effect::{Effect, Key, Order};
+    use model::id::{NodeId, RunId, SiteId};
+    use providers::{Journal, Provider};
+    const MANY: usize = 30;
+    const ROUNDS: usize = 5;
+    let mut desk = Desk::new().await;
+    desk.settings.look_every = Duration::from_millis(100);
+    let mut ids = Vec::new();
+    for number in 0..MANY {
+        let id = desk.add(Status::Deploying);
+        desk.put_node(&format!("node-w{number}"), &id, NodeState::Enrolling);
+        ids.push(id);
+    }
+    desk.api.world().takes = Takes::Hand;
+    let (replica, stage) = (desk.replica(), Stage::WaitForDeployed);
+    let wait = async |number: usize| {
+        let node = NodeId::trusted(format!("node-w{number}"));
+        let site = Some(SiteId::trusted("site-east"));
+        let effect = Effect::Stage { stage, node, site, by: "maas".into(), undo: false };
+        let key = Key::new(&RunId::trusted(format!("op-w{number}")), effect.word(), 1);
+        let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
+        let (journal, _lines) = Journal::new();
+        replica.ask(&desk.target, &order, &journal).await
+    };
+    let all = futures_util::future::join_all((0..MANY).map(wait));
+    let end = async {
+        let looks = |from: usize| -> usize {
+            let world = desk.api.world();
+            world.requests.iter().skip(from).filter(|one| one.contains("machines/?id=")).count()
+        };
+        while looks(0) < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let before = desk.api.world().requests.len();
+        while looks(before) < ROUNDS {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let asked = desk.api.world().requests.len() - before;
+        assert!(asked < MANY, "{asked} questions in {ROUNDS} rounds");
+        ids.iter().for_each(|id| desk.api.world().advance(id));
+    };
+    let (answers, ()) = tokio::join!(all, end);
+    for answer in answers {
+        assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    }
 }
 
 /// What a stage wants is seen before it is so, and after, and a question changes nothing.

@@ -2,6 +2,7 @@
 
 use super::MaasProvider;
 use super::find::{Found, find};
+use super::machine::system_id_at;
 use super::marks::{self, Whose};
 use super::masking::masked;
 use super::notes::{Memo, Notes};
@@ -70,9 +71,10 @@ impl Hand<'_> {
         let settings = &self.at.settings;
         let limit = self.limit.saturating_sub(MARGIN).min(settings.longest_wait);
         let began = Instant::now();
+        let mut waiter = self.open.watching.join(system_id);
         let mut told = String::new();
         loop {
-            let line = match self.maas().machine(system_id).await {
+            let line = match waiter.look(self.maas()).await {
                 Ok(machine) => match ended(&machine) {
                     Some(result) => return result,
                     None => has(&machine),
@@ -218,10 +220,11 @@ impl Work<'_> {
         Answer::Done(told(&self.node.system_id, none, said.to_owned()))
     }
 
-    /// The machine by what it is made of. Only who finds or makes its record may go by that.
+    /// The machine by what it is made of, or by the name that the inventory has for it. Only who finds or makes its record may go by that.
     pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let machines = self.hand.open.list().await?;
-        match find(&machines, &target.spec) {
+        let id = system_id_at(&target.spec, &self.site.id());
+        match find(&machines, &target.spec, id.as_deref()) {
             Found::None => Ok(None),
             Found::One(one) => self.hand.maas().machine(&one.system_id).await.map(Some),
             Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),

@@ -41,6 +41,11 @@ pub(super) fn is_ours(spec: &MachineSpec) -> bool {
     spec.bmc_endpoint.starts_with(SCHEME)
 }
 
+/// What MAAS calls the machine, where the inventory says so and it is at this site.
+pub(super) fn system_id_at(spec: &MachineSpec, site: &SiteId) -> Option<String> {
+    place(&spec.bmc_endpoint).ok().filter(|at| at.site == *site).map(|at| at.system_id)
+}
+
 pub(super) fn place(endpoint: &str) -> Result<Place, Refusal> {
     if endpoint.is_empty() {
         return Err(Refusal::missing(FIELD));
@@ -380,6 +385,15 @@ mod tests {
     fn a_machine_behind_maas_is_named_by_its_site_and_system_id() {
         let found = place("maas://site-east/abc123").unwrap();
         assert_eq!((found.site.as_str(), found.system_id.as_str()), ("site-east", "abc123"));
+        let spec = |endpoint: &str| MachineSpec {
+            bmc_endpoint: endpoint.into(),
+            ..MachineSpec::default()
+        };
+        let east = SiteId::trusted("site-east");
+        let known = system_id_at(&spec("maas://site-east/abc123"), &east);
+        assert_eq!(known.as_deref(), Some("abc123"));
+        assert_eq!(system_id_at(&spec("maas://site-west/abc123"), &east), None);
+        assert_eq!(system_id_at(&spec("https://10.0.0.5"), &east), None);
         for wrong in [
             "",
             "10.0.0.5",

@@ -8,12 +8,14 @@ use crate::maas::{Change, Machine, NewMachine, Power, Status};
 use crate::port::Target;
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
+use model::machine::Labels;
 use model::node::Upstream;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
-/// What a machine is until it has been commissioned: then MAAS has seen it for itself.
-const ARCHITECTURE: &str = "amd64/generic";
+/// What a machine is until it has been commissioned: then MAAS has seen it for itself. A label of its site may say otherwise.
+const ARCHITECTURE: &str = "amd64";
+const ARCHITECTURE_LABEL: &str = "architecture";
 
 impl Work<'_> {
     pub async fn make(&self, target: &Target) -> Result<Answer, Fault> {
@@ -119,7 +121,7 @@ impl Work<'_> {
         let named = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
         let spec = &self.site.spec;
         let new = NewMachine {
-            architecture: ARCHITECTURE.into(),
+            architecture: architecture(&self.site.head.labels),
             macs,
             hostname: Some(hostname(target.id.as_str())),
             power: power.unwrap_or(Power::Manual),
@@ -277,6 +279,11 @@ impl Work<'_> {
             Ok(_) => Err(Fault::new(Code::ReadBackDiffers, format!("{id} is still in MAAS"))),
         }
     }
+}
+
+fn architecture(labels: &Labels) -> String {
+    let name = labels.get(ARCHITECTURE_LABEL).map_or(ARCHITECTURE, String::as_str);
+    format!("{name}/generic")
 }
 
 /// Whether MAAS switches a machine otherwise than is wanted.

@@ -499,7 +499,13 @@ fn rewire(interface: &Value, call: &Call) -> Result<Value, Said> {
             }
             ("name", _) => changed["name"] = json!(value),
             ("tags", _) => changed["tags"] = value.split(',').collect(),
-            ("vlan", Ok(vlan)) => changed["vlan"]["id"] = json!(vlan),
+            ("vlan", Ok(vlan)) => {
+                // What it was linked to is on another VLAN.
+                if changed["vlan"]["id"] != vlan {
+                    changed["links"] = json!([]);
+                }
+                changed["vlan"]["id"] = json!(vlan);
+            }
             _ => return Err(Said::field(name, "an interface does not have this")),
         }
     }

@@ -351,7 +351,7 @@ impl World {
                 "hostname" => machine.hostname == wanted,
                 "pool" => machine.pool == wanted,
                 "zone" => machine.zone == wanted,
-                "id" => machine.system_id == wanted,
+                "id" => query.all("id").any(|id| id == machine.system_id),
                 _ => false,
             })
         };
