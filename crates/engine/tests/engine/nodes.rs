@@ -383,7 +383,7 @@ fn what_failed_can_be_taken_back_and_started_over() {
         let done = scene.door.ended(&clean).await;
         assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);
         let undone = done.progress.steps.iter().filter(|step| step.undo).count();
-        assert_eq!(undone, 2, "the deployment and the record were taken back first");
+        assert_eq!(undone, 3, "deployment, commissioning and record were taken back first");
         let acted = scene.world.sim.effects(clean.as_str()).expect("the ledger");
         let deployed = |one: &&sim::EffectCount| one.key.contains("/deploy_via_maas/");
         assert_eq!(acted.iter().filter(deployed).map(|one| one.applied).sum::<u32>(), 1);

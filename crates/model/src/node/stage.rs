@@ -139,9 +139,9 @@ impl Stage {
         )
     }
 
-    /// Whether a cancel has something to take back: what this run has made in MAAS, and what it has installed there.
+    /// Whether a cancel has something to take back: what this run has made in MAAS, what it has MAAS commission, and what it has installed.
     pub const fn undoable(self) -> bool {
-        matches!(self, Self::CreateOrFindInMaas | Self::DeployViaMaas)
+        matches!(self, Self::CreateOrFindInMaas | Self::CommissionNode | Self::DeployViaMaas)
     }
 
     /// The task that the agent is given for it. Enrolling is nobody's task: the agent does it by itself.

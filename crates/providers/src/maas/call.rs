@@ -27,12 +27,22 @@ pub(super) struct Call {
     about: About,
     again: Again,
     open: bool,
+    priority: Priority,
 }
 
 impl Call {
     fn new(method: Method, path: impl Into<String>, again: Again) -> Self {
         let (query, form) = (Form::default(), Form::default());
-        Self { method, path: path.into(), query, form, about: About::Region, again, open: false }
+        Self {
+            method,
+            path: path.into(),
+            query,
+            form,
+            about: About::Region,
+            again,
+            open: false,
+            priority: Priority::Operator,
+        }
     }
 
     pub fn get(path: impl Into<String>) -> Self {
@@ -86,15 +96,17 @@ impl Call {
         Self { open: true, ..self }
     }
 
+    /// A look that can be had later: it makes way for what somebody waits for.
+    #[must_use]
+    pub fn polling(self) -> Self {
+        Self { priority: Priority::Polling, ..self }
+    }
+
     fn path(&self) -> String {
         match self.query.is_empty() {
             true => self.path.clone(),
             false => format!("{}?{}", self.path, self.query.encoded()),
         }
-    }
-
-    fn priority(&self) -> Priority {
-        if self.method == Method::GET { Priority::Polling } else { Priority::Operator }
     }
 }
 
@@ -144,7 +156,7 @@ impl Inner {
 
     /// One question, one answer. Our place is given back before anybody waits for the next try.
     async fn once(&self, call: &Call, asked: &Asked<'_>, nonce: &str) -> Result<Reply, Fault> {
-        let _turn = self.pace.turn(call.priority()).await;
+        let _turn = self.pace.turn(call.priority).await;
         // Only now: what says who we are is good for some minutes, and a turn may be long in coming.
         let question = self.question(call, asked, nonce)?;
         self.wire.ask(&question).await.map_err(|broken| match broken {

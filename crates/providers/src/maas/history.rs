@@ -15,6 +15,8 @@ use serde::{Deserialize, Deserializer};
 const PAGE: usize = 200;
 /// How many pages are read for one question.
 pub const MAX_EVENT_PAGES: usize = 10;
+/// What MAAS calls the log of the installer itself. Beside it there is an archive of all that it had.
+const INSTALL_LOG: &str = "/tmp/install.log";
 /// How much is kept of the end of what one script wrote.
 const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
@@ -115,6 +117,14 @@ impl Maas {
         Ok(Events { events: found, more: true })
     }
 
+    /// The newest of what MAAS noted about a machine, the oldest of it first: one page.
+    pub async fn last_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
+        let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
+        let mut page = self.event_page(&query, &[]).await?;
+        page.sort_by_key(|event| event.id);
+        Ok(page)
+    }
+
     async fn event_page(&self, query: &EventQuery, found: &[Event]) -> Result<Vec<Event>, Fault> {
         let call = Call::get("events/")
             .op("query")
@@ -149,8 +159,8 @@ impl Maas {
     pub async fn installation_log(&self, system_id: &str) -> Result<Option<String>, Fault> {
         let newest = self.results(system_id, ResultKind::Installation).await?.pop();
         let Some(set) = newest else { return Ok(None) };
-        let written = set.results.into_iter().map(|result| result.output);
-        Ok(Some(written.filter(|output| !output.is_empty()).collect::<Vec<_>>().join("\n")))
+        let log = set.results.into_iter().find(|result| result.name == INSTALL_LOG);
+        Ok(log.map(|log| log.output))
     }
 }
 

@@ -71,6 +71,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Whether somebody has it, or something is installed on it, whatever its status says: tests may fail on a machine in service.
+    pub fn is_taken(&self) -> bool {
+        self.owner.as_deref().is_some_and(|owner| !owner.is_empty()) || !self.osystem.is_empty()
+    }
+
     /// The serial number of the computer, where its board tells one.
     pub fn serial(&self) -> Option<&str> {
         let serial = self.hardware_info.system_serial.trim();

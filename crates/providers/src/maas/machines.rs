@@ -21,12 +21,14 @@ struct Power {
 }
 
 impl Maas {
-    /// Every machine that fits, with all it is made of, in one request: a whole site where nothing is filtered by.
+    /// Every machine that fits, with all it is made of, in one request: a whole site where nothing is filtered by. Who asks for one machine goes
+    /// before it.
     pub async fn machines(&self, filter: &Filter) -> Result<Vec<Machine>, Fault> {
-        let Filter { mac_address, hostname, pool, zone } = filter;
+        let Filter { ids, mac_address, hostname, pool, zone } = filter;
+        let call = ids.iter().fold(Call::get(ALL).polling(), |call, id| call.query("id", id));
         let wanted =
             [("mac_address", mac_address), ("hostname", hostname), ("pool", pool), ("zone", zone)];
-        let call = wanted.into_iter().fold(Call::get(ALL), |call, (name, value)| match value {
+        let call = wanted.into_iter().fold(call, |call, (name, value)| match value {
             Some(value) => call.query(name, value),
             None => call,
         });

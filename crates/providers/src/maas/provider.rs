@@ -5,8 +5,8 @@
 //! sees, and reads back. What does harm twice leaves a note under its key before it is asked, and a mark on the machine in MAAS: after
 //! a crash the two say whether it was us.
 //!
-//! `sites` are the regions that are spoken to, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
-//! what is written on machines, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
+//! `sites` are the regions that are spoken to, `watching` how many wait at one together, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
+//! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
 //! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`. `machine` and `power` are for machines that are no nodes.
 
 mod commission;
@@ -17,6 +17,7 @@ mod hand;
 mod letting;
 mod machine;
 mod marks;
+mod masking;
 mod notes;
 mod power;
 mod prepare;
@@ -26,6 +27,7 @@ mod release;
 mod sites;
 mod storage;
 mod sync;
+mod watching;
 mod wiring;
 
 use super::Settings as ClientSettings;
@@ -109,6 +111,7 @@ impl MaasProvider {
     ) -> Result<Answer, Fault> {
         match (stage, undo) {
             (Stage::CreateOrFindInMaas, true) => work.unmake(target).await,
+            (Stage::CommissionNode, true) => work.uncommission().await,
             (Stage::DeployViaMaas, true) => work.take_back().await,
             (Stage::LoadSiteConfig, false) => work.load_site().await,
             (Stage::ResolvePowerCredentials, false) => work.resolve_power(target).await,
@@ -205,7 +208,8 @@ impl Provider for MaasProvider {
         target: &Target,
     ) -> Result<Option<UpstreamSeen>, Fault> {
         let machines = self.sites.open(site).await?.list().await?;
-        match find::find(&machines, &target.spec) {
+        let id = machine::system_id_at(&target.spec, &site.id());
+        match find::find(&machines, &target.spec, id.as_deref()) {
             find::Found::None => Ok(None),
             find::Found::One(one) => Ok(Some(one.seen.clone())),
             find::Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),

@@ -10,6 +10,8 @@ use std::fmt;
 /// Which machines are listed. Nothing set means all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
+    /// What MAAS calls them; none: whatever they are called.
+    pub ids: Vec<String>,
     pub mac_address: Option<String>,
     pub hostname: Option<String>,
     pub pool: Option<String>,
@@ -168,8 +170,9 @@ impl Deploy {
 pub struct Release {
     pub comment: Option<String>,
     pub erase: bool,
-    pub secure_erase: bool,
-    pub quick_erase: bool,
+    /// How they are erased; none: as the region does. Saying no to both means zeroes over every disk, which takes hours.
+    pub secure_erase: Option<bool>,
+    pub quick_erase: Option<bool>,
 }
 
 impl Release {
@@ -177,8 +180,8 @@ impl Release {
         Form::default()
             .maybe("comment", self.comment.as_ref())
             .with("erase", self.erase)
-            .with("secure_erase", self.secure_erase)
-            .with("quick_erase", self.quick_erase)
+            .maybe("secure_erase", self.secure_erase)
+            .maybe("quick_erase", self.quick_erase)
     }
 }
 
@@ -225,6 +228,14 @@ mod tests {
              &power_type=redfish&power_parameters_power_address=10.0.0.5&power_parameters_power_user=root\
              &power_parameters_power_pass=hidden&power_parameters_node_id=1"
         );
+    }
+
+    #[test]
+    fn disks_are_erased_as_the_region_does_unless_that_is_said() {
+        let plain = Release { erase: true, ..Release::default() };
+        assert_eq!(plain.form().encoded(), "erase=true");
+        let quick = Release { quick_erase: Some(true), ..plain };
+        assert_eq!(quick.form().encoded(), "erase=true&quick_erase=true");
     }
 
     #[test]

@@ -123,6 +123,9 @@ impl Hardware {
             (Stage::CommissionNode, false) if !managed.known() => {
                 managed.state = Upstream::Commissioning;
             }
+            (Stage::CommissionNode, true) if managed.state == Upstream::Commissioning => {
+                managed.state = Upstream::New;
+            }
             (Stage::WaitForReady, false) if !managed.known() => managed.state = Upstream::Ready,
             (Stage::ConfigureStorage | Stage::ApplyRocePhase2, false) => managed.configured = true,
             (Stage::DeployViaMaas, false) if !managed.installed() => {
@@ -164,6 +167,7 @@ impl Hardware {
         let node = Some(node.clone());
         let holds = match (stage, undo) {
             (Stage::CreateOrFindInMaas, true) => managed.created_for != node,
+            (Stage::CommissionNode, true) => state != Upstream::Commissioning,
             (Stage::DeployViaMaas, true) => managed.deployed_for != node,
             (_, true) => true,
             (Stage::CreateOrFindInMaas, false) => state != Upstream::Absent,

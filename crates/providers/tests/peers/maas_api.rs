@@ -160,7 +160,7 @@ impl Call {
 async fn answer(State(world): State<Arc<Mutex<World>>>, request: Request) -> Response {
     let _under_way = UnderWay::begin(&world);
     match read_call(&world, request).await {
-        Ok(call) => troubled(&world, &call).await,
+        Ok(call) => troubled(&world, call).await,
         Err(said) => said.into_response(),
     }
 }
@@ -183,15 +183,20 @@ impl Drop for UnderWay {
     }
 }
 
-async fn troubled(world: &Mutex<World>, call: &Call) -> Response {
+async fn troubled(world: &Mutex<World>, call: Call) -> Response {
     let falls = lock(world).falls.clone();
     let fall = falls.and_then(|falls| falls());
     if let Some((Fall::Before, fallen)) = fall {
         fallen();
         return std::future::pending().await;
     }
-    let trouble = lock(world).take_trouble(call);
-    let act = || lock(world).act(call).into_response();
+    let trouble = lock(world).take_trouble(&call);
+    if let Some((Fall::Late, fallen)) = fall {
+        lock(world).late.push(call);
+        fallen();
+        return std::future::pending().await;
+    }
+    let act = || lock(world).act(&call).into_response();
     if let Some((Fall::After, fallen)) = fall {
         let _made = act();
         fallen();

@@ -170,7 +170,10 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
         (Some("eve"), None, Status::Deployed, false, false),
         (Some("eve"), None, Status::Allocated, false, false),
         (Some("eve"), None, Status::RescueMode, false, false),
-        (Some("eve"), None, Status::FailedDeployment, false, true),
+        (Some("eve"), None, Status::FailedDeployment, false, false),
+        (Some("eve"), None, Status::Commissioning, false, false),
+        (Some("admin"), None, Status::FailedTesting, false, false),
+        (Some("admin"), None, Status::DiskErasing, true, false),
         (Some("eve"), Some("node-2"), Status::Deployed, false, false),
         (Some("admin"), Some("node-2"), Status::Deployed, false, false),
         (Some("admin"), None, Status::Deployed, true, false),
@@ -197,6 +200,8 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
                 machine.power = "on";
             }
             match desk.ask(stage, Verb::Perform).await {
+                // What MAAS is letting go of already is not asked for once more.
+                Ok(Answer::Done(_)) if may && status == Status::DiskErasing => {}
                 Ok(Answer::Done(_)) if may => assert_eq!(desk.count(&id, name), 1, "{said}"),
                 Err(fault) if !may => {
                     assert_eq!(fault.code, Code::StateDisagrees, "{said}");
@@ -206,6 +211,53 @@ async fn what_somebody_else_uses_is_neither_released_nor_switched_off() {
             }
         }
     }
+}
+
+/// The record of a machine that another user has is theirs, whatever MAAS has it as.
+#[tokio::test]
+async fn what_somebody_else_has_is_not_forgotten() {
+    for (owner, status, kept) in [
+        (Some("eve"), Status::Commissioning, true),
+        (Some("eve"), Status::Broken, true),
+        (Some("eve"), Status::FailedDeployment, true),
+        (Some("admin"), Status::FailedTesting, true),
+        (Some("admin"), Status::DiskErasing, true),
+        (Some("admin"), Status::FailedCommissioning, false),
+        (None, Status::Broken, false),
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(status);
+        desk.api.world().takes = Takes::Hand;
+        desk.api.world().machines.get_mut(&id).unwrap().owner = owner.map(str::to_owned);
+        let answer = desk.ask(Stage::RemoveMaasRecord, Verb::Perform).await;
+        assert_eq!(desk.api.world().machines.contains_key(&id), kept, "{owner:?} {status}");
+        assert_eq!(answer.is_err(), kept, "{owner:?} {status}: {answer:?}");
+    }
+}
+
+/// A node in service that fails a test of MAAS still has everything on its disks.
+#[tokio::test]
+async fn what_failed_its_tests_in_service_is_not_taken_for_free() {
+    for stage in [
+        Stage::CommissionNode,
+        Stage::WaitForReady,
+        Stage::ReleaseMaasNode,
+        Stage::PowerOffMaasNode,
+        Stage::RemoveMaasRecord,
+    ] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::FailedTesting);
+        desk.api.world().machines.get_mut(&id).unwrap().osystem = "ubuntu".into();
+        desk.fails_as(stage, Code::StateDisagrees, &["override the failed tests in MAAS"]).await;
+        assert_eq!(desk.api.world().changes(&id), 0, "{stage}");
+    }
+    // One that failed them while it was commissioned stops for a person, too: MAAS would refuse.
+    let desk = Desk::new().await;
+    let id = desk.add(Status::FailedTesting);
+    desk.api.world().machines.get_mut(&id).unwrap().owner = None;
+    desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["override the failed tests"])
+        .await;
+    assert_eq!(desk.api.world().changes(&id), 0);
 }
 
 /// What was begun is not gone on with on somebody's back who has come in between.
@@ -346,6 +398,20 @@ async fn a_missing_boot_disk_stops_for_a_person() {
     assert_eq!(json!(desk.api.world().machines[&id].boot_disk), disks[1]["id"]);
 }
 
+/// MAAS changes disks of what is Ready only.
+#[tokio::test]
+async fn disks_of_what_is_allocated_are_left_alone() {
+    for (marked, words) in [(true, "restart-clean"), (false, "release it in MAAS")] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Allocated);
+        if marked {
+            desk.mark(&id, NODE, "op-0/deploy_via_maas/1");
+        }
+        desk.fails_as(Stage::ConfigureStorage, Code::StateDisagrees, &[words]).await;
+        assert_eq!(desk.api.world().changes(&id), 0);
+    }
+}
+
 #[tokio::test]
 async fn an_interface_that_cannot_be_mended_stops_for_a_person() {
     let desk = Desk::new().await;
@@ -370,6 +436,11 @@ async fn a_deployment_that_fails_is_classified() {
     assert_eq!(fault.code, Code::DeployFailed);
     assert!(fault.said.ends_with("Failed to format sda"), "{fault}");
     assert!(log.contains("event: ") && log.contains("install: Failed to format sda"), "{log}");
+    // What the installer was given is in its log, and the keys in it are nobody's to see.
+    assert!(log.contains("oauth_token_secret=***"), "{log}");
+    for secret in ["k3y", "t0k3n", "s3cr3t"] {
+        assert!(!log.contains(secret) && !fault.said.contains(secret), "{log}");
+    }
     // The next run finds it so, and does not build on it.
     let desk = Desk { run: "op-2".into(), ..desk };
     desk.fails_as(Stage::CommissionNode, Code::StateDisagrees, &["restart-clean"]).await;
@@ -392,11 +463,18 @@ async fn a_missing_datasource_is_recovered_from_within_its_bound() {
     assert_eq!((desk.status(&id), counts(&desk, &id)), (Status::FailedDeployment, (3, 2)));
     // Another cause ends it.
     let (desk, id) = deployed_badly(DATASOURCE).await;
-    desk.api.world().events.clear();
     desk.api.world().machines.get_mut(&id).unwrap().fate = failing("Failed to format sda");
     desk.fails_as(Stage::RecoverForDatasourceRetry, Code::DeployFailed, &["Failed to format"])
         .await;
     assert_eq!(counts(&desk, &id), (2, 1));
+    // The installer was through, and the new system never came for its data.
+    let (desk, id) = deployed_badly("curtin: Installation finished.").await;
+    desk.fails_as(Stage::ClassifyDeployFailure, Code::DeployFailed, &["finished"]).await;
+    let late = "Machine operation 'Deploying' timed out after 30 minutes.";
+    desk.api.world().note_event(&id, "Marking node failed", late);
+    let classify = effect(Stage::ClassifyDeployFailure, false);
+    let answer = desk.ask_effect(Verb::Perform, &classify, 2).await.0;
+    assert!(matches!(answer, Ok(Answer::Done(outcome)) if outcome.said.contains(late)));
     // None is allowed.
     let (desk, id) = deployed_badly(DATASOURCE).await;
     desk.change_site(|spec| spec.datasource_retries = 0).await;

@@ -1,6 +1,7 @@
 //! The crash matrix of the MAAS provider: every stage is lived once undisturbed, counting what is asked of the keeper and of MAAS; then
 //! once for each of these calls, struck before it and after it. A process that remembers nothing goes on as the engine would have it. The
-//! end must be the same, and nothing that does harm twice may have happened twice.
+//! end must be the same, and nothing that does harm twice may have happened twice. Then once more for each, stopped instead: what was stopped
+//! does not happen, also where the request was on its way when whoever made it went away.
 
 use crate::maas_api::{End as Ends, Fall, Fate};
 use crate::maas_desk::{Desk, NODE, SITE, effect};
@@ -11,6 +12,7 @@ use model::fault::Happened;
 use model::node::{NodeState, Room, Stage};
 use providers::maas::Status;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How many turns a life may take after it was struck.
 const MAX_TURNS: usize = 12;
@@ -20,6 +22,8 @@ const AT_ONCE: usize = 8;
 #[derive(Debug, Clone)]
 enum Life {
     Stage(Stage),
+    /// A record that MAAS has already, which is to be brought to what is wanted.
+    Find,
     Undo(Stage),
     /// Of a machine that is no node.
     Machine(Effect),
@@ -29,6 +33,7 @@ impl Life {
     fn effect(&self) -> Effect {
         match self {
             Self::Stage(stage) => effect(*stage, false),
+            Self::Find => effect(Stage::CreateOrFindInMaas, false),
             Self::Undo(stage) => effect(*stage, true),
             Self::Machine(effect) => effect.clone(),
         }
@@ -50,8 +55,9 @@ impl Life {
                 | Stage::ReleaseMaasNode => Some(Status::Deployed),
                 _ => Some(Status::Ready),
             },
+            Self::Undo(Stage::CommissionNode) => Some(Status::Commissioning),
             Self::Undo(Stage::DeployViaMaas) | Self::Machine(_) => Some(Status::Deployed),
-            Self::Undo(_) => Some(Status::Ready),
+            Self::Undo(_) | Self::Find => Some(Status::Ready),
         }
     }
 
@@ -63,6 +69,11 @@ impl Life {
                 &[("deploy", 1), ("allocate", 1), ("release", 1)]
             }
             Self::Stage(Stage::CommissionNode) => &[("commission", 1)],
+            Self::Undo(Stage::CommissionNode) => &[("abort", 1), ("commission", 0)],
+            // The record is made under no machine's name.
+            Self::Stage(Stage::CreateOrFindInMaas) => &[("commission", 0), ("update", 0)],
+            Self::Find => &[("create", 0), ("commission", 0), ("delete", 0)],
+            Self::Stage(Stage::ConfigureStorage) => &[("set_boot_disk", 0), ("deploy", 0)],
             Self::Stage(Stage::ReleaseMaasNode) | Self::Undo(Stage::DeployViaMaas) => {
                 &[("release", 1), ("deploy", 0)]
             }
@@ -96,17 +107,22 @@ impl Life {
                 _ => self.status(),
             },
             Self::Undo(Stage::CreateOrFindInMaas) => None,
-            Self::Undo(_) => Some(Status::Ready),
+            Self::Undo(Stage::CommissionNode) => Some(Status::New),
+            Self::Undo(_) | Self::Find => Some(Status::Ready),
             Self::Machine(_) => Some(Status::Deployed),
         }
     }
 
-    async fn desk(&self, at: Option<Point>) -> Desk {
+    /// `before` is how a request falls that has not had its effect.
+    async fn desk(&self, at: Option<Point>, before: Fall) -> Desk {
         let reaper = Reaper::new(at);
         let mut desk = Desk::with(Arc::clone(&reaper)).await;
-        let Some(status) = self.status() else { return struck_by(desk, reaper) };
+        let Some(status) = self.status() else { return struck_by(desk, reaper, before) };
         let id = desk.add(status);
         desk.put_node(NODE, &id, NodeState::Retired);
+        if let Self::Stage(Stage::ConfigureStorage) = self {
+            desk.change_site(|spec| spec.storage_layout = "lvm".into()).await;
+        }
         if matches!(self, Self::Machine(_)) {
             desk.target.spec.bmc_endpoint = format!("maas://{SITE}/{id}");
         }
@@ -126,8 +142,11 @@ impl Life {
             machine.fate =
                 Fate { deployment: Ends::Stuck, commissioning: Ends::Stuck, ..Fate::default() };
         }
+        if let Self::Undo(Stage::CommissionNode) = self {
+            machine.fate = Fate { commissioning: Ends::Stuck, ..Fate::default() };
+        }
         drop(world);
-        struck_by(desk, reaper)
+        struck_by(desk, reaper, before)
     }
 
     fn check(&self, desk: &Desk, said: &str) {
@@ -141,23 +160,33 @@ impl Life {
             Self::Stage(Stage::DeployViaMaas) => {
                 assert_eq!(ends, Some(Status::Deploying), "{said}")
             }
-            Self::Stage(_) | Self::Undo(_) | Self::Machine(_) => {
+            Self::Stage(_) | Self::Find | Self::Undo(_) | Self::Machine(_) => {
                 assert_eq!(ends, self.ends(), "{said}")
             }
         }
         assert!(world.machines.len() <= 1, "it was made twice: {said}");
         // What is deleted was the first that there was.
         let id = id.unwrap_or_else(|| "m00001".into());
+        if let (Self::Find, Some(machine)) = (self, world.machines.get(&id)) {
+            let is = (machine.pool.as_str(), machine.zone.as_str());
+            assert_eq!(is, ("gpu", "east"), "{said}");
+            assert_eq!(machine.power_parameters["power_pass"], "calvin", "{said}");
+        }
+        if let (Self::Stage(Stage::ConfigureStorage), Some(machine)) =
+            (self, world.machines.get(&id))
+        {
+            assert_eq!(machine.layout, "lvm", "{said}");
+        }
         for (name, times) in self.acted() {
             assert_eq!(world.count(&id, name), *times, "{name}: {said}");
         }
     }
 }
 
-fn struck_by(desk: Desk, reaper: Arc<Reaper>) -> Desk {
+fn struck_by(desk: Desk, reaper: Arc<Reaper>, before: Fall) -> Desk {
     desk.api.world().falls = Some(Arc::new(move || {
         let fall = match reaper.arrive(Who::Api)? {
-            When::Before => Fall::Before,
+            When::Before => before,
             When::After => Fall::After,
         };
         let reaper = Arc::clone(&reaper);
@@ -182,7 +211,7 @@ async fn live(desk: &Desk, effect: &Effect, mut verb: Verb, said: &str) {
 
 async fn die_at(life: &Life, point: Point) -> bool {
     let said = format!("{life:?} struck at {point:?}");
-    let (desk, effect) = (life.desk(Some(point)).await, life.effect());
+    let (desk, effect) = (life.desk(Some(point), Fall::Before).await, life.effect());
     let reaper = Arc::clone(&desk.reaper);
     tokio::select! {
         () = live(&desk, &effect, Verb::Perform, &said) => {}
@@ -192,43 +221,99 @@ async fn die_at(life: &Life, point: Point) -> bool {
     reaper.has_struck()
 }
 
-async fn matrix(life: Life) {
+/// Struck, and then stopped. Whether it was struck.
+async fn stop_at(life: &Life, point: Point) -> bool {
+    let said = format!("{life:?} stopped at {point:?}");
+    let (mut desk, effect) = (life.desk(Some(point), Fall::Late).await, life.effect());
+    let reaper = Arc::clone(&desk.reaper);
+    tokio::select! {
+        () = live(&desk, &effect, Verb::Perform, &said) => return reaper.has_struck(),
+        () = reaper.wait() => {}
+    }
+    let seen = |desk: &Desk| -> Vec<_> {
+        let world = desk.api.world();
+        world.machines.values().map(|one| (one.status, one.owner.clone())).collect()
+    };
+    // What is made has no name when it is asked for.
+    let changes = |desk: &Desk| ["", "m00001"].map(|id| desk.api.world().changes(id));
+    desk.settings.in_flight = Duration::from_secs(3_600);
+    for _ in 0..MAX_TURNS {
+        match desk.ask_effect(Verb::Stop, &effect, 1).await.0 {
+            Ok(Answer::Done(_)) => return true,
+            Ok(Answer::Stopped) => {
+                let before = seen(&desk);
+                desk.api.world().arrive();
+                assert_eq!(seen(&desk), before, "it was stopped, and happened: {said}");
+                let asked = changes(&desk);
+                let _refused = desk.ask_effect(Verb::Perform, &effect, 1).await;
+                assert_eq!(changes(&desk), asked, "it began again: {said}");
+                return true;
+            }
+            // What was on its way is there by now, or will never be.
+            Ok(Answer::UnderWay) => {
+                desk.api.world().arrive();
+                desk.settings.in_flight = Duration::ZERO;
+            }
+            other => panic!("a stop was answered with {other:?}: {said}"),
+        }
+    }
+    panic!("it did not stop in {MAX_TURNS} turns: {said}");
+}
+
+/// All points of a life that is lived undisturbed.
+async fn points(life: &Life) -> Vec<Point> {
     let said = format!("{life:?} undisturbed");
-    let desk = life.desk(None).await;
+    let desk = life.desk(None, Fall::Before).await;
     live(&desk, &life.effect(), Verb::Perform, &said).await;
     life.check(&desk, &said);
     let calls = desk.reaper.calls();
-    drop(desk);
-    let points: Vec<Point> = calls
+    eprintln!("{life:?}: {calls:?}");
+    calls
         .iter()
         .flat_map(|(who, count)| (1..=*count).map(move |call| (*who, call)))
         .flat_map(|(who, call)| [When::Before, When::After].map(|when| Point { who, call, when }))
-        .collect();
+        .collect()
+}
+
+/// How a life ends at a point.
+#[derive(Clone, Copy)]
+enum Blow {
+    Death,
+    Stop,
+}
+
+async fn matrix(life: Life, blow: Blow) {
+    let points = points(&life).await;
     let count = points.len();
     let struck: Vec<bool> = stream::iter(points)
         .map(|point| {
             let life = life.clone();
-            async move { die_at(&life, point).await }
+            async move {
+                match blow {
+                    Blow::Death => die_at(&life, point).await,
+                    Blow::Stop => stop_at(&life, point).await,
+                }
+            }
         })
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
     let hit = struck.iter().filter(|struck| **struck).count();
-    eprintln!("{life:?}: {calls:?}, {hit} of {count} points");
     assert!(count > 0 && hit == count, "{life:?} was never struck at {} points", count - hit);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_stage_survives_every_death() {
     for stage in Stage::ALL.iter().copied().filter(|stage| stage.room() == Room::Maas) {
-        matrix(Life::Stage(stage)).await;
+        matrix(Life::Stage(stage), Blow::Death).await;
     }
+    matrix(Life::Find, Blow::Death).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn taking_back_survives_every_death() {
     for stage in Stage::ALL.iter().copied().filter(|stage| stage.undoable()) {
-        matrix(Life::Undo(stage)).await;
+        matrix(Life::Undo(stage), Blow::Death).await;
     }
 }
 
@@ -240,6 +325,24 @@ async fn machines_behind_maas_survive_every_death() {
         Effect::Reboot { mode: RebootMode::Bmc, manner },
         Effect::Power { to: PowerTo::Off, manner },
     ] {
-        matrix(Life::Machine(effect)).await;
+        matrix(Life::Machine(effect), Blow::Death).await;
+    }
+}
+
+/// What takes something away, makes something or deletes it: a stop must not be answered while it is still on its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_stopped_does_not_happen_afterwards() {
+    let stages = [
+        Stage::CreateOrFindInMaas,
+        Stage::CommissionNode,
+        Stage::DeployViaMaas,
+        Stage::RecoverForDatasourceRetry,
+        Stage::ReleaseMaasNode,
+        Stage::RemoveMaasRecord,
+    ];
+    let undone = Stage::ALL.iter().copied().filter(|stage| stage.undoable()).map(Life::Undo);
+    let repave = Life::Machine(Effect::Repave { image: "ubuntu/jammy".into() });
+    for life in stages.into_iter().map(Life::Stage).chain(undone).chain([repave]) {
+        matrix(life, Blow::Stop).await;
     }
 }

@@ -120,7 +120,7 @@ async fn what_somebody_has_installed_since_is_not_taken_from_him() {
     use providers::keeper::{Keeper, Note};
     let (desk, id) = behind(Status::Deployed).await;
     let repave = Effect::Repave { image: IMAGE.into() };
-    let asked = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true}}}});
+    let asked = serde_json::json!({"what": "reinstall", "round": 1, "leg": {"letting": {"asked": {"marked": true, "at": 0}}}});
     desk.keeper.begin(&Key::trusted("op-1/repave/1"), &Note::Begun(asked)).await.unwrap();
     let answer = ask(&desk, Verb::Inquire, &repave).await;
     assert!(matches!(answer, Ok(Answer::Unknown(_))), "{answer:?}");

@@ -91,6 +91,41 @@ async fn a_machine_that_maas_has_is_found_and_brought_to_what_is_wanted() {
     assert_eq!(desk.count(&id, "update"), 1);
 }
 
+/// A card on another VLAN than its subnet moves there: MAAS takes its links away by that.
+#[tokio::test]
+async fn a_card_of_the_fabric_moves_to_the_vlan_of_its_subnet() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    {
+        let mut world = desk.api.world();
+        let subnet = world.subnets[0].clone();
+        let card = &mut world.machines.get_mut(&id).unwrap().interfaces[1];
+        card["links"] = json!([{"id": 901, "mode": "dhcp", "subnet": subnet}]);
+    }
+    desk.done(Stage::ApplyRocePhase2).await;
+    let world = desk.api.world();
+    let card = &world.machines[&id].interfaces[1];
+    assert_eq!((&card["vlan"]["id"], &card["effective_mtu"]), (&json!(5002), &json!(9_000)));
+    let links = card["links"].as_array().unwrap();
+    assert_eq!((links.len(), &links[0]["subnet"]["cidr"]), (1, &json!(SUBNET)));
+}
+
+/// What is not amd64 is made known as what its site says.
+#[tokio::test]
+async fn a_record_is_made_for_the_architecture_of_its_site() {
+    use model::id::SiteId;
+    use providers::keeper::Keeper;
+    for (label, expected) in [(None, "amd64/generic"), (Some("arm64"), "arm64/generic")] {
+        let desk = Desk::new().await;
+        let mut site = desk.keeper.site(&SiteId::trusted("site-east")).await.unwrap();
+        site.head.labels.extend(label.map(|name| ("architecture".into(), name.into())));
+        desk.keeper.set_site(site);
+        desk.done(Stage::CreateOrFindInMaas).await;
+        let id = desk.node().await.system_id;
+        assert_eq!(desk.api.world().machines[&id].architecture, expected);
+    }
+}
+
 #[tokio::test]
 async fn every_mode_of_decommission_lets_go_of_what_it_should() {
     for mode in Mode::DECOMMISSION {
@@ -205,6 +240,29 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     assert_eq!(desk.status(&id), Status::Ready);
     assert!(desk.undo(Stage::CreateOrFindInMaas).await.contains("deleted"));
     assert!(desk.api.world().machines.is_empty());
+    // Made by this run, and being commissioned for it.
+    let desk = Desk::new().await;
+    desk.done(Stage::CreateOrFindInMaas).await;
+    desk.api.world().takes = Takes::Hand;
+    desk.done(Stage::CommissionNode).await;
+    let id = desk.node().await.system_id;
+    desk.undo(Stage::DeployViaMaas).await;
+    assert!(desk.undo(Stage::CommissionNode).await.contains("broken off"));
+    assert_eq!((desk.status(&id), desk.count(&id, "abort")), (Status::New, 1));
+    desk.undo(Stage::CreateOrFindInMaas).await;
+    assert!(desk.api.world().machines.is_empty());
+    // Commissioned by somebody else, or before this run: it goes on.
+    for (owner, seen) in [("eve", false), ("admin", true)] {
+        let desk = Desk::new().await;
+        let id = desk.add(Status::Commissioning);
+        desk.api.world().takes = Takes::Hand;
+        desk.api.world().machines.get_mut(&id).unwrap().owner = Some(owner.into());
+        if seen {
+            desk.done(Stage::CreateOrFindInMaas).await;
+        }
+        desk.undo(Stage::CommissionNode).await;
+        assert_eq!(desk.count(&id, "abort"), 0, "{owner}");
+    }
     // Installed by somebody else, and adopted.
     let desk = Desk::new().await;
     let id = desk.add(Status::Deployed);
@@ -218,6 +276,58 @@ async fn a_cancel_takes_back_what_the_run_has_made_and_nothing_else() {
     let again = Desk { run: "op-2".into(), ..desk };
     again.undo(Stage::DeployViaMaas).await;
     assert_eq!((again.status(&id), again.count(&id, "release")), (Status::Ready, 1));
+}
+
+/// What MAAS fails to let go of is not taken back, however often it is asked.
+#[tokio::test]
+async fn what_maas_does_not_let_go_of_is_not_taken_back() {
+    let desk = Desk::new().await;
+    let id = desk.add(Status::Ready);
+    desk.change_site(|spec| spec.network.roce_interfaces.clear()).await;
+    for stage in [Stage::CreateOrFindInMaas, Stage::DeployViaMaas, Stage::WaitForDeployed] {
+        desk.done(stage).await;
+    }
+    let fails = |release| desk.api.world().machines.get_mut(&id).unwrap().fate.release = release;
+    let undo = crate::maas_desk::effect(Stage::DeployViaMaas, true);
+    fails(Released::Fails);
+    for attempt in 1..=2 {
+        let fault = desk.ask_effect(Verb::Perform, &undo, attempt).await.0.unwrap_err();
+        assert_eq!(fault.code, Code::EffectFailed, "{fault}");
+        assert_eq!(desk.count(&id, "release"), attempt as usize);
+    }
+    // Others work on it: that is for a person to sort out.
+    for status in [Status::Testing, Status::RescueMode, Status::FailedTesting] {
+        desk.api.world().takes = Takes::Hand;
+        desk.api.world().machines.get_mut(&id).unwrap().status = status;
+        let fault = desk.ask_effect(Verb::Perform, &undo, 3).await.0.unwrap_err();
+        assert_eq!(fault.code, Code::StateDisagrees, "{status}: {fault}");
+    }
+    desk.api.world().takes = Takes::Looks(1);
+    desk.api.world().machines.get_mut(&id).unwrap().status = Status::FailedReleasing;
+    fails(Released::Ready);
+    let answer = desk.ask_effect(Verb::Perform, &undo, 4).await.0;
+    assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Ready, 3));
+}
+
+/// MAAS may take longer to erase than a stage may: then its time is up, and the next attempt goes on waiting.
+#[tokio::test]
+async fn erasing_that_takes_too_long_is_no_riddle() {
+    use model::effect::Key;
+    use providers::keeper::{Keeper, Note};
+    let desk = Desk::new().await;
+    let id = desk.add(Status::DiskErasing);
+    desk.api.world().takes = Takes::Hand;
+    let note = json!({"what": "release", "letting": {"asked": {"marked": true, "at": 0}}});
+    let key = Key::trusted(format!("op-1/{}/1", Stage::ReleaseMaasNode));
+    desk.keeper.begin(&key, &Note::Begun(note)).await.unwrap();
+    assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::Inquire).await, Ok(Answer::UnderWay));
+    assert_eq!(desk.ask(Stage::ReleaseMaasNode, Verb::Stop).await, Ok(Answer::Stopped));
+    desk.api.world().takes = Takes::Looks(1);
+    let release = crate::maas_desk::effect(Stage::ReleaseMaasNode, false);
+    let next = desk.ask_effect(Verb::Perform, &release, 2).await.0;
+    assert!(matches!(next, Ok(Answer::Done(_))), "{next:?}");
+    assert_eq!((desk.status(&id), desk.count(&id, "release")), (Status::Ready, 0));
 }
 
 #[tokio::test]
@@ -256,9 +366,66 @@ async fn a_whole_site_is_seen_with_one_question() {
         assert!(found.unwrap().is_some());
     }
     assert!(desk.api.world().requests.len() - before <= 2, "a list for each");
+    // What the inventory calls it in MAAS is enough.
+    let mut named = desk.target.clone();
+    named.spec.mac_addresses = vec!["aa:bb:cc:00:00:77".into()];
+    assert_eq!(replica.find_at_site(&site, &named).await, Ok(None));
+    named.spec.bmc_endpoint = format!("maas://site-east/{id}");
+    let found = replica.find_at_site(&site, &named).await.unwrap();
+    assert_eq!(found.map(|seen| seen.state), Some(Upstream::Deployed));
     desk.api.world().add(MAC);
     let fault = replica.find_at_site(&site, &desk.target).await.unwrap_err();
     assert_eq!(fault.code, Code::CandidatesConflict);
+}
+
+/// Many who wait ask together, and one who asks for one machine is not behind them.
+#[tokio::test]
+async fn many_wait_with_one_question() {
+    use model::effect::{Effect, Key, Order};
+    use model::id::{NodeId, RunId, SiteId};
+    use providers::{Journal, Provider};
+    const MANY: usize = 30;
+    const ROUNDS: usize = 5;
+    let mut desk = Desk::new().await;
+    desk.settings.look_every = Duration::from_millis(100);
+    let mut ids = Vec::new();
+    for number in 0..MANY {
+        let id = desk.add(Status::Deploying);
+        desk.put_node(&format!("node-w{number}"), &id, NodeState::Enrolling);
+        ids.push(id);
+    }
+    desk.api.world().takes = Takes::Hand;
+    let (replica, stage) = (desk.replica(), Stage::WaitForDeployed);
+    let wait = async |number: usize| {
+        let node = NodeId::trusted(format!("node-w{number}"));
+        let site = Some(SiteId::trusted("site-east"));
+        let effect = Effect::Stage { stage, node, site, by: "maas".into(), undo: false };
+        let key = Key::new(&RunId::trusted(format!("op-w{number}")), effect.word(), 1);
+        let order = Order { key, verb: Verb::Perform, effect, logged: 0 };
+        let (journal, _lines) = Journal::new();
+        replica.ask(&desk.target, &order, &journal).await
+    };
+    let all = futures_util::future::join_all((0..MANY).map(wait));
+    let end = async {
+        let looks = |from: usize| -> usize {
+            let world = desk.api.world();
+            world.requests.iter().skip(from).filter(|one| one.contains("machines/?id=")).count()
+        };
+        while looks(0) < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let before = desk.api.world().requests.len();
+        while looks(before) < ROUNDS {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let asked = desk.api.world().requests.len() - before;
+        assert!(asked < MANY, "{asked} questions in {ROUNDS} rounds");
+        ids.iter().for_each(|id| desk.api.world().advance(id));
+    };
+    let (answers, ()) = tokio::join!(all, end);
+    for answer in answers {
+        assert!(matches!(answer, Ok(Answer::Done(_))), "{answer:?}");
+    }
 }
 
 /// What a stage wants is seen before it is so, and after, and a question changes nothing.

@@ -171,7 +171,7 @@ fn what_writes_a_disk_is_not_done_twice_on_hope() {
         "power_off_maas_node",
         "remove_maas_record",
     ];
-    let undoable = ["create_or_find_in_maas", "deploy_via_maas"];
+    let undoable = ["create_or_find_in_maas", "commission_node", "deploy_via_maas"];
     for step in Work::ALL.into_iter().flat_map(|work| steps(&work.stages(), &whose(""))) {
         let word = step.name.as_str();
         assert_eq!(step.effect.destructive(), destructive.contains(&word), "{word}");

@@ -1,7 +1,8 @@
 //! Commissioning: MAAS boots the machine to see what it is made of, and perhaps tests it.
 
-use super::hand::{Work, disagrees, done, has, inquired, state, unlocked};
-use super::notes::{Memo, Stopping};
+use super::hand::{Owner, Work, disagrees, done, has, inquired, now, state, unlocked};
+use super::letting::TESTS_FAILED;
+use super::notes::{Memo, Stopping, two_effects};
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
@@ -17,9 +18,9 @@ enum Move {
 }
 
 /// `before` is the status that the order found when it began, where it has.
-fn next(status: Status, before: Option<Upstream>) -> Move {
-    let begun = before.is_some_and(|before| before != Upstream::of_number(status.number()));
-    match status {
+fn next(machine: &Machine, before: Option<Upstream>) -> Move {
+    let begun = before.is_some_and(|before| before != state(machine));
+    match machine.status {
         Status::Commissioning
         | Status::Testing
         | Status::Ready
@@ -27,8 +28,11 @@ fn next(status: Status, before: Option<Upstream>) -> Move {
         | Status::Deploying
         | Status::Deployed => Move::Done,
         // It ran, and failed at once: who waits for it says so.
-        Status::FailedCommissioning | Status::FailedTesting if begun => Move::Done,
-        Status::New | Status::FailedCommissioning | Status::FailedTesting => Move::Commission,
+        Status::FailedCommissioning if begun => Move::Done,
+        Status::FailedTesting if begun && machine.osystem.is_empty() => Move::Done,
+        Status::New | Status::FailedCommissioning => Move::Commission,
+        // MAAS does not commission it so, and something may be installed on it.
+        Status::FailedTesting => Move::Disagree(TESTS_FAILED),
         Status::Broken => {
             Move::Disagree("somebody marked it broken: mend it, and mark it fixed in MAAS")
         }
@@ -63,7 +67,7 @@ impl Work<'_> {
                 if let Some(why) = adopts(self.stage, self.node.state, before) {
                     return Ok(done(&machine, why));
                 }
-                let memo = notes.begin(Memo::Commission { before }).await?;
+                let memo = notes.begin(Memo::Commission { before, asked: None }).await?;
                 self.commission_now(machine, &memo).await
             }
             Verb::Follow => match notes.recall().await? {
@@ -81,7 +85,7 @@ impl Work<'_> {
 
     async fn commissioned(&self, before: Option<Upstream>) -> Result<Answer, Fault> {
         let machine = self.locate().await?;
-        Ok(match next(machine.status, before) {
+        Ok(match next(&machine, before) {
             Move::Done => done(&machine, has(&machine)),
             Move::Commission | Move::Disagree(_) => Answer::Differs(has(&machine)),
         })
@@ -89,14 +93,21 @@ impl Work<'_> {
 
     async fn commission_now(&self, machine: Machine, memo: &Memo) -> Result<Answer, Fault> {
         unlocked(&machine)?;
-        match next(machine.status, found(memo)) {
+        match next(&machine, found(memo)) {
             Move::Done => Ok(done(&machine, has(&machine))),
             Move::Disagree(instead) => Err(disagrees(&machine, instead)),
             Move::Commission => {
                 let id = &machine.system_id;
+                let asked = match memo {
+                    Memo::Commission { before, .. } => {
+                        Memo::Commission { before: *before, asked: Some(now()) }
+                    }
+                    _ => return Err(two_effects()),
+                };
+                self.hand.notes().amend(memo, &asked).await?;
                 self.hand.journal.line(format!("maas: {id} is commissioned")).await;
                 let machine = self.hand.maas().commission(id).await?;
-                match next(machine.status, found(memo)) {
+                match next(&machine, found(memo)) {
                     Move::Done => Ok(done(&machine, has(&machine))),
                     Move::Commission | Move::Disagree(_) => {
                         Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
@@ -106,17 +117,62 @@ impl Work<'_> {
         }
     }
 
-    /// Breaks off what this key has begun.
+    /// Breaks off what this key has begun. That it is over is noted last: who dies in between breaks it off again.
     async fn break_off(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let Stopping::Begun(memo) = notes.stop().await? else { return Ok(Answer::Stopped) };
-        notes.amend(&memo, &Memo::Stopped).await?;
-        if let Some(machine) = self.there().await?
-            && matches!(machine.status, Status::Commissioning | Status::Testing)
-        {
-            self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+        if let (Some(machine), Some(_)) = (self.there().await?, memo.asked()) {
+            if next(&machine, found(&memo)) == Move::Commission && self.hand.in_flight(&memo) {
+                return Ok(Answer::UnderWay);
+            }
+            if self.is_being_commissioned(&machine).await? {
+                self.hand.maas().abort(&machine.system_id, self.hand.key().as_str()).await?;
+            }
         }
+        notes.amend(&memo, &Memo::Stopped).await?;
         Ok(Answer::Stopped)
+    }
+
+    /// Whether MAAS commissions it for us. Tests of what is installed are somebody's own.
+    async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
+        Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
+            && machine.osystem.is_empty()
+            && self.hand.owner(machine).await? == Owner::Us)
+    }
+
+    /// Breaks off the commissioning that this run, or the one before it, has begun for the node. What is through stays: a cancel takes nothing
+    /// from anybody by it.
+    pub async fn uncommission(&self) -> Result<Answer, Fault> {
+        let notes = self.hand.notes();
+        match self.hand.verb() {
+            Verb::Stop => return self.hand.stop_begun().await,
+            Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
+            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
+        }
+        let Some(machine) = self.there().await? else {
+            return Ok(self.gone("MAAS has no record of it"));
+        };
+        let before = self.hand.first_seen().await?;
+        let others = matches!(before, Some(Upstream::Commissioning | Upstream::Testing));
+        if others || !self.is_being_commissioned(&machine).await? {
+            return Ok(done(&machine, format!("{}: nothing to break off", has(&machine))));
+        }
+        match self.hand.verb() {
+            Verb::Observe => return Ok(Answer::Differs(has(&machine))),
+            Verb::Inquire => return Ok(Answer::UnderWay),
+            Verb::Perform | Verb::Follow | Verb::Stop => {}
+        }
+        let memo = notes.begin(Memo::Begun).await?;
+        notes.amend(&memo, &Memo::Asked { at: now() }).await?;
+        let id = &machine.system_id;
+        self.hand.journal.line(format!("maas: the commissioning of {id} is broken off")).await;
+        let machine = self.hand.maas().abort(id, self.hand.key().as_str()).await?;
+        match machine.status {
+            Status::Commissioning | Status::Testing => {
+                Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
+            }
+            _ => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
+        }
     }
 
     pub async fn wait_for_ready(&self) -> Result<Answer, Fault> {
@@ -150,8 +206,9 @@ impl Work<'_> {
 /// What a note says was there before.
 fn found(memo: &Memo) -> Option<Upstream> {
     match memo {
-        Memo::Commission { before } => Some(*before),
+        Memo::Commission { before, .. } => Some(*before),
         Memo::Begun
+        | Memo::Asked { .. }
         | Memo::Deploy { .. }
         | Memo::Release { .. }
         | Memo::Reinstall { .. }
@@ -166,8 +223,15 @@ fn is_ready(machine: &Machine) -> Option<Result<(), Fault>> {
     match machine.status {
         Status::Ready | Status::Allocated | Status::Deploying | Status::Deployed => Some(Ok(())),
         Status::Commissioning | Status::Testing | Status::Releasing | Status::DiskErasing => None,
-        Status::FailedCommissioning | Status::FailedTesting => {
+        Status::FailedCommissioning => {
             Some(Err(Fault::new(Code::CommissioningFailed, has(machine))))
+        }
+        Status::FailedTesting if !machine.osystem.is_empty() => {
+            Some(Err(disagrees(machine, TESTS_FAILED)))
+        }
+        Status::FailedTesting => {
+            let said = format!("{}; {TESTS_FAILED}", has(machine));
+            Some(Err(Fault::new(Code::CommissioningFailed, said)))
         }
         Status::New => {
             let said = format!(
@@ -199,31 +263,37 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn told(status: Status, osystem: &str) -> Machine {
+        let told = json!({"system_id": "a", "status": status.number(), "osystem": osystem});
+        serde_json::from_value(told).unwrap()
+    }
+
     #[test]
     fn every_status_has_its_move() {
         let row = |before: Option<Upstream>| -> String {
-            let letter = |status: &Status| match next(*status, before) {
+            let letter = |status: &Status| match next(&told(*status, ""), before) {
                 Move::Done => 'd',
                 Move::Commission => 'c',
                 Move::Disagree(_) => '-',
             };
             Status::ALL.iter().map(letter).collect()
         };
-        assert_eq!(row(None), "cdc-d-d--dd----------dc");
+        assert_eq!(row(None), "cdc-d-d--dd----------d-");
         assert_eq!(row(Some(Upstream::New)), "cdd-d-d--dd----------dd");
-        assert_eq!(row(Some(Upstream::FailedTesting)), "cdd-d-d--dd----------dc");
+        assert_eq!(row(Some(Upstream::FailedTesting)), "cdd-d-d--dd----------d-");
+        let in_service = told(Status::FailedTesting, "ubuntu");
+        assert_eq!(next(&in_service, Some(Upstream::New)), Move::Disagree(TESTS_FAILED));
+        let fault = is_ready(&in_service).unwrap().unwrap_err();
+        assert_eq!(fault.code, Code::StateDisagrees);
     }
 
     #[test]
     fn every_status_ends_the_wait_or_not() {
-        let letter = |status: &Status| {
-            let told = json!({"system_id": "a", "status": status.number()});
-            match is_ready(&serde_json::from_value(told).unwrap()) {
-                None => 'w',
-                Some(Ok(())) => 'r',
-                Some(Err(fault)) if fault.code == Code::CommissioningFailed => 'f',
-                Some(Err(_)) => '-',
-            }
+        let letter = |status: &Status| match is_ready(&told(*status, "")) {
+            None => 'w',
+            Some(Ok(())) => 'r',
+            Some(Err(fault)) if fault.code == Code::CommissioningFailed => 'f',
+            Some(Err(_)) => '-',
         };
         let row: String = Status::ALL.iter().map(letter).collect();
         assert_eq!(row, "fwf-r-r--rr-w-w------wf");

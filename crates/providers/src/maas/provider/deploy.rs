@@ -50,7 +50,10 @@ fn next(upstream: Upstream, whose: &Whose, before: Upstream, owner: &Owner) -> M
         }
         (Upstream::Allocated, Whose::ThisRun | Whose::ThisNode) => Move::Install,
         (Upstream::Allocated, Whose::Nobody) => match owner {
-            Owner::Us => Move::Install,
+            Owner::Us if before != Upstream::Allocated => Move::Install,
+            Owner::Us => {
+                no("it was allocated before, and no mark says for what: release it in MAAS")
+            }
             Owner::Nobody => no("nobody owns it: release it in MAAS"),
             Owner::Other(owner) => {
                 Move::Disagree(format!("{owner} has allocated it: release it in MAAS"))
@@ -173,8 +176,8 @@ impl Work<'_> {
             Stopping::Begun(memo) => memo,
         };
         let machine = self.there().await?;
-        if let (Memo::Deploy { asked: Some(asked) }, Some(machine)) = (&memo, &machine) {
-            let young = now().since(*asked) < self.hand.at.settings.in_flight;
+        if let (Memo::Deploy { asked: Some(_) }, Some(machine)) = (&memo, &machine) {
+            let young = self.hand.in_flight(&memo);
             match (self.mark(machine), machine.status) {
                 (Whose::ThisRun, Status::Deployed) => return Ok(done(machine, has(machine))),
                 (Whose::ThisRun, Status::Deploying) => {
@@ -227,9 +230,12 @@ impl Work<'_> {
             Verb::Inquire => return Ok(Answer::UnderWay),
             Verb::Perform | Verb::Follow | Verb::Stop => {}
         }
-        notes.begin(Memo::Begun).await?;
+        let memo = notes.begin(Memo::Begun).await?;
         match letting::next(&machine, Letting::Begun, false) {
-            letting::Move::Ask => drop(self.hand.ask_to_let_go(&machine, false).await?),
+            letting::Move::Ask => {
+                notes.amend(&memo, &Memo::Asked { at: now() }).await?;
+                self.hand.ask_to_let_go(&machine, false).await?;
+            }
             letting::Move::Free | letting::Move::Wait | letting::Move::Lost(_) => {}
             letting::Move::Fail(fault) => return Err(fault),
         }
@@ -237,20 +243,26 @@ impl Work<'_> {
         Ok(done(&machine, format!("{}: what was installed is taken back", has(&machine))))
     }
 
-    /// A run that has seen nothing yet takes back what another one of the same node has installed; any other only what is its own. An
-    /// allocation without a mark is its own where there was none before.
+    /// A run that has seen nothing yet takes back what another one of the same node has installed; any other only what is its own. The mark
+    /// stays until MAAS has let go of the machine, whatever it is called meanwhile. An allocation without a mark is its own where there was
+    /// none before.
     async fn installed_here(&self, machine: &Machine) -> Result<bool, Fault> {
-        let taken = matches!(
+        let taken = !matches!(
             machine.status,
-            Status::Allocated | Status::Deploying | Status::Deployed | Status::FailedDeployment
+            Status::New | Status::Commissioning | Status::FailedCommissioning | Status::Ready
+        );
+        let allocated = matches!(
+            machine.status,
+            Status::Allocated | Status::FailedReleasing | Status::FailedDiskErasing
         );
         let first = self.hand.first_seen().await?;
         Ok(match (taken, self.mark(machine), first) {
             (false, _, _) => false,
             (true, Whose::ThisRun, _) | (true, Whose::ThisNode, None) => true,
             (true, Whose::Nobody, Some(before)) => {
-                machine.status == Status::Allocated
+                allocated
                     && before != Upstream::Allocated
+                    && before != state(machine)
                     && self.hand.owner(machine).await? == Owner::Us
             }
             (true, Whose::ThisNode, Some(_))
@@ -317,6 +329,7 @@ mod tests {
             (Whose::Nobody, Upstream::Deployed, &them, "----i-a--a---------------"),
             (Whose::Nobody, Upstream::Unknown, &them, "----i--------------------"),
             (Whose::Nobody, Upstream::Ready, &us, "----i-----i--------------"),
+            (Whose::Nobody, Upstream::Allocated, &us, "----i--------------------"),
             (other, Upstream::Deployed, &us, "----i--------------------"),
         ] {
             assert_eq!(row(&whose, before, owner), expected, "{whose:?} {before} {owner:?}");

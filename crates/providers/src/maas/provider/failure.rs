@@ -2,14 +2,18 @@
 //! first boots is the one cause that goes away by trying again.
 
 use super::hand::{Work, disagrees, done, has};
-use crate::maas::{Machine, Status};
-use model::effect::{Answer, Outcome};
+use super::marks;
+use super::masking::masked;
+use crate::maas::{Event, Machine, Status};
+use model::effect::{Answer, Key, Outcome};
 use model::fault::{Code, Fault};
 
 /// How many of the last lines of an installer's log are written down.
 const LAST_LINES: usize = 60;
 /// The longest line that is said.
 const MAX_SAID: usize = 300;
+/// What MAAS notes when it is asked to install.
+const ASKED: &str = "User starting deployment";
 
 /// In small letters: one of these in a line is enough.
 const ALONE: [&str; 8] = [
@@ -24,13 +28,21 @@ const ALONE: [&str; 8] = [
 ];
 
 /// In small letters: all of a row in one line.
-const TOGETHER: [&[&str]; 5] = [
+const TOGETHER: [&[&str]; 3] = [
     &["can not apply stage", "datasource"],
-    &["cloud-init", "datasource"],
-    &["'url' failed", "metadata"],
     &["calling 'http", "/maas/metadata", "failed"],
     &["url_helper", "metadata", "timed out"],
 ];
+
+/// In small letters: a line with one of these shows what the installer was given, not what happened. Datasources are named there whatever it is
+/// that failed.
+const CONFIGURATION: [&str; 2] = ["debconf_selections", "cloud-init/"];
+
+/// In small letters: what curtin says when it is through, and when it is not.
+const FINISHED: &str = "installation finished";
+const FAILED: &str = "installation failed";
+/// In small letters: what MAAS says when the machine did not come to it for its data.
+const TIMED_OUT: &str = "operation 'deploying' timed out";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -40,10 +52,21 @@ pub(super) enum Cause {
     Other(String),
 }
 
+/// What was noted since the installation was asked for. MAAS notes the comment of who asks, which is the key.
+fn since<'a>(events: &'a [Event], key: Option<&Key>) -> &'a [Event] {
+    let asked = |event: &Event| {
+        event.kind == ASKED || key.is_some_and(|key| event.description.contains(key.as_str()))
+    };
+    &events[events.iter().rposition(asked).map_or(0, |at| at + 1)..]
+}
+
 /// The cause, from what MAAS noted and what the installer wrote, oldest first.
 pub(super) fn cause(events: &[String], log: &str) -> Cause {
     let lines = || events.iter().map(String::as_str).chain(log.lines()).map(str::trim);
     if let Some(line) = lines().find(|line| is_datasource(line)) {
+        return Cause::Datasource(shown(line));
+    }
+    if let (true, Some(line)) = (is_through(log), events.iter().find(|line| is_late(line))) {
         return Cause::Datasource(shown(line));
     }
     let last = lines().rfind(|line| !line.is_empty());
@@ -52,12 +75,23 @@ pub(super) fn cause(events: &[String], log: &str) -> Cause {
 
 fn is_datasource(line: &str) -> bool {
     let line = line.to_lowercase();
-    ALONE.iter().any(|words| line.contains(words))
-        || TOGETHER.iter().any(|row| row.iter().all(|words| line.contains(words)))
+    let has = |words: &&str| line.contains(words);
+    !CONFIGURATION.iter().any(has)
+        && (ALONE.iter().any(has) || TOGETHER.iter().any(|row| row.iter().all(has)))
+}
+
+/// Whether the installer was through, so that what failed came after it.
+fn is_through(log: &str) -> bool {
+    let log = log.to_lowercase();
+    log.contains(FINISHED) && !log.contains(FAILED)
+}
+
+fn is_late(event: &str) -> bool {
+    event.to_lowercase().contains(TIMED_OUT)
 }
 
 fn shown(line: &str) -> String {
-    line.chars().take(MAX_SAID).collect()
+    masked(line).chars().take(MAX_SAID).collect()
 }
 
 impl Work<'_> {
@@ -92,12 +126,15 @@ impl Work<'_> {
     /// Why the last installation failed. All that is known of it goes into the log.
     pub async fn why(&self, machine: &Machine) -> Result<Cause, Fault> {
         let id = &machine.system_id;
-        let events = self.hand.tell_events(id).await?;
+        let noted = self.hand.tell_events(id).await?;
         let log = self.hand.maas().installation_log(id).await?.unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
-            self.hand.journal.line(format!("install: {line}")).await;
+            self.hand.journal.line(format!("install: {}", masked(line))).await;
         }
+        let said = |event: &Event| format!("{}: {}", event.kind, event.description);
+        let events: Vec<String> =
+            since(&noted, marks::key_of(machine).as_ref()).iter().map(said).collect();
         Ok(cause(&events, &log))
     }
 }
@@ -114,13 +151,44 @@ mod tests {
             "cloudinit.sources.DataSourceNotFoundException: Did not find any data source, searched classes: (DataSourceMAAS)",
             "url_helper.py[WARNING]: Calling 'http://10.0.0.1:5248/MAAS/metadata/' failed [50/120s]: request error",
             "DataSourceMAAS.py[CRITICAL]: Giving up on md from ['http://10.0.0.1/MAAS/metadata/2012-03-01/meta-data/instance-id']",
-            "'url' failed: http://10.0.0.1:5240/MAAS/metadata/curtin timed out",
-            "Node installation failure: 'cloudinit' searching for network datasources; cloud-init found no datasource",
             "url_helper.py: http://10.0.0.1/MAAS/metadata/ timed out",
         ] {
             let log = format!("curtin: Installation started.\n{line}\nrebooting");
             assert_eq!(cause(&[], &log), Cause::Datasource(line.into()));
             assert_eq!(cause(&[line.to_owned()], ""), Cause::Datasource(line.into()));
+        }
+    }
+
+    #[test]
+    fn a_system_that_never_asked_for_its_data_did_not_get_it() {
+        let late = "Marking node failed: Machine operation 'Deploying' timed out after 30 minutes.";
+        let log = "Installing for Ubuntu\ncurtin: Installation finished.\n";
+        assert_eq!(cause(&[late.to_owned()], log), Cause::Datasource(late.into()));
+    }
+
+    #[test]
+    fn only_what_came_after_the_request_counts() {
+        let event = |id: i64, kind: &str, description: &str| -> Event {
+            serde_json::from_value(
+                serde_json::json!({"id": id, "type": kind, "description": description}),
+            )
+            .unwrap()
+        };
+        let key = Key::trusted("op-1/deploy_via_maas/2");
+        let all = [
+            event(1, "Node installation failure", "no datasource found"),
+            event(2, "Something", "(admin) - op-1/deploy_via_maas/2"),
+            event(3, "Node installation failure", "curtin"),
+            event(4, ASKED, "(eve)"),
+        ];
+        for (events, key, first) in [
+            (&all[..1], Some(&key), Some(1)),
+            (&all[..3], Some(&key), Some(3)),
+            (&all[..3], None, Some(1)),
+            (&all[..], Some(&key), None),
+            (&all[..0], None, None),
+        ] {
+            assert_eq!(since(events, key).first().map(|event| event.id), first);
         }
     }
 
@@ -137,6 +205,24 @@ mod tests {
                 vec![],
                 "cloud-init: finished at 10:00\nCommand 'grub-install' failed",
                 "Command 'grub-install' failed",
+            ),
+            // What curtin was given names a datasource, and so does every deployment that is on its way.
+            (
+                vec![
+                    "Node status event: 'cloudinit' searching for network data from DataSourceMAAS",
+                ],
+                "curthooks handling apt to target /tmp/x with config {'debconf_selections': {'maas': 'cloud-init   cloud-init/datasources  multiselect MAAS'}}\n\
+                 request to http://10.0.0.1:5248/MAAS/metadata/status/abc failed. sleeping 1.: HTTP Error 503\n\
+                 curtin: Installation failed with exception: Command 'grub-install' failed",
+                "curtin: Installation failed with exception: Command 'grub-install' failed",
+            ),
+            // It took too long before it was through.
+            (
+                vec![
+                    "Marking node failed: Machine operation 'Deploying' timed out after 30 minutes.",
+                ],
+                "writing the image",
+                "writing the image",
             ),
             (vec![], "", "nothing was written about it"),
         ] {

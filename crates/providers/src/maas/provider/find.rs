@@ -1,5 +1,5 @@
-//! Which machine of MAAS is one of ours: by the addresses of its network cards and by its serial number. More than one answer is
-//! none: a person says which it is.
+//! Which machine of MAAS is one of ours: by what MAAS calls it, by the addresses of its network cards and by its serial number. More than one
+//! answer is none: a person says which it is.
 
 use super::hand::{now, seen};
 use super::marks;
@@ -58,27 +58,34 @@ pub(super) enum Found<'a> {
     Conflict(String),
 }
 
-pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec) -> Found<'a> {
+/// `id` is what MAAS calls it, where the inventory says so.
+pub(super) fn find<'a>(machines: &'a [Listed], spec: &MachineSpec, id: Option<&str>) -> Found<'a> {
     let macs: Vec<String> = spec.mac_addresses.iter().map(|mac| digits(mac)).collect();
     let serial = spec.serial.trim();
     let by_serial = |one: &Listed| !serial.is_empty() && one.has_serial(serial);
-    let fitting: Vec<&Listed> =
-        machines.iter().filter(|one| one.has_mac(&macs) || by_serial(one)).collect();
+    let by_id = |one: &Listed| Some(one.system_id.as_str()) == id;
+    let fits = |one: &&Listed| by_id(one) || one.has_mac(&macs) || by_serial(one);
+    let fitting: Vec<&Listed> = machines.iter().filter(fits).collect();
     match fitting[..] {
         [] => Found::None,
         [one] => match &one.serial {
-            // Its network card is ours and its board is not: one of the two was exchanged.
+            // Its name or its network card is ours and its board is not: one of the two was exchanged.
             Some(other) if !serial.is_empty() && !by_serial(one) => Found::Conflict(format!(
-                "{} has a MAC address of the machine, and the serial number {other:?} instead of {serial:?}",
-                named(one)
+                "{} has the {} of the machine, and the serial number {other:?} instead of {serial:?}",
+                named(one),
+                if by_id(one) { "system id" } else { "MAC address" }
             )),
             Some(_) | None => Found::One(one),
         },
         _ => {
-            let why = |one: &&Listed| match (one.has_mac(&macs), by_serial(one)) {
-                (true, true) => format!("{} by MAC address and serial number", named(one)),
-                (true, false) => format!("{} by MAC address", named(one)),
-                (false, _) => format!("{} by serial number", named(one)),
+            let why = |one: &&Listed| {
+                let reasons = [
+                    (by_id(one), "system id"),
+                    (one.has_mac(&macs), "MAC address"),
+                    (by_serial(one), "serial number"),
+                ];
+                let those = reasons.into_iter().filter(|(is, _)| *is).map(|(_, why)| why);
+                format!("{} by {}", named(one), those.collect::<Vec<_>>().join(" and "))
             };
             let all: Vec<String> = fitting.iter().take(MAX_NAMED).map(why).collect();
             let count = fitting.len();
@@ -143,7 +150,7 @@ mod tests {
                 serial: serial.into(),
                 ..MachineSpec::default()
             };
-            match (find(&all, &spec), expected) {
+            match (find(&all, &spec, None), expected) {
                 (Found::None, Ok("")) => {}
                 (Found::One(one), Ok(id)) => assert_eq!(one.system_id, id, "{macs:?} {serial}"),
                 (Found::Conflict(said), Err(words)) => {
@@ -151,6 +158,28 @@ mod tests {
                 }
                 (found, expected) => panic!("{macs:?} {serial}: {found:?}, not {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn what_maas_calls_it_goes_first_and_contradicts_like_the_rest() {
+        let all = [listed("a", "aa:00:00:00:00:01", "S1"), listed("b", "aa:00:00:00:00:02", "")];
+        let spec = |mac: &str, serial: &str| MachineSpec {
+            mac_addresses: vec![mac.into()],
+            serial: serial.into(),
+            ..MachineSpec::default()
+        };
+        let none = "aa:00:00:00:00:09";
+        assert_eq!(find(&all, &spec(none, ""), Some("a")), Found::One(&all[0]));
+        assert_eq!(find(&all, &spec(none, "s1"), Some("a")), Found::One(&all[0]));
+        // It is not there any more under that name.
+        assert_eq!(find(&all, &spec("aa:00:00:00:00:02", ""), Some("c")), Found::One(&all[1]));
+        for (mac, serial, words) in [
+            ("aa:00:00:00:00:02", "", ["a (host-a) by system id", "b (host-b) by MAC address"]),
+            (none, "S9", ["system id", "\"S9\""]),
+        ] {
+            let Found::Conflict(said) = find(&all, &spec(mac, serial), Some("a")) else { panic!() };
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
         }
     }
 }

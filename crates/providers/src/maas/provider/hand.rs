@@ -2,11 +2,13 @@
 
 use super::MaasProvider;
 use super::find::{Found, find};
+use super::machine::system_id_at;
 use super::marks::{self, Whose};
+use super::masking::masked;
 use super::notes::{Memo, Notes};
 use super::sites::Open;
 use super::wiring::Cards;
-use crate::maas::{Deploy, EventQuery, Maas, Machine, PowerState, Status};
+use crate::maas::{Deploy, Event, Maas, Machine, PowerState, Status};
 use crate::port::{Journal, Target};
 use crate::sim::system_clock;
 use model::effect::{Answer, Facts, Key, MaasFacts, Order, Outcome, Verb};
@@ -69,9 +71,10 @@ impl Hand<'_> {
         let settings = &self.at.settings;
         let limit = self.limit.saturating_sub(MARGIN).min(settings.longest_wait);
         let began = Instant::now();
+        let mut waiter = self.open.watching.join(system_id);
         let mut told = String::new();
         loop {
-            let line = match self.maas().machine(system_id).await {
+            let line = match waiter.look(self.maas()).await {
                 Ok(machine) => match ended(&machine) {
                     Some(result) => return result,
                     None => has(&machine),
@@ -136,19 +139,15 @@ impl Hand<'_> {
         notes.begin(Memo::FirstSeen { before: now }).await.map(drop)
     }
 
-    /// Writes the last events of a machine into the log, and answers what they say.
-    pub async fn tell_events(&self, system_id: &str) -> Result<Vec<String>, Fault> {
-        let query = EventQuery { system_id: system_id.to_owned(), ..EventQuery::default() };
-        let events = self.maas().events(&query).await?.events;
+    /// Writes the last events of a machine into the log, and answers what MAAS has noted lately, the oldest first.
+    pub async fn tell_events(&self, system_id: &str) -> Result<Vec<Event>, Fault> {
+        let events = self.maas().last_events(system_id).await?;
         let from = events.len().saturating_sub(LAST_EVENTS);
-        let mut said = Vec::new();
-        for event in &events[from..] {
-            self.journal
-                .line(format!("event: {} {}: {}", event.created, event.kind, event.description))
-                .await;
-            said.push(format!("{}: {}", event.kind, event.description));
+        for Event { created, kind, description, .. } in &events[from..] {
+            let line = format!("event: {created} {kind}: {description}");
+            self.journal.line(masked(&line)).await;
         }
-        Ok(said)
+        Ok(events)
     }
 
     /// Takes a machine that is Ready, marks it as this run's, and has it installed. The note must say that before.
@@ -221,10 +220,11 @@ impl Work<'_> {
         Answer::Done(told(&self.node.system_id, none, said.to_owned()))
     }
 
-    /// The machine by what it is made of. Only who finds or makes its record may go by that.
+    /// The machine by what it is made of, or by the name that the inventory has for it. Only who finds or makes its record may go by that.
     pub async fn search(&self, target: &Target) -> Result<Option<Machine>, Fault> {
         let machines = self.hand.open.list().await?;
-        match find(&machines, &target.spec) {
+        let id = system_id_at(&target.spec, &self.site.id());
+        match find(&machines, &target.spec, id.as_deref()) {
             Found::None => Ok(None),
             Found::One(one) => self.hand.maas().machine(&one.system_id).await.map(Some),
             Found::Conflict(said) => Err(Fault::new(Code::CandidatesConflict, said)),
@@ -244,7 +244,7 @@ impl Work<'_> {
         }
     }
 
-    /// A stage that may be done again at any point.
+    /// A stage that may be done again at any point. How disks are divided MAAS does not tell, so it is done again where that was left.
     pub async fn bring_about(&self, what: Setting) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         match self.hand.verb() {
@@ -259,7 +259,10 @@ impl Work<'_> {
             },
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => inquired(self.is_set(what).await),
+                Some(_) => match what {
+                    Setting::Disks => Ok(Answer::UnderWay),
+                    Setting::Cards(_) => inquired(self.is_set(what).await),
+                },
             },
             Verb::Observe => self.is_set(what).await,
             Verb::Stop => self.hand.stop_begun().await,
@@ -301,9 +304,18 @@ impl Hand<'_> {
     pub async fn stop_begun(&self) -> Result<Answer, Fault> {
         use super::notes::Stopping;
         if let Stopping::Begun(memo) = self.notes().stop().await? {
+            if self.in_flight(&memo) {
+                return Ok(Answer::UnderWay);
+            }
             self.notes().amend(&memo, &Memo::Stopped).await?;
         }
         Ok(Answer::Stopped)
+    }
+
+    /// Whether what was asked may still be on its way to MAAS, so that what MAAS shows now says nothing of it. Whoever is stopped in the middle
+    /// of a request does not call the request back.
+    pub fn in_flight(&self, memo: &Memo) -> bool {
+        memo.asked().is_some_and(|at| now().since(at) < self.at.settings.in_flight)
     }
 }
 

@@ -8,6 +8,7 @@ use super::marks::{self, Whose};
 use crate::maas::{Machine, Release, Status};
 use model::fault::{Code, Fault};
 use model::id::NodeId;
+use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,6 +18,7 @@ pub(super) enum Letting {
     Asked {
         /// The machine was marked before. None of ours could be, where somebody else owns it.
         marked: bool,
+        at: Timestamp,
     },
 }
 
@@ -31,10 +33,16 @@ pub(super) enum Move {
     Fail(Fault),
 }
 
+/// What a person does about a machine whose tests have failed: MAAS neither commissions nor releases it so.
+pub(super) const TESTS_FAILED: &str =
+    "override the failed tests in MAAS, or have it tested again there, then retry";
+
 /// `there`: the mark of this key is on it.
 pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
     let asked = letting != Letting::Begun;
     match machine.status {
+        // What is installed is still on it, and MAAS does not let go of it so.
+        Status::FailedTesting if machine.is_taken() => Move::Fail(disagrees(machine, TESTS_FAILED)),
         // What has failed to be commissioned was never given to anybody.
         Status::New | Status::Ready | Status::FailedCommissioning | Status::FailedTesting => {
             Move::Free
@@ -74,12 +82,21 @@ pub(super) fn next(machine: &Machine, letting: Letting, there: bool) -> Move {
     }
 }
 
-/// What somebody uses is neither switched off nor forgotten.
-pub(super) fn unused(machine: &Machine) -> Result<(), Fault> {
+/// Why a machine must be neither switched off nor forgotten; none where nobody uses it. What another user has in MAAS is theirs in every
+/// status, and MAAS is not disturbed in the middle of its work.
+fn used(machine: &Machine, whose: &Whose, owner: &Owner) -> Option<String> {
+    if let Some(why) = others(whose, owner) {
+        return Some(why);
+    }
     match machine.status {
         Status::Allocated | Status::Deploying | Status::Deployed | Status::RescueMode => {
-            Err(disagrees(machine, "somebody uses it: release it in MAAS, then retry"))
+            Some("somebody uses it: release it in MAAS, then retry".into())
         }
+        Status::FailedTesting if machine.is_taken() => Some(TESTS_FAILED.into()),
+        Status::Releasing
+        | Status::DiskErasing
+        | Status::EnteringRescueMode
+        | Status::ExitingRescueMode => Some("MAAS is still at it: wait for its end".into()),
         Status::New
         | Status::Commissioning
         | Status::FailedCommissioning
@@ -89,21 +106,17 @@ pub(super) fn unused(machine: &Machine) -> Result<(), Fault> {
         | Status::Retired
         | Status::Broken
         | Status::FailedDeployment
-        | Status::Releasing
         | Status::FailedReleasing
-        | Status::DiskErasing
         | Status::FailedDiskErasing
-        | Status::EnteringRescueMode
         | Status::FailedEnteringRescueMode
-        | Status::ExitingRescueMode
         | Status::FailedExitingRescueMode
         | Status::Testing
         | Status::FailedTesting
-        | Status::Unknown(_) => Ok(()),
+        | Status::Unknown(_) => None,
     }
 }
 
-/// Why a node must not let go of a machine; none where it may.
+/// Why a machine is not this node's to let go of, to switch off or to forget; none where it is, or is nobody's.
 fn others(whose: &Whose, owner: &Owner) -> Option<String> {
     match (whose, owner) {
         (Whose::Other(node), _) => Some(format!("it is {node}'s: decommission that first")),
@@ -126,6 +139,23 @@ impl Hand<'_> {
                 let then = format!("{why}, then `farrier workflow adopt {}`", self.key().run());
                 Err(disagrees(machine, &then))
             }
+        }
+    }
+
+    /// Refuses to touch what somebody uses.
+    pub async fn unused(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
+        let whose = self.whose(machine, Some(node)).await?;
+        match used(machine, &whose, &self.owner(machine).await?) {
+            None => Ok(()),
+            Some(why) => Err(disagrees(machine, &why)),
+        }
+    }
+
+    /// What is installed for this very node is its own to switch off.
+    pub async fn may_switch_off(&self, machine: &Machine, node: &NodeId) -> Result<(), Fault> {
+        match self.whose(machine, Some(node)).await? {
+            Whose::ThisRun | Whose::ThisNode => Ok(()),
+            Whose::Other(_) | Whose::Nobody => self.unused(machine, node).await,
         }
     }
 
@@ -155,6 +185,19 @@ impl Hand<'_> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn what_failed_its_tests_in_service_is_not_free() {
+        let failed = machine(Status::FailedTesting, false);
+        let owned = Machine { owner: Some("admin".into()), ..failed.clone() };
+        let installed = Machine { osystem: "ubuntu".into(), ..failed.clone() };
+        assert_eq!(next(&failed, Letting::Begun, false), Move::Free);
+        for machine in [owned, installed] {
+            let Move::Fail(fault) = next(&machine, Letting::Begun, true) else { panic!() };
+            assert_eq!(fault.code, Code::StateDisagrees);
+            assert!(fault.said.contains("override the failed tests"), "{fault}");
+        }
+    }
 
     fn machine(status: Status, locked: bool) -> Machine {
         let told = json!({"system_id": "a", "status": status.number(), "locked": locked});
@@ -199,17 +242,36 @@ mod tests {
                 (why, said) => panic!("{whose:?} {owner:?}: {why:?}, not {said:?}"),
             }
         }
-        let letter = |status: &Status| match unused(&machine(*status, false)) {
-            Ok(()) => '-',
-            Err(_) => 'u',
+    }
+
+    #[test]
+    fn what_somebody_uses_is_neither_switched_off_nor_forgotten() {
+        let row = |whose: Whose, owner: Owner, told: &Machine| -> String {
+            let letter = |status: &Status| {
+                let machine = Machine { status: *status, ..told.clone() };
+                if used(&machine, &whose, &owner).is_some() { 'u' } else { '-' }
+            };
+            Status::ALL.iter().map(letter).collect()
         };
-        let row: String = Status::ALL.iter().map(letter).collect();
-        assert_eq!(row, "------u--uu-----u------");
+        let free = machine(Status::New, false);
+        let taken = Machine { osystem: "ubuntu".into(), ..free.clone() };
+        let other = Whose::Other(NodeId::trusted("node-2"));
+        for (whose, owner, told, expected) in [
+            (Whose::Nobody, Owner::Nobody, &free, "------u--uu-u-u-uu-u---"),
+            (Whose::Nobody, Owner::Us, &free, "------u--uu-u-u-uu-u---"),
+            (Whose::Nobody, Owner::Us, &taken, "------u--uu-u-u-uu-u--u"),
+            (Whose::ThisNode, Owner::Other("eve".into()), &free, "------u--uu-u-u-uu-u---"),
+            (Whose::Nobody, Owner::Other("eve".into()), &free, "uuuuuuuuuuuuuuuuuuuuuuu"),
+            (other, Owner::Nobody, &free, "uuuuuuuuuuuuuuuuuuuuuuu"),
+        ] {
+            let said = format!("{whose:?} {owner:?}");
+            assert_eq!(row(whose, owner, told), expected, "{said}");
+        }
     }
 
     #[test]
     fn every_status_has_its_move() {
-        let asked = |marked| Letting::Asked { marked };
+        let asked = |marked| Letting::Asked { marked, at: Timestamp::default() };
         for (letting, there, locked, expected) in [
             (Letting::Begun, false, false, "f-f-faa-aaaawawa------f"),
             (asked(true), true, false, "f-f-faa-aaaawxwx------f"),

@@ -5,7 +5,7 @@ use super::MaasProvider;
 use super::hand::{Hand, disagrees, done, has, state};
 use super::notes::{Memo, two_effects};
 use super::power::Switch;
-use super::reinstall::{Anew, FIRST, What};
+use super::reinstall::{Anew, FIRST, Round, What};
 use crate::datacenter::exec::out_of_sight;
 use crate::datacenter::power::{Goal, Power};
 use crate::datacenter::probe::{HOST_LIMIT, look_at_host};
@@ -39,6 +39,11 @@ pub(super) struct Place {
 /// Whether MAAS is in the place of the machine's BMC.
 pub(super) fn is_ours(spec: &MachineSpec) -> bool {
     spec.bmc_endpoint.starts_with(SCHEME)
+}
+
+/// What MAAS calls the machine, where the inventory says so and it is at this site.
+pub(super) fn system_id_at(spec: &MachineSpec, site: &SiteId) -> Option<String> {
+    place(&spec.bmc_endpoint).ok().filter(|at| at.site == *site).map(|at| at.system_id)
 }
 
 pub(super) fn place(endpoint: &str) -> Result<Place, Refusal> {
@@ -230,14 +235,14 @@ impl<'a> Errand<'a> {
         let what = What::Image(deploy);
         let anew = Anew { system_id: &self.system_id, node: None, what };
         match self.hand.round(&anew, (round, leg)).await? {
-            (machine, true) => Ok(match done(&machine, has(&machine)) {
+            Round { machine, installed: true, .. } => Ok(match done(&machine, has(&machine)) {
                 Answer::Done(seen) => Answer::Done(Outcome {
                     evidence: vec![Evidence::new(ConditionType::Provisioned, true, "Imaged")],
                     ..seen
                 }),
                 other => other,
             }),
-            (machine, false) => {
+            Round { machine, installed: false, .. } => {
                 self.hand.tell_events(&self.system_id).await?;
                 Err(Fault::new(Code::DeployFailed, has(&machine)))
             }
@@ -380,6 +385,15 @@ mod tests {
     fn a_machine_behind_maas_is_named_by_its_site_and_system_id() {
         let found = place("maas://site-east/abc123").unwrap();
         assert_eq!((found.site.as_str(), found.system_id.as_str()), ("site-east", "abc123"));
+        let spec = |endpoint: &str| MachineSpec {
+            bmc_endpoint: endpoint.into(),
+            ..MachineSpec::default()
+        };
+        let east = SiteId::trusted("site-east");
+        let known = system_id_at(&spec("maas://site-east/abc123"), &east);
+        assert_eq!(known.as_deref(), Some("abc123"));
+        assert_eq!(system_id_at(&spec("maas://site-west/abc123"), &east), None);
+        assert_eq!(system_id_at(&spec("https://10.0.0.5"), &east), None);
         for wrong in [
             "",
             "10.0.0.5",

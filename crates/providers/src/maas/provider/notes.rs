@@ -15,9 +15,14 @@ use serde_json::Value;
 pub(super) enum Memo {
     /// Begun, and harmless to be done again.
     Begun,
-    /// As what MAAS had the machine before.
+    /// The same, and MAAS was asked to make a record, to delete one, or to take back an installation.
+    Asked {
+        at: Timestamp,
+    },
+    /// As what MAAS had the machine before, and when it was asked to commission it.
     Commission {
         before: Upstream,
+        asked: Option<Timestamp>,
     },
     /// When MAAS was asked to install.
     Deploy {
@@ -48,7 +53,28 @@ pub(super) enum Memo {
 #[serde(rename_all = "snake_case")]
 pub(super) enum Leg {
     Letting(Letting),
-    Installing,
+    /// When MAAS was asked to install.
+    Installing {
+        asked: Option<Timestamp>,
+    },
+}
+
+impl Memo {
+    /// When MAAS was asked for something that cannot be called back while it is on its way. A course of power is finished instead.
+    pub fn asked(&self) -> Option<Timestamp> {
+        let let_go = |letting: &Letting| match letting {
+            Letting::Begun => None,
+            Letting::Asked { at, .. } => Some(*at),
+        };
+        match self {
+            Self::Asked { at } => Some(*at),
+            Self::Commission { asked, .. } | Self::Deploy { asked } => *asked,
+            Self::Release { letting } => let_go(letting),
+            Self::Reinstall { leg: Leg::Letting(letting), .. } => let_go(letting),
+            Self::Reinstall { leg: Leg::Installing { asked }, .. } => *asked,
+            Self::Begun | Self::Power { .. } | Self::Stopped | Self::FirstSeen { .. } => None,
+        }
+    }
 }
 
 /// The notes of one key.

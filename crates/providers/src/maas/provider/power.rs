@@ -42,6 +42,7 @@ impl Course {
                 Ok(Self { goal: *goal, stage: *stage, watched: *watched })
             }
             Memo::Begun
+            | Memo::Asked { .. }
             | Memo::Commission { .. }
             | Memo::Deploy { .. }
             | Memo::Release { .. }

@@ -1,19 +1,20 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
 
-use super::hand::{Work, done, inquired, state, unlocked};
-use super::letting::unused;
+use super::hand::{Work, done, now, state, unlocked};
 use super::marks::{self, Whose};
 use super::notes::Memo;
 use crate::maas::{Change, Machine, NewMachine, Power, Status};
 use crate::port::{Target, hostname};
 use model::effect::{Answer, Verb};
 use model::fault::{Code, Fault};
+use model::machine::Labels;
 use model::node::Upstream;
 use secrecy::{ExposeSecret, SecretString};
 use std::collections::BTreeMap;
 
-/// What a machine is until it has been commissioned: then MAAS has seen it for itself.
-const ARCHITECTURE: &str = "amd64/generic";
+/// What a machine is until it has been commissioned: then MAAS has seen it for itself. A label of its site may say otherwise.
+const ARCHITECTURE: &str = "amd64";
+const ARCHITECTURE_LABEL: &str = "architecture";
 
 impl Work<'_> {
     pub async fn make(&self, target: &Target) -> Result<Answer, Fault> {
@@ -23,16 +24,20 @@ impl Work<'_> {
                 let found = self.known(target).await?;
                 let before = found.as_ref().map_or(Upstream::Absent, state);
                 self.hand.see_first(before).await?;
-                notes.begin(Memo::Begun).await?;
-                self.make_or_adjust(target, found).await
+                let memo = notes.begin(Memo::Begun).await?;
+                self.make_or_adjust(target, found, memo).await
             }
             Verb::Follow => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => self.make_or_adjust(target, self.known(target).await?).await,
+                Some(memo) => {
+                    let found = self.known(target).await?;
+                    self.make_or_adjust(target, found, memo).await
+                }
             },
+            // That there is a record does not say that it was brought to what is wanted.
             Verb::Inquire => match notes.recall().await? {
                 None => Ok(Answer::NeverStarted),
-                Some(_) => inquired(self.has_record(target).await),
+                Some(_) => Ok(Answer::UnderWay),
             },
             Verb::Observe => self.has_record(target).await,
             Verb::Stop => self.hand.stop_begun().await,
@@ -83,10 +88,11 @@ impl Work<'_> {
         &self,
         target: &Target,
         found: Option<Machine>,
+        memo: Memo,
     ) -> Result<Answer, Fault> {
         let power = self.power(target).await?;
         let (id, how) = match found {
-            None => (self.create(target, power).await?.system_id, "made"),
+            None => (self.create(target, power, &memo).await?.system_id, "made"),
             Some(machine) => {
                 self.adjust(&machine, power).await?;
                 (machine.system_id, "found")
@@ -96,7 +102,12 @@ impl Work<'_> {
         Ok(done(&machine, format!("{id} was {how} in MAAS, which has it as {}", machine.status)))
     }
 
-    async fn create(&self, target: &Target, power: Option<Power>) -> Result<Machine, Fault> {
+    async fn create(
+        &self,
+        target: &Target,
+        power: Option<Power>,
+        memo: &Memo,
+    ) -> Result<Machine, Fault> {
         let macs = target.spec.mac_addresses.clone();
         let id = &target.id;
         if macs.is_empty() {
@@ -109,7 +120,7 @@ impl Work<'_> {
         let named = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
         let spec = &self.site.spec;
         let new = NewMachine {
-            architecture: ARCHITECTURE.into(),
+            architecture: architecture(&self.site.head.labels),
             macs,
             hostname: Some(hostname(target.id.as_str())),
             power: power.unwrap_or(Power::Manual),
@@ -122,15 +133,17 @@ impl Work<'_> {
             .journal
             .line(format!("maas: {id} is made known by {}", new.macs.join(", ")))
             .await;
+        self.hand.notes().amend(memo, &Memo::Asked { at: now() }).await?;
         self.hand.maas().create(&new).await
     }
 
     /// Brings a record to what is wanted, while nobody uses the machine.
     async fn adjust(&self, machine: &Machine, power: Option<Power>) -> Result<(), Fault> {
-        let idle = matches!(
-            machine.status,
-            Status::New | Status::Ready | Status::FailedCommissioning | Status::FailedTesting
-        );
+        let idle = match machine.status {
+            Status::New | Status::Ready | Status::FailedCommissioning => true,
+            Status::FailedTesting => !machine.is_taken(),
+            _ => false,
+        };
         if !idle || machine.locked {
             return Ok(());
         }
@@ -187,8 +200,8 @@ impl Work<'_> {
             Verb::Observe => Ok(Answer::Differs(format!("{} is still in MAAS", machine.system_id))),
             Verb::Inquire | Verb::Stop => Ok(Answer::UnderWay),
             Verb::Perform | Verb::Follow => {
-                self.hand.notes().begin(Memo::Begun).await?;
-                self.forget(&machine).await
+                let memo = self.hand.notes().begin(Memo::Begun).await?;
+                self.forget(&machine, &memo).await
             }
         }
     }
@@ -222,13 +235,13 @@ impl Work<'_> {
         match self.hand.verb() {
             Verb::Perform => {
                 let Some(machine) = self.there().await? else { return Ok(gone()) };
-                notes.begin(Memo::Begun).await?;
-                self.forget(&machine).await
+                let memo = notes.begin(Memo::Begun).await?;
+                self.forget(&machine, &memo).await
             }
             Verb::Follow => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
                 (Some(_), None) => Ok(gone()),
-                (Some(_), Some(machine)) => self.forget(&machine).await,
+                (Some(memo), Some(machine)) => self.forget(&machine, &memo).await,
             },
             Verb::Inquire => match (notes.recall().await?, self.there().await?) {
                 (None, _) => Ok(Answer::NeverStarted),
@@ -239,15 +252,19 @@ impl Work<'_> {
                 None => gone(),
                 Some(machine) => Answer::Differs(format!("MAAS has it as {}", machine.system_id)),
             }),
-            Verb::Stop => self.hand.stop_begun().await,
+            Verb::Stop => match (notes.recall().await?, self.there().await?) {
+                (Some(_), None) => Ok(gone()),
+                (None, _) | (Some(_), Some(_)) => self.hand.stop_begun().await,
+            },
         }
     }
 
-    async fn forget(&self, machine: &Machine) -> Result<Answer, Fault> {
+    async fn forget(&self, machine: &Machine, memo: &Memo) -> Result<Answer, Fault> {
         unlocked(machine)?;
-        unused(machine)?;
+        self.hand.unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;
         self.hand.journal.line(format!("maas: {id} is deleted")).await;
+        self.hand.notes().amend(memo, &Memo::Asked { at: now() }).await?;
         match self.hand.maas().delete(id).await {
             Ok(()) => {}
             Err(fault) if fault.code == Code::MaasMachineGone => {}
@@ -261,6 +278,11 @@ impl Work<'_> {
             Ok(_) => Err(Fault::new(Code::ReadBackDiffers, format!("{id} is still in MAAS"))),
         }
     }
+}
+
+fn architecture(labels: &Labels) -> String {
+    let name = labels.get(ARCHITECTURE_LABEL).map_or(ARCHITECTURE, String::as_str);
+    format!("{name}/generic")
 }
 
 /// Whether MAAS switches a machine otherwise than is wanted.

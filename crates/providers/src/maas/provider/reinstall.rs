@@ -4,7 +4,7 @@
 //! A node whose new system did not get its data gets as many rounds as its site allows; a machine that is no node gets one.
 
 use super::failure::Cause;
-use super::hand::{Hand, Owner, Work, disagrees, done, has};
+use super::hand::{Hand, Owner, Work, disagrees, done, has, now};
 use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::{Leg, Memo, Stopping, two_effects};
@@ -24,6 +24,14 @@ pub(super) struct Anew<'a> {
     pub system_id: &'a str,
     pub node: Option<&'a NodeId>,
     pub what: What<'a>,
+}
+
+/// How a round has ended.
+pub(super) struct Round {
+    pub machine: Machine,
+    /// As it was noted last.
+    pub leg: Leg,
+    pub installed: bool,
 }
 
 /// What is put on it.
@@ -69,36 +77,41 @@ fn next(status: Status, whose: &Whose, owner: &Owner) -> Move {
 }
 
 impl Hand<'_> {
-    /// Sees one round through, from the leg that it is on. Answers the machine, and whether it is installed.
+    /// Sees one round through, from the leg that it is on.
     pub async fn round(
         &self,
         anew: &Anew<'_>,
         (round, mut leg): (u32, Leg),
-    ) -> Result<(Machine, bool), Fault> {
+    ) -> Result<Round, Fault> {
         let id = anew.system_id;
+        let memo = |leg| Memo::Reinstall { round, leg };
         for _ in 0..MAX_MOVES {
             let machine = self.maas().machine(id).await?;
             match leg {
                 Leg::Letting(letting) => {
                     let after = self.let_go_once(anew, &machine, letting).await?;
-                    let memo = |leg| Memo::Reinstall { round, leg };
                     self.notes().amend(&memo(leg), &memo(after)).await?;
                     if let Leg::Letting(_) = after {
                         self.ask_or_wait(&machine).await?;
                     }
                     leg = after;
                 }
-                Leg::Installing => {
+                Leg::Installing { asked } => {
                     let whose = self.whose(&machine, anew.node).await?;
                     let owner = self.owner(&machine).await?;
                     match next(machine.status, &whose, &owner) {
                         Move::Install => {
                             let deploy = anew.what.prepare(&machine).await?;
+                            let after = Leg::Installing { asked: Some(now()) };
+                            self.notes()
+                                .amend(&memo(Leg::Installing { asked }), &memo(after))
+                                .await?;
+                            leg = after;
                             self.install(&machine, anew.node, &deploy).await?;
                         }
                         Move::Wait => drop(self.wait(id, deploy::installed).await?),
-                        Move::Done => return Ok((machine, true)),
-                        Move::Failed => return Ok((machine, false)),
+                        Move::Done => return Ok(Round { machine, leg, installed: true }),
+                        Move::Failed => return Ok(Round { machine, leg, installed: false }),
                         Move::Disagree => {
                             return Err(disagrees(&machine, "somebody has come in between"));
                         }
@@ -123,7 +136,9 @@ impl Hand<'_> {
             return Err(disagrees(machine, &format!("it is {node}'s: decommission that first")));
         }
         match letting::next(machine, letting, marks::being_let_go(machine, self.key())) {
-            letting::Move::Free if machine.status == Status::Ready => Ok(Leg::Installing),
+            letting::Move::Free if machine.status == Status::Ready => {
+                Ok(Leg::Installing { asked: None })
+            }
             letting::Move::Free => Err(disagrees(machine, "commission it in MAAS, then retry")),
             letting::Move::Wait => Ok(Leg::Letting(letting)),
             letting::Move::Ask => {
@@ -132,7 +147,7 @@ impl Hand<'_> {
                     self.may_let_go(machine, node).await?;
                 }
                 let marked = self.mark_letting(machine).await?;
-                Ok(Leg::Letting(Letting::Asked { marked }))
+                Ok(Leg::Letting(Letting::Asked { marked, at: now() }))
             }
             letting::Move::Lost(said) => Err(Fault::new(Code::OutcomeUnknown, said)),
             letting::Move::Fail(fault) => Err(fault),
@@ -151,10 +166,10 @@ impl Hand<'_> {
         let Memo::Reinstall { leg, .. } = memo else { return Answer::UnderWay };
         let ours = marks::whose(machine, self.key().run(), node) == Whose::ThisRun;
         match leg {
-            Leg::Installing if ours && machine.status == Status::Deployed => {
+            Leg::Installing { .. } if ours && machine.status == Status::Deployed => {
                 done(machine, has(machine))
             }
-            Leg::Installing => Answer::UnderWay,
+            Leg::Installing { .. } => Answer::UnderWay,
             Leg::Letting(letting) => {
                 let there = marks::being_let_go(machine, self.key());
                 match letting::next(machine, *letting, there) {
@@ -184,12 +199,15 @@ impl Hand<'_> {
                 (Leg::Letting(_), Status::Releasing | Status::DiskErasing) => {
                     return Ok(Answer::UnderWay);
                 }
-                (Leg::Installing, Status::Deployed) if ours => {
+                (Leg::Installing { .. }, Status::Deployed) if ours => {
                     return Ok(done(machine, has(machine)));
                 }
-                (Leg::Installing, Status::Deploying) if ours => {
+                (Leg::Installing { .. }, Status::Deploying) if ours => {
                     self.maas().abort(&machine.system_id, self.key().as_str()).await?;
                 }
+                // It is let go, and nothing else was asked.
+                (Leg::Letting(_), Status::Ready) => {}
+                _ if self.in_flight(&memo) => return Ok(Answer::UnderWay),
                 _ => {}
             }
         }
@@ -266,7 +284,8 @@ impl Work<'_> {
                 .journal
                 .line(format!("maas: {id} is installed anew, {round} of {most}"))
                 .await;
-            let (machine, installed) = self.hand.round(&anew, (round, leg)).await?;
+            let Round { machine, leg: ended, installed } =
+                self.hand.round(&anew, (round, leg)).await?;
             if installed {
                 return Ok(done(
                     &machine,
@@ -285,7 +304,7 @@ impl Work<'_> {
                 return Err(Fault::new(Code::DatasourceFailed, said));
             }
             let again = Leg::Letting(Letting::Begun);
-            let before = Memo::Reinstall { round, leg: Leg::Installing };
+            let before = Memo::Reinstall { round, leg: ended };
             let after = Memo::Reinstall { round: round + 1, leg: again };
             self.hand.notes().amend(&before, &after).await?;
             leg = again;

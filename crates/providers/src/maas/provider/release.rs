@@ -1,14 +1,18 @@
 //! The end of a node at MAAS: let go, with its disks erased where the site wants that, and switched off.
 
-use super::hand::{Work, disagrees, done, has, unlocked};
+use super::hand::{Work, disagrees, done, has, now, unlocked};
 use super::letting::{self, Letting};
-use super::marks::{self, Whose};
+use super::marks;
 use super::notes::{Memo, Stopping, two_effects};
 use super::power::Switch;
 use crate::datacenter::power::Goal;
 use crate::maas::{Machine, Status};
 use model::effect::{Answer, Manner, Verb};
 use model::fault::{Code, Fault};
+use std::time::Duration;
+
+/// So long may have passed between the beginning of an attempt and its request.
+const LATE: Duration = Duration::from_secs(60);
 
 /// Whether a machine that was asked to be let go is.
 pub(super) fn let_go(machine: &Machine) -> Option<Result<Machine, Fault>> {
@@ -98,7 +102,7 @@ impl Work<'_> {
             letting::Move::Ask => {
                 self.hand.may_let_go(&machine, &self.node.id()).await?;
                 let marked = self.hand.mark_letting(&machine).await?;
-                let asked = Memo::Release { letting: Letting::Asked { marked } };
+                let asked = Memo::Release { letting: Letting::Asked { marked, at: now() } };
                 self.hand.notes().amend(&memo, &asked).await?;
                 self.hand.ask_to_let_go(&machine, self.site.spec.erase_on_release).await?;
             }
@@ -107,7 +111,8 @@ impl Work<'_> {
         Ok(done(&machine, has(&machine)))
     }
 
-    /// What has not been asked never is. What is being let go cannot be called back.
+    /// What has not been asked never is. What is being let go cannot be called back; that its time is up is said while MAAS is still at it, and
+    /// the next attempt goes on waiting.
     async fn stop_releasing(&self) -> Result<Answer, Fault> {
         let notes = self.hand.notes();
         let memo = match notes.stop().await? {
@@ -119,13 +124,23 @@ impl Work<'_> {
                 None => return Ok(self.gone("MAAS has no record of it")),
                 Some(machine) => match self.decided(&machine, &memo) {
                     letting::Move::Free => return Ok(done(&machine, has(&machine))),
+                    letting::Move::Wait if self.is_late(&memo) => {}
                     letting::Move::Wait => return Ok(Answer::UnderWay),
-                    letting::Move::Ask | letting::Move::Lost(_) | letting::Move::Fail(_) => {}
+                    letting::Move::Ask | letting::Move::Lost(_) | letting::Move::Fail(_) => {
+                        if self.hand.in_flight(&memo) {
+                            return Ok(Answer::UnderWay);
+                        }
+                    }
                 },
             }
         }
         notes.amend(&memo, &Memo::Stopped).await?;
         Ok(Answer::Stopped)
+    }
+
+    /// Whether the attempt has had its time.
+    fn is_late(&self, memo: &Memo) -> bool {
+        memo.asked().is_some_and(|at| now().since(at) + LATE >= self.hand.limit)
     }
 
     pub async fn power_off(&self) -> Result<Answer, Fault> {
@@ -137,10 +152,9 @@ impl Work<'_> {
                 }
             });
         };
-        // What is installed for this very node is its own to switch off.
-        let free = match self.hand.whose(&machine, Some(&self.node.id())).await? {
-            Whose::ThisRun | Whose::ThisNode => Ok(()),
-            Whose::Other(_) | Whose::Nobody => letting::unused(&machine),
+        let free = match self.hand.may_switch_off(&machine, &self.node.id()).await {
+            Err(fault) if fault.code != Code::StateDisagrees => return Err(fault),
+            looked => looked,
         };
         match self.hand.verb() {
             Verb::Perform => {

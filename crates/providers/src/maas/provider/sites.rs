@@ -3,6 +3,7 @@
 
 use super::Settings;
 use super::find::Listed;
+use super::watching::Watching;
 use crate::datacenter::admittance::{Admittance, wrong_kind};
 use crate::keeper::{Credential, Keeper, Secret};
 use crate::maas::{Address, ApiKey, Filter, Maas};
@@ -42,6 +43,7 @@ pub(super) struct Open {
     /// When the last list was asked for, and what it said.
     listed: AsyncMutex<Option<(Instant, Arc<Vec<Listed>>)>>,
     user: OnceCell<String>,
+    pub watching: Watching,
 }
 
 impl Sites {
@@ -63,7 +65,8 @@ impl Sites {
             return Ok(open);
         }
         let maas = self.connect(&made_of, &credential).await?;
-        let open = Open { maas, made_of, listed: AsyncMutex::default(), user: OnceCell::new() };
+        let (listed, user) = (AsyncMutex::default(), OnceCell::new());
+        let open = Open { maas, made_of, listed, user, watching: Watching::default() };
         Ok(self.keep(site.id(), open))
     }
 

@@ -1,6 +1,7 @@
 //! The disk that a node boots from, and how it is laid out.
 
 use super::hand::{Setting, Work, disagrees, done, has, unlocked};
+use super::marks::Whose;
 use crate::maas::{BlockDevice, Layout, Machine, Status};
 use model::effect::Answer;
 use model::fault::{Code, Fault};
@@ -29,8 +30,8 @@ impl Work<'_> {
 
     pub async fn lay_out(&self, machine: Machine) -> Result<Answer, Fault> {
         unlocked(&machine)?;
-        if !matches!(machine.status, Status::Ready | Status::Allocated) {
-            return Err(disagrees(&machine, "disks are laid out while it is Ready"));
+        if machine.status != Status::Ready {
+            return Err(disagrees(&machine, self.back_to_ready(&machine).await?));
         }
         let id = &machine.system_id;
         let disk = choose(&machine, &self.site.spec.boot_disk_model)?;
@@ -54,6 +55,20 @@ impl Work<'_> {
             Some(disk) => Ok(done(&now, format!("it boots from {}", named(disk)))),
             None => Ok(done(&now, "MAAS chooses the disk that it boots from")),
         }
+    }
+
+    /// How a machine becomes Ready again: MAAS changes disks then only.
+    async fn back_to_ready(&self, machine: &Machine) -> Result<&'static str, Fault> {
+        let ours = match self.hand.whose(machine, Some(&self.node.id())).await? {
+            Whose::ThisRun | Whose::ThisNode => machine.status == Status::Allocated,
+            Whose::Other(_) | Whose::Nobody => false,
+        };
+        Ok(match ours {
+            true => {
+                "disks are laid out while it is Ready: `farrier workflow restart-clean` releases it first"
+            }
+            false => "disks are laid out while it is Ready: release it in MAAS, then retry",
+        })
     }
 
     /// None: as MAAS lays it out.

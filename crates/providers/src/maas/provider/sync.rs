@@ -13,8 +13,13 @@ use std::time::Duration;
 const USUAL_INTERVAL: Duration = Duration::from_secs(15 * 60);
 /// So many intervals may pass: one may be lost.
 const INTERVALS: u32 = 2;
+/// So long before its time is up the stage says what it has seen: that its time is up says nothing.
+const SPARE: Duration = Duration::from_secs(60);
 /// The first MAAS that has it.
 const SINCE: (u32, u32) = (3, 2);
+
+/// What it mostly means: what MAAS calls Deployed has only fetched its data.
+const UNCONFIGURED: &str = "the new system may not have set itself up: look at its console and at what its cloud-init wrote";
 
 /// Whether a region of this version has hardware sync. One that does not say what it is is taken for a new one.
 fn known_by(version: &str) -> bool {
@@ -23,6 +28,12 @@ fn known_by(version: &str) -> bool {
         (Some(major), Some(minor)) => (major, minor) >= SINCE,
         _ => true,
     }
+}
+
+/// How long a machine may be silent, in a stage that may take so long.
+fn patience(machine: &Machine, limit: Duration) -> Duration {
+    let usual = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * INTERVALS;
+    usual.min(limit.saturating_sub(SPARE))
 }
 
 /// Whether a machine has told of itself lately, and since it was installed; or what is missing.
@@ -92,18 +103,25 @@ impl Work<'_> {
             if machine.status != Status::Deployed {
                 return Some(Err(disagrees(machine, "it is not installed any more")));
             }
-            let patience = machine.sync_interval.unwrap_or(USUAL_INTERVAL) * INTERVALS;
+            let patience = patience(machine, self.hand.limit);
             match healthy(machine, installed, now()) {
                 Ok(said) => Some(Ok((machine.clone(), said))),
                 Err(_) if now().since(began) < patience => None,
                 Err(said) => {
-                    let said = format!("{}: {said}", has(machine));
+                    let said = format!("{}: {said}; {UNCONFIGURED}", has(machine));
                     Some(Err(Fault::new(Code::HardwareSyncFailed, said)))
                 }
             }
         };
-        let (machine, said) = self.hand.wait(&machine.system_id, ended).await?;
-        Ok(done(&machine, said))
+        match self.hand.wait(&machine.system_id, ended).await {
+            Ok((machine, said)) => Ok(done(&machine, said)),
+            Err(fault) => {
+                if fault.code == Code::HardwareSyncFailed {
+                    self.hand.tell_events(&machine.system_id).await?;
+                }
+                Err(fault)
+            }
+        }
     }
 
     /// When MAAS was asked to install what is on it, where that was us.
@@ -134,6 +152,16 @@ mod tests {
             ("snapshot", true),
         ] {
             assert_eq!(known_by(version), has, "{version}");
+        }
+    }
+
+    #[test]
+    fn patience_ends_before_the_stage_does() {
+        let hour = Duration::from_secs(3_600);
+        for (interval, minutes) in [(json!(null), 30), (json!(600), 20), (json!(3_600), 59)] {
+            let told = json!({"system_id": "a", "status": 6, "sync_interval": interval});
+            let machine: Machine = serde_json::from_value(told).unwrap();
+            assert_eq!(patience(&machine, hour), Duration::from_secs(minutes * 60));
         }
     }
 

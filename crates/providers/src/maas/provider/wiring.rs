@@ -213,12 +213,13 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Fix> {
     let mtu = Some(mtu).filter(|mtu| *mtu != 0 && *mtu != card.effective_mtu);
     let wanted = subnet.and_then(|subnet| subnet.vlan.as_ref()).map(|vlan| vlan.id);
     let vlan = wanted.filter(|wanted| card.vlan.as_ref().map(|vlan| vlan.id) != Some(*wanted));
-    if mtu.is_some() || vlan.is_some() {
-        fixes.push(Fix::Set { interface, mtu, vlan });
-    }
+    // A card that moves to another VLAN loses its links by that, so they are taken off before, the right one among them.
     let right = |link: &Link| {
         let linked = link.subnet.as_ref().map(|subnet| subnet.id);
-        link.mode == LinkMode::Auto && linked.is_some() && linked == subnet.map(|subnet| subnet.id)
+        vlan.is_none()
+            && link.mode == LinkMode::Auto
+            && linked.is_some()
+            && linked == subnet.map(|subnet| subnet.id)
     };
     let mut kept = false;
     for link in links(card) {
@@ -227,6 +228,9 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Fix> {
         } else {
             fixes.push(Fix::Unlink { interface, link: link.id });
         }
+    }
+    if mtu.is_some() || vlan.is_some() {
+        fixes.push(Fix::Set { interface, mtu, vlan });
     }
     if let (Some(subnet), false) = (subnet, kept) {
         fixes.push(Fix::Link { interface, subnet: subnet.id });
@@ -315,9 +319,15 @@ mod tests {
                 json!([link(5, "auto", 4)]),
                 9000,
                 Some(&other),
-                vec![set(None, Some(9)), take(5), put.clone()],
+                vec![take(5), set(None, Some(9)), put.clone()],
             ),
-            (json!([link(5, "auto", 3)]), 4200, None, vec![set(Some(4200), None), take(5)]),
+            (
+                json!([link(5, "auto", 3)]),
+                9000,
+                Some(&other),
+                vec![take(5), set(None, Some(9)), put.clone()],
+            ),
+            (json!([link(5, "auto", 3)]), 4200, None, vec![take(5), set(Some(4200), None)]),
         ] {
             let machine =
                 machine(json!([card(1, "roce0", 9000, links), card(2, "ens1", 1500, json!([]))]));

@@ -9,14 +9,9 @@ use serde_json::{Value, json};
 
 const POWER_TYPES: [&str; 3] = ["manual", "redfish", "ipmi"];
 const LAYOUTS: [&str; 7] = ["flat", "lvm", "bcache", "vmfs6", "vmfs7", "custom", "blank"];
-const COMMISSIONABLE: [Status; 5] = [
-    Status::New,
-    Status::Ready,
-    Status::FailedCommissioning,
-    Status::FailedTesting,
-    Status::Broken,
-];
-const RELEASABLE: [Status; 7] = [
+const COMMISSIONABLE: [Status; 4] =
+    [Status::New, Status::Ready, Status::FailedCommissioning, Status::Broken];
+const RELEASABLE: [Status; 8] = [
     Status::Allocated,
     Status::Reserved,
     Status::Broken,
@@ -24,6 +19,7 @@ const RELEASABLE: [Status; 7] = [
     Status::Deployed,
     Status::FailedDeployment,
     Status::FailedReleasing,
+    Status::FailedDiskErasing,
 ];
 const WIREABLE: [Status; 3] = [Status::Ready, Status::Allocated, Status::Broken];
 
@@ -120,7 +116,11 @@ impl World {
             return said;
         }
         let comment = call.form.get("comment").unwrap_or_default();
-        self.note_event(id, &format!("User {op}"), comment);
+        let kind = match op {
+            "deploy" => "User starting deployment".to_owned(),
+            op => format!("User {op}"),
+        };
+        self.note_event(id, &kind, &format!("({USER}) - {comment}"));
         self.told(id)
     }
 
@@ -499,7 +499,13 @@ fn rewire(interface: &Value, call: &Call) -> Result<Value, Said> {
             }
             ("name", _) => changed["name"] = json!(value),
             ("tags", _) => changed["tags"] = value.split(',').collect(),
-            ("vlan", Ok(vlan)) => changed["vlan"]["id"] = json!(vlan),
+            ("vlan", Ok(vlan)) => {
+                // What it was linked to is on another VLAN.
+                if changed["vlan"]["id"] != vlan {
+                    changed["links"] = json!([]);
+                }
+                changed["vlan"]["id"] = json!(vlan);
+            }
             _ => return Err(Said::field(name, "an interface does not have this")),
         }
     }

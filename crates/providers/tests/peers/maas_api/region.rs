@@ -9,6 +9,11 @@ use serde_json::{Value, json};
 
 const DEFAULT_EVENTS: usize = 100;
 const MAX_EVENTS: usize = 1000;
+/// How every log of curtin begins: it shows what it was given, and in it the key with which the new system asks MAAS.
+const CURTIN: &str = r"start: cmd-install/stage-curthooks/builtin/cmd-curthooks: curtin command curthooks
+curthooks handling apt to target /tmp/tmpq0/target with config {'preserve_sources_list': False, 'debconf_selections': {'maas': 'cloud-init   cloud-init/datasources  multiselect MAAS\ncloud-init   cloud-init/maas-metadata-url  string http://10.0.0.1:5248/MAAS/metadata/curtin\ncloud-init   cloud-init/maas-metadata-credentials  string oauth_consumer_key=k3y&oauth_token_key=t0k3n&oauth_token_secret=s3cr3t\n'}}
+request to http://10.0.0.1:5248/MAAS/metadata/status/abc failed. sleeping 1.: HTTP Error 503: Service Unavailable
+";
 
 impl World {
     pub(super) fn on_region(&mut self, call: &Call, path: &[&str]) -> Said {
@@ -112,10 +117,15 @@ impl World {
         }
         let shows = call.query.is_true("include_output");
         let set = |(number, log): (usize, &String)| {
-            let output = if shows { json!(STANDARD.encode(log)) } else { Value::Null };
+            let output = |text: &str| match shows {
+                true => json!(STANDARD.encode(text)),
+                false => Value::Null,
+            };
+            let log = output(&format!("{CURTIN}{log}"));
+            let all = output(&format!("install.log\0{CURTIN}cloud-init.log\0no datasource found"));
             json!({"id": number + 1, "system_id": id, "type": 1, "type_name": "Installation", "results": [
-                {"id": 7, "name": "/tmp/install.log", "status": 3, "status_name": "Failed", "exit_status": 1,
-                 "output": output}]})
+                {"id": 6, "name": "/tmp/curtin-logs.tar", "status": 3, "status_name": "Failed", "exit_status": 1, "output": all},
+                {"id": 7, "name": "/tmp/install.log", "status": 3, "status_name": "Failed", "exit_status": 1, "output": log}]})
         };
         Said::Json(machine.logs.iter().enumerate().map(set).collect())
     }

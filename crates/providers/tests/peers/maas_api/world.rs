@@ -119,6 +119,8 @@ pub enum Fall {
     Before,
     /// It is done.
     After,
+    /// It is on its way, and is done when [`World::arrive`] says so.
+    Late,
 }
 
 /// Says of each request that arrives whether it falls, and hears when it has.
@@ -136,6 +138,8 @@ pub struct World {
     pub images: Vec<String>,
     pub subnets: Vec<Value>,
     pub events: Vec<Value>,
+    /// What whoever asked has gone away from, and what is done all the same.
+    pub late: Vec<Call>,
     /// The last requests, `METHOD path?query`.
     pub requests: VecDeque<String>,
     pub under_way: usize,
@@ -165,6 +169,7 @@ impl Default for World {
             images: vec!["ubuntu/jammy".into(), "custom/gpu-node".into()],
             subnets: vec![subnet(1, "10.10.0.0/24", true), subnet(2, "192.168.50.0/24", false)],
             events: Vec::new(),
+            late: Vec::new(),
             requests: VecDeque::new(),
             under_way: 0,
             most_under_way: 0,
@@ -308,6 +313,13 @@ impl World {
         Some(self.troubles.remove(place).1)
     }
 
+    /// Does what was on its way.
+    pub fn arrive(&mut self) {
+        for call in std::mem::take(&mut self.late) {
+            let _nobody_hears = self.act(&call);
+        }
+    }
+
     /// What is asked, done.
     pub(super) fn act(&mut self, call: &Call) -> Said {
         let path: Vec<&str> = call.path.iter().map(String::as_str).collect();
@@ -339,7 +351,7 @@ impl World {
                 "hostname" => machine.hostname == wanted,
                 "pool" => machine.pool == wanted,
                 "zone" => machine.zone == wanted,
-                "id" => machine.system_id == wanted,
+                "id" => query.all("id").any(|id| id == machine.system_id),
                 _ => false,
             })
         };
