@@ -36,8 +36,11 @@ pub struct Config {
     pub token: Token,
     pub state_dir: PathBuf,
     pub hooks_dir: PathBuf,
-    pub scratch_dirs: Vec<PathBuf>,
+    /// None: nobody has said what is to be cleaned. An empty list says that nothing is stored here.
+    pub scratch_dirs: Option<Vec<PathBuf>>,
     pub nvidia_smi: PathBuf,
+    /// Where the kernel lists what is on the PCI bus.
+    pub pci_devices: PathBuf,
     pub systemctl: PathBuf,
     /// The unit that runs this agent, which an uninstall disables.
     pub unit: String,
@@ -78,10 +81,11 @@ struct Written {
     state_dir: PathBuf,
     #[serde(default = "hooks_dir")]
     hooks_dir: PathBuf,
-    #[serde(default)]
-    scratch_dirs: Vec<PathBuf>,
+    scratch_dirs: Option<Vec<PathBuf>>,
     #[serde(default = "nvidia_smi")]
     nvidia_smi: PathBuf,
+    #[serde(default = "pci_devices")]
+    pci_devices: PathBuf,
     #[serde(default = "systemctl")]
     systemctl: PathBuf,
     #[serde(default = "unit")]
@@ -98,6 +102,10 @@ fn hooks_dir() -> PathBuf {
 
 fn nvidia_smi() -> PathBuf {
     "/usr/bin/nvidia-smi".into()
+}
+
+fn pci_devices() -> PathBuf {
+    "/sys/bus/pci/devices".into()
 }
 
 fn systemctl() -> PathBuf {
@@ -126,6 +134,7 @@ impl Config {
             hooks_dir: absolute("hooks_dir", written.hooks_dir)?,
             scratch_dirs: written.scratch_dirs,
             nvidia_smi: absolute("nvidia_smi", written.nvidia_smi)?,
+            pci_devices: absolute("pci_devices", written.pci_devices)?,
             systemctl: absolute("systemctl", written.systemctl)?,
             unit: unit_name(written.unit)?,
         };
@@ -215,7 +224,7 @@ fn is_system(path: &Path) -> bool {
 }
 
 fn check_scratch(config: &Config) -> Result<(), String> {
-    let dirs = &config.scratch_dirs;
+    let dirs = config.scratch_dirs.as_deref().unwrap_or_default();
     if dirs.len() > MAX_SCRATCH_DIRS {
         return Err(format!("scratch_dirs: there are {}; at most {MAX_SCRATCH_DIRS}", dirs.len()));
     }
@@ -270,9 +279,11 @@ mod tests {
         assert_eq!(example.state_dir, least.state_dir);
         assert_eq!(example.hooks_dir, least.hooks_dir);
         assert_eq!(example.nvidia_smi, least.nvidia_smi);
+        assert_eq!(example.pci_devices, least.pci_devices);
         assert_eq!(example.systemctl, least.systemctl);
         assert_eq!(example.unit, least.unit);
-        assert!(least.scratch_dirs.is_empty() && matches!(least.token, Token::None));
+        assert!(least.scratch_dirs.is_none() && matches!(least.token, Token::None));
+        assert_eq!(with("scratch_dirs = []").unwrap().scratch_dirs, Some(Vec::new()));
         for key in ["controllers", "token", "token_file", "scratch_dirs"] {
             assert!(EXAMPLE.contains(key), "{key} is not in the example");
         }

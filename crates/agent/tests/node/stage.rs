@@ -25,7 +25,7 @@ impl Stage {
         let text = format!(
             "controllers = [\"http://{}\"]\ntoken_file = \"{at}/token\"\nstate_dir = \"{at}/state\"\n\
              hooks_dir = \"{at}/hooks\"\nscratch_dirs = [\"{at}/scratch\"]\n\
-             nvidia_smi = \"{at}/nvidia-smi\"\nsystemctl = \"{at}/systemctl\"\n",
+             nvidia_smi = \"{at}/nvidia-smi\"\npci_devices = \"{at}/pci\"\nsystemctl = \"{at}/systemctl\"\n",
             stage.server.address
         );
         stage.write("agent.toml", &text);
