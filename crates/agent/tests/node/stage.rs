@@ -4,6 +4,7 @@ use crate::server::{PATIENCE, Server, TOKEN};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -30,6 +31,7 @@ impl Stage {
         );
         stage.write("agent.toml", &text);
         stage.write("token", TOKEN);
+        fs::set_permissions(stage.path("token"), fs::Permissions::from_mode(0o600)).unwrap();
         stage
     }
 
