@@ -181,7 +181,7 @@ fn word(signal: Signal) -> &'static str {
 /// What stands in the way when the time is over.
 fn still(halt: Halt, left: &[Pid]) -> Fail {
     match halt {
-        Halt::Stopped => Fail::Halt(Halt::Stopped),
+        Halt::Stopped | Halt::Lapsed => Fail::Halt(halt),
         Halt::Late => Fail::Said(format!("the time is over, and there is still {}", named(left))),
     }
 }

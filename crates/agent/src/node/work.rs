@@ -80,6 +80,7 @@ impl Work<'_> {
             Ok(said) => Outcome::new(true, &said),
             Err(Fail::Said(said)) => Outcome::new(false, &said),
             Err(Fail::Halt(Halt::Stopped)) => Outcome::new(false, "told to stop"),
+            Err(Fail::Halt(Halt::Lapsed)) => Outcome::new(false, "the lease was not renewed"),
             Err(Fail::Halt(Halt::Late)) => {
                 let seconds = self.task.deadline_seconds;
                 Outcome::new(false, &format!("not done within {seconds} s"))
