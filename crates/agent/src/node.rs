@@ -50,6 +50,18 @@ use tasks::Served;
 
 /// The unit that runs the agent.
 pub const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
+/// The line of it that says what is run.
+const RUN: &str = "ExecStart=";
+
+/// The same for this small agent, which is at this path.
+pub fn unit(program: &str) -> String {
+    let line = |line: &str| match line.starts_with(RUN) {
+        true => format!("{RUN}{program} node run --config {}\n", config::DEFAULT_PATH),
+        false => format!("{line}\n"),
+    };
+    UNIT.lines().map(line).collect()
+}
+
 /// How often `enroll` asks a controller that does not answer.
 const ENROLL_TRIES: u32 = 3;
 

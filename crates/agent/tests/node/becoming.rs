@@ -115,6 +115,16 @@ fn without_a_token_it_says_what_to_write() {
     );
 }
 
+#[test]
+fn it_prints_the_unit_that_runs_it() {
+    let (code, unit) = Stage::new().typed("unit");
+    let runs: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecStart=")).collect();
+    let own = env!("CARGO_BIN_EXE_farrier-agent");
+    let expected = format!("ExecStart={own} node run --config /etc/farrier/agent.toml");
+    assert_eq!((code, runs), (0, vec![expected.as_str()]));
+    assert!(unit.contains("Restart=always"), "{unit}");
+}
+
 type Running = Option<thread::JoinHandle<Result<End, String>>>;
 
 /// The agent with less patience, so that what it does rarely can be seen.
