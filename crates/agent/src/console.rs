@@ -13,6 +13,11 @@ pub fn say(line: &str) {
     let _ = out.flush();
 }
 
+/// Says what somebody should see to, beside the answer to what was asked.
+pub fn warn(line: &str) {
+    eprintln!("farrier-agent: warning: {line}");
+}
+
 /// A size as people say it.
 pub fn spoken_size(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

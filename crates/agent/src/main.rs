@@ -16,10 +16,11 @@ usage: farrier-agent [--cmdline TEXT] [--root DIR] [--stay]
   --cmdline TEXT  read TEXT in place of /proc/cmdline
   --root DIR      look for sys and dev in DIR
   --stay          say `reboot` or `power off` at the end, and do neither
-usage: farrier-agent node run|status|enroll [--config FILE]
+usage: farrier-agent node run|status|enroll|unit [--config FILE]
   run             be the agent of this node until it is uninstalled
   status          show who this node is, and what it does
   enroll          enroll it, and end
+  unit            print the systemd unit that runs this program
   --config FILE   in place of /etc/farrier/agent.toml";
 
 /// The word that makes it the agent of a node.
@@ -64,6 +65,12 @@ fn misused() -> ExitCode {
     ExitCode::from(2)
 }
 
+/// Where this program is, as a unit names it.
+fn own_path() -> String {
+    let own = std::env::current_exe().ok();
+    own.map_or_else(|| "/usr/local/bin/farrier-agent".into(), |path| path.display().to_string())
+}
+
 /// The agent of a node.
 fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     let all: [Option<String>; 4] = std::array::from_fn(|_| words.next());
@@ -82,6 +89,7 @@ fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
         "status" => {
             load().and_then(|config| node::status(&config).map(|status| status.to_string()))
         }
+        "unit" => Ok(node::unit(&own_path())),
         "enroll" => load().and_then(|config| match node::enroll(&config, &node::Pace::default()) {
             Ok(name) => Ok(format!("this is {name}\n")),
             Err(node::NotEnrolled::Unreachable(said) | node::NotEnrolled::Refused(said)) => {

@@ -28,11 +28,11 @@ mod tasks;
 mod wire;
 mod work;
 
-use crate::console::say;
+use crate::console::{say, warn};
 use board::Board;
 pub use config::Config;
 use controller::Controller;
-use enroll::Outside;
+use enroll::{Known, Outside};
 use identity::Identity;
 use journal::{Contact, Journal, Node};
 pub use kind::Kind;
@@ -50,6 +50,18 @@ use tasks::Served;
 
 /// The unit that runs the agent.
 pub const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
+/// The line of it that says what is run.
+const RUN: &str = "ExecStart=";
+
+/// The same for this small agent, which is at this path.
+pub fn unit(program: &str) -> String {
+    let line = |line: &str| match line.starts_with(RUN) {
+        true => format!("{RUN}{program} node run --config {}\n", config::DEFAULT_PATH),
+        false => format!("{line}\n"),
+    };
+    UNIT.lines().map(line).collect()
+}
+
 /// How often `enroll` asks a controller that does not answer.
 const ENROLL_TRIES: u32 = 3;
 
@@ -82,8 +94,8 @@ pub fn run(config: &Config, pace: &Pace, brake: &Arc<AtomicBool>) -> Result<End,
             service.leave(&leaving)?;
             return Ok(End::Left);
         }
-        let Some(node) = service.enroll() else { return Ok(End::Stopped) };
-        match service.serve(node)? {
+        let Some(known) = service.enroll() else { return Ok(End::Stopped) };
+        match service.serve(known)? {
             Served::Stopped => return Ok(End::Stopped),
             Served::Leave | Served::Enroll => {}
         }
@@ -98,7 +110,11 @@ pub fn enroll(config: &Config, pace: &Pace) -> Result<String, NotEnrolled> {
     let mut tries = 1;
     loop {
         match service.enroll_once() {
-            Ok(node) => return Ok(node.node),
+            Ok(Known { node, refused }) if refused.is_empty() => return Ok(node.node),
+            Ok(Known { node, refused }) => {
+                let said = format!("{refused}; this is still {}", node.node);
+                return Err(NotEnrolled::Refused(said));
+            }
             Err(Outside::Refused(said)) => return Err(NotEnrolled::Refused(said)),
             Err(Outside::Again(said)) if tries == ENROLL_TRIES => {
                 return Err(NotEnrolled::Unreachable(said));
@@ -137,6 +153,9 @@ impl<'a> Service<'a> {
         pace: &'a Pace,
         brake: &'a Arc<AtomicBool>,
     ) -> Result<Self, String> {
+        if let Some(said) = config.exposed() {
+            warn(&said);
+        }
         Ok(Self {
             config,
             pace,
@@ -153,14 +172,15 @@ impl<'a> Service<'a> {
     }
 
     /// Asks until it is known which node this is. None: the brake was set.
-    fn enroll(&self) -> Option<Node> {
+    fn enroll(&self) -> Option<Known> {
         let mut pauses = self.pace.pauses();
         let mut told = String::new();
         loop {
             let (said, wait) = match self.enroll_once() {
-                Ok(node) => {
-                    say(&format!("this is {}", node.node));
-                    return Some(node);
+                Ok(known) => {
+                    say(&format!("this is {}", known.node.node));
+                    self.note_refused(&known.refused);
+                    return Some(known);
                 }
                 Err(Outside::Again(said)) => (said, scattered(pauses.step())),
                 Err(Outside::Refused(said)) => (said, self.pace.rare),
@@ -177,13 +197,27 @@ impl<'a> Service<'a> {
         }
     }
 
-    fn serve(&self, node: Node) -> Result<Served, String> {
+    /// Says once that the token which is there is of no use, and keeps it for whoever looks.
+    fn note_refused(&self, refused: &str) {
+        let contact = self.journal.contact().ok().flatten().unwrap_or_default();
+        if contact.refused == refused {
+            return;
+        }
+        if !refused.is_empty() {
+            say(&format!("{refused}; {}", status::SERVED));
+        }
+        let refused = refused.to_owned();
+        let _ = self.journal.keep_contact(&Contact { refused, ..contact });
+    }
+
+    fn serve(&self, known: Known) -> Result<Served, String> {
+        let Known { node, refused } = known;
         let session = SecretString::from(node.session.as_str());
         let life = Life {
             service: self,
             node: &node,
             session,
-            board: Board::default(),
+            board: Board::new(refused),
             halt: AtomicBool::new(false),
             pen: Mutex::default(),
         };

@@ -16,7 +16,7 @@ mod view;
 mod waiting;
 pub(crate) mod watch;
 
-pub use agents::{Agents, Beat, Bundle, Taken};
+pub use agents::{Agents, Beat, Bundle, Session, Taken};
 pub use preview::{Preview, Previewed};
 pub use resume::ResumedNode;
 pub use tasks::Report;

@@ -19,13 +19,15 @@ pub const MAX_TEMPLATE: usize = 64 * 1_024;
 pub const MAX_CALLS: u32 = 1_000;
 const MAX_DATASOURCE_RETRIES: u32 = 5;
 /// What a template may name, in double braces.
-pub const VARIABLES: [&str; 7] = [
+pub const VARIABLES: [&str; 9] = [
     "node_id",
     "machine_id",
     "hostname",
     "site_id",
     "farrier_url",
+    "farrier_urls",
     "controllers",
+    "agent_sha256",
     "enrollment_token",
 ];
 
@@ -168,8 +170,12 @@ pub struct Values<'a> {
     pub site_id: &'a str,
     /// One of Farrier's addresses, to fetch from.
     pub farrier_url: &'a str,
+    /// All of them with blanks between them, for a shell.
+    pub farrier_urls: &'a str,
     /// All of them, as the agent's configuration has them.
     pub controllers: &'a str,
+    /// The checksum of the agent that Farrier gives out.
+    pub agent_sha256: &'a str,
     pub enrollment_token: &'a str,
 }
 
@@ -181,7 +187,9 @@ impl Values<'_> {
             self.hostname,
             self.site_id,
             self.farrier_url,
+            self.farrier_urls,
             self.controllers,
+            self.agent_sha256,
             self.enrollment_token,
         ];
         VARIABLES.iter().position(|one| *one == name).map(|at| all[at])
@@ -196,6 +204,12 @@ pub fn addresses(urls: &str) -> Vec<&str> {
 /// The same as the agent's configuration has them.
 pub fn controllers(urls: &str) -> String {
     format!("{:?}", addresses(urls))
+}
+
+/// Whether a template names a variable.
+pub fn names(template: &str, variable: &str) -> bool {
+    let mut named = template.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+    named.any(|(name, _)| name.trim() == variable)
 }
 
 /// Fills a template in. An error names what it does not know.

@@ -10,7 +10,7 @@ use crate::config::Nodes;
 use crate::netboot::{send, session};
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -25,10 +25,6 @@ use wire::Told;
 
 /// The most that an agent says at once: a piece of log, with every byte of it escaped, and a little more.
 const MAX_BODY: usize = 512 * 1024;
-/// How the agent is run on a node, and the line of it that says what is run: here, what this door gives out itself.
-const UNIT: &str = include_str!("../../../deploy/farrier-agent.service");
-const RUN: &str = "ExecStart=";
-const COMMAND: &str = "/usr/local/bin/farrier-agent node run --config /etc/farrier/agent.toml";
 
 #[derive(Clone)]
 struct Shared {
@@ -50,7 +46,6 @@ pub fn router(agents: Agents, settings: &Nodes) -> Router {
         .route("/agent/v1/tasks/renew", post(renew))
         .route("/agent/v1/tasks/report", post(report))
         .route("/agent/v1/binary", get(binary))
-        .route("/agent/v1/unit", get(unit))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(shared)
 }
@@ -165,33 +160,4 @@ async fn binary(State(shared): State<Shared>, request: Request) -> Response {
         return (StatusCode::NOT_FOUND, said).into_response();
     }
     send(shared.binary.to_path_buf(), request).await
-}
-
-async fn unit() -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], unit_of_binary()).into_response()
-}
-
-/// The unit for a node that has fetched the static agent, and not the whole of Farrier.
-fn unit_of_binary() -> String {
-    let line = |line: &str| match line.starts_with(RUN) {
-        true => format!("{RUN}{COMMAND}\n"),
-        false => format!("{line}\n"),
-    };
-    UNIT.lines().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use model::site::DEFAULT_TEMPLATE;
-
-    #[test]
-    fn the_unit_runs_what_a_new_node_has_fetched() {
-        let unit = unit_of_binary();
-        let runs: Vec<&str> = unit.lines().filter_map(|line| line.strip_prefix(RUN)).collect();
-        assert_eq!(runs, [COMMAND]);
-        let (program, config) = (COMMAND.split(' ').next().unwrap(), "/etc/farrier/agent.toml");
-        assert!(DEFAULT_TEMPLATE.contains(&format!("/agent/v1/binary -o {program} ")));
-        assert!(DEFAULT_TEMPLATE.contains(&format!("path: {config}")) && COMMAND.ends_with(config));
-    }
 }

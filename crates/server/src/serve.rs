@@ -126,7 +126,7 @@ async fn listen_for_agents(
         ServeError::Refused(said)
     })?;
     if !address.ip().is_loopback() {
-        tracing::warn!(%address, "agents are served over plain HTTP: whoever listens on the way sees their sessions; put TLS in front of it");
+        tracing::warn!(%address, "agents are served over plain HTTP: whoever listens on the way sees their sessions, and they speak no TLS; keep this address in a private network or a tunnel");
     }
     let router = agents::router(agents, &config.nodes);
     tracing::info!(%address, url = config.nodes.urls(), "serving agents");
@@ -141,6 +141,7 @@ async fn listen_for_agents(
 fn behind_maas(config: &Config, datacenter: &Settings) -> MaasSettings {
     MaasSettings {
         bmc_credential: datacenter.bmc_credential.clone(),
+        agent_binary: config.nodes.agent_binary.clone(),
         ..MaasSettings::new(config.nodes.urls(), datacenter.trust.clone())
     }
 }

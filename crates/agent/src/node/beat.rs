@@ -71,7 +71,8 @@ impl Life<'_> {
         let news = self.board.change_contact(|contact| {
             back = !contact.trouble.is_empty();
             let heard_unix_seconds = Some(now());
-            *contact = Contact { heard_unix_seconds, trouble: String::new(), problems };
+            let refused = std::mem::take(&mut contact.refused);
+            *contact = Contact { heard_unix_seconds, trouble: String::new(), problems, refused };
         });
         if back {
             say("the controller answers again");

@@ -23,6 +23,12 @@ struct Inner {
 }
 
 impl Board {
+    /// The board of a node whose token is of no use, for this reason.
+    pub fn new(refused: String) -> Self {
+        let contact = Contact { refused, ..Contact::default() };
+        Self { inner: Mutex::new(Inner { contact, ..Inner::default() }), ..Self::default() }
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -7,6 +7,7 @@ use crate::http::Url;
 use secrecy::SecretString;
 use serde::Deserialize;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
 /// What `config` prints. A test reads it and finds the defaults.
@@ -17,6 +18,8 @@ pub const DEFAULT_PATH: &str = "/etc/farrier/agent.toml";
 const MAX_CONTROLLERS: usize = 16;
 const MAX_SCRATCH_DIRS: usize = 64;
 const MAX_TOKEN_BYTES: usize = 1024;
+/// The group and everybody else.
+const OTHERS_READ: u32 = 0o044;
 
 /// Nothing in these is anybody's scratch.
 const SYSTEM: [&str; 13] = [
@@ -36,11 +39,16 @@ pub struct Config {
     pub token: Token,
     pub state_dir: PathBuf,
     pub hooks_dir: PathBuf,
-    pub scratch_dirs: Vec<PathBuf>,
+    /// None: nobody has said what is to be cleaned. An empty list says that nothing is stored here.
+    pub scratch_dirs: Option<Vec<PathBuf>>,
     pub nvidia_smi: PathBuf,
+    /// Where the kernel lists what is on the PCI bus.
+    pub pci_devices: PathBuf,
     pub systemctl: PathBuf,
     /// The unit that runs this agent, which an uninstall disables.
     pub unit: String,
+    /// The file that all of this was read from.
+    pub path: Option<PathBuf>,
 }
 
 /// Where the one-time token is. It is read anew for each try, so that a new one can be put in place of an old.
@@ -67,6 +75,20 @@ impl Token {
     }
 }
 
+/// The keys that there are.
+const KEYS: [&str; 10] = [
+    "controllers",
+    "token",
+    "token_file",
+    "state_dir",
+    "hooks_dir",
+    "scratch_dirs",
+    "nvidia_smi",
+    "pci_devices",
+    "systemctl",
+    "unit",
+];
+
 /// The file as it is written.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -78,10 +100,11 @@ struct Written {
     state_dir: PathBuf,
     #[serde(default = "hooks_dir")]
     hooks_dir: PathBuf,
-    #[serde(default)]
-    scratch_dirs: Vec<PathBuf>,
+    scratch_dirs: Option<Vec<PathBuf>>,
     #[serde(default = "nvidia_smi")]
     nvidia_smi: PathBuf,
+    #[serde(default = "pci_devices")]
+    pci_devices: PathBuf,
     #[serde(default = "systemctl")]
     systemctl: PathBuf,
     #[serde(default = "unit")]
@@ -100,6 +123,10 @@ fn nvidia_smi() -> PathBuf {
     "/usr/bin/nvidia-smi".into()
 }
 
+fn pci_devices() -> PathBuf {
+    "/sys/bus/pci/devices".into()
+}
+
 fn systemctl() -> PathBuf {
     "/usr/bin/systemctl".into()
 }
@@ -113,12 +140,26 @@ impl Config {
         let text = fs::read_to_string(path).map_err(|error| {
             format!("{}: {error}; `farrier agent config` prints an example", path.display())
         })?;
-        Self::parse(&text).map_err(|said| format!("{}: {said}", path.display()))
+        let parsed = Self::parse(&text).map_err(|said| format!("{}: {said}", path.display()))?;
+        Ok(Self { path: Some(path.to_owned()), ..parsed })
+    }
+
+    /// What to say of a token that more than its owner can read.
+    pub fn exposed(&self) -> Option<String> {
+        let (what, path) = match (&self.token, &self.path) {
+            (Token::File(path), _) => ("token_file", path),
+            (Token::Here(_), Some(path)) => ("the token in the configuration", path),
+            (Token::Here(_) | Token::None, _) => return None,
+        };
+        let mode = fs::metadata(path).ok()?.permissions().mode();
+        let path = path.display();
+        (mode & OTHERS_READ != 0).then(|| {
+            format!("{what} can be read by everybody who can read {path}; type chmod 600 {path}")
+        })
     }
 
     pub fn parse(text: &str) -> Result<Self, String> {
-        let written: Written =
-            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let written: Written = toml::from_str(text).map_err(|error| spoken(text, &error))?;
         let config = Self {
             controllers: controllers(&written.controllers)?,
             token: token(written.token, written.token_file)?,
@@ -126,11 +167,33 @@ impl Config {
             hooks_dir: absolute("hooks_dir", written.hooks_dir)?,
             scratch_dirs: written.scratch_dirs,
             nvidia_smi: absolute("nvidia_smi", written.nvidia_smi)?,
+            pci_devices: absolute("pci_devices", written.pci_devices)?,
             systemctl: absolute("systemctl", written.systemctl)?,
             unit: unit_name(written.unit)?,
+            path: None,
         };
         check_scratch(&config)?;
         Ok(config)
+    }
+}
+
+/// What is wrong with the file, by its line and its key. What is written there is not repeated: it may be a token, or half of one.
+fn spoken(text: &str, error: &toml::de::Error) -> String {
+    let message = error.message();
+    let message = match message.split_once("expected ") {
+        Some((problem, expected)) if problem.starts_with("invalid ") => {
+            format!("this is something else than {expected}")
+        }
+        Some(_) | None => message.lines().next().unwrap_or_default().to_owned(),
+    };
+    let Some(span) = error.span() else { return message };
+    let before = text.get(..span.start).unwrap_or_default();
+    let number = before.matches('\n').count() + 1;
+    let line = text.lines().nth(number - 1).unwrap_or_default();
+    let key = line.split_once('=').map(|(key, _)| key.trim()).filter(|key| KEYS.contains(key));
+    match key {
+        Some(key) => format!("line {number}: {key}: {message}"),
+        None => format!("line {number}: {message}"),
     }
 }
 
@@ -215,7 +278,7 @@ fn is_system(path: &Path) -> bool {
 }
 
 fn check_scratch(config: &Config) -> Result<(), String> {
-    let dirs = &config.scratch_dirs;
+    let dirs = config.scratch_dirs.as_deref().unwrap_or_default();
     if dirs.len() > MAX_SCRATCH_DIRS {
         return Err(format!("scratch_dirs: there are {}; at most {MAX_SCRATCH_DIRS}", dirs.len()));
     }
@@ -270,9 +333,11 @@ mod tests {
         assert_eq!(example.state_dir, least.state_dir);
         assert_eq!(example.hooks_dir, least.hooks_dir);
         assert_eq!(example.nvidia_smi, least.nvidia_smi);
+        assert_eq!(example.pci_devices, least.pci_devices);
         assert_eq!(example.systemctl, least.systemctl);
         assert_eq!(example.unit, least.unit);
-        assert!(least.scratch_dirs.is_empty() && matches!(least.token, Token::None));
+        assert!(least.scratch_dirs.is_none() && matches!(least.token, Token::None));
+        assert_eq!(with("scratch_dirs = []").unwrap().scratch_dirs, Some(Vec::new()));
         for key in ["controllers", "token", "token_file", "scratch_dirs"] {
             assert!(EXAMPLE.contains(key), "{key} is not in the example");
         }
@@ -308,6 +373,48 @@ mod tests {
             assert!(said.contains(word), "{text}: {said}");
         }
         assert!(!with("token = \"geheim geheim\"").unwrap_err().contains("geheim"));
+    }
+
+    #[test]
+    fn what_is_written_is_not_repeated() {
+        for (line, key) in [
+            ("token = \"geheim", "token"),
+            ("token = geheim", "token"),
+            ("token = \"a\" geheim", "token"),
+            ("token_file = [\"geheim\"]", "token_file"),
+            ("scratch_dirs = \"geheim\"", "scratch_dirs"),
+            ("geheim==", "line 2"),
+            ("geheim", "line 2"),
+            ("token = 12_geheim", "token"),
+        ] {
+            let said = with(line).unwrap_err();
+            assert!(!said.contains("geheim"), "{line}: {said}");
+            assert!(said.contains("line 2") && said.contains(key), "{line}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_others_can_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, token) = (folder.path().join("agent.toml"), folder.path().join("token"));
+        for path in [&file, &token] {
+            fs::write(path, format!("{LEAST}token = \"t\"\n")).unwrap();
+        }
+        let named = with(&format!("token_file = {:?}", token.display())).unwrap();
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        for (bits, exposed) in [(0o600, false), (0o640, true), (0o644, true), (0o400, false)] {
+            mode(&file, bits);
+            mode(&token, bits);
+            for config in [&Config::load(&file).unwrap(), &named] {
+                let said = config.exposed();
+                assert_eq!(said.is_some(), exposed, "{bits:o}: {said:?}");
+                assert!(said.is_none_or(|said| said.contains("chmod 600 /")));
+            }
+        }
+        fs::remove_file(&token).unwrap();
+        assert!(named.exposed().is_none() && Config::parse(LEAST).unwrap().exposed().is_none());
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Becoming a node: the one-time token is traded for a name, under a session that is on disk before anybody hears of it.
 //!
 //! An answer that was lost is asked for again with the same token and session, which Farrier knows to be the same. Another token is
-//! another enrollment: that is how a node whose session is not known any more comes back, without anybody removing files.
+//! another enrollment: that is how a node whose session is not known any more comes back, without anybody removing files. One that is
+//! refused changes nothing: a node that is enrolled goes on as what it is, and says what is wrong with the token.
 
 use super::Service;
 use super::controller::Missed;
@@ -38,6 +39,13 @@ pub fn plan(node: Option<Node>, asked: Option<Enrolling>, token_sha256: Option<S
     }
 }
 
+/// Who this is.
+pub struct Known {
+    pub node: Node,
+    /// Why the token that is there now is of no use; empty: it has been used, or there is none.
+    pub refused: String,
+}
+
 /// Why there is no node yet.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outside {
@@ -49,7 +57,7 @@ pub enum Outside {
 
 impl Service<'_> {
     /// Who this node is; asks once where that is not known.
-    pub fn enroll_once(&self) -> Result<Node, Outside> {
+    pub fn enroll_once(&self) -> Result<Known, Outside> {
         let known = self.journal.node().map_err(Outside::Refused)?;
         let asked = self.journal.enrolling().map_err(Outside::Refused)?;
         let token = match (self.config.token.read(), &known) {
@@ -58,8 +66,9 @@ impl Service<'_> {
             (Err(_), Some(_)) => None,
             (Err(said), None) => return Err(Outside::Refused(said)),
         };
-        let (enrolling, token) = match (plan(known, asked, token.as_ref().map(sum)), token) {
-            (Plan::Serve(node), _) => return Ok(node),
+        let (enrolling, token) = match (plan(known.clone(), asked, token.as_ref().map(sum)), token)
+        {
+            (Plan::Serve(node), _) => return Ok(Known { node, refused: String::new() }),
             (Plan::Ask(enrolling), Some(token)) => (enrolling, token),
             (Plan::Begin { token_sha256 }, Some(token)) => {
                 let session = random::session().map_err(Outside::Again)?;
@@ -73,7 +82,15 @@ impl Service<'_> {
                 ));
             }
         };
-        self.ask(enrolling, &token)
+        match (self.ask(enrolling, &token), known) {
+            (Ok(node), _) => Ok(Known { node, refused: String::new() }),
+            (Err(Outside::Refused(refused)), Some(node)) => {
+                // Nobody has been let in with its session.
+                self.journal.forget_enrolling().map_err(Outside::Again)?;
+                Ok(Known { node, refused })
+            }
+            (Err(outside), _) => Err(outside),
+        }
     }
 
     fn ask(&self, enrolling: Enrolling, token: &SecretString) -> Result<Node, Outside> {

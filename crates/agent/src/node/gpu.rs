@@ -1,7 +1,7 @@
 //! The GPUs of the node, as nvidia-smi shows them: who computes on them, ending that, and resetting them.
 //!
-//! nvidia-smi hangs when a driver does, so it has a limit of its own. Where there is no such program there are no GPUs, which is said in the
-//! log: a node whose driver is missing must not look clean without a word.
+//! nvidia-smi hangs when a driver does, so it has a limit of its own. Where there is no such program and nothing of NVIDIA's on the PCI
+//! bus there are no GPUs, which is said in the log. GPUs on the bus that nobody can ask are no clean GPUs.
 
 use super::log::Log;
 use super::patience::{Halt, Patience};
@@ -9,12 +9,16 @@ use super::program::{self, Stray};
 use super::work::Fail;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const QUERY: [&str; 2] = ["--query-compute-apps=pid", "--format=csv,noheader"];
+/// How the kernel writes NVIDIA's number, and the beginning of the class of displays and 3D controllers.
+const NVIDIA: &str = "0x10de";
+const DISPLAY: &str = "0x03";
 const RESET: [&str; 1] = ["--gpu-reset"];
 const QUERY_LIMIT: Duration = Duration::from_secs(60);
 const RESET_LIMIT: Duration = Duration::from_secs(300);
@@ -25,20 +29,42 @@ const MAX_NAMED: usize = 8;
 /// The first process is never a job.
 const INIT: i32 = 1;
 
+/// Whether there are GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Seen {
+    None,
+    Some,
+    /// They are on the bus, and nobody can ask them, for this reason.
+    Hidden(String),
+}
+
 pub struct Gpus<'a> {
     pub program: &'a Path,
+    pub pci_devices: &'a Path,
     pub mark: &'a str,
     /// Between two looks.
     pub look: Duration,
 }
 
 impl Gpus<'_> {
-    pub fn exist(&self, log: &Log) -> bool {
-        let exist = self.program.exists();
-        if !exist {
-            log.line(&format!("no GPUs: there is no {}", self.program.display()));
+    pub fn seen(&self, log: &Log) -> Seen {
+        if self.program.exists() {
+            return Seen::Some;
         }
-        exist
+        let name = self.program.display();
+        match on_the_bus(self.pci_devices) {
+            0 => {
+                log.line(&format!("no GPUs: there is no {name}, and no NVIDIA device on the bus"));
+                Seen::None
+            }
+            count => {
+                let said = format!(
+                    "{count} NVIDIA devices are on the PCI bus, and there is no {name} to ask them: install the driver, or write where it is to nvidia_smi in agent.toml"
+                );
+                log.line(&said);
+                Seen::Hidden(said)
+            }
+        }
     }
 
     /// Who computes on them now.
@@ -110,6 +136,15 @@ impl Gpus<'_> {
     }
 }
 
+/// How many displays and 3D controllers of NVIDIA's the kernel lists.
+fn on_the_bus(devices: &Path) -> usize {
+    let is = |device: &Path, file: &str, value: &str| {
+        fs::read_to_string(device.join(file)).is_ok_and(|text| text.trim().starts_with(value))
+    };
+    let listed = fs::read_dir(devices).into_iter().flatten().flatten().map(|entry| entry.path());
+    listed.filter(|one| is(one, "vendor", NVIDIA) && is(one, "class", DISPLAY)).count()
+}
+
 fn number_of(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }
@@ -146,7 +181,7 @@ fn word(signal: Signal) -> &'static str {
 /// What stands in the way when the time is over.
 fn still(halt: Halt, left: &[Pid]) -> Fail {
     match halt {
-        Halt::Stopped => Fail::Halt(Halt::Stopped),
+        Halt::Stopped | Halt::Lapsed => Fail::Halt(halt),
         Halt::Late => Fail::Said(format!("the time is over, and there is still {}", named(left))),
     }
 }
@@ -190,6 +225,36 @@ mod tests {
         ] {
             assert_eq!(numbers(said), found, "{said:?}");
         }
+    }
+
+    #[test]
+    fn what_is_on_the_bus_and_cannot_be_asked_is_not_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (program, bus) = (folder.path().join("smi"), folder.path().join("devices"));
+        let gpus = Gpus { program: &program, pci_devices: &bus, mark: "", look: Duration::ZERO };
+        let log = Log::default();
+        assert_eq!(gpus.seen(&log), Seen::None);
+        for (slot, vendor, class) in [
+            ("0000:01:00.0", "0x15b3", "0x020000"),
+            ("0000:02:00.0", "0x1a03", "0x030000"),
+            ("0000:03:00.1", "0x10de", "0x040300"),
+        ] {
+            put(&bus, slot, vendor, class);
+        }
+        assert_eq!(gpus.seen(&log), Seen::None, "other cards, and the sound of one");
+        put(&bus, "0000:03:00.0", "0x10de", "0x030000");
+        put(&bus, "0000:04:00.0", "0x10de", "0x030200");
+        let Seen::Hidden(said) = gpus.seen(&log) else { panic!("nobody sees the GPUs") };
+        assert!(said.starts_with("2 NVIDIA devices") && said.contains("nvidia_smi"), "{said}");
+        fs::write(&program, "").unwrap();
+        assert_eq!(gpus.seen(&log), Seen::Some);
+    }
+
+    fn put(bus: &Path, slot: &str, vendor: &str, class: &str) {
+        let device = bus.join(slot);
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("vendor"), format!("{vendor}\n")).unwrap();
+        fs::write(device.join("class"), format!("{class}\n")).unwrap();
     }
 
     #[test]

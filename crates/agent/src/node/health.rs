@@ -1,7 +1,7 @@
 //! Whether the node is well, looked at now and then, in a thread of its own: a look may take a minute, and a heartbeat must not wait.
 
 use super::config::Config;
-use super::gpu::Gpus;
+use super::gpu::{Gpus, Seen};
 use super::hook::{Call, Hook};
 use super::log::Log;
 use super::patience::Patience;
@@ -24,7 +24,7 @@ pub fn look(config: &Config, mark: &str, brake: &AtomicBool) -> Vec<String> {
     let patience = Patience::new(HOOK_LIMIT, brake);
     let problems = [
         disk(&config.state_dir),
-        gpus(&config.nvidia_smi, mark, patience),
+        gpus(config, mark, patience),
         hook(config, mark, Patience::new(HOOK_LIMIT, brake)),
     ];
     let said = problems.into_iter().filter_map(Result::err);
@@ -43,10 +43,13 @@ fn disk(folder: &Path) -> Result<(), String> {
     }
 }
 
-fn gpus(program: &Path, mark: &str, patience: Patience) -> Result<(), String> {
-    let gpus = Gpus { program, mark, look: Duration::ZERO };
-    if !gpus.exist(&Log::default()) {
-        return Ok(());
+fn gpus(config: &Config, mark: &str, patience: Patience) -> Result<(), String> {
+    let (program, pci_devices) = (&config.nvidia_smi, &config.pci_devices);
+    let gpus = Gpus { program, pci_devices, mark, look: Duration::ZERO };
+    match gpus.seen(&Log::default()) {
+        Seen::Some => {}
+        // Whether a node serves before its driver is there is for its hook to say.
+        Seen::None | Seen::Hidden(_) => return Ok(()),
     }
     match gpus.processes(patience) {
         Ok(_) => Ok(()),

@@ -61,6 +61,9 @@ pub struct Contact {
     pub trouble: String,
     #[serde(default)]
     pub problems: Vec<String>,
+    /// Why the token that is there is of no use to a node that is enrolled.
+    #[serde(default)]
+    pub refused: String,
 }
 
 /// The last word has been reported, and the node is being left.
@@ -136,6 +139,10 @@ impl Journal {
     /// The node first: until it is there, the enrollment is what can be asked again.
     pub fn keep_node(&self, node: &Node) -> Result<(), String> {
         self.write(NODE, node)?;
+        self.forget(ENROLLING)
+    }
+
+    pub fn forget_enrolling(&self) -> Result<(), String> {
         self.forget(ENROLLING)
     }
 

@@ -1,23 +1,33 @@
 //! What is said while a task goes on, until it has been sent. Whoever speaks never waits for whoever listens.
 //!
-//! A part is looked at, sent, and only then dropped: a log may be said twice after a lost answer, and not be lost. When too much waits, the
-//! newest is left out and counted, because a controller that is away must not fill the memory of a node.
+//! A part is looked at, sent, and only then dropped: a log may be said twice after a lost answer, and not be lost. Of a task that says too
+//! much its beginning and its end are kept, with a word of how much is missing between them: neither the memory of a node nor Farrier's
+//! database is to be filled by a hook.
 
 use super::wire::{MAX_LOG_BYTES, beginning};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How much of the newest line is remembered.
 const MAX_LAST_BYTES: usize = 512;
-/// The most that waits to be sent.
-const MAX_WAITING_BYTES: usize = 1024 * 1024;
+/// How much of the beginning is sent while the task goes on. Farrier keeps as much, and the end.
+const MAX_HEAD_BYTES: usize = 2 * MAX_LOG_BYTES;
+/// Room for the word of what is missing.
+const NOTE_BYTES: usize = 64;
+/// How much of the end is kept.
+const MAX_TAIL_BYTES: usize = MAX_LOG_BYTES - NOTE_BYTES;
 
 #[derive(Default)]
 pub struct Log(Mutex<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
-    text: String,
+    /// What is left to be sent of the beginning.
+    head: String,
+    /// How much of the beginning there was.
+    begun: usize,
     left_out: usize,
+    /// What comes after the beginning, as far as it is kept.
+    tail: String,
     /// The newest line that says something, whether it has been sent or not.
     last: String,
 }
@@ -30,56 +40,59 @@ impl Log {
     /// Adds a line, or a piece of one.
     pub fn add(&self, text: &str) {
         let mut waiting = self.waiting();
-        waiting.catch_up();
         if let Some(line) = text.lines().map(str::trim).rfind(|line| !line.is_empty()) {
             waiting.last = beginning(line, MAX_LAST_BYTES).to_owned();
         }
-        let room = MAX_WAITING_BYTES.saturating_sub(waiting.text.len());
-        if waiting.left_out > 0 || text.len() > room {
-            waiting.left_out += text.len();
-            return;
-        }
-        waiting.text.extend(text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')));
+        let plain = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
+        waiting.add(&text.chars().filter(plain).collect::<String>());
     }
 
     pub fn line(&self, line: &str) {
         self.add(&format!("{line}\n"));
     }
 
-    /// The oldest part of it, as much as goes with one request, cut after a line where there is one.
+    /// The oldest part of the beginning, as much as goes with one request, cut after a line where there is one.
     pub fn part(&self) -> String {
         let waiting = self.waiting();
-        let most = beginning(&waiting.text, MAX_LOG_BYTES);
+        let most = beginning(&waiting.head, MAX_LOG_BYTES);
         match most.rfind('\n') {
-            Some(at) if most.len() < waiting.text.len() => most[..=at].to_owned(),
+            Some(at) if most.len() < waiting.head.len() => most[..=at].to_owned(),
             Some(_) | None => most.to_owned(),
         }
     }
 
     /// That part has been sent.
     pub fn sent(&self, part: &str) {
-        let mut waiting = self.waiting();
-        waiting.text.drain(..part.len());
-        waiting.catch_up();
+        self.waiting().head.drain(..part.len());
     }
 
-    /// True when there is more than goes with one request.
+    /// True when there is more to be sent than goes with one request.
     pub fn overflows(&self) -> bool {
-        self.waiting().text.len() > MAX_LOG_BYTES
+        self.waiting().head.len() > MAX_LOG_BYTES
+    }
+
+    /// True when all that waits does not fit into the last request, and some of it can be sent before.
+    pub fn spills(&self) -> bool {
+        let waiting = self.waiting();
+        !waiting.head.is_empty() && waiting.text().len() > MAX_LOG_BYTES
     }
 
     /// The end of all that waits, as much as goes with one request: what was said last explains how it ended.
     pub fn rest(&self) -> String {
-        const NOTE_BYTES: usize = 64;
         let waiting = self.waiting();
-        let from = waiting.text.len().saturating_sub(MAX_LOG_BYTES - NOTE_BYTES);
-        let from = (from..waiting.text.len())
-            .find(|at| waiting.text.is_char_boundary(*at))
-            .unwrap_or(waiting.text.len());
-        match from + waiting.left_out {
-            0 => waiting.text.clone(),
-            bytes => format!("[{bytes} bytes left out]\n{}", &waiting.text[from..]),
+        let text = waiting.text();
+        if text.len() <= MAX_LOG_BYTES {
+            return text;
         }
+        let (kept, missing) = match waiting.end() {
+            (_, 0) => {
+                let kept = end(&text, MAX_TAIL_BYTES);
+                (kept, text.len() - kept.len())
+            }
+            // Beside such an end there is no room for anything of the beginning.
+            (kept, missing) => (kept, missing + waiting.head.len()),
+        };
+        format!("[{missing} bytes left out]\n{kept}")
     }
 
     pub fn last(&self) -> String {
@@ -87,18 +100,54 @@ impl Log {
     }
 
     pub fn text(&self) -> String {
-        self.waiting().text.clone()
+        self.waiting().text()
     }
 }
 
 impl Waiting {
-    /// Once there is room again, says how much is missing here.
-    fn catch_up(&mut self) {
-        if self.left_out > 0 && self.text.len() < MAX_WAITING_BYTES / 2 {
-            self.text += &format!("[{} bytes left out]\n", self.left_out);
-            self.left_out = 0;
+    fn add(&mut self, text: &str) {
+        let room = match self.tail.is_empty() {
+            true => MAX_HEAD_BYTES - self.begun,
+            false => 0,
+        };
+        let (first, rest) = text.split_at(beginning(text, room).len());
+        self.begun += first.len();
+        self.head += first;
+        self.tail += rest;
+        // Not for each line: what is cut off is copied.
+        if self.tail.len() > 2 * MAX_TAIL_BYTES {
+            self.cut();
         }
     }
+
+    /// Forgets the oldest of the end.
+    fn cut(&mut self) {
+        let kept = end(&self.tail, MAX_TAIL_BYTES).len();
+        let from = self.tail.len() - kept;
+        self.left_out += from;
+        self.tail.drain(..from);
+    }
+
+    /// The end of it, and how much is missing before that.
+    fn end(&self) -> (&str, usize) {
+        let kept = end(&self.tail, MAX_TAIL_BYTES);
+        (kept, self.left_out + self.tail.len() - kept.len())
+    }
+
+    fn text(&self) -> String {
+        let head = &self.head;
+        match self.end() {
+            (end, 0) => format!("{head}{end}"),
+            (end, bytes) => format!("{head}[{bytes} bytes left out]\n{end}"),
+        }
+    }
+}
+
+/// The end of a text, within so many bytes and without cutting a character.
+fn end(text: &str, most: usize) -> &str {
+    let from = text.len().saturating_sub(most);
+    let from = (from..text.len()).find(|at| text.is_char_boundary(*at));
+    &text[from.unwrap_or(text.len())..]
 }
 
 #[cfg(test)]
@@ -109,7 +158,8 @@ mod tests {
     fn parts_are_whole_lines_and_nothing_is_lost() {
         let log = Log::default();
         let line = "é".repeat(500);
-        (0..200).for_each(|_| log.line(&line));
+        (0..120).for_each(|_| log.line(&line));
+        assert!(log.overflows() && log.spills());
         let mut whole = String::new();
         for _ in 0..8 {
             let part = log.part();
@@ -119,7 +169,8 @@ mod tests {
             log.sent(&part);
             whole += &part;
         }
-        assert_eq!(whole, format!("{line}\n").repeat(200));
+        assert_eq!(whole, format!("{line}\n").repeat(120));
+        assert!(!log.overflows() && !log.spills() && log.rest().is_empty());
     }
 
     #[test]
@@ -131,29 +182,51 @@ mod tests {
         assert_eq!(part.len(), MAX_LOG_BYTES);
         log.sent(&part);
         log.sent(&log.part());
-        assert_eq!(log.part(), "[1m", "nothing that moves a cursor is passed on");
+        assert_eq!(log.rest(), "[1m", "nothing that moves a cursor is passed on");
     }
 
     #[test]
-    fn what_is_too_much_is_counted() {
+    fn of_too_much_the_beginning_and_the_end_are_kept() {
         let log = Log::default();
-        let line = "x".repeat(1023);
-        (0..1100).for_each(|_| log.line(&line));
-        assert!(log.overflows());
+        (0..1_000_000).for_each(|number| log.line(&format!("{number:09}")));
+        log.line("the end");
+        let waiting = log.waiting();
+        assert!(waiting.head.len() + waiting.tail.capacity() < 6 * MAX_LOG_BYTES);
+        drop(waiting);
+        let (mut sent, mut parts) = (String::new(), 0);
+        while log.spills() {
+            let part = log.part();
+            log.sent(&part);
+            sent += &part;
+            parts += 1;
+        }
         let rest = log.rest();
-        assert!(rest.len() <= MAX_LOG_BYTES && rest.contains("bytes left out]"), "{}", rest.len());
-        for _ in 0..20 {
-            log.sent(&log.part());
-        }
-        assert!(log.text().is_empty() && !log.overflows());
+        assert!(parts <= 3 && rest.len() <= MAX_LOG_BYTES, "{parts} parts, {}", rest.len());
+        assert!(sent.starts_with("000000000\n000000001\n") && rest.ends_with("999999\nthe end\n"));
+        let whole = 10 * 1_000_000 + "the end\n".len();
+        let (before, end) = rest.split_once(" bytes left out]\n").unwrap();
+        let (first, missing) = before.rsplit_once('[').unwrap();
+        let missing: usize = missing.parse().unwrap();
+        assert_eq!(sent.len() + first.len() + missing + end.len(), whole);
+        assert_eq!(log.last(), "the end");
+    }
+
+    #[test]
+    fn what_could_not_be_sent_is_counted() {
         let log = Log::default();
-        (0..1100).for_each(|_| log.line(&line));
-        for _ in 0..10 {
-            log.sent(&log.part());
-        }
-        log.line("after");
-        let text = log.text();
-        assert_eq!(log.last(), "after");
-        assert!(text.ends_with(&format!("[{} bytes left out]\nafter\n", 76 * 1024)), "{text}");
+        (0..30_000).for_each(|number| log.line(&format!("{number:09}")));
+        let rest = log.rest();
+        assert!(rest.len() <= MAX_LOG_BYTES && rest.ends_with("29999\n"), "{}", rest.len());
+        let (missing, end) = rest.split_once(" bytes left out]\n").unwrap();
+        let missing: usize = missing.trim_start_matches('[').parse().unwrap();
+        assert_eq!(missing + end.len(), 300_000);
+        let log = Log::default();
+        (0..10_000).for_each(|number| log.line(&format!("{number:09}")));
+        let (missing, end) = log
+            .rest()
+            .split_once(" bytes left out]\n")
+            .map(|(a, b)| (a.to_owned(), b.len()))
+            .unwrap();
+        assert_eq!(missing.trim_start_matches('[').parse::<usize>().unwrap() + end, 100_000);
     }
 }

@@ -1,6 +1,8 @@
-//! How long a piece of work may still take: until its deadline, and until somebody says stop. Whatever waits asks here.
+//! How long a piece of work may still take: until its deadline, until somebody says stop, and while its lease lasts. Whatever waits asks
+//! here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,12 +13,45 @@ const TICK: Duration = Duration::from_millis(20);
 pub enum Halt {
     Stopped,
     Late,
+    /// Nobody has renewed the lease: whoever gave the work out may have given it up.
+    Lapsed,
+}
+
+/// How long the work is this agent's. It lapses by the clock, because who renews it may hang in a request; and it stays lapsed once the
+/// work has been told.
+pub struct Lease {
+    length: Duration,
+    until: Mutex<Option<Instant>>,
+}
+
+impl Lease {
+    pub fn new(length: Duration) -> Self {
+        Self { length, until: Mutex::new(Some(Instant::now() + length)) }
+    }
+
+    /// It was renewed by a request that was sent then.
+    pub fn renewed(&self, sent: Instant) {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = until.map(|_| sent + self.length);
+    }
+
+    fn check(&self) -> Result<(), Halt> {
+        let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+        *until = until.filter(|until| Instant::now() < *until);
+        until.map(drop).ok_or(Halt::Lapsed)
+    }
+
+    /// The work was told that it has lapsed.
+    pub fn was_lost(&self) -> bool {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
 }
 
 #[derive(Clone, Copy)]
 pub struct Patience<'a> {
     until: Instant,
     stop: &'a AtomicBool,
+    lease: Option<&'a Lease>,
 }
 
 impl<'a> Patience<'a> {
@@ -24,19 +59,25 @@ impl<'a> Patience<'a> {
         let now = Instant::now();
         // A time that no clock can hold is as good as a year.
         let until = now.checked_add(time).unwrap_or(now + Duration::from_secs(31_536_000));
-        Self { until, stop }
+        Self { until, stop, lease: None }
+    }
+
+    /// The same, while this lease lasts.
+    pub fn under(self, lease: &'a Lease) -> Self {
+        Self { lease: Some(lease), ..self }
     }
 
     /// The same, with less time for a part of the work.
     pub fn at_most(self, time: Duration) -> Self {
         let shorter = Self::new(time, self.stop);
-        Self { until: self.until.min(shorter.until), stop: self.stop }
+        Self { until: self.until.min(shorter.until), ..self }
     }
 
     pub fn check(&self) -> Result<(), Halt> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Halt::Stopped);
         }
+        self.lease.map_or(Ok(()), Lease::check)?;
         if Instant::now() >= self.until { Err(Halt::Late) } else { Ok(()) }
     }
 
@@ -69,5 +110,22 @@ mod tests {
         stop.store(true, Ordering::Relaxed);
         assert_eq!(long.sleep(Duration::MAX), Err(Halt::Stopped));
         assert_eq!(short.check(), Err(Halt::Stopped), "an order is the better reason");
+    }
+
+    #[test]
+    fn a_lease_that_lapsed_is_not_brought_back() {
+        let (stop, lease) = (AtomicBool::new(false), Lease::new(Duration::from_secs(60)));
+        let patience = Patience::new(Duration::MAX, &stop).under(&lease);
+        assert_eq!(patience.at_most(Duration::MAX).check(), Ok(()));
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(61)).unwrap();
+        lease.renewed(long_ago);
+        lease.renewed(Instant::now());
+        assert_eq!(patience.check(), Ok(()), "nobody was told");
+        lease.renewed(long_ago);
+        assert!(!lease.was_lost());
+        assert_eq!(patience.sleep(Duration::MAX), Err(Halt::Lapsed));
+        lease.renewed(Instant::now());
+        assert_eq!(patience.check(), Err(Halt::Lapsed));
+        assert!(lease.was_lost());
     }
 }

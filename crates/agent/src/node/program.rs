@@ -222,6 +222,10 @@ mod tests {
     fn a_mark_is_found_whole() {
         let mark = mark();
         let mut child = shell("sleep 3600").env(MARK, &mark).spawn().unwrap();
+        // Until the kernel has its environment in place, it has none.
+        while marked(&mark) == 0 {
+            thread::sleep(LOOK_EVERY);
+        }
         kill_marked(&mark[..mark.len() - 1]);
         assert!(child.try_wait().unwrap().is_none());
         kill_marked(&mark);

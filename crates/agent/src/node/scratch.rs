@@ -47,7 +47,7 @@ pub fn empty(dirs: &[PathBuf], patience: Patience, log: &Log) -> Result<(), Fail
                 broom.empty(folder.as_fd(), dir, 0)?;
                 log.line(&format!("{}: removed {}", dir.display(), broom.removed));
             }
-            Ok(None) => log.line(&format!("{}: is not there", dir.display())),
+            Ok(None) => broom.problems.push(missing(dir)),
             Err(said) => broom.problems.push(said),
         }
     }
@@ -66,7 +66,7 @@ pub fn leftovers(dirs: &[PathBuf]) -> Vec<String> {
 fn leftover(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
     let found = match root(dir) {
         Ok(Some(_)) => content(dir, dirs, 0),
-        Ok(None) => return None,
+        Ok(None) => return Some(missing(dir)),
         Err(said) => return Some(said),
     };
     match found {
@@ -78,6 +78,12 @@ fn leftover(dir: &Path, dirs: &[PathBuf]) -> Option<String> {
         }
         Err(error) => Some(format!("{}: {error}", dir.display())),
     }
+}
+
+/// A folder whose disk is not mounted has not been emptied, though nothing is in it.
+fn missing(dir: &Path) -> String {
+    let dir = dir.display();
+    format!("{dir} is not there: mount its disk, make it, or take it out of scratch_dirs")
 }
 
 /// What is in a folder, but for the way to another scratch folder, which is looked at by itself.
@@ -266,7 +272,7 @@ mod tests {
         for number in 0..BATCH + 10 {
             fs::write(scratch.join(format!("a/{number}")), "").unwrap();
         }
-        let dirs = [scratch.clone(), base.join("missing")];
+        let dirs = [scratch.clone()];
         let left = leftovers(&dirs);
         assert!(left.len() == 1 && left[0].contains("is not empty"), "{left:?}");
         for _ in 0..2 {
@@ -275,6 +281,19 @@ mod tests {
             assert!(scratch.is_dir(), "the folder itself stays");
         }
         assert_eq!(fs::read(outside.join("d/precious")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn what_is_not_there_has_not_been_emptied() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir(base.join("a")).unwrap();
+        fs::write(base.join("a/file"), "x").unwrap();
+        let dirs = [base.join("missing"), base.join("a")];
+        let Err(Fail::Said(said)) = emptied(&dirs) else { panic!("nobody misses it") };
+        assert!(said.contains("missing is not there") && said.contains("mount"), "{said}");
+        assert!(!base.join("a/file").exists(), "the others are emptied all the same");
+        assert_eq!(leftovers(&dirs).len(), 1);
     }
 
     #[test]

@@ -7,6 +7,9 @@ use super::journal::{Ended, Held, Journal};
 use serde::Serialize;
 use std::fmt;
 
+/// What becomes of a node whose new token is refused.
+pub const SERVED: &str = "the node goes on as what it is: take the token away, or replace it";
+
 /// There are no secrets in it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Status {
@@ -16,6 +19,8 @@ pub struct Status {
     pub heard_seconds_ago: Option<u64>,
     pub trouble: String,
     pub problems: Vec<String>,
+    /// Why the token that is there is of no use to a node that is enrolled.
+    pub refused: String,
     pub task: Option<TaskStatus>,
     /// The agent has been told to uninstall itself, and is at it.
     pub leaving: bool,
@@ -58,6 +63,7 @@ pub fn status(config: &Config) -> Result<Status, String> {
         heard_seconds_ago: contact.heard_unix_seconds.map(|then| now().saturating_sub(then)),
         trouble: contact.trouble,
         problems: contact.problems,
+        refused: contact.refused,
         task: journal.held()?.map(shown),
         leaving: journal.leaving()?.is_some(),
     })
@@ -95,6 +101,9 @@ impl fmt::Display for Status {
         if !self.trouble.is_empty() {
             writeln!(f, "Trouble:   {}", self.trouble)?;
         }
+        if !self.refused.is_empty() {
+            writeln!(f, "Token:     {}; {SERVED}", self.refused)?;
+        }
         self.problems.iter().try_for_each(|problem| writeln!(f, "Not well:  {problem}"))
     }
 }
@@ -126,6 +135,7 @@ mod tests {
             heard_unix_seconds: Some(1),
             trouble: "away".into(),
             problems: vec!["hot".into()],
+            refused: "the token is refused: no".into(),
         };
         journal.keep_contact(&contact).unwrap();
         let task = Task {
@@ -144,7 +154,13 @@ mod tests {
                 result.map(|(ok, said)| Ended { ok, said: said.into(), log: String::new() });
             journal.keep_held(&Held { task: task.clone(), result }).unwrap();
             let shown = shown();
-            for word in [words, "Node:      node-1", "Trouble:   away", "Not well:  hot"] {
+            for word in [
+                words,
+                "Node:      node-1",
+                "Trouble:   away",
+                "Not well:  hot",
+                "Token:     the token",
+            ] {
                 assert!(shown.contains(word), "{word:?} is not in\n{shown}");
             }
             assert!(!shown.contains("geheim"));

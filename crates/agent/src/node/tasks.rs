@@ -1,7 +1,8 @@
 //! The tasks of a node, one after another: taken, written down, carried out, written down again, reported, forgotten.
 //!
 //! What had begun when the agent died is given again by whoever leases it, and is then begun again. What had ended is
-//! only reported again. What nobody wants any more is forgotten.
+//! only reported again. What nobody wants any more is forgotten. An agent whose lease was not renewed in time stops: the task may have been
+//! given up meanwhile. It asks for it again once somebody answers.
 
 use super::Life;
 use super::controller::Missed;
@@ -9,7 +10,7 @@ use super::journal::{Ended, Held, Leaving};
 use super::kind::Kind;
 use super::log::Log;
 use super::pace::scattered;
-use super::patience::Patience;
+use super::patience::{Lease, Patience};
 use super::wire::{Heard, Renew, Renewed, Report, Taken, Task, Then, Unknown};
 use super::work::{Outcome, Work};
 use crate::console::say;
@@ -23,8 +24,8 @@ use std::time::{Duration, Instant};
 /// A lease is renewed so many times before it would end.
 const RENEWALS: u32 = 3;
 const MAX_LEASE_SECONDS: u64 = 3_600;
-/// As many parts as a log can have before its end.
-const MAX_LAST_PARTS: usize = 20;
+/// As many parts as the beginning of a log can have, and one for a line that is cut.
+const MAX_LAST_PARTS: usize = 4;
 
 /// Why the tasks end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +69,7 @@ fn after_report(kind: Option<Kind>, ok: bool, answer: &Result<Heard, Missed>) ->
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AfterRenewal {
     GoOn,
-    /// The answer did not come; the work goes on, because whoever did not answer may want it.
+    /// The answer did not come; the work goes on while the lease lasts, because whoever did not answer may want it.
     Missed,
     Stop,
     Forget,
@@ -88,6 +89,8 @@ fn after_renewal(answer: &Result<Renewed, Missed>) -> AfterRenewal {
 enum Wanted {
     Yes,
     No,
+    /// Its lease was lost, so nobody knows.
+    Unknown,
 }
 
 /// What came of asking for a task.
@@ -95,6 +98,14 @@ enum Asked {
     Answered(Option<Task>),
     Missed,
     Unknown,
+}
+
+/// What is renewed while it goes on.
+struct Keeping<'a> {
+    task: &'a Task,
+    log: &'a Log,
+    lease: &'a Lease,
+    stop: &'a AtomicBool,
 }
 
 impl Life<'_> {
@@ -200,9 +211,14 @@ impl Life<'_> {
             if outcome.ok { "done" } else { "failed" },
             outcome.said
         ));
-        if wanted == Wanted::No {
-            self.service.journal.forget_held()?;
-            return Ok(None);
+        match wanted {
+            Wanted::Yes => {}
+            Wanted::No => {
+                self.service.journal.forget_held()?;
+                return Ok(None);
+            }
+            // It has begun and has no result: it is asked for again.
+            Wanted::Unknown => return Ok(Some(Held { task, result: None })),
         }
         self.send_last_parts(&task, &log);
         let ended = Ended { ok: outcome.ok, said: outcome.said, log: log.rest() };
@@ -214,12 +230,14 @@ impl Life<'_> {
     /// Carries out a task in a thread, and keeps its lease meanwhile.
     fn work(&self, task: &Task, log: &Arc<Log>) -> (Outcome, Wanted) {
         let stop = AtomicBool::new(false);
+        let lease = Lease::new(lease_of(task));
         let mark = self.service.mark("task");
         let work = Work {
             config: self.service.config,
             task,
             mark: &mark,
-            patience: Patience::new(Duration::from_secs(task.deadline_seconds), &stop),
+            patience: Patience::new(Duration::from_secs(task.deadline_seconds), &stop)
+                .under(&lease),
             log,
             look: self.service.pace.look,
         };
@@ -230,14 +248,20 @@ impl Life<'_> {
                 let _sender = sender;
                 work.carry_out()
             });
-            let wanted = self.keep_lease(task, log, &stop, &done);
-            (worker.join().unwrap_or_else(|_| broken()), wanted)
+            let wanted = self.keep_lease(Keeping { task, log, lease: &lease, stop: &stop }, &done);
+            let outcome = worker.join().unwrap_or_else(|_| broken());
+            match wanted {
+                // What came to a good end in spite of it need not be done again.
+                Wanted::Yes if lease.was_lost() && !outcome.ok => (outcome, Wanted::Unknown),
+                Wanted::Yes | Wanted::No | Wanted::Unknown => (outcome, wanted),
+            }
         })
     }
 
     /// Renews until the work is done, or need not be.
-    fn keep_lease(&self, task: &Task, log: &Log, stop: &AtomicBool, done: &Receiver<()>) -> Wanted {
-        let every = Duration::from_secs(task.lease_seconds.clamp(1, MAX_LEASE_SECONDS)) / RENEWALS;
+    fn keep_lease(&self, keeping: Keeping<'_>, done: &Receiver<()>) -> Wanted {
+        let Keeping { task, log, lease, stop } = keeping;
+        let every = lease_of(task) / RENEWALS;
         let mut pauses = self.service.pace.pauses();
         let mut wait = every;
         // As long as the work; it has a deadline of its own.
@@ -246,11 +270,13 @@ impl Life<'_> {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return Wanted::Yes,
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            let sent = Instant::now();
             wait = match self.renew(task, log) {
-                AfterRenewal::GoOn if log.overflows() => Duration::ZERO,
                 AfterRenewal::GoOn => {
+                    lease.renewed(sent);
                     pauses.worked();
-                    every
+                    // A hook that says a lot is heard sooner, and not without a pause: each renewal is a write for Farrier.
+                    if log.overflows() { self.service.pace.pause.min(every) } else { every }
                 }
                 AfterRenewal::Missed => scattered(pauses.step()).min(every),
                 AfterRenewal::Stop => {
@@ -283,7 +309,7 @@ impl Life<'_> {
     /// Sends what does not fit into the report, as long as somebody listens.
     fn send_last_parts(&self, task: &Task, log: &Log) {
         for _ in 0..MAX_LAST_PARTS {
-            if !log.overflows() || self.renew(task, log) != AfterRenewal::GoOn {
+            if !log.spills() || self.renew(task, log) != AfterRenewal::GoOn {
                 return;
             }
         }
@@ -332,6 +358,10 @@ impl Life<'_> {
     fn write_for_certain(&self, held: &Held) {
         while !self.written(held) && !self.over() {}
     }
+}
+
+fn lease_of(task: &Task) -> Duration {
+    Duration::from_secs(task.lease_seconds.clamp(1, MAX_LEASE_SECONDS))
 }
 
 fn broken() -> Outcome {

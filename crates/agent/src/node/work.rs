@@ -2,7 +2,7 @@
 //! done when the node says so. All of it may be done again from the beginning.
 
 use super::config::Config;
-use super::gpu::{Gpus, named};
+use super::gpu::{Gpus, Seen, named};
 use super::hook::{Call, Hook, variable};
 use super::kind::Kind;
 use super::log::Log;
@@ -17,6 +17,16 @@ const DEFAULT_GRACE_SECONDS: u64 = 10;
 /// The parameter that says otherwise.
 const GRACE: &str = "grace_seconds";
 const MAX_PARAMETERS: usize = 64;
+
+/// What is said of GPUs that are not there, or that nobody can ask.
+const UNSEEN: &str = "no GPUs were seen";
+
+/// Whether there is a hook, and it has been run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ran {
+    Yes,
+    No,
+}
 
 /// Why a task did not come to its end.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,6 +80,7 @@ impl Work<'_> {
             Ok(said) => Outcome::new(true, &said),
             Err(Fail::Said(said)) => Outcome::new(false, &said),
             Err(Fail::Halt(Halt::Stopped)) => Outcome::new(false, "told to stop"),
+            Err(Fail::Halt(Halt::Lapsed)) => Outcome::new(false, "the lease was not renewed"),
             Err(Fail::Halt(Halt::Late)) => {
                 let seconds = self.task.deadline_seconds;
                 Outcome::new(false, &format!("not done within {seconds} s"))
@@ -79,8 +90,10 @@ impl Work<'_> {
 
     fn drain(&self) -> Result<String, Fail> {
         self.hook(Hook::Drain)?;
-        if self.gpus().exist(self.log) {
-            self.gpus().wait(self.patience, self.log)?;
+        match self.gpus().seen(self.log) {
+            Seen::Some => self.gpus().wait(self.patience, self.log)?,
+            // Nobody computes on them without a driver, and whoever cleans the node after this looks closer.
+            Seen::None | Seen::Hidden(_) => return Ok(UNSEEN.into()),
         }
         Ok("nothing runs on the GPUs".into())
     }
@@ -88,16 +101,19 @@ impl Work<'_> {
     fn release(&self) -> Result<String, Fail> {
         let grace = self.grace()?;
         self.hook(Hook::Release)?;
-        if self.gpus().exist(self.log) {
-            self.gpus().release(grace, self.patience, self.log)?;
+        match self.gpus().seen(self.log) {
+            Seen::Some => self.gpus().release(grace, self.patience, self.log)?,
+            Seen::None | Seen::Hidden(_) => return Ok(UNSEEN.into()),
         }
         Ok("nothing runs on the GPUs any more".into())
     }
 
     fn scrub(&self) -> Result<String, Fail> {
         self.hook(Hook::Scrub)?;
-        if !self.gpus().exist(self.log) {
-            return Ok("there are no GPUs to reset".into());
+        match self.gpus().seen(self.log) {
+            Seen::Some => {}
+            Seen::None => return Ok("there are no GPUs to reset".into()),
+            Seen::Hidden(said) => return Err(Fail::Said(said)),
         }
         self.check_idle()?;
         self.gpus().reset(self.patience, self.log)?;
@@ -107,22 +123,51 @@ impl Work<'_> {
     }
 
     fn cleanup_storage(&self) -> Result<String, Fail> {
-        self.hook(Hook::CleanupStorage)?;
-        scratch::empty(&self.config.scratch_dirs, self.patience, self.log)?;
-        Ok(match self.config.scratch_dirs.len() {
-            0 => "no scratch_dirs are configured".into(),
-            count => format!("scratch folders emptied: {count}"),
+        let hook = self.hook(Hook::CleanupStorage)?;
+        let Some(dirs) = &self.config.scratch_dirs else {
+            return match hook {
+                Ran::Yes => Ok("the hook has cleaned up".into()),
+                Ran::No => Err(Fail::Said(self.unsaid())),
+            };
+        };
+        scratch::empty(dirs, self.patience, self.log)?;
+        Ok(match (dirs.len(), hook) {
+            (0, Ran::No) => "scratch_dirs says that nothing is stored here".into(),
+            (0, Ran::Yes) => "the hook has cleaned up".into(),
+            (count, _) => format!("scratch folders emptied: {count}"),
         })
+    }
+
+    /// Nobody has said what is to be cleaned, so nothing has been.
+    fn unsaid(&self) -> String {
+        let hooks = self.config.hooks_dir.display();
+        format!(
+            "nothing says what is to be cleaned: write scratch_dirs = [\"/scratch\"] with the folders that users write to into agent.toml \
+             (scratch_dirs = [] if nothing is stored here), or put a program at {hooks}/cleanup_storage; then type systemctl restart {}",
+            self.config.unit
+        )
+    }
+
+    fn has_cleanup(&self) -> Result<(), Fail> {
+        let hook = Hook::CleanupStorage.find(&self.config.hooks_dir).map_err(Fail::Said)?;
+        match (&self.config.scratch_dirs, hook) {
+            (None, None) => Err(Fail::Said(self.unsaid())),
+            (Some(_), _) | (None, Some(_)) => Ok(()),
+        }
     }
 
     /// Everything is looked at, so that every problem is known at once.
     fn validate(&self) -> Result<String, Fail> {
         let mut problems = Vec::new();
-        collect(&mut problems, self.hook(Hook::Validate))?;
-        if self.gpus().exist(self.log) {
-            collect(&mut problems, self.check_idle())?;
+        collect(&mut problems, self.hook(Hook::Validate).map(drop))?;
+        match self.gpus().seen(self.log) {
+            Seen::Some => collect(&mut problems, self.check_idle())?,
+            Seen::None => {}
+            Seen::Hidden(said) => problems.push(said),
         }
-        problems.extend(scratch::leftovers(&self.config.scratch_dirs));
+        collect(&mut problems, self.has_cleanup())?;
+        let dirs = self.config.scratch_dirs.as_deref().unwrap_or_default();
+        problems.extend(scratch::leftovers(dirs));
         problems.iter().for_each(|problem| self.log.line(problem));
         match problems.is_empty() {
             true => Ok("the node is clean".into()),
@@ -145,7 +190,8 @@ impl Work<'_> {
     }
 
     fn gpus(&self) -> Gpus<'_> {
-        Gpus { program: &self.config.nvidia_smi, mark: self.mark, look: self.look }
+        let Config { nvidia_smi, pci_devices, .. } = self.config;
+        Gpus { program: nvidia_smi, pci_devices, mark: self.mark, look: self.look }
     }
 
     fn grace(&self) -> Result<Duration, Fail> {
@@ -158,10 +204,10 @@ impl Work<'_> {
         }
     }
 
-    fn hook(&self, hook: Hook) -> Result<(), Fail> {
+    fn hook(&self, hook: Hook) -> Result<Ran, Fail> {
         let Some(path) = hook.find(&self.config.hooks_dir).map_err(Fail::Said)? else {
             self.log.line(&format!("no hook {}", hook.as_str()));
-            return Ok(());
+            return Ok(Ran::No);
         };
         if self.task.params.len() > MAX_PARAMETERS {
             return Err(Fail::Said(format!("more than {MAX_PARAMETERS} parameters")));
@@ -173,7 +219,8 @@ impl Work<'_> {
         // Last, so that no parameter takes their place.
         variables.push(("FARRIER_TASK_ID".into(), self.task.id.clone()));
         variables.push(("FARRIER_TASK_KIND".into(), self.task.kind.clone()));
-        Call { hook, path: &path, variables, mark: self.mark }.run(self.patience, self.log)
+        Call { hook, path: &path, variables, mark: self.mark }.run(self.patience, self.log)?;
+        Ok(Ran::Yes)
     }
 }
 

@@ -70,6 +70,37 @@ fn a_token_that_is_refused_is_named_and_a_new_one_is_taken_up() {
 }
 
 #[test]
+fn a_bad_new_token_does_not_take_a_node_away_that_is_enrolled() {
+    let stage = Stage::new();
+    assert_eq!(stage.typed("enroll").0, 0);
+    stage.write("token", "other");
+    let (code, said) = stage.typed("enroll");
+    assert!(code == 2 && said.contains("token-unknown") && said.contains("still node-1"), "{said}");
+    let _agent = stage.run();
+    stage.server.until("a heartbeat", |state| {
+        state.heard.iter().any(|(path, body)| path == "heartbeat" && body["healthy"] == true)
+    });
+    stage.server.give("t-1", "node.validate", json!({}));
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    let said = stage.typed("status").1;
+    for words in ["Node:      node-1", "Token:     the token is refused", "replace it"] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    assert!(!said.contains("Trouble"), "{said}");
+    // Nobody asks again with it: once in enroll, once at the start.
+    assert_eq!(stage.server.count("enroll"), 3);
+}
+
+#[test]
+fn a_token_that_others_can_read_is_complained_of() {
+    let stage = Stage::new();
+    assert!(!stage.typed("enroll").1.contains("chmod"));
+    fs::set_permissions(stage.path("token"), fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, said) = stage.typed("enroll");
+    assert!(code == 0 && said.contains("warning") && said.contains("chmod 600"), "{said}");
+}
+
+#[test]
 fn without_a_token_it_says_what_to_write() {
     let stage = Stage::new();
     fs::remove_file(stage.path("token")).unwrap();
@@ -82,6 +113,16 @@ fn without_a_token_it_says_what_to_write() {
         code == 2 && said.contains("agent.toml") && said.contains("scratch_dirs: /etc"),
         "{said}"
     );
+}
+
+#[test]
+fn it_prints_the_unit_that_runs_it() {
+    let (code, unit) = Stage::new().typed("unit");
+    let runs: Vec<&str> = unit.lines().filter(|line| line.starts_with("ExecStart=")).collect();
+    let own = env!("CARGO_BIN_EXE_farrier-agent");
+    let expected = format!("ExecStart={own} node run --config /etc/farrier/agent.toml");
+    assert_eq!((code, runs), (0, vec![expected.as_str()]));
+    assert!(unit.contains("Restart=always"), "{unit}");
 }
 
 type Running = Option<thread::JoinHandle<Result<End, String>>>;

@@ -136,6 +136,50 @@ fn storage_is_cleaned_up_and_nothing_beside_it() {
     assert!(carried_out(&stage, "node.validate", json!({})).0);
 }
 
+/// The configuration that Farrier's bundle comes with says nothing of storage.
+#[test]
+fn nothing_is_clean_that_nobody_has_cleaned() {
+    let stage = Stage::new();
+    let config = stage.read("agent.toml");
+    let line = format!("scratch_dirs = [\"{}/scratch\"]\n", stage.at());
+    stage.write("agent.toml", &config.replace(&line, ""));
+    stage.write("scratch/left", "x");
+    for kind in ["node.cleanup_storage", "node.validate"] {
+        let (ok, said) = carried_out(&stage, kind, json!({}));
+        assert!(!ok, "{kind}: {said}");
+        for words in ["scratch_dirs = [", "hooks/cleanup_storage", "systemctl restart"] {
+            assert!(said.contains(words), "{kind}: {words:?} is not in {said}");
+        }
+    }
+    stage.script("hooks/cleanup_storage", "rm DIR/scratch/left");
+    for (kind, words) in [("node.cleanup_storage", "the hook"), ("node.validate", "is clean")] {
+        let (ok, said) = carried_out(&stage, kind, json!({}));
+        assert!(ok && said.contains(words), "{kind}: {said}");
+    }
+    fs::remove_file(stage.path("hooks/cleanup_storage")).unwrap();
+    stage.write("agent.toml", &config.replace(&line, "scratch_dirs = []\n"));
+    for (kind, words) in [("node.cleanup_storage", "nothing is stored"), ("node.validate", "clean")]
+    {
+        let (ok, said) = carried_out(&stage, kind, json!({}));
+        assert!(ok && said.contains(words), "{kind}: {said}");
+    }
+}
+
+#[test]
+fn gpus_that_nobody_can_ask_are_not_clean() {
+    let stage = Stage::new();
+    fs::create_dir_all(stage.path("pci/0000:01:00.0")).unwrap();
+    stage.write("pci/0000:01:00.0/vendor", "0x10de\n");
+    stage.write("pci/0000:01:00.0/class", "0x030200\n");
+    for (kind, clean) in [("node.drain", true), ("node.scrub", false), ("node.validate", false)] {
+        let (ok, said) = carried_out(&stage, kind, json!({}));
+        assert_eq!(ok, clean, "{kind}: {said}");
+        assert!(ok || said.contains("nvidia_smi"), "{kind}: {said}");
+    }
+    stage.gpus();
+    assert!(carried_out(&stage, "node.validate", json!({})).0);
+}
+
 /// A file system mounted here, gone with the test.
 struct Mount(PathBuf);
 

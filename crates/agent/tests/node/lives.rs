@@ -131,9 +131,9 @@ fn a_long_log_arrives_in_order_and_the_lease_is_kept_meanwhile() {
     stage.script(
         "hooks/validate",
         "echo \"$FARRIER_TASK_ID $FARRIER_TASK_KIND $FARRIER_A_B\"
-seq 1 30000
+seq 1 10000
 while [ ! -e DIR/gate ]; do sleep 0.02; done
-seq 30001 60000; echo the end >&2",
+seq 10001 20000; echo the end >&2",
     );
     stage.server.give(
         "t-1",
@@ -148,10 +148,26 @@ seq 30001 60000; echo the end >&2",
     });
     stage.write("gate", "");
     assert_eq!(stage.server.report("t-1")["ok"], true);
-    let numbers: String = (1..=60_000).map(|number| format!("{number}\n")).collect();
+    let numbers: String = (1..=20_000).map(|number| format!("{number}\n")).collect();
     let state = stage.server.state();
     let log = &state.logs["t-1"];
     assert!(log.contains(&format!("t-1 node.validate x y\n{numbers}the end\n")), "{}", log.len());
+}
+
+#[test]
+fn a_hook_that_says_too_much_is_heard_with_its_beginning_and_its_end() {
+    let stage = Stage::new();
+    stage.script("hooks/validate", "echo the beginning; seq 1 1000000; echo the end");
+    stage.server.give("t-1", "node.validate", json!({}));
+    let _agent = stage.run();
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    assert!(stage.server.count("renew") <= 5, "{} renewals", stage.server.count("renew"));
+    let state = stage.server.state();
+    let log = &state.logs["t-1"];
+    assert!(log.len() <= 3 * 64 * 1024, "{}", log.len());
+    for words in ["the beginning\n1\n2\n", " bytes left out]\n", "\n1000000\nthe end\n"] {
+        assert!(log.contains(words), "{words:?} is not in it");
+    }
 }
 
 #[test]
@@ -183,6 +199,28 @@ fn a_server_that_is_away_is_waited_for() {
     assert_eq!(stage.read("runs"), "run\n");
     stage.server.give("t-2", "node.validate", json!({}));
     assert_eq!(stage.server.report("t-2")["ok"], true);
+}
+
+/// Nobody renews its lease: the task may have been given to nobody or to a person meanwhile, and what it does may destroy something.
+#[test]
+fn an_agent_without_a_lease_stops_and_asks_again() {
+    let stage = Stage::new();
+    stage.script(
+        "hooks/cleanup_storage",
+        "echo run >> DIR/runs; sleep 3600 & echo $$ $! > DIR/pids; [ -e DIR/gate ] || wait",
+    );
+    stage.server.give("t-1", "node.cleanup_storage", json!({"lease_seconds": 2}));
+    let _agent = stage.run();
+    stage.server.until("a renewal", |state| state.heard.iter().any(|(path, _)| path == "renew"));
+    stage.server.kill();
+    let pids = stage.read("pids");
+    until("it stops", || !pids.split_whitespace().any(lives));
+    assert!(stage.typed("status").1.contains("t-1 node.cleanup_storage, begun"));
+    assert_eq!(runs(&stage), 1);
+    stage.write("gate", "");
+    stage.server.restart();
+    assert_eq!(stage.server.report("t-1")["ok"], true);
+    assert_eq!(runs(&stage), 2, "it was begun again, and only then");
 }
 
 #[test]

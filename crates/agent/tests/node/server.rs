@@ -134,7 +134,7 @@ impl Server {
     }
 
     pub fn give(&self, id: &str, kind: &str, more: Value) {
-        let mut task = json!({"id": id, "kind": kind, "lease_seconds": 1, "deadline_seconds": 600, "params": {}});
+        let mut task = json!({"id": id, "kind": kind, "lease_seconds": 3, "deadline_seconds": 600, "params": {}});
         for (key, value) in more.as_object().unwrap() {
             task[key] = value.clone();
         }

@@ -4,6 +4,7 @@ use crate::server::{PATIENCE, Server, TOKEN};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::thread;
@@ -25,11 +26,12 @@ impl Stage {
         let text = format!(
             "controllers = [\"http://{}\"]\ntoken_file = \"{at}/token\"\nstate_dir = \"{at}/state\"\n\
              hooks_dir = \"{at}/hooks\"\nscratch_dirs = [\"{at}/scratch\"]\n\
-             nvidia_smi = \"{at}/nvidia-smi\"\nsystemctl = \"{at}/systemctl\"\n",
+             nvidia_smi = \"{at}/nvidia-smi\"\npci_devices = \"{at}/pci\"\nsystemctl = \"{at}/systemctl\"\n",
             stage.server.address
         );
         stage.write("agent.toml", &text);
         stage.write("token", TOKEN);
+        fs::set_permissions(stage.path("token"), fs::Permissions::from_mode(0o600)).unwrap();
         stage
     }
 

@@ -216,9 +216,12 @@ pub struct BootstrapArgs {
     /// The machine that is to serve, as `farrier list` names it
     #[arg(required_unless_present = "reissue")]
     pub machine_id: Option<String>,
-    /// Another token for a node that was made so before
+    /// Another token for a node that was made so before; its agent must enroll again with it
     #[arg(long, value_name = "NODE", conflicts_with = "machine_id")]
     pub reissue: Option<String>,
+    /// Let the agent that is enrolled speak for the node until the new token is used
+    #[arg(long, requires = "reissue")]
+    pub keep_session: bool,
     /// How long the token is good for: 30m, 24h, 7d; a day when not given
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
@@ -270,6 +273,7 @@ mod tests {
             "farrier node drain node-1 --timeout 10m",
             "farrier node bootstrap m-1 --expires-in 24h --to agent.toml",
             "farrier node bootstrap --reissue node-1",
+            "farrier node bootstrap --reissue node-1 --keep-session",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
@@ -281,6 +285,7 @@ mod tests {
             "farrier node release node-1 --unproven",
             "farrier node bootstrap",
             "farrier node bootstrap m-1 --reissue node-1",
+            "farrier node bootstrap m-1 --keep-session",
         ] {
             assert_eq!(parse(line).unwrap_err().exit_code(), 2, "{line}");
         }

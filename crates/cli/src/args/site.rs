@@ -11,7 +11,7 @@ Examples:
     --roce-interfaces ens --roce-mtu 9000 --roce-subnet fabric --cloud-init node.yaml
   farrier site put site-lab --provider sim
 
-A cloud-init document may name {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}}, {{farrier_url}}, {{controllers}} and {{enrollment_token}}.";
+A cloud-init document may name {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}}, {{farrier_url}}, {{farrier_urls}}, {{controllers}}, {{agent_sha256}} and {{enrollment_token}}.";
 
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {

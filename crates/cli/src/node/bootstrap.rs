@@ -51,7 +51,8 @@ async fn issue(client: &Client, args: BootstrapArgs) -> Result<NodeBundle, Failu
         args.expires_in.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
     match (args.reissue, args.machine_id) {
         (Some(node_id), _) => {
-            let request = ReissueBootstrapRequest { node_id, expires_in_seconds };
+            let keep_session = args.keep_session;
+            let request = ReissueBootstrapRequest { node_id, expires_in_seconds, keep_session };
             client.call(client.nodes().reissue_bootstrap(request)).await
         }
         (None, machine_id) => {

@@ -69,9 +69,10 @@ fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
         Some(true) => "on",
         Some(false) => "off",
     };
+    // What it says is written down when it changes, and not each time that it says the same.
     let at = clock.ago(seen.at.as_ref());
     vec![
-        ("MAAS:", format!("{}{fits}, seen {at}", seen.state)),
+        ("MAAS:", format!("{}{fits}, first seen {at}", seen.state)),
         ("MAAS says:", seen.message.clone()),
         ("MAAS power:", power.into()),
         ("System id:", seen.system_id.clone()),
@@ -82,6 +83,10 @@ fn of_agent(agent: &AgentStatus, clock: &Clock) -> Facts {
     let heard = match (&agent.heard_at, agent.enrolled) {
         (None, false) => return vec![("Agent:", "none has enrolled".into())],
         (None, true) => "never heard of since it enrolled".to_string(),
+        (Some(at), false) if agent.enrolled_at.is_some() => {
+            let said = format!("not enrolled any more, last heard {}", clock.ago(Some(at)));
+            return vec![("Agent:", said)];
+        }
         (Some(at), true | false) => format!("heard {}", clock.ago(Some(at))),
     };
     let how = match agent.problems.as_str() {
@@ -160,7 +165,7 @@ Stage:       configure_storage
 Attempts:    2
 Failure:     needs-intervention, boot-disk-missing  (farrier fault boot-disk-missing)
 Said:        no disk has BOSS in its model
-MAAS:        New, which is not what is expected of a node that is quarantined, seen 5s ago
+MAAS:        New, which is not what is expected of a node that is quarantined, first seen 5s ago
 MAAS power:  off
 System id:   abc123
 Agent:       none has enrolled
@@ -203,5 +208,8 @@ Agent on:  gpu-1, 0.1.0
 Enrolled:  1970-01-01 00:00:30 +00:00
 "
         );
+        let left = detail.agent.clone().map(|agent| AgentStatus { enrolled: false, ..agent });
+        let page = describe(&NodeDetail { agent: left, ..detail }, &Clock::fixed(100));
+        assert!(page.contains("not enrolled any more, last heard 2s ago"), "{page}");
     }
 }

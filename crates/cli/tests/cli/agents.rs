@@ -7,6 +7,8 @@ use proto::v1;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 const SERIAL: &str = "SN-1";
@@ -122,16 +124,20 @@ struct World {
 impl World {
     /// A server, and a machine that can be brought into service by hand. No cluster places work on it.
     async fn open(home: Home) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (setup, port) = with_agents(dir.path(), home);
-        let server = Server::start(setup);
-        let mut api = Api::of(&server).await;
-        let spec = v1::MachineSpec {
-            provider: "sim".into(),
+        let known = v1::MachineSpec {
             serial: SERIAL.into(),
             mac_addresses: vec![MAC.into()],
             ..Default::default()
         };
+        Self::with(home, known).await
+    }
+
+    async fn with(home: Home, known: v1::MachineSpec) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (setup, port) = with_agents(dir.path(), home);
+        let server = Server::start(setup);
+        let mut api = Api::of(&server).await;
+        let spec = v1::MachineSpec { provider: "sim".into(), ..known };
         let machine =
             v1::Machine { machine_id: "m-1".into(), spec: Some(spec), ..Default::default() };
         let request = v1::RegisterMachineRequest { machine: Some(machine) };
@@ -163,6 +169,14 @@ impl World {
         }
     }
 
+    /// The server is killed with -9, and another one takes its place.
+    async fn killed(self) -> Self {
+        let Self { server, port, _dir, .. } = self;
+        let server = Server::start(server.kill());
+        let api = Api::of(&server).await;
+        Self { server, api, port, _dir }
+    }
+
     async fn log_of(&mut self, run: &str) -> String {
         let request =
             v1::StreamRunLogsRequest { run_id: run.into(), no_follow: true, ..Default::default() };
@@ -182,8 +196,9 @@ async fn a_token_works_once_and_for_its_own_machine() {
     let port = world.port;
     assert_eq!(state(&bundle.node), "bootstrap_issued");
     let config =
-        format!("controllers = \"http://127.0.0.1:{port}\"\ntoken = \"{}\"\n", bundle.token);
-    assert_eq!(bundle.agent_config, config);
+        format!("controllers = [\"http://127.0.0.1:{port}\"]\ntoken = \"{}\"\n", bundle.token);
+    assert!(bundle.agent_config.starts_with(&config), "{}", bundle.agent_config);
+    assert!(bundle.agent_config.contains("# scratch_dirs = ["), "{}", bundle.agent_config);
     let (agent, thief) = (Agent::new(port), Agent::new(port));
     let unknown = thief.application("made-up", SERIAL, MAC);
     assert_eq!(thief.denied("enroll", &unknown, 403), "token-unknown");
@@ -229,18 +244,43 @@ async fn a_token_runs_out_and_another_takes_its_place() {
     let late = agent.application(&bundle.token, SERIAL, MAC);
     assert_eq!(agent.denied("enroll", &late, 403), "token-expired");
     let node = bundle.node.unwrap().node_id;
-    let request = v1::ReissueBootstrapRequest { node_id: node.clone(), expires_in_seconds: None };
+    let request = v1::ReissueBootstrapRequest { node_id: node.clone(), ..Default::default() };
     let again = world.api.nodes.reissue_bootstrap(request).await.unwrap().into_inner();
     assert_ne!(again.token, bundle.token);
     assert_eq!(agent.denied("enroll", &late, 403), "token-unknown");
     assert_eq!(agent.enroll(&again.token), node);
     for life in [0, -1, 40 * 24 * 3_600] {
-        let request =
-            v1::ReissueBootstrapRequest { node_id: node.clone(), expires_in_seconds: Some(life) };
+        let request = v1::ReissueBootstrapRequest {
+            node_id: node.clone(),
+            expires_in_seconds: Some(life),
+            ..Default::default()
+        };
         let answer = world.api.nodes.reissue_bootstrap(request).await;
         let status = crate::api::refused(answer, tonic::Code::InvalidArgument, &[]);
         assert_eq!(crate::api::field_of(&status), "expires_in_seconds", "{life}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_token_ends_the_session_unless_it_is_kept() {
+    let mut world = World::open(Home::Sqlite).await;
+    let (agent, node) = world.active().await;
+    assert!(world.api.node(&node).await.agent.unwrap().enrolled);
+    let asked = |keep_session| v1::ReissueBootstrapRequest {
+        node_id: node.clone(),
+        keep_session,
+        ..Default::default()
+    };
+    world.api.nodes.reissue_bootstrap(asked(true)).await.unwrap();
+    agent.beat();
+    let again = world.api.nodes.reissue_bootstrap(asked(false)).await.unwrap().into_inner();
+    assert_eq!(agent.denied("heartbeat", &json!({ "healthy": true }), 401), "session-unknown");
+    let known = world.api.node(&node).await.agent.unwrap();
+    assert!(!known.enrolled && known.hostname == "gpu-1", "{known:?}");
+    let after = Agent::new(world.port);
+    assert_eq!(after.enroll(&again.token), node);
+    after.beat();
+    assert!(world.api.node(&node).await.agent.unwrap().enrolled);
 }
 
 /// One life with its agent: drained, cleaned, taken away.
@@ -349,10 +389,7 @@ async fn a_drain_survives_kill_9_with_its_task_out() {
     let task = agent.taken("node.drain");
     let log = json!({ "id": task, "log": "half way\n" });
     assert_eq!(agent.told("tasks/renew", &log)["then"], "go-on");
-    let World { server, port, _dir, .. } = world;
-    let server = Server::start(server.kill());
-    let api = Api::of(&server).await;
-    let mut world = World { server, api, port, _dir };
+    let mut world = world.killed().await;
     // The agent goes on with the very task: nobody has made another of it, and nobody has let the node go.
     assert_eq!(state(&world.api.node(&node).await.node), "draining");
     assert_eq!(agent.told("tasks/renew", &json!({ "id": task, "log": "more\n" }))["then"], "go-on");
@@ -391,9 +428,6 @@ async fn what_is_said_wrongly_is_named() {
     let (status, said) = agent.raw("GET", "/agent/v1/binary", "");
     assert_eq!(status, 404);
     assert!(said.contains("nodes.agent_binary"), "{said}");
-    let (status, unit) = agent.raw("GET", "/agent/v1/unit", "");
-    assert_eq!(status, 200);
-    assert!(unit.contains("[Service]") && unit.contains("Restart=always"), "{unit}");
     assert_eq!(agent.raw("GET", "/agent/v1/enroll", "").0, 405);
 }
 
@@ -411,5 +445,143 @@ async fn nodes_fetch_the_agent_from_here() {
     api.all.register("m-1").await;
     let request = v1::BootstrapNodeRequest { machine_id: "m-1".into(), ..Default::default() };
     let bundle = api.nodes.bootstrap_node(request).await.unwrap().into_inner();
-    assert!(bundle.agent_config.starts_with("controllers = \"http://10.0.0.1:80\"\n"));
+    assert!(bundle.agent_config.starts_with("controllers = [\"http://10.0.0.1:80\"]\n"));
+}
+
+/// A folder that is a node, and the real agent on it.
+struct Node {
+    dir: tempfile::TempDir,
+    agent: Option<Child>,
+}
+
+impl Node {
+    /// The bundle as it was given out, and after it where everything is here.
+    fn install(agent_config: &str) -> Self {
+        let node = Self { dir: tempfile::tempdir().unwrap(), agent: None };
+        for folder in ["hooks", "scratch"] {
+            std::fs::create_dir(node.path(folder)).unwrap();
+        }
+        let places = "state_dir = \"DIR/state\"\nhooks_dir = \"DIR/hooks\"\nscratch_dirs = [\"DIR/scratch\"]\n\
+                      nvidia_smi = \"DIR/nvidia-smi\"\nsystemctl = \"DIR/systemctl\"\n";
+        // It holds a token.
+        node.write("agent.toml", 0o600, &format!("{agent_config}{places}"));
+        node.write("nvidia-smi", 0o755, "#!/bin/sh\nexit 0\n");
+        node.write("systemctl", 0o755, "#!/bin/sh\necho \"$*\" >> DIR/disabled\n");
+        node
+    }
+
+    /// Without links, as scratch folders must be.
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().canonicalize().unwrap().join(name)
+    }
+
+    /// By another process: what is open for writing here, or in a child just forked, cannot be started.
+    fn write(&self, name: &str, mode: u32, text: &str) {
+        let dir = self.dir.path().canonicalize().unwrap();
+        let text = text.replace("DIR", &dir.display().to_string());
+        let script =
+            "printf %s \"$1\" > \"$0.new\" && chmod \"$2\" \"$0.new\" && mv \"$0.new\" \"$0\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).arg(self.path(name)).arg(text).arg(format!("{mode:o}"));
+        assert!(command.status().unwrap().success());
+    }
+
+    /// A hook that says when it has begun, and ends when it may; or by itself, should the test be gone.
+    fn hook(&self, name: &str) {
+        let text = format!(
+            "#!/bin/sh\necho run >> DIR/{name}.runs\ntries=0\n\
+             until [ -e DIR/{name}.go ] || [ $tries -gt 2000 ]; do sleep 0.05; tries=$((tries + 1)); done\n"
+        );
+        self.write(&format!("hooks/{name}"), 0o755, &text);
+    }
+
+    fn let_go(&self, hook: &str) {
+        std::fs::write(self.path(&format!("{hook}.go")), "").unwrap();
+    }
+
+    fn start(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_farrier"));
+        command.args(["agent", "run", "--config"]).arg(self.path("agent.toml"));
+        self.agent = Some(command.stdout(Stdio::null()).spawn().unwrap());
+    }
+
+    /// SIGKILL: no good-byes.
+    fn kill(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    /// Waits until a hook has begun so often.
+    async fn begun(&self, hook: &str, times: usize) {
+        let started = Instant::now();
+        let runs = || std::fs::read_to_string(self.path(&format!("{hook}.runs")));
+        while runs().unwrap_or_default().lines().count() < times {
+            assert!(started.elapsed() < PATIENCE, "the hook {hook} never begins {times} times");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// Waits until the agent has ended by itself.
+    async fn left(&mut self) {
+        let started = Instant::now();
+        loop {
+            if let Some(status) = self.agent.as_mut().unwrap().try_wait().unwrap() {
+                return assert!(status.success(), "{status}");
+            }
+            assert!(started.elapsed() < PATIENCE, "the agent never leaves its node");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Nobody plays anything here: the bundle as it is given out, the agent that it is for, and the server, each killed at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_agent_lives_with_a_real_server_and_both_are_killed() {
+    // What this computer is called and which cards it has is nothing to know here.
+    let mut world = World::with(Home::Sqlite, v1::MachineSpec::default()).await;
+    let bundle = world.bootstrap(None).await;
+    let id = bundle.node.unwrap().node_id;
+    let mut node = Node::install(&bundle.agent_config);
+    node.hook("drain");
+    node.hook("cleanup_storage");
+    node.start();
+    world.api.until(&id, "active").await;
+
+    let run = world.api.nodes.drain_node(drain(&id, "drain")).await.unwrap().into_inner();
+    let run = run.run.unwrap().run_id;
+    node.begun("drain", 1).await;
+    let mut world = world.killed().await;
+    node.kill();
+    node.start();
+    // The very task is taken up again, and begun once more.
+    node.begun("drain", 2).await;
+    node.let_go("drain");
+    let ended = world.api.all.finished(&run).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    world.api.until(&id, "retired").await;
+
+    std::fs::write(node.path("scratch/left"), "x").unwrap();
+    let gone = decommission(&id, "full_decommission", "gone");
+    let run = world.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
+    node.begun("cleanup_storage", 1).await;
+    // Only the server dies: the agent goes on, and nothing is begun twice.
+    let mut world = world.killed().await;
+    node.let_go("cleanup_storage");
+    node.left().await;
+    let ended = world.api.all.finished(&run.run_id).await;
+    assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
+    world.api.until(&id, "deleted").await;
+    let runs = std::fs::read_to_string(node.path("cleanup_storage.runs")).unwrap();
+    assert_eq!(runs, "run\n");
+    assert!(!node.path("scratch/left").exists() && !node.path("state").exists());
+    let disabled = std::fs::read_to_string(node.path("disabled")).unwrap();
+    assert_eq!(disabled, "disable farrier-agent.service\n");
 }

@@ -45,6 +45,13 @@ pub struct Bundle {
     pub expires_at: Timestamp,
 }
 
+/// What becomes of the agent that is enrolled when another token is issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Session {
+    Ended,
+    Kept,
+}
+
 /// What an agent is told when it is heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Beat {
@@ -97,13 +104,26 @@ impl Agents {
         Bundle { node, token, expires_at: ticket.expires_at }
     }
 
-    /// Issues another token for a node, in place of the one before.
-    pub async fn issue(&self, node: &NodeId, life: Duration, who: Who) -> Result<Bundle> {
+    /// Issues another token for a node, in place of the one before. Who speaks for the node until now does so no longer, unless that is
+    /// to be kept until the token is used.
+    pub async fn issue(
+        &self,
+        node: &NodeId,
+        life: Duration,
+        kept: Session,
+        who: Who,
+    ) -> Result<Bundle> {
         check_life(life)?;
         let engine = &self.engine;
         let now = engine.now();
-        let work =
-            || Issue { node: node.clone(), vault: self.vault.clone(), life, who: who.clone(), now };
+        let work = || Issue {
+            node: node.clone(),
+            vault: self.vault.clone(),
+            life,
+            kept,
+            who: who.clone(),
+            now,
+        };
         let (node, ticket) = engine.racing(|| engine.store().write(work())).await?;
         Ok(self.bundle(node, &ticket))
     }
@@ -257,6 +277,7 @@ struct Issue {
     node: NodeId,
     vault: Vault,
     life: Duration,
+    kept: Session,
     who: Who,
     now: Timestamp,
 }
@@ -271,8 +292,16 @@ impl Work for Issue {
             let said = format!("{} is deleted, and never comes back", self.node);
             return Err(Refusal::precondition("NODE_DELETED", said).into());
         }
+        let message = match self.kept {
+            // Who asks for another token may do so because the session is in the wrong hands.
+            Session::Ended => {
+                tx.forget_agent(&self.node)?;
+                "a token is issued, in place of any before; who has enrolled must enroll again"
+            }
+            Session::Kept => "a token is issued, in place of any before; who has enrolled is kept",
+        };
         let ticket = issue(tx, &self.vault, &self.node, self.now, self.life)?;
-        let message = "a token is issued, in place of any before".to_string();
+        let message = message.to_string();
         let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
         tx.update_record(&mut node, &event)?;
         Ok((node, ticket))

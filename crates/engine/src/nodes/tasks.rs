@@ -89,10 +89,12 @@ impl Work for Renew {
             Err(denied) => return Ok(Err(denied)),
         };
         let (task, then) = row.task.renewed(&self.log, self.now);
+        let news = task.log != row.task.log;
         if task != row.task {
             tx.update_task(&TaskRow { task, version: row.version })?;
         }
-        if !self.log.is_empty() {
+        // What is not kept is nothing to wake anybody for.
+        if news {
             tx.wake(&row.task.run.object(), self.now)?;
         }
         tx.hear_again(&row.task.node, self.now).await?;

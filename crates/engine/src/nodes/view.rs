@@ -16,6 +16,8 @@ pub struct NodeView {
     /// Its newest operation.
     pub run: Option<Run>,
     pub word: Word,
+    /// Somebody may speak for it.
+    pub enrolled: bool,
     pub told: Explanation,
 }
 
@@ -56,8 +58,9 @@ impl Work for ShowNode {
             None => None,
         };
         let word = tx.word_of(&self.id).await?;
+        let enrolled = tx.has_agent(&self.id).await?;
         let told = node.explain(run.as_ref(), word.at, self.now);
-        Ok(NodeView { node, run, word, told })
+        Ok(NodeView { node, run, word, enrolled, told })
     }
 }
 

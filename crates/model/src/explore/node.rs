@@ -62,7 +62,7 @@ fn commits() -> Vec<(&'static str, Run)> {
         let stages = mode.map_or(Stage::ONBOARDING.len(), |mode| mode.stages(true).len());
         for (what, workflow) in COMMITS {
             let succeeds = workflow == Workflow::Completed;
-            let places = if succeeds { stages..=stages } else { 0..=stages - 1 };
+            let places = if succeeds { stages..=stages } else { 0..=stages.saturating_sub(1) };
             all.extend(places.map(|done| (what, run(run_type, mode, done, workflow))));
         }
     }

@@ -15,6 +15,10 @@ use std::time::Duration;
 pub const LEASE: Duration = Duration::from_secs(60);
 /// The most that is kept of what a task has said.
 pub const MAX_LOG: usize = 256 * 1_024;
+/// How much of that is for its last word, which says how it ended.
+const TAIL: usize = 64 * 1_024;
+/// What stands where something is missing between its beginning and its end.
+const CUT: &str = "\n[it says too much: the rest is left out up to its end]\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -117,7 +121,7 @@ impl Task {
                 let held = Self {
                     state: TaskState::Dispatched,
                     lease_until: Some(now + LEASE),
-                    log: with(&self.log, said),
+                    log: begun(&self.log, said),
                     ..self.clone()
                 };
                 (held, Then::GoOn)
@@ -133,7 +137,7 @@ impl Task {
                 state,
                 lease_until: None,
                 said: said.into(),
-                log: with(&self.log, log),
+                log: ended(&self.log, log),
                 ..self.clone()
             }),
             // The same, said twice.
@@ -171,12 +175,23 @@ impl Task {
     }
 }
 
-/// What was said before and what is said now, as far as it is kept.
-fn with(before: &str, said: &str) -> String {
-    let room = MAX_LOG.saturating_sub(before.len());
-    let mut end = said.len().min(room);
-    while !said.is_char_boundary(end) {
-        end -= 1;
+/// What was said before and what is said now, as far as there is room before the end.
+fn begun(before: &str, said: &str) -> String {
+    let most = MAX_LOG - TAIL - CUT.len();
+    let room = most.saturating_sub(before.len());
+    if said.len() <= room {
+        return format!("{before}{said}");
     }
-    format!("{before}{}", &said[..end])
+    if before.ends_with(CUT) {
+        return before.into();
+    }
+    let whole = (0..=room).rev().find(|at| said.is_char_boundary(*at));
+    format!("{before}{}{CUT}", &said[..whole.unwrap_or_default()])
+}
+
+/// The same with the last word; of one that is too long the end is kept.
+fn ended(before: &str, said: &str) -> String {
+    let over = (before.len() + said.len()).saturating_sub(MAX_LOG);
+    let whole = (over..said.len()).find(|at| said.is_char_boundary(*at));
+    format!("{before}{}", &said[whole.unwrap_or(said.len())..])
 }

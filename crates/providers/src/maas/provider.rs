@@ -50,6 +50,7 @@ use model::refusal::Refusal;
 use model::site::Site;
 use sites::Sites;
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,6 +58,8 @@ use std::time::Duration;
 pub struct Settings {
     /// How the agents of nodes reach Farrier.
     pub farrier_url: String,
+    /// The agent that Farrier gives out to new nodes. Empty: none.
+    pub agent_binary: PathBuf,
     /// How a region is believed that speaks TLS.
     pub trust: Trusting,
     /// The credential for BMCs of machines that name none.
@@ -77,6 +80,7 @@ impl Settings {
         let client = ClientSettings::new(Trust::FirstUse(None));
         Self {
             farrier_url,
+            agent_binary: PathBuf::new(),
             trust,
             bmc_credential: String::new(),
             look_every: Duration::from_secs(5),

@@ -17,7 +17,7 @@ pub struct Nodes {
     pub listen: Option<SocketAddr>,
     /// How agents reach it; several, with commas between them. Empty: `http://` and the address that is listened on.
     pub url: String,
-    /// The static agent that new nodes fetch. Empty: nodes get theirs by another way.
+    /// The static agent that new nodes fetch. Empty: nodes get theirs by another way, which the document of their site must know.
     pub agent_binary: PathBuf,
     /// How often an agent is to be heard.
     pub heartbeat_seconds: u32,

@@ -29,7 +29,7 @@ pub(super) async fn show(
     let id = NodeId::parse(&id).map_err(Wrong::unknown)?;
     let engine = &console.engine;
     let drawn_at = read::horizon(engine).await?;
-    let NodeView { node, run, word, .. } = engine.node(&id).await?;
+    let NodeView { node, run, word, enrolled, .. } = engine.node(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let before = history::before(&asked);
     let history = history::read(engine, id.as_str(), node.head.version, before).await?;
@@ -47,7 +47,7 @@ pub(super) async fn show(
         }
         div #stages .columns data-region {
             @if let Some(run) = &run { (steps(run, "Stages", now)) }
-            (agent(&node, &word, now))
+            (agent(&node, &word, enrolled, now))
         }
         (history.draw(&format!("/nodes/{id}"), now))
     };
@@ -119,7 +119,7 @@ fn observed(node: &Node, now: Timestamp) -> Markup {
                     ("says", words(&seen.said)),
                     ("power", seen.on.map(|on| html! { (if on { "on" } else { "off" }) })),
                     ("system id", words(&node.system_id)),
-                    ("seen", Some(stamp(seen.at, now))),
+                    ("since", Some(stamp(seen.at, now))),
                 ]))
             } @else if node.site.is_some() {
                 p { "It was not looked for yet." }
@@ -139,12 +139,13 @@ fn mark(fits: bool) -> Markup {
     html! { span class={ "mark " (tone.class()) } { span aria-hidden="true" { (sign) " " } (said) } }
 }
 
-fn agent(node: &Node, word: &Word, now: Timestamp) -> Markup {
+fn agent(node: &Node, word: &Word, enrolled: bool, now: Timestamp) -> Markup {
     let known = node.agent.as_ref();
     html! {
         section aria-labelledby="agent-title" {
             h2 #agent-title { "Agent" }
             @if known.is_none() && word.at.is_none() { p { "Nobody has enrolled yet." } }
+            @if known.is_some() && !enrolled { p { "It is not enrolled any more." } }
             (facts(&[
                 ("heard", word.at.map(|at| stamp(at, now))),
                 ("complains of", words(&word.problems)),

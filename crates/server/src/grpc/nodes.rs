@@ -7,7 +7,9 @@ use super::Doors;
 use super::convert::{initiator, run, time, who};
 use super::page::{List, Page};
 use super::status::{failed, refused};
-use engine::nodes::{Bundle, Decommission, NodeRun, NodeView, Onboard, Preview, Previewed};
+use engine::nodes::{
+    Bundle, Decommission, NodeRun, NodeView, Onboard, Preview, Previewed, Session,
+};
 use model::id::{MachineId, NodeId, SiteId};
 use model::node::door::Ask;
 use model::node::enroll::TOKEN_LIFE;
@@ -25,6 +27,11 @@ use std::time::Duration;
 use store::{RecordFilter, Word};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
+
+/// What nobody here can know of a machine that is brought into service by hand, for its owner to write.
+const STORAGE: &str = "# The folders that users of this machine can write to. They are emptied when it is cleaned; [] says that there are none.\n\
+                       # Until this is written, or there is a hook cleanup_storage, cleaning it fails.\n\
+                       # scratch_dirs = [\"/scratch\", \"/dev/shm\"]\n";
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -156,7 +163,8 @@ impl v1::node_service_server::NodeService for Doors {
         let id = NodeId::parse(&asked.node_id).map_err(refused)?;
         let life = life_from(asked.expires_in_seconds).map_err(refused)?;
         let url = self.agents_reach().map_err(refused)?;
-        let made = self.agents.issue(&id, life, who).await.map_err(failed)?;
+        let kept = if asked.keep_session { Session::Kept } else { Session::Ended };
+        let made = self.agents.issue(&id, life, kept, who).await.map_err(failed)?;
         Ok(Response::new(bundle(&made, url)))
     }
 
@@ -325,7 +333,7 @@ fn previewed(seen: Preview) -> v1::NodeOperation {
 }
 
 fn detail(view: NodeView) -> v1::NodeDetail {
-    let NodeView { node: one, run: latest, word, told } = view;
+    let NodeView { node: one, run: latest, word, enrolled, told } = view;
     let failure = latest.as_ref().and_then(|run| run.progress.failure.as_ref());
     let fault = failure.map(|failure| &failure.fault);
     v1::NodeDetail {
@@ -337,7 +345,7 @@ fn detail(view: NodeView) -> v1::NodeDetail {
         failure_code: fault.map(|fault| fault.code.as_str().to_string()).unwrap_or_default(),
         failure: fault.map(|fault| fault.said.clone()).unwrap_or_default(),
         observed: one.upstream.as_ref().map(|seen| observed(&one, seen)),
-        agent: agent(&one, &word),
+        agent: agent(&one, &word, enrolled),
         recommended: told.next_commands,
         quarantine_cause: one.quarantine.map(Quarantine::as_str).unwrap_or_default().into(),
         workflow: latest.as_ref().map(run),
@@ -374,14 +382,14 @@ fn observed(node: &Node, seen: &UpstreamSeen) -> v1::ObservedMachine {
     }
 }
 
-/// What is known of its agent; none while nobody has enrolled or was heard.
-fn agent(node: &Node, word: &Word) -> Option<v1::AgentStatus> {
+/// What is known of its agent; none while nobody has enrolled or was heard. One that has enrolled once may have left since.
+fn agent(node: &Node, word: &Word, enrolled: bool) -> Option<v1::AgentStatus> {
     if node.agent.is_none() && word.at.is_none() {
         return None;
     }
     let known = node.agent.clone().unwrap_or_default();
     Some(v1::AgentStatus {
-        enrolled: node.agent.is_some(),
+        enrolled,
         hostname: known.hostname,
         version: known.version,
         enrolled_at: node.agent.as_ref().map(|agent| time(agent.enrolled_at)),
@@ -396,7 +404,7 @@ fn bundle(made: &Bundle, url: &str) -> v1::NodeBundle {
         node: Some(node(&made.node)),
         token: token.into(),
         expires_at: Some(time(made.expires_at)),
-        agent_config: format!("controllers = {}\ntoken = {token:?}\n", controllers(url)),
+        agent_config: format!("controllers = {}\ntoken = {token:?}\n{STORAGE}", controllers(url)),
     }
 }
 

@@ -16,7 +16,9 @@ fn values() -> Values<'static> {
         hostname: "gpu-1",
         site_id: "site-1",
         farrier_url: "http://f",
+        farrier_urls: "http://f http://g",
         controllers: "[\"http://f\"]",
+        agent_sha256: "c0ffee",
         enrollment_token: "secret",
     }
 }
@@ -54,8 +56,13 @@ fn the_template_of_a_site_that_has_none_installs_the_agent() {
     assert_eq!(spec.template(), DEFAULT_TEMPLATE);
     let text = render(spec.template(), &values()).unwrap();
     assert!(text.starts_with("#cloud-config\n"));
-    for needed in ["token = \"secret\"", "controllers = [\"http://f\"]", "http://f/agent/v1/binary"]
-    {
+    for needed in [
+        "token = \"secret\"",
+        "controllers = [\"http://f\"]",
+        "for url in http://f http://g;",
+        "\"c0ffee  $agent.new\"",
+        "scratch_dirs = [\"/scratch\"",
+    ] {
         assert!(text.contains(needed), "{needed}");
     }
     assert!(!text.contains("{{"), "nothing is left open");

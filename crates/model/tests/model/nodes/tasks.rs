@@ -156,14 +156,26 @@ fn resuming_is_idempotent() {
 }
 
 #[test]
-fn a_log_is_kept_up_to_its_bound() {
-    let mut long = task(TaskState::Dispatched, Some(NOW + 9));
-    long.log = "x".repeat(MAX_LOG - 2);
-    // Two bytes are left, and the last letter has three.
-    let (after, _) = long.renewed("ä€", now());
-    assert!(after.log.ends_with("xä") && after.log.len() == MAX_LOG);
-    let (after, _) = after.renewed("more", now());
-    assert_eq!(after.log.len(), MAX_LOG);
-    let (after, _) = long.renewed("€", now());
-    assert_eq!(after.log, long.log, "no letter is cut in two");
+fn of_a_log_that_is_too_long_the_beginning_and_the_end_are_kept() {
+    let now = now();
+    let mut task = Task { log: String::new(), ..task(TaskState::Dispatched, None) };
+    let line = "ä line that says a little\n";
+    let part = line.repeat(2_000);
+    for _ in 0..20 {
+        task = task.renewed(&part, now).0;
+    }
+    assert!(task.log.starts_with(line) && task.log.len() < MAX_LOG, "{}", task.log.len());
+    let cuts = |log: &str| log.matches("the rest is left out").count();
+    assert_eq!(cuts(&task.log), 1);
+    let told = task.log.clone();
+    task = task.renewed(&part, now).0;
+    assert_eq!(task.log, told, "nothing is added that somebody would be woken for");
+    // The last word has its room; one that is far too long is kept with its end.
+    let last = format!("{}the end\n", "é".repeat(30_000));
+    let after = task.reported(true, "done", &last).unwrap();
+    assert_eq!(after.log, format!("{told}{last}"));
+    let last = format!("{}the end\n", "é".repeat(MAX_LOG));
+    let after = task.reported(true, "done", &last).unwrap();
+    assert!(after.log.len() <= MAX_LOG && after.log.ends_with("ééthe end\n"));
+    assert!(after.log.starts_with(&told), "what was told stays where it was");
 }

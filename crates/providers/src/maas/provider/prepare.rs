@@ -11,21 +11,29 @@ use crate::redfish::Endpoint;
 use model::effect::{Answer, Outcome};
 use model::fault::{Code, Fault};
 use model::machine::MachineSpec;
-use model::site::{SiteSpec, Values, addresses, controllers, render};
+use model::site::{SiteSpec, Values, addresses, controllers, names, render};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 const IPMI: &str = "ipmi://";
 /// How a template names where Farrier is.
-const URL: &str = "farrier_url";
+const URLS: [&str; 3] = ["farrier_url", "farrier_urls", "controllers"];
+/// How it names the agent that Farrier gives out, and where that is fetched.
+const SHA256: &str = "agent_sha256";
+const BINARY: &str = "/agent/v1/binary";
 /// The longest name of a host.
 
 impl Work<'_> {
     pub async fn load_site(&self) -> Result<Answer, Fault> {
         self.only_look(async {
             let offers = self.offers().await?;
-            let problems = problems(&self.site.spec, &offers, &self.hand.at.settings.farrier_url);
+            let mut problems =
+                problems(&self.site.spec, &offers, &self.hand.at.settings.farrier_url);
+            if let Err(fault) = self.agent_sha256().await {
+                problems.push(fault.said);
+            }
             let (id, address) = (&self.site.head.id, self.hand.maas().address());
             match problems[..] {
                 [] => {
@@ -117,13 +125,16 @@ impl Work<'_> {
         self.only_look(async {
             let text = self.cloud_init().await?;
             let text = text.expose_secret();
-            let sum: String =
-                Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            let sum = sum(text.as_bytes());
             let said =
                 format!("cloud-init for {}: {} bytes, sha256 {sum}", self.node.head.id, text.len());
             Ok(Outcome { said, ..Outcome::default() })
         })
         .await
+    }
+
+    async fn agent_sha256(&self) -> Result<String, Fault> {
+        agent_sha256(self.site.spec.template(), &self.hand.at.settings.agent_binary).await
     }
 
     /// What the new system is told. There is a token in it.
@@ -136,7 +147,9 @@ impl Work<'_> {
             hostname: &hostname(self.node.machine.as_str()),
             site_id: &self.site.head.id,
             farrier_url: addresses(urls).first().copied().unwrap_or_default(),
+            farrier_urls: &addresses(urls).join(" "),
             controllers: &controllers(urls),
+            agent_sha256: &self.agent_sha256().await?,
             enrollment_token: token.expose_secret(),
         };
         let text = render(self.site.spec.template(), &values);
@@ -188,16 +201,42 @@ fn problems(spec: &SiteSpec, offers: &Offers, farrier_url: &str) -> Vec<String> 
     if let Err(problem) = render(spec.template(), &Values::default()) {
         say("cloud_init", problem);
     }
-    if farrier_url.is_empty() && names_url(spec.template()) {
-        let problem = "names farrier_url, and agents have none; set nodes.listen or nodes.url in the configuration";
-        say("cloud_init", problem.into());
+    let named = URLS.iter().find(|name| names(spec.template(), name));
+    if let (Some(name), "") = (named, farrier_url) {
+        let problem = format!(
+            "names {name}, and agents have no address; set nodes.listen or nodes.url in the configuration"
+        );
+        say("cloud_init", problem);
     }
     found
 }
 
-fn names_url(template: &str) -> bool {
-    let mut named = template.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
-    named.any(|(name, _)| name.trim() == URL)
+/// The checksum of the agent that new nodes fetch; empty where their document fetches none. It is read anew each time, because another
+/// agent may have been put in its place.
+async fn agent_sha256(template: &str, binary: &Path) -> Result<String, Fault> {
+    if !fetches_agent(template) {
+        return Ok(String::new());
+    }
+    let unfit = |problem: String| {
+        let said = format!(
+            "site.spec.cloud_init fetches the agent from Farrier, and nodes.agent_binary {problem}; set it in the configuration to the static farrier-agent"
+        );
+        Fault::new(Code::SiteUnfit, said)
+    };
+    if binary.as_os_str().is_empty() {
+        return Err(unfit("is not set".into()));
+    }
+    let read = tokio::fs::read(binary).await;
+    let bytes = read.map_err(|error| unfit(format!("{}: {error}", binary.display())))?;
+    Ok(sum(&bytes))
+}
+
+fn fetches_agent(template: &str) -> bool {
+    names(template, SHA256) || template.contains(BINARY)
+}
+
+fn sum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A BMC as MAAS wants it: Redfish, unless its address says IPMI.
@@ -276,6 +315,22 @@ mod tests {
         assert!(found[0].contains("set nodes.listen or nodes.url"), "{found:?}");
         let own = SiteSpec { cloud_init: "#cloud-config\n".into(), ..spec };
         assert_eq!(problems(&own, &offers(), ""), [""; 0]);
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_nobody_gives_out_is_missed_before_anything_is_done() {
+        let own = "#cloud-config\n";
+        assert_eq!(agent_sha256(own, Path::new("")).await.unwrap(), "");
+        for template in [SiteSpec::default().template(), "{{agent_sha256}}"] {
+            for (path, words) in [("", "is not set"), ("/nowhere", "/nowhere: ")] {
+                let fault = agent_sha256(template, Path::new(path)).await.unwrap_err();
+                assert_eq!(fault.code, Code::SiteUnfit);
+                assert!(fault.said.contains("nodes.agent_binary"), "{}", fault.said);
+                assert!(fault.said.contains(words), "{}", fault.said);
+            }
+            let sum = agent_sha256(template, Path::new("/dev/null")).await.unwrap();
+            assert!(sum.starts_with("e3b0c44298fc1c14"), "{sum}");
+        }
     }
 
     #[test]
