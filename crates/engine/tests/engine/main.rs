@@ -14,6 +14,7 @@ mod hosts;
 mod lives;
 mod matrix;
 mod node_lives;
+mod node_watch;
 mod nodes;
 mod parts;
 mod rack_lives;

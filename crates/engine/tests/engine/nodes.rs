@@ -114,7 +114,7 @@ fn onboard(machine: &str, request_id: &str) -> Onboard {
 }
 
 impl Scene {
-    async fn serving() -> Self {
+    pub async fn serving() -> Self {
         let scene = Self::new().await;
         scene.ask(NodeAsk::Onboard, "onboard").await;
         scene.until(NodeState::Active).await;

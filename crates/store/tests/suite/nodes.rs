@@ -4,6 +4,7 @@
 use crate::harness::{Db, at, ended, event, run, soon};
 use model::effect::Key;
 use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Labels;
 use model::node::enroll::Ticket;
 use model::node::silence::Heard;
@@ -13,7 +14,7 @@ use model::run::Workflow;
 use model::site::{Report, Site, SiteSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{RecordFilter, Result, StoreError, TaskRow, Word};
+use store::{RecordClaim, RecordFilter, Result, RunPlace, StoreError, TaskRow, Word};
 
 on_both!(
     a_machine_has_one_living_node,
@@ -32,6 +33,8 @@ on_both!(
     a_task_moves_by_version,
     tasks_are_given_out_oldest_first,
     tasks_go_with_their_runs,
+    a_node_and_a_site_are_claimed_and_rest,
+    the_runs_of_a_node_go_when_it_has_looked,
     a_site_moves_as_it_likes,
     nodes_are_found_by_state_and_label,
 );
@@ -274,7 +277,7 @@ async fn a_session_speaks_for_one_node(db: Db) {
     enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
     assert_eq!(node_of(&db, "s1").await, Some(id("node-1")));
     assert!(has_agent(&db, "node-1").await && !has_agent(&db, "node-2").await);
-    assert_eq!(word_of(&db, "node-1").await.at, Some(at(9)), "who enrolls is heard by that");
+    assert_eq!(word_of(&db, "node-1").await.at, None, "its first heartbeat says how it is");
     let used = find_ticket(&db, "t1").await.expect("it stays, so that it is known as used");
     assert_eq!(used.used_by.as_deref(), Some("s1"));
     let clash = enroll(&db, &ticket("node-2", 1), "s1").await;
@@ -469,14 +472,85 @@ async fn tasks_go_with_their_runs(db: Db) {
     assert_eq!(open(&db, "node-1").await, Some(key("op-2")));
 }
 
-/// Nobody owns the ways between the states of a site.
-async fn a_site_moves_as_it_likes(db: Db) {
-    let insert = tx!([], |tx| {
-        let mut site = Site::new(&at_site("site-a"), SiteSpec::default(), Labels::new(), at(0));
+async fn make_site(db: &Db, name: &str) -> Site {
+    let name = at_site(name);
+    let insert = tx!([name], |tx| {
+        let mut site = Site::new(&name, SiteSpec::default(), Labels::new(), at(0));
         tx.insert_record(&mut site, &event()).await?;
         Ok(site)
     });
-    let mut site = db.write(insert).await.unwrap();
+    db.write(insert).await.unwrap()
+}
+
+/// Has everything that is due looked at, which finds nothing to do. The kinds that were.
+async fn look(db: &Db) -> Vec<SubjectKind> {
+    let claimed = db.claim("a", at(50), 99).await;
+    for one in claimed.clone() {
+        let settle = tx!([one], |tx| {
+            let claim = RecordClaim { epoch: one.epoch, wakes: one.wakes };
+            match one.kind {
+                Some(SubjectKind::Node) => {
+                    let node = tx.record::<Node>(one.id.as_str()).await?.expect("a node");
+                    tx.settle_record(&node, claim, None, at(50))
+                }
+                Some(SubjectKind::Site) => {
+                    let site = tx.record::<Site>(one.id.as_str()).await?.expect("a site");
+                    tx.settle_record(&site, claim, None, at(50))
+                }
+                Some(other) => panic!("no {other:?} was made"),
+                None => tx.release(&one.id, one.epoch, one.wakes, None, at(50)),
+            }
+        });
+        db.write(settle).await.unwrap();
+    }
+    let mut kinds: Vec<_> = claimed.into_iter().filter_map(|one| one.kind).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
+    let node = add(&db, "node-1", "m-1", NodeState::Active).await;
+    make_site(&db, "site-a").await;
+    let next_due = || db.read(tx!([], |tx| tx.next_due().await));
+    assert_eq!(next_due().await, Ok(Some(at(0))), "both are new");
+    assert_eq!(look(&db).await, [SubjectKind::Node, SubjectKind::Site]);
+    assert_eq!((look(&db).await, next_due().await), (vec![], Ok(None)), "who rests is not due");
+    // What somebody only writes down about it does not make it due; whoever wakes it does.
+    let node = write(&db, &node).await.unwrap();
+    assert_eq!(next_due().await, Ok(None));
+    let tell = tx!([node], |tx| {
+        let mut node = node;
+        tx.tell_record(&mut node, &event())
+    });
+    db.write(tell).await.unwrap();
+    assert_eq!(look(&db).await, [SubjectKind::Node]);
+    assert_eq!(look(&db).await, []);
+}
+
+async fn the_runs_of_a_node_go_when_it_has_looked(db: Db) {
+    db.add_machine("m-1").await;
+    let node = add(&db, "node-1", "m-1", NodeState::Active).await;
+    let mut runs = Vec::new();
+    for (n, name) in ["op-1", "op-2"].into_iter().enumerate() {
+        let mut run = ended(run(name, "m-1"), Workflow::Completed);
+        run.spec.created_at = at(n as i64);
+        run.spec.reports_to = Some(node.subject());
+        db.insert_run(&run, None).await.unwrap();
+        runs.push(run.spec.id);
+    }
+    let superseded = || async {
+        let ended = tx!([], |tx| tx.ended_runs(at(1_000), &RunPlace::default(), 9).await);
+        let ended = db.read(ended).await.unwrap();
+        ended.into_iter().filter(|run| run.superseded).map(|run| run.id).collect::<Vec<_>>()
+    };
+    assert_eq!(superseded().await, [], "the node has not looked yet");
+    look(&db).await;
+    assert_eq!(superseded().await, runs[..1], "the newest stays");
+}
+
+/// Nobody owns the ways between the states of a site.
+async fn a_site_moves_as_it_likes(db: Db) {
+    let mut site = make_site(&db, "site-a").await;
     for (report, word) in [
         (Report::Answered(3), "Connected"),
         (Report::Silence(Some("all of them".into())), "CutOff"),
