@@ -8,6 +8,7 @@ pub(crate) mod again;
 pub(crate) mod agents;
 pub(crate) mod follow;
 mod preview;
+mod reconcile;
 mod resume;
 pub(crate) mod stage;
 mod tasks;

@@ -16,6 +16,8 @@ pub struct NodeView {
     /// Its newest operation.
     pub run: Option<Run>,
     pub word: Word,
+    /// When the MAAS of its site last answered: that old is what is known of its machine.
+    pub site_answered: Option<Timestamp>,
     pub told: Explanation,
 }
 
@@ -57,7 +59,11 @@ impl Work for ShowNode {
         };
         let word = tx.word_of(&self.id).await?;
         let told = node.explain(run.as_ref(), word.at, self.now);
-        Ok(NodeView { node, run, word, told })
+        let site_answered = match &node.site {
+            Some(site) => tx.answer_of(site).await?,
+            None => None,
+        };
+        Ok(NodeView { node, run, word, site_answered, told })
     }
 }
 

@@ -15,6 +15,7 @@ use providers::sim::{self, FaultRule};
 use store::{RecordFilter, Result, StoreError, Tx, Work};
 
 pub const MACHINE: &str = "m-1";
+pub const SITE: &str = "site-1";
 
 /// What somebody does with the node on the machine.
 #[derive(Debug, Clone)]
@@ -148,18 +149,18 @@ pub fn stages() -> Vec<&'static str> {
 }
 
 fn site() -> SiteId {
-    SiteId::trusted("site-1")
+    SiteId::trusted(SITE)
 }
 
 fn who() -> Who {
     Who { by: "client".into(), reason: String::new() }
 }
 
-/// Makes the site that nodes are onboarded at.
-pub async fn make_site(door: &Door) {
+/// Makes a site that nodes are onboarded at.
+pub async fn make_site(door: &Door, id: &str) {
     let spec = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
     let made = door.ask(|engine| {
-        let site = DescribedSite { id: site(), spec: spec.clone(), labels: Labels::new() };
+        let site = DescribedSite { id: SiteId::trusted(id), spec: spec.clone(), labels: Labels::new() };
         async move { engine.put_site(site, None, who()).await }
     });
     made.await.expect("a site");

@@ -325,7 +325,7 @@ impl RackLife {
         }
         if self.node.is_some() {
             world.nodes_are_watched();
-            node_lives::make_site(door).await;
+            node_lives::make_site(door, node_lives::SITE).await;
         }
         follow(door.clone(), world.clone(), self.before.clone(), "before").await;
         for rule in &self.faults {

@@ -29,6 +29,10 @@ on_both!(
     what_is_buried_speaks_no_more,
     a_machine_gets_another_node_after_its_first,
     agents_are_heard_by_site,
+    who_is_lost_is_so_until_it_is_heard,
+    the_nodes_of_a_site_come_by_page,
+    one_bad_node_leaves_the_others_readable,
+    a_site_answers_without_a_history,
     a_task_is_wanted_once,
     a_task_moves_by_version,
     tasks_are_given_out_oldest_first,
@@ -329,11 +333,13 @@ async fn a_machine_gets_another_node_after_its_first(db: Db) {
 
 async fn heard_in(db: &Db, site: Option<&'static str>) -> Vec<Heard> {
     let site = site.map(at_site);
-    db.read(tx!([site], |tx| tx.heard_in(site.as_ref()).await)).await.unwrap()
+    let heard = db.read(tx!([site], |tx| tx.heard_in(site.as_ref()).await)).await.unwrap();
+    heard.into_iter().map(|(_, one)| one.unwrap()).collect()
 }
 
 fn heard(name: &str, state: NodeState, seconds: Option<i64>, problems: &str) -> Heard {
-    Heard { node: id(name), state, at: seconds.map(at), problems: problems.into() }
+    let at = seconds.map(at);
+    Heard { node: id(name), state, at, problems: problems.into(), lost_at: None }
 }
 
 async fn agents_are_heard_by_site(db: Db) {
@@ -365,6 +371,78 @@ async fn agents_are_heard_by_site(db: Db) {
     assert_eq!(in_use("site-c").await, Ok(None));
     bury(&db, "node-3").await;
     assert_eq!(in_use("site-b").await, Ok(None), "the dead use nothing");
+}
+
+async fn who_is_lost_is_so_until_it_is_heard(db: Db) {
+    add(&db, "node-1", "m-1", NodeState::Offline).await;
+    let lost_at = || async { heard_in(&db, None).await.remove(0).lost_at };
+    let lose = || db.write(tx!([], |tx| tx.lose(&id("node-1"), at(7))));
+    assert_eq!(lost_at().await, None);
+    lose().await.unwrap();
+    assert_eq!(lost_at().await, Some(at(7)));
+    hear(&db, "node-1", 8, "").await;
+    assert_eq!(lost_at().await, None);
+    lose().await.unwrap();
+    db.write(tx!([], |tx| tx.hear_again(&id("node-1"), at(9)).await)).await.unwrap();
+    assert_eq!(lost_at().await, None);
+    lose().await.unwrap();
+    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
+    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
+    assert_eq!(lost_at().await, None, "another agent speaks for it now");
+}
+
+async fn nodes_at(db: &Db, after: &'static str, limit: usize) -> Vec<(NodeId, Result<Node>)> {
+    db.read(tx!([], |tx| tx.nodes_at(&at_site("site-a"), after, limit).await)).await.unwrap()
+}
+
+async fn the_nodes_of_a_site_come_by_page(db: Db) {
+    let mut all = Vec::new();
+    for (name, site) in [
+        ("node-1", Some("site-a")),
+        ("node-2", Some("site-b")),
+        ("node-3", Some("site-a")),
+        ("node-4", None),
+        ("node-5", Some("site-a")),
+        ("node-6", Some("site-a")),
+    ] {
+        let node = place(&db, name, &format!("m-{name}"), site, NodeState::Active).await.unwrap();
+        all.extend((site == Some("site-a")).then_some((node.id(), Ok(node))));
+    }
+    bury(&db, "node-6").await;
+    all.pop();
+    assert_eq!(nodes_at(&db, "", 9).await, all);
+    assert_eq!(nodes_at(&db, "", 2).await, all[..2]);
+    assert_eq!(nodes_at(&db, "node-3", 2).await, all[2..]);
+    assert_eq!(nodes_at(&db, "node-5", 2).await, []);
+}
+
+async fn one_bad_node_leaves_the_others_readable(db: Db) {
+    for name in ["node-1", "node-2"] {
+        let site = Some("site-a");
+        place(&db, name, &format!("m-{name}"), site, NodeState::Active).await.unwrap();
+    }
+    let damage = "UPDATE records SET body = '{', state = 'abroad' WHERE id = 'node-1'";
+    db.past_the_store(damage, damage).await;
+    let nodes = nodes_at(&db, "", 9).await;
+    let readable: Vec<_> = nodes.iter().map(|(id, node)| (id.as_str(), node.is_ok())).collect();
+    assert_eq!(readable, [("node-1", false), ("node-2", true)]);
+    let heard = db.read(tx!([], |tx| tx.heard_in(Some(&at_site("site-a"))).await)).await.unwrap();
+    let readable: Vec<_> = heard.iter().map(|(id, one)| (id.as_str(), one.is_ok())).collect();
+    assert_eq!(readable, [("node-1", false), ("node-2", true)]);
+}
+
+async fn a_site_answers_without_a_history(db: Db) {
+    make_site(&db, "site-a").await;
+    let site = || at_site("site-a");
+    let answer = || db.read(tx!([], |tx| tx.answer_of(&site()).await));
+    assert_eq!(answer().await, Ok(None));
+    for seconds in [5, 6] {
+        db.write(tx!([], |tx| tx.site_answered(&site(), at(seconds)))).await.unwrap();
+        assert_eq!(answer().await, Ok(Some(at(seconds))));
+    }
+    assert_eq!(events_of(&db, "site-a").await, 1);
+    db.write(tx!([], |tx| tx.forget_answer(&site()))).await.unwrap();
+    assert_eq!(answer().await, Ok(None));
 }
 
 fn task(run: &str, step: &str, node: &str, seconds: i64) -> Task {
