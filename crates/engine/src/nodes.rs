@@ -9,6 +9,7 @@ pub(crate) mod agents;
 mod ask;
 pub(crate) mod follow;
 mod preview;
+mod reconcile;
 mod resume;
 pub(crate) mod stage;
 mod tasks;

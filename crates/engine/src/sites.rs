@@ -53,6 +53,11 @@ impl Engine {
         Ok(found.ok_or_else(|| no_site(id))?)
     }
 
+    /// When its MAAS last answered: that old is what is known of its nodes' machines.
+    pub async fn site_answered(&self, id: &SiteId) -> Result<Option<Timestamp>> {
+        self.store().read(AnswerOf { id: id.clone() }).await
+    }
+
     pub async fn sites(&self, after: Option<String>, limit: usize) -> Result<RecordPage<Site>> {
         self.store().scan(ListSites { after, limit }).await
     }
@@ -100,6 +105,7 @@ impl Work for PutSite {
             known.spec = spec.clone();
             known.head.labels = labels.clone();
             (known.machines, known.unreachable) = (None, None);
+            tx.forget_answer(id)?;
             tx.update_record(&mut known, &event("changed"))?;
         }
         Ok(known)
@@ -119,6 +125,18 @@ impl Work for GetSite {
 
     async fn run(&self, tx: &mut Tx) -> Result<Option<Site>> {
         tx.record::<Site>(self.id.as_str()).await
+    }
+}
+
+struct AnswerOf {
+    id: SiteId,
+}
+
+impl Work for AnswerOf {
+    type Out = Option<Timestamp>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
+        tx.answer_of(&self.id).await
     }
 }
 
@@ -152,6 +170,7 @@ impl Work for DeleteSite {
             return Err(in_use(said).into());
         }
         let event = event(Cause::Request, &self.who.by, "deleted".into(), here!(), self.now);
+        tx.forget_answer(&self.id)?;
         tx.remove_record(&site, &event)?;
         Ok(site)
     }

@@ -203,21 +203,29 @@ impl Lifecycle for Node {
     /// without anybody at work on it goes back to where it can be taken up again.
     fn next(&self, seen: &Seen, _now: Timestamp) -> Next<Self> {
         let at_work = seen.run.as_ref().is_some_and(|run| !run.ended());
-        let back = match self.state {
-            NodeState::Draining if !at_work => NodeState::Offline,
-            NodeState::Removing if !at_work => NodeState::Retired,
-            NodeState::BootstrapIssued
-            | NodeState::Enrolling
-            | NodeState::Active
-            | NodeState::Offline
-            | NodeState::Quarantined
-            | NodeState::Draining
-            | NodeState::Retired
-            | NodeState::Removing
-            | NodeState::Deleted => return Next::Rest(Why::new(self.rests())),
-        };
         let why = "nothing works on it any more";
-        match self.become_(back, Owner::Decommission, why) {
+        let back = |to| self.become_(to, Owner::Decommission, why);
+        let moved = match (self.state, self.quarantine) {
+            (NodeState::Draining, _) if !at_work => back(NodeState::Offline),
+            (NodeState::Removing, _) if !at_work => back(NodeState::Retired),
+            // It was emptied out of quarantine, and goes back there and not into service.
+            (NodeState::Offline, Some(cause)) if !at_work => {
+                self.quarantined(cause, Owner::Decommission, why)
+            }
+            (
+                NodeState::BootstrapIssued
+                | NodeState::Enrolling
+                | NodeState::Active
+                | NodeState::Offline
+                | NodeState::Quarantined
+                | NodeState::Draining
+                | NodeState::Retired
+                | NodeState::Removing
+                | NodeState::Deleted,
+                _,
+            ) => return Next::Rest(Why::new(self.rests())),
+        };
+        match moved {
             Ok(node) => Next::Become(Box::new(Change::new(node, Note::new(why, here!())))),
             Err(refusal) => Next::Rest(Why::new(refusal.said)),
         }

@@ -6,6 +6,8 @@ CREATE TABLE nodes (
     site_id     {id},
     live        BIGINT NOT NULL,
     heard_at    BIGINT,
+    -- When it went offline for its silence, until it is heard again.
+    lost_at     BIGINT,
     problems    TEXT   NOT NULL,
     -- Checksums: nobody finds a token or a session here.
     token       {id},
@@ -16,6 +18,12 @@ CREATE UNIQUE INDEX nodes_machine ON nodes (machine_id) WHERE live = 1;
 CREATE INDEX nodes_site ON nodes (site_id, id) WHERE live = 1;
 CREATE UNIQUE INDEX nodes_token ON nodes (token) WHERE token IS NOT NULL;
 CREATE UNIQUE INDEX nodes_session ON nodes (session) WHERE session IS NOT NULL;
+
+-- When each site last answered. It is no change of the site, and has no history.
+CREATE TABLE site_answers (
+    id          {id}   NOT NULL PRIMARY KEY,
+    answered_at BIGINT NOT NULL
+);
 
 -- What agents are asked to do, by the attempt that wants it.
 CREATE TABLE tasks (

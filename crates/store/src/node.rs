@@ -2,14 +2,15 @@
 //! agents are given.
 
 use crate::driver::{Expect, Statement};
+use crate::record::record;
 use crate::value::{Row, values};
 use crate::{Result, StoreError, Tx};
 use model::effect::Key;
 use model::id::{MachineId, NodeId, RackId, SiteId};
-use model::node::NodeState;
 use model::node::enroll::Ticket;
 use model::node::silence::Heard;
 use model::node::task::{Task, TaskState};
+use model::node::{Node, NodeState};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
 
@@ -39,8 +40,8 @@ impl Tx {
         machine: &MachineId,
         site: Option<&SiteId>,
     ) -> Result<()> {
-        let sql = "INSERT INTO nodes (id, machine_id, site_id, live, heard_at, problems, token, ticket, \
-                   session) VALUES ($1, $2, $3, 1, NULL, '', NULL, NULL, NULL)";
+        let sql = "INSERT INTO nodes (id, machine_id, site_id, live, heard_at, lost_at, problems, token, \
+                   ticket, session) VALUES ($1, $2, $3, 1, NULL, NULL, '', NULL, NULL, NULL)";
         let values = values![id.as_str(), machine.as_str(), site.map(SiteId::as_str)];
         self.put(Statement::new(sql, values), Expect::One)
     }
@@ -94,14 +95,21 @@ impl Tx {
     /// Writes down that an agent was heard. It is no change of the node: whoever only goes on living has no history. False: there is
     /// no such node any more.
     pub async fn hear(&mut self, id: &NodeId, at: Timestamp, problems: &str) -> Result<bool> {
-        let sql = "UPDATE nodes SET heard_at = $2, problems = $3 WHERE id = $1 AND live = 1";
+        let sql = "UPDATE nodes SET heard_at = $2, lost_at = NULL, problems = $3 \
+                   WHERE id = $1 AND live = 1";
         Ok(self.execute(sql, values![id.as_str(), at, problems]).await? == 1)
     }
 
     /// The same from an agent that says nothing of how it is: what it complained of last still holds.
     pub async fn hear_again(&mut self, id: &NodeId, at: Timestamp) -> Result<bool> {
-        let sql = "UPDATE nodes SET heard_at = $2 WHERE id = $1 AND live = 1";
+        let sql = "UPDATE nodes SET heard_at = $2, lost_at = NULL WHERE id = $1 AND live = 1";
         Ok(self.execute(sql, values![id.as_str(), at]).await? == 1)
+    }
+
+    /// Writes down that a node went offline for its silence.
+    pub fn lose(&mut self, id: &NodeId, at: Timestamp) -> Result<()> {
+        let sql = "UPDATE nodes SET lost_at = $2 WHERE id = $1 AND live = 1";
+        self.put(Statement::new(sql, values![id.as_str(), at]), Expect::Any)
     }
 
     pub async fn word_of(&mut self, id: &NodeId) -> Result<Word> {
@@ -110,18 +118,55 @@ impl Tx {
         row.map_or(Ok(Word::default()), |row| word(&row, 0))
     }
 
-    /// When the living nodes of a site were heard; of those that belong to none, where none is named.
-    pub async fn heard_in(&mut self, site: Option<&SiteId>) -> Result<Vec<Heard>> {
+    /// The living nodes of a site, by id, after one. One that cannot be read leaves the others readable.
+    pub async fn nodes_at(
+        &mut self,
+        site: &SiteId,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<(NodeId, Result<Node>)>> {
+        let sql = "SELECT r.body, r.version, n.id FROM nodes n JOIN records r ON r.id = n.id \
+                   WHERE n.site_id = $1 AND n.live = 1 AND n.id > $2 ORDER BY n.id LIMIT $3";
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = self.query(sql, values![site.as_str(), after, limit]).await?;
+        rows.iter().map(|row| Ok((NodeId::trusted(row.text(2)?), record(row)))).collect()
+    }
+
+    /// Writes down that a site has answered.
+    pub fn site_answered(&mut self, id: &SiteId, at: Timestamp) -> Result<()> {
+        let sql = "INSERT INTO site_answers (id, answered_at) VALUES ($1, $2) \
+                   ON CONFLICT (id) DO UPDATE SET answered_at = excluded.answered_at";
+        self.put(Statement::new(sql, values![id.as_str(), at]), Expect::One)
+    }
+
+    /// When a site last answered; never, where there is none.
+    pub async fn answer_of(&mut self, id: &SiteId) -> Result<Option<Timestamp>> {
+        let sql = "SELECT answered_at FROM site_answers WHERE id = $1";
+        self.query_one(sql, values![id.as_str()]).await?.map(|row| row.time(0)).transpose()
+    }
+
+    /// The site is gone, or another MAAS is behind it: what was answered says nothing of it any more.
+    pub fn forget_answer(&mut self, id: &SiteId) -> Result<()> {
+        let sql = "DELETE FROM site_answers WHERE id = $1";
+        self.put(Statement::new(sql, values![id.as_str()]), Expect::Any)
+    }
+
+    /// When the living nodes of a site were heard; of those that belong to none, where none is named. One whose state is a word
+    /// of a newer version leaves the others readable.
+    pub async fn heard_in(
+        &mut self,
+        site: Option<&SiteId>,
+    ) -> Result<Vec<(NodeId, Result<Heard>)>> {
         let belongs = match site {
             Some(_) => "n.site_id = $1",
             None => "n.site_id IS NULL AND CAST($1 AS TEXT) IS NULL",
         };
         let sql = format!(
-            "SELECT n.id, r.state, n.heard_at, n.problems FROM nodes n JOIN records r ON r.id = n.id \
+            "SELECT n.id, r.state, n.heard_at, n.problems, n.lost_at FROM nodes n JOIN records r ON r.id = n.id \
              WHERE n.live = 1 AND {belongs} ORDER BY n.id"
         );
         let rows = self.query(&sql, values![site.map(SiteId::as_str)]).await?;
-        rows.iter().map(heard).collect()
+        rows.iter().map(|row| Ok((NodeId::trusted(row.text(0)?), heard(row)))).collect()
     }
 
     /// Issues a token for a node, in place of the one before.
@@ -148,8 +193,8 @@ impl Tx {
     /// Lets an agent in under its session. A session before it is over.
     pub fn enroll(&mut self, ticket: &Ticket, session: &str) -> Result<()> {
         // It is heard by its first heartbeat, which says how it is.
-        let sql = "UPDATE nodes SET ticket = $2, session = $3, heard_at = NULL, problems = '' \
-                   WHERE id = $1 AND live = 1";
+        let sql = "UPDATE nodes SET ticket = $2, session = $3, heard_at = NULL, lost_at = NULL, \
+                   problems = '' WHERE id = $1 AND live = 1";
         let values = values![ticket.node.as_str(), serde_json::to_string(ticket)?, session];
         self.put(Statement::new(sql, values), Expect::One)
     }
@@ -231,5 +276,6 @@ fn heard(row: &Row) -> Result<Heard> {
     let unknown = || StoreError::Corrupt(format!("a node in state {state:?}"));
     let state = NodeState::parse(state).ok_or_else(unknown)?;
     let Word { at, problems } = word(row, 2)?;
-    Ok(Heard { node: NodeId::trusted(row.text(0)?), state, at, problems })
+    let node = NodeId::trusted(row.text(0)?);
+    Ok(Heard { node, state, at, problems, lost_at: row.opt_time(4)? })
 }

@@ -182,6 +182,19 @@ impl Tx {
         rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
     }
 
+    /// Every record of a kind by id, after one. One that cannot be read leaves the others readable.
+    pub async fn each_record<R: Lifecycle>(
+        &mut self,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<(String, Result<R>)>> {
+        let sql = "SELECT body, version, id FROM records WHERE kind = $1 AND id > $2 \
+                   ORDER BY id LIMIT $3";
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows = self.query(sql, values![R::KIND.as_str(), after, limit]).await?;
+        rows.iter().map(|row| Ok((row.text(2)?.to_string(), record(row)))).collect()
+    }
+
     /// Records by id, after one, at most `limit`.
     pub async fn records<R: Lifecycle>(
         &mut self,
@@ -250,7 +263,8 @@ fn matches<R: Lifecycle>(filter: &RecordFilter, record: &R) -> bool {
     in_state && filter.labels.iter().all(labelled)
 }
 
-fn record<R: Lifecycle>(row: &Row) -> Result<R> {
+/// A record from its body and its version, the first two of a row.
+pub(crate) fn record<R: Lifecycle>(row: &Row) -> Result<R> {
     let mut record: R = row.json(0)?;
     record.head_mut().version = row.int(1)?;
     Ok(record)

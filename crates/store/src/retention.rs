@@ -9,10 +9,12 @@
 //! final yet.
 
 use crate::event::Cursor;
+use crate::subject::record_kinds;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
 use model::id::RunId;
 use model::time::Timestamp;
+use std::sync::LazyLock;
 
 /// How many rows of logs and events one transaction removes at most.
 pub const MAX_REMOVED: i64 = 500;
@@ -81,11 +83,16 @@ const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.m
      AND (q.owner IS NOT NULL OR q.wakes_asked > q.wakes_handled)))";
 
 /// Whether the event `e` may go without leaving a living object without any.
-const SPARE: &str = "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
-     AND n.version > e.version) OR (e.kind = 'machine' \
-     AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = e.object_id)) \
-     OR (e.kind IN ('rack', 'switch', 'power_shelf', 'host', 'node', 'site') \
-     AND NOT EXISTS (SELECT 1 FROM records k WHERE k.id = e.object_id)))";
+static SPARE: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "(EXISTS (SELECT 1 FROM events n WHERE n.object_id = e.object_id \
+         AND n.version > e.version) OR (e.kind = 'machine' \
+         AND NOT EXISTS (SELECT 1 FROM machines m WHERE m.id = e.object_id)) \
+         OR (e.kind IN ({}) \
+         AND NOT EXISTS (SELECT 1 FROM records k WHERE k.id = e.object_id)))",
+        record_kinds()
+    )
+});
 
 impl Tx {
     /// Runs that ended before `before`, oldest first, after a place.
@@ -176,7 +183,7 @@ impl Tx {
         let sql = format!(
             "SELECT e.ts, e.seq, {} FROM events e WHERE e.kind <> 'run' AND e.ts < $1 \
              AND (e.ts, e.seq) > ($2, $3) ORDER BY e.ts, e.seq LIMIT $4",
-            flag(SPARE)
+            flag(&SPARE)
         );
         let rows = self.query(&sql, values![before, after.at, after.seq, limit]).await?;
         let aged = |row: &Row| {
@@ -198,7 +205,8 @@ impl Tx {
         let sql = self.dialect().fill(&format!(
             "DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.kind <> 'run' \
              AND (e.ts, e.seq) > ($1, $2) AND (e.ts, e.seq) <= ($3, $4) AND {{is_final}} \
-             AND {SPARE} ORDER BY e.ts, e.seq LIMIT $5) RETURNING kind, tx, seq"
+             AND {} ORDER BY e.ts, e.seq LIMIT $5) RETURNING kind, tx, seq",
+            *SPARE
         ));
         let range = values![after.at, after.seq, upto.at, upto.seq, MAX_REMOVED];
         let events = self.forget_events(&sql, range).await?;

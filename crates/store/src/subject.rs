@@ -13,6 +13,7 @@ use model::lifecycle::SubjectKind;
 use model::run::{Progress, Run};
 use model::target::TargetKind;
 use model::time::Timestamp;
+use std::sync::LazyLock;
 
 /// An object taken from the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +63,14 @@ pub struct Settled {
 }
 
 /// A kind that a newer replica knows is left to it: one such row must not keep us from all the others.
-const KNOWN_KIND: &str = "kind IN ('run', 'rack', 'switch', 'power_shelf', 'host')";
+static KNOWN_KIND: LazyLock<String> =
+    LazyLock::new(|| format!("kind IN ('run', {})", record_kinds()));
+
+/// The kinds of record with a lifecycle, as SQL lists them: all that there are, so that a new one is forgotten nowhere.
+pub(crate) fn record_kinds() -> String {
+    let words = SubjectKind::ALL.map(|kind| format!("'{}'", kind.as_str()));
+    words.join(", ")
+}
 
 fn state_of(progress: &Progress) -> Result<Value> {
     Ok(Value::Text(serde_json::to_string(progress)?))
@@ -122,8 +130,9 @@ impl Tx {
         let sql = self.dialect().fill(&format!(
             "UPDATE subjects SET owner = $1, epoch = epoch + 1 WHERE id IN (\
              SELECT id FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL AND due_at <= $2 \
-             AND {KNOWN_KIND} ORDER BY due_at LIMIT $3 {{skip_locked}}) \
+             AND {} ORDER BY due_at LIMIT $3 {{skip_locked}}) \
              RETURNING id, epoch, wakes_asked, kind",
+            *KNOWN_KIND
         ));
         let rows = self.query(&sql, values![owner, now, limit]).await?;
         rows.iter().map(claimed).collect()
@@ -133,7 +142,8 @@ impl Tx {
     pub async fn next_due(&mut self) -> Result<Option<Timestamp>> {
         let sql = format!(
             "SELECT due_at FROM subjects WHERE owner IS NULL AND due_at IS NOT NULL \
-             AND {KNOWN_KIND} ORDER BY due_at LIMIT 1"
+             AND {} ORDER BY due_at LIMIT 1",
+            *KNOWN_KIND
         );
         self.query_one(&sql, &[]).await?.map(|row| row.time(0)).transpose()
     }

@@ -11,7 +11,8 @@ use tonic::transport::Channel;
 /// More clients than this share connections.
 const MAX_CHANNELS: usize = 8;
 /// Far enough apart that none comes while something is measured.
-const SELDOM_MS: u64 = 86_400_000;
+const SELDOM_MS: u64 = SELDOM_SECONDS * 1_000;
+const SELDOM_SECONDS: u64 = 86_400;
 /// New machines have all been looked at when this passes without another look.
 const SETTLE_LOOK: Duration = Duration::from_millis(400);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
@@ -102,7 +103,8 @@ impl Setup {
         format!(
             "listen = \"127.0.0.1:0\"\ndata_dir = {dir:?}\ndatabase_url = {database:?}\n\
              replica_name = \"bench\"\n[log]\nlevel = \"warn\"\n[engine]\n{engine}\n\
-             [probes]\n{interval}\n[sim]\nmachines = {machines}\n{hardware}\n"
+             [probes]\n{interval}\n[sim]\nmachines = {machines}\n{hardware}\n\
+             [nodes]\nsilence_seconds = {SELDOM_SECONDS}\nreconcile_seconds = {SELDOM_SECONDS}\n"
         )
     }
 }

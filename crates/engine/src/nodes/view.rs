@@ -18,6 +18,8 @@ pub struct NodeView {
     pub word: Word,
     /// Somebody may speak for it.
     pub enrolled: bool,
+    /// When the MAAS of its site last answered: that old is what is known of its machine.
+    pub site_answered: Option<Timestamp>,
     pub told: Explanation,
 }
 
@@ -60,7 +62,11 @@ impl Work for ShowNode {
         let word = tx.word_of(&self.id).await?;
         let enrolled = tx.has_agent(&self.id).await?;
         let told = node.explain(run.as_ref(), word.at, self.now);
-        Ok(NodeView { node, run, word, enrolled, told })
+        let site_answered = match &node.site {
+            Some(site) => tx.answer_of(site).await?,
+            None => None,
+        };
+        Ok(NodeView { node, run, word, enrolled, site_answered, told })
     }
 }
 

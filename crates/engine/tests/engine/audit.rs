@@ -6,7 +6,7 @@ use model::condition::ConditionType;
 use model::effect::Effect;
 use model::machine::Phase;
 use model::node::Room;
-use model::run::{StepPhase, StepState, Workflow};
+use model::run::{Run, StepPhase, StepState, Workflow};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use store::Event;
@@ -107,7 +107,7 @@ impl World {
                 wrong.push(format!("a destructive step acted under several keys: {keys:?}"));
             }
             let written = run.effect(step).is_some_and(|effect| is_only_written(&effect));
-            let adopted = adopted(&step.message) || written;
+            let adopted = adopted(&step.message) || written || self.worked_at(run, &name);
             if step.state == StepPhase::Succeeded && keys.is_empty() && !adopted {
                 wrong.push(format!("step {name} of {} succeeded and never acted", run.spec.id));
             }
@@ -115,9 +115,23 @@ impl World {
     }
 }
 
-/// What is done in Farrier's own record acts on no hardware.
+impl World {
+    /// Whether an agent has done a step of a run.
+    fn worked_at(&self, run: &Run, step: &str) -> bool {
+        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        let keys = format!("{}/{step}/", run.spec.id);
+        worked.keys().any(|key| key.starts_with(&keys))
+    }
+}
+
+/// What is done in Farrier's own record acts on no hardware, and neither does waiting for an agent.
 fn is_only_written(effect: &Effect) -> bool {
-    matches!(effect, Effect::Stage { stage, .. } if stage.room() == Room::Record)
+    let Effect::Stage { stage, by, .. } = effect else { return false };
+    match stage.room() {
+        Room::Record => true,
+        Room::Agent => by.is_empty() && stage.task().is_none(),
+        Room::Maas => false,
+    }
 }
 
 fn adopted(message: &str) -> bool {

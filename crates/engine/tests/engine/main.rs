@@ -4,6 +4,7 @@
 //! time, where each process stands behind a [`gate`] at which it can be struck. `rack_matrix` is the same proof for records with a
 //! lifecycle and for operations with parts.
 
+mod agent_lives;
 mod audit;
 mod board;
 mod chaos;
@@ -15,6 +16,7 @@ mod lives;
 mod matrix;
 mod node_doors;
 mod node_lives;
+mod node_watch;
 mod nodes;
 mod parts;
 mod rack_lives;

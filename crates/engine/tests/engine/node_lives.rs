@@ -1,5 +1,6 @@
 //! What the matrix proves of nodes: every stage of onboarding and of every mode of decommission, struck at every commit and effect.
 
+use crate::agent_lives;
 use crate::clients::Door;
 use crate::rack_lives::{Ask, RackLife, fault};
 use crate::rack_world::MANY;
@@ -15,14 +16,21 @@ use providers::sim::{self, FaultRule};
 use store::{RecordFilter, Result, StoreError, Tx, Work};
 
 pub const MACHINE: &str = "m-1";
+pub const SITE: &str = "site-1";
 
 /// What somebody does with the node on the machine.
 #[derive(Debug, Clone)]
 pub enum NodeAsk {
     Onboard,
     TakeOut(Mode),
+    /// The same, and in its middle it is asked to go on.
+    TakeOutAndResume(Mode),
     /// On its newest operation, if that has failed.
     Act(Action),
+    /// By hand, without a site, with an agent of its own. That may fall silent over the first thing it is given to do.
+    Bootstrap {
+        falls_silent: bool,
+    },
 }
 
 pub fn all() -> Vec<RackLife> {
@@ -148,18 +156,19 @@ pub fn stages() -> Vec<&'static str> {
 }
 
 fn site() -> SiteId {
-    SiteId::trusted("site-1")
+    SiteId::trusted(SITE)
 }
 
-fn who() -> Who {
+pub fn who() -> Who {
     Who { by: "client".into(), reason: String::new() }
 }
 
-/// Makes the site that nodes are onboarded at.
-pub async fn make_site(door: &Door) {
+/// Makes a site that nodes are onboarded at.
+pub async fn make_site(door: &Door, id: &str) {
     let spec = SiteSpec { provider: "sim".into(), ..SiteSpec::default() };
     let made = door.ask(|engine| {
-        let site = DescribedSite { id: site(), spec: spec.clone(), labels: Labels::new() };
+        let site =
+            DescribedSite { id: SiteId::trusted(id), spec: spec.clone(), labels: Labels::new() };
         async move { engine.put_site(site, None, who()).await }
     });
     made.await.expect("a site");
@@ -184,19 +193,13 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
                 Err(error) => panic!("a client was told {error}"),
             }
         }
-        NodeAsk::TakeOut(mode) => {
-            let node = newest(world).await.expect("a node").id();
-            let answer = door.ask(|engine| {
-                let asked = Decommission {
-                    node: node.clone(),
-                    mode,
-                    without_agent: String::new(),
-                    request_id: name.into(),
-                    by: "client".into(),
-                };
-                async move { engine.decommission(asked).await }
-            });
-            answer.await.expect("accepted");
+        NodeAsk::TakeOut(mode) => take_out(door, world, mode, name).await,
+        NodeAsk::TakeOutAndResume(mode) => {
+            take_out(door, world, mode, name).await;
+            agent_lives::resume(door, world).await;
+        }
+        NodeAsk::Bootstrap { falls_silent } => {
+            agent_lives::bootstrap(door, world, falls_silent).await;
         }
         NodeAsk::Act(action) => {
             let run = newest(world).await.and_then(|node| node.workflow).expect("an operation");
@@ -207,7 +210,22 @@ pub async fn ask(door: &Door, world: &World, ask: NodeAsk, name: &str) {
     }
 }
 
-async fn newest(world: &World) -> Option<Node> {
+async fn take_out(door: &Door, world: &World, mode: Mode, name: &str) {
+    let node = newest(world).await.expect("a node").id();
+    let answer = door.ask(|engine| {
+        let asked = Decommission {
+            node: node.clone(),
+            mode,
+            without_agent: String::new(),
+            request_id: name.into(),
+            by: "client".into(),
+        };
+        async move { engine.decommission(asked).await }
+    });
+    answer.await.expect("accepted");
+}
+
+pub async fn newest(world: &World) -> Option<Node> {
     world.everything().await.nodes.into_iter().next_back()
 }
 

@@ -9,7 +9,7 @@ use engine::submit::Start;
 use engine::vault::{Cipher, Vault};
 use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
 use model::fault::Code;
-use model::id::{MachineId, RunId, SiteId};
+use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::door::Ask;
 use model::node::enroll::{Applicant, Denied};
 use model::node::task::Resumed;
@@ -18,7 +18,7 @@ use model::plan::{Params, RunType};
 use model::refusal::Refusal;
 use model::run::Workflow;
 use model::run::act::{Action, Again, Who};
-use model::site::{Site, SiteState};
+use model::site::Site;
 use model::target::TargetId;
 use providers::{Journal, Provider, Target, sim};
 use secrecy::ExposeSecret;
@@ -35,13 +35,19 @@ pub struct Scene {
 
 impl Scene {
     pub async fn new() -> Self {
+        let scene = Self::unwatched().await;
+        scene.world.nodes_are_watched();
+        scene
+    }
+
+    /// The same, where nobody holds every commit against the documents.
+    pub async fn unwatched() -> Self {
         let world = World::new(1).await;
         let process = world.boot("one").await;
         let door = Door::to(&process.engine);
         let stand = Stand { target: device(MACHINE), rack: None, now: world.now() };
         world.store.write(stand).await.expect("it stands");
-        world.nodes_are_watched();
-        node_lives::make_site(&door).await;
+        node_lives::make_site(&door, node_lives::SITE).await;
         Self { world, process, door }
     }
 
@@ -111,7 +117,7 @@ pub fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
 pub fn onboard(machine: &str, request_id: &str) -> Onboard {
     Onboard {
         machine: MachineId::trusted(machine),
-        site: SiteId::trusted("site-1"),
+        site: SiteId::trusted(node_lives::SITE),
         request_id: request_id.into(),
         by: "somebody".into(),
     }
@@ -141,18 +147,23 @@ impl Scene {
         self.world.sim.ask(&target, &order, &journal).await.expect("done by hand");
     }
 
-    async fn power(&self, machine: &str, to: PowerTo) {
+    pub async fn power(&self, machine: &str, to: PowerTo) {
         self.by_hand(machine, Effect::Power { to, manner: Manner::CONFIGURED }).await;
     }
 
     pub async fn in_maas(&self, stage: Stage) {
-        let node = self.node().await.id();
-        let (site, by) = (Some(SiteId::trusted("site-1")), "sim".into());
+        self.by_maas(stage, &self.node().await.id()).await;
+    }
+
+    /// The same with a node that is named.
+    pub async fn by_maas(&self, stage: Stage, node: &NodeId) {
+        let node = node.clone();
+        let (site, by) = (Some(SiteId::trusted(node_lives::SITE)), "sim".into());
         self.by_hand(MACHINE, Effect::Stage { stage, node, site, by, undo: false }).await;
     }
 
-    async fn site(&self) -> Site {
-        self.process.engine.site(&SiteId::trusted("site-1")).await.expect("the site")
+    pub async fn site(&self) -> Site {
+        self.process.engine.site(&SiteId::trusted(node_lives::SITE)).await.expect("the site")
     }
 
     pub fn witnessed_nothing(&self) {
@@ -275,46 +286,6 @@ fn what_maas_has_otherwise_is_quarantined_and_healed_when_it_is_well_again() {
         let node = scene.until(NodeState::Active).await;
         assert_eq!(node.moved_by, Owner::Reconciler);
         scene.witnessed_nothing();
-    });
-}
-
-#[test]
-fn a_site_that_is_cut_off_is_one_alarm_and_no_quarantine() {
-    simulate(async {
-        let scene = Scene::new().await;
-        let engine = &scene.process.engine;
-        let machines: Vec<String> = (2..12).map(|n| format!("m-{n}")).collect();
-        for id in &machines {
-            let stand = Stand { target: device(id), rack: None, now: scene.world.now() };
-            scene.world.store.write(stand).await.expect("it stands");
-            engine.onboard(onboard(id, "on")).await.expect("accepted");
-        }
-        let states = || async {
-            let nodes = scene.world.everything().await.nodes;
-            nodes.into_iter().map(|node| node.state).collect::<Vec<_>>()
-        };
-        while states().await.iter().any(|state| *state != NodeState::Active) {
-            sleep(Duration::from_secs(1)).await;
-        }
-        for id in &machines {
-            scene.power(id, PowerTo::Off).await;
-        }
-        while scene.site().await.state() != SiteState::CutOff {
-            sleep(Duration::from_secs(1)).await;
-        }
-        assert!(states().await.iter().all(|state| *state == NodeState::Active), "held");
-        // What is really down is offline in the end; it is never quarantined.
-        sleep(Duration::from_secs(1_200)).await;
-        assert!(states().await.iter().all(|state| *state == NodeState::Offline));
-        let alarms = scene.site().await.alarms().len();
-        assert!(alarms <= 1, "one alarm, not one for each");
-        for id in &machines {
-            scene.power(id, PowerTo::On).await;
-        }
-        while states().await.iter().any(|state| *state != NodeState::Active) {
-            sleep(Duration::from_secs(1)).await;
-        }
-        assert_eq!(scene.site().await.state(), SiteState::Connected);
     });
 }
 

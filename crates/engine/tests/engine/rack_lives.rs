@@ -1,6 +1,7 @@
 //! The list of what the matrix of racks proves: the lives of records, and operations with parts. A new lifecycle, or a new way for
 //! one to go, joins by a line here.
 
+use crate::agent_lives;
 use crate::clients::Door;
 use crate::node_lives::{self, NodeAsk};
 use crate::rack_world::{
@@ -65,7 +66,7 @@ pub struct RackLife {
 
 pub fn all() -> Vec<RackLife> {
     let devices = shelves().into_iter().chain(groups()).chain(racks()).chain(hosts());
-    devices.chain(node_lives::all()).collect()
+    devices.chain(node_lives::all()).chain(agent_lives::all()).collect()
 }
 
 /// The words of every effect in these lives.
@@ -325,7 +326,7 @@ impl RackLife {
         }
         if self.node.is_some() {
             world.nodes_are_watched();
-            node_lives::make_site(door).await;
+            node_lives::make_site(door, node_lives::SITE).await;
         }
         follow(door.clone(), world.clone(), self.before.clone(), "before").await;
         for rule in &self.faults {

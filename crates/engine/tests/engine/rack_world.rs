@@ -3,7 +3,7 @@
 
 use crate::audit::{Asking, audit_run, gaps, step_of};
 use crate::world::{Kept, World};
-use model::effect::{Effect, Group, Part, PowerTo};
+use model::effect::{Effect, Group, Key, Part, PowerTo};
 use model::host::{Host, HostState, RETRY_INTERVAL};
 use model::id::{MachineId, PlanId, RackId, RunId};
 use model::lifecycle::{DeviceSpec, Head, Lifecycle};
@@ -250,6 +250,8 @@ pub struct Everything {
     pub racks: Vec<Rack>,
     pub hosts: Vec<Host>,
     pub nodes: Vec<Node>,
+    /// Of each node, whether an agent speaks for it, and what that one has still to do.
+    pub agents: Vec<(bool, Option<Key>)>,
     /// The histories of the records, by their words in the queue.
     pub histories: BTreeMap<String, Vec<Event>>,
     /// What the queue says of the records: id, and whether somebody holds it.
@@ -307,6 +309,11 @@ impl Work for LookAtAll {
         let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
         let hosts = tx.records::<Host>(&all, None, MANY as usize).await?.records;
         let nodes = tx.records::<Node>(&all, None, MANY as usize).await?.records;
+        let mut agents = Vec::new();
+        for node in &nodes {
+            let task = tx.open_task(&node.id()).await?;
+            agents.push((tx.has_agent(&node.id()).await?, task.map(|row| row.task.key)));
+        }
         let mut held = Vec::new();
         for owner in tx.pulses().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
             held.extend(tx.held_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
@@ -319,8 +326,18 @@ impl Work for LookAtAll {
             runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
         }
         let histories = BTreeMap::new();
-        let mut all =
-            Everything { machines, shelves, switches, racks, hosts, nodes, histories, held, runs };
+        let mut all = Everything {
+            machines,
+            shelves,
+            switches,
+            racks,
+            hosts,
+            nodes,
+            agents,
+            histories,
+            held,
+            runs,
+        };
         let keys: Vec<String> = all.records().map(|one| one.key).collect();
         for key in keys {
             let history = tx.history(&key, 0, MANY).await?;
@@ -340,8 +357,10 @@ pub struct RackOutcome {
     pub records: Vec<(String, &'static str)>,
     /// What was done on each target, in order: how each run ended, and its steps.
     pub runs: BTreeMap<String, Vec<Ended>>,
-    /// How often each step of each run acted.
+    /// How often each step of each run acted, or was done by an agent.
     pub acted: BTreeMap<(String, usize, String), u32>,
+    /// Of each node, whether an agent speaks for it.
+    pub agents: Vec<bool>,
 }
 
 impl World {
@@ -373,6 +392,7 @@ impl World {
         // How often a switch looks at itself depends on whether it saw who held it in between.
         let own_look =
             |run: &Run| run.spec.run_type == RunType::Check && run.spec.part_of.is_none();
+        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for Kept { run, .. } in all.runs.iter().filter(|kept| !own_look(&kept.run)) {
             let target = run.spec.target.key();
             let on_target = runs.entry(target.clone()).or_default();
@@ -380,12 +400,18 @@ impl World {
                 let step = (target.clone(), on_target.len(), step_of(&count.key));
                 *acted.entry(step).or_default() += count.applied;
             }
+            let own = format!("{}/", run.spec.id);
+            for (key, times) in worked.iter().filter(|(key, _)| key.starts_with(&own)) {
+                let step = (target.clone(), on_target.len(), step_of(key));
+                *acted.entry(step).or_default() += times;
+            }
             let steps = run.progress.steps.iter();
             let steps = steps.map(|step| (run.step_name(step), step.state)).collect();
             on_target.push((run.progress.workflow, steps));
         }
         acted.retain(|_, times| *times > 0);
-        RackOutcome { records, runs, acted }
+        let agents = all.agents.iter().map(|(speaks, _)| *speaks).collect();
+        RackOutcome { records, runs, acted, agents }
     }
 
     /// Everything that is wrong with what is stored, and with what the hardware saw.
@@ -402,9 +428,26 @@ impl World {
             audit_part(kept, &all.runs, &mut wrong);
         }
         audit_claims(&all, &mut wrong);
+        self.audit_agents(&all, &mut wrong);
         audit_width(&all.runs, &mut wrong);
         wrong.extend(all.held.iter().map(|id| format!("{id} is still in somebody's hands")));
         wrong
+    }
+}
+
+impl World {
+    /// Nothing is left for an agent to do, and what one has done it has done under one key.
+    fn audit_agents(&self, all: &Everything, wrong: &mut Vec<String>) {
+        let open = all.agents.iter().filter_map(|(_, task)| task.as_ref());
+        wrong.extend(open.map(|key| format!("{key} is still to be done")));
+        let worked = self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut steps: BTreeMap<&str, u32> = BTreeMap::new();
+        for (key, times) in worked.iter() {
+            let step = key.rsplit_once('/').map_or(key.as_str(), |(step, _)| step);
+            *steps.entry(step).or_default() += times;
+        }
+        let often = steps.into_iter().filter(|(_, times)| *times > 1);
+        wrong.extend(often.map(|(step, times)| format!("{step} was done {times} times")));
     }
 }
 

@@ -1,6 +1,7 @@
 //! A world of simulated time: one database, one fleet of simulated hardware, and processes that come
 //! and go. Nothing here waits for a real clock, so hours pass in milliseconds, always the same way.
 
+use crate::agent_lives::Worked;
 use crate::gate::{Gate, Gated};
 use crate::node_lives::CheckNodes;
 use engine::{Described, Engine, Settings};
@@ -35,6 +36,8 @@ pub struct World {
     pub sim: Sim,
     /// What was seen to go wrong while it happened.
     pub witnessed: Arc<Mutex<Vec<String>>>,
+    /// What agents have done.
+    pub worked: Arc<Mutex<Worked>>,
     /// There are nodes, which are looked at after every commit.
     nodes: Arc<AtomicBool>,
     clock: engine::clock::Clock,
@@ -93,8 +96,8 @@ impl World {
         });
         let sim = Sim::in_ram(Speed::Fast).with_clock(clock.clone());
         let store = Store::open(&Options::Memory).await.expect("a database");
-        let nodes = Arc::default();
-        Self { store, sim, witnessed: Arc::default(), nodes, clock, chance }
+        let (witnessed, worked, nodes) = Default::default();
+        Self { store, sim, witnessed, worked, nodes, clock, chance }
     }
 
     pub async fn boot(&self, name: &str) -> Process {

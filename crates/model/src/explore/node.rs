@@ -103,7 +103,13 @@ impl Node {
             ("its agent is heard of, and well", Some(now)),
             ("its agent falls silent", Some(Timestamp::default())),
         ] {
-            let heard = Heard { node: self.id(), state: self.state, at, problems: String::new() };
+            let heard = Heard {
+                node: self.id(),
+                state: self.state,
+                at,
+                problems: String::new(),
+                lost_at: None,
+            };
             let moves = judge(&[heard], &Limits::default(), when).moves;
             let moved = |one: &crate::node::silence::Moved| {
                 self.become_(one.to, Owner::Heartbeat, &one.why).ok()

@@ -1,7 +1,7 @@
 //! Who is not heard of any more, and who is again.
 //!
 //! One node that falls silent goes offline. When many fade at once, a site or Farrier itself is cut off: then nobody is moved for a
-//! while, and one alert is raised.
+//! while, and one alert is raised. It stays until enough of them are heard again, wherever they have gone meanwhile.
 
 use super::NodeState;
 use crate::id::NodeId;
@@ -53,6 +53,8 @@ pub struct Heard {
     pub at: Option<Timestamp>,
     /// What it complained of when it was last heard; empty: it is well.
     pub problems: String,
+    /// When it went offline for its silence, if it was not heard since.
+    pub lost_at: Option<Timestamp>,
 }
 
 /// A move that heartbeats make.
@@ -61,12 +63,26 @@ pub struct Moved {
     pub node: NodeId,
     pub to: NodeState,
     pub why: String,
+    /// It goes for its silence, not for what it says of itself.
+    pub lost: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Verdict {
     pub moves: Vec<Moved>,
     pub flood: Option<Flood>,
+    /// There are nodes that should be heard.
+    pub expects: bool,
+}
+
+/// Whether nobody is heard of anywhere: then it is not the sites that are cut off, but who listens.
+pub fn everywhere<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> bool {
+    let (mut places, mut flooded) = (0, 0);
+    for verdict in verdicts.filter(|verdict| verdict.expects) {
+        places += 1;
+        flooded += usize::from(verdict.flood.is_some());
+    }
+    places > 1 && flooded == places
 }
 
 /// When a look is made.
@@ -85,18 +101,30 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
         let last = one.at.map_or(when.listening_since, |at| at.max(when.listening_since));
         when.now.since(last)
     };
-    let active = || nodes.iter().filter(|one| one.state == NodeState::Active);
+    let lost = |one: &Heard| {
+        let in_it = one.lost_at.zip(when.flooded_since).is_some_and(|(at, since)| at >= since);
+        in_it && one.state == NodeState::Offline
+    };
+    // Whoever went offline in this very flood still belongs to it.
+    let concerned = || nodes.iter().filter(|one| one.state == NodeState::Active || lost(one));
     // Whoever is half way to being silent shows what is coming, before the first one is moved.
-    let fading = active().filter(|one| gap(one) > limits.silence / 2).count();
-    let flood = limits.flood(fading, active().count());
+    let silent = concerned().filter(|one| lost(one) || gap(one) > limits.silence / 2).count();
+    let of = concerned().count();
+    let flood = limits.flood(silent, of);
     let held = match (flood, when.flooded_since) {
         (Some(_), Some(since)) => when.now.since(since) < limits.flood_hold,
         (Some(_), None) => true,
         (None, _) => false,
     };
+    // All of a few are worth an alert too, but not that a scheduler goes on placing work on them.
+    let all = (of > 1 && silent == of).then_some(Flood { count: silent, of });
+    let flood = flood.or(all);
     let mut moves = Vec::new();
     for one in nodes {
-        let to = |state: NodeState, why: String| Moved { node: one.node.clone(), to: state, why };
+        let to = |state: NodeState, why: String| {
+            let lost = state == NodeState::Offline && gap(one) > limits.silence;
+            Moved { node: one.node.clone(), to: state, why, lost }
+        };
         match one.state {
             NodeState::Active if gap(one) > limits.silence && !held => {
                 let silent = crate::time::spoken(gap(one));
@@ -119,7 +147,7 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
             | NodeState::Deleted => {}
         }
     }
-    Verdict { moves, flood }
+    Verdict { moves, flood, expects: of > 0 }
 }
 
 /// Heard of lately, and well. Since when anybody listens proves nothing: it must have spoken.

@@ -333,7 +333,7 @@ fn previewed(seen: Preview) -> v1::NodeOperation {
 }
 
 fn detail(view: NodeView) -> v1::NodeDetail {
-    let NodeView { node: one, run: latest, word, enrolled, told } = view;
+    let NodeView { node: one, run: latest, word, enrolled, told, .. } = view;
     let failure = latest.as_ref().and_then(|run| run.progress.failure.as_ref());
     let fault = failure.map(|failure| &failure.fault);
     v1::NodeDetail {

@@ -56,7 +56,7 @@ impl v1::site_service_server::SiteService for Doors {
 
     async fn check_site(&self, request: Request<v1::CheckSiteRequest>) -> Answer<v1::Site> {
         let id = SiteId::parse(&request.get_ref().site_id).map_err(refused)?;
-        self.engine.reconcile_site(&id).await.map_err(failed)?;
+        self.engine.look_at_site(&id).await.map_err(failed)?;
         let seen = self.engine.site(&id).await.map_err(failed)?;
         Ok(Response::new(site(&seen)))
     }

@@ -51,7 +51,7 @@ macro_rules! on_postgres {
 }
 
 /// Takes back what the schema of racks added, and that of nodes after it.
-pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
+pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_answers; DROP INDEX machines_rack; ALTER TABLE machines DROP COLUMN rack_id; \
      DROP TABLE records; DROP TABLE firmware; DROP TABLE firmware_applied; DROP TABLE health; \
      CREATE TABLE runs_before (id TEXT NOT NULL PRIMARY KEY, \
      machine_id TEXT NOT NULL REFERENCES machines (id), request_id TEXT NOT NULL, \

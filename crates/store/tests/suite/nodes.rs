@@ -4,6 +4,7 @@
 use crate::harness::{Db, at, ended, event, run, soon};
 use model::effect::Key;
 use model::id::{MachineId, NodeId, RunId, SiteId};
+use model::lifecycle::{Lifecycle, SubjectKind};
 use model::machine::Labels;
 use model::node::enroll::Ticket;
 use model::node::silence::Heard;
@@ -13,7 +14,7 @@ use model::run::Workflow;
 use model::site::{Report, Site, SiteSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{RecordFilter, Result, StoreError, TaskRow, Word};
+use store::{RecordClaim, RecordFilter, Result, RunPlace, StoreError, TaskRow, Word};
 
 on_both!(
     a_machine_has_one_living_node,
@@ -28,10 +29,16 @@ on_both!(
     what_is_buried_speaks_no_more,
     a_machine_gets_another_node_after_its_first,
     agents_are_heard_by_site,
+    who_is_lost_is_so_until_it_is_heard,
+    the_nodes_of_a_site_come_by_page,
+    one_bad_node_leaves_the_others_readable,
+    a_site_answers_without_a_history,
     a_task_is_wanted_once,
     a_task_moves_by_version,
     tasks_are_given_out_oldest_first,
     tasks_go_with_their_runs,
+    a_node_and_a_site_are_claimed_and_rest,
+    the_runs_of_a_node_go_when_it_has_looked,
     a_site_moves_as_it_likes,
     nodes_are_found_by_state_and_label,
 );
@@ -274,7 +281,7 @@ async fn a_session_speaks_for_one_node(db: Db) {
     enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
     assert_eq!(node_of(&db, "s1").await, Some(id("node-1")));
     assert!(has_agent(&db, "node-1").await && !has_agent(&db, "node-2").await);
-    assert_eq!(word_of(&db, "node-1").await.at, Some(at(9)), "who enrolls is heard by that");
+    assert_eq!(word_of(&db, "node-1").await.at, None, "its first heartbeat says how it is");
     let used = find_ticket(&db, "t1").await.expect("it stays, so that it is known as used");
     assert_eq!(used.used_by.as_deref(), Some("s1"));
     let clash = enroll(&db, &ticket("node-2", 1), "s1").await;
@@ -326,11 +333,13 @@ async fn a_machine_gets_another_node_after_its_first(db: Db) {
 
 async fn heard_in(db: &Db, site: Option<&'static str>) -> Vec<Heard> {
     let site = site.map(at_site);
-    db.read(tx!([site], |tx| tx.heard_in(site.as_ref()).await)).await.unwrap()
+    let heard = db.read(tx!([site], |tx| tx.heard_in(site.as_ref()).await)).await.unwrap();
+    heard.into_iter().map(|(_, one)| one.unwrap()).collect()
 }
 
 fn heard(name: &str, state: NodeState, seconds: Option<i64>, problems: &str) -> Heard {
-    Heard { node: id(name), state, at: seconds.map(at), problems: problems.into() }
+    let at = seconds.map(at);
+    Heard { node: id(name), state, at, problems: problems.into(), lost_at: None }
 }
 
 async fn agents_are_heard_by_site(db: Db) {
@@ -362,6 +371,78 @@ async fn agents_are_heard_by_site(db: Db) {
     assert_eq!(in_use("site-c").await, Ok(None));
     bury(&db, "node-3").await;
     assert_eq!(in_use("site-b").await, Ok(None), "the dead use nothing");
+}
+
+async fn who_is_lost_is_so_until_it_is_heard(db: Db) {
+    add(&db, "node-1", "m-1", NodeState::Offline).await;
+    let lost_at = || async { heard_in(&db, None).await.remove(0).lost_at };
+    let lose = || db.write(tx!([], |tx| tx.lose(&id("node-1"), at(7))));
+    assert_eq!(lost_at().await, None);
+    lose().await.unwrap();
+    assert_eq!(lost_at().await, Some(at(7)));
+    hear(&db, "node-1", 8, "").await;
+    assert_eq!(lost_at().await, None);
+    lose().await.unwrap();
+    db.write(tx!([], |tx| tx.hear_again(&id("node-1"), at(9)).await)).await.unwrap();
+    assert_eq!(lost_at().await, None);
+    lose().await.unwrap();
+    issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
+    enroll(&db, &ticket("node-1", 1), "s1").await.unwrap();
+    assert_eq!(lost_at().await, None, "another agent speaks for it now");
+}
+
+async fn nodes_at(db: &Db, after: &'static str, limit: usize) -> Vec<(NodeId, Result<Node>)> {
+    db.read(tx!([], |tx| tx.nodes_at(&at_site("site-a"), after, limit).await)).await.unwrap()
+}
+
+async fn the_nodes_of_a_site_come_by_page(db: Db) {
+    let mut all = Vec::new();
+    for (name, site) in [
+        ("node-1", Some("site-a")),
+        ("node-2", Some("site-b")),
+        ("node-3", Some("site-a")),
+        ("node-4", None),
+        ("node-5", Some("site-a")),
+        ("node-6", Some("site-a")),
+    ] {
+        let node = place(&db, name, &format!("m-{name}"), site, NodeState::Active).await.unwrap();
+        all.extend((site == Some("site-a")).then_some((node.id(), Ok(node))));
+    }
+    bury(&db, "node-6").await;
+    all.pop();
+    assert_eq!(nodes_at(&db, "", 9).await, all);
+    assert_eq!(nodes_at(&db, "", 2).await, all[..2]);
+    assert_eq!(nodes_at(&db, "node-3", 2).await, all[2..]);
+    assert_eq!(nodes_at(&db, "node-5", 2).await, []);
+}
+
+async fn one_bad_node_leaves_the_others_readable(db: Db) {
+    for name in ["node-1", "node-2"] {
+        let site = Some("site-a");
+        place(&db, name, &format!("m-{name}"), site, NodeState::Active).await.unwrap();
+    }
+    let damage = "UPDATE records SET body = '{', state = 'abroad' WHERE id = 'node-1'";
+    db.past_the_store(damage, damage).await;
+    let nodes = nodes_at(&db, "", 9).await;
+    let readable: Vec<_> = nodes.iter().map(|(id, node)| (id.as_str(), node.is_ok())).collect();
+    assert_eq!(readable, [("node-1", false), ("node-2", true)]);
+    let heard = db.read(tx!([], |tx| tx.heard_in(Some(&at_site("site-a"))).await)).await.unwrap();
+    let readable: Vec<_> = heard.iter().map(|(id, one)| (id.as_str(), one.is_ok())).collect();
+    assert_eq!(readable, [("node-1", false), ("node-2", true)]);
+}
+
+async fn a_site_answers_without_a_history(db: Db) {
+    make_site(&db, "site-a").await;
+    let site = || at_site("site-a");
+    let answer = || db.read(tx!([], |tx| tx.answer_of(&site()).await));
+    assert_eq!(answer().await, Ok(None));
+    for seconds in [5, 6] {
+        db.write(tx!([], |tx| tx.site_answered(&site(), at(seconds)))).await.unwrap();
+        assert_eq!(answer().await, Ok(Some(at(seconds))));
+    }
+    assert_eq!(events_of(&db, "site-a").await, 1);
+    db.write(tx!([], |tx| tx.forget_answer(&site()))).await.unwrap();
+    assert_eq!(answer().await, Ok(None));
 }
 
 fn task(run: &str, step: &str, node: &str, seconds: i64) -> Task {
@@ -469,14 +550,85 @@ async fn tasks_go_with_their_runs(db: Db) {
     assert_eq!(open(&db, "node-1").await, Some(key("op-2")));
 }
 
-/// Nobody owns the ways between the states of a site.
-async fn a_site_moves_as_it_likes(db: Db) {
-    let insert = tx!([], |tx| {
-        let mut site = Site::new(&at_site("site-a"), SiteSpec::default(), Labels::new(), at(0));
+async fn make_site(db: &Db, name: &str) -> Site {
+    let name = at_site(name);
+    let insert = tx!([name], |tx| {
+        let mut site = Site::new(&name, SiteSpec::default(), Labels::new(), at(0));
         tx.insert_record(&mut site, &event()).await?;
         Ok(site)
     });
-    let mut site = db.write(insert).await.unwrap();
+    db.write(insert).await.unwrap()
+}
+
+/// Has everything that is due looked at, which finds nothing to do. The kinds that were.
+async fn look(db: &Db) -> Vec<SubjectKind> {
+    let claimed = db.claim("a", at(50), 99).await;
+    for one in claimed.clone() {
+        let settle = tx!([one], |tx| {
+            let claim = RecordClaim { epoch: one.epoch, wakes: one.wakes };
+            match one.kind {
+                Some(SubjectKind::Node) => {
+                    let node = tx.record::<Node>(one.id.as_str()).await?.expect("a node");
+                    tx.settle_record(&node, claim, None, at(50))
+                }
+                Some(SubjectKind::Site) => {
+                    let site = tx.record::<Site>(one.id.as_str()).await?.expect("a site");
+                    tx.settle_record(&site, claim, None, at(50))
+                }
+                Some(other) => panic!("no {other:?} was made"),
+                None => tx.release(&one.id, one.epoch, one.wakes, None, at(50)),
+            }
+        });
+        db.write(settle).await.unwrap();
+    }
+    let mut kinds: Vec<_> = claimed.into_iter().filter_map(|one| one.kind).collect();
+    kinds.sort_unstable();
+    kinds
+}
+
+async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
+    let node = add(&db, "node-1", "m-1", NodeState::Active).await;
+    make_site(&db, "site-a").await;
+    let next_due = || db.read(tx!([], |tx| tx.next_due().await));
+    assert_eq!(next_due().await, Ok(Some(at(0))), "both are new");
+    assert_eq!(look(&db).await, [SubjectKind::Node, SubjectKind::Site]);
+    assert_eq!((look(&db).await, next_due().await), (vec![], Ok(None)), "who rests is not due");
+    // What somebody only writes down about it does not make it due; whoever wakes it does.
+    let node = write(&db, &node).await.unwrap();
+    assert_eq!(next_due().await, Ok(None));
+    let tell = tx!([node], |tx| {
+        let mut node = node;
+        tx.tell_record(&mut node, &event())
+    });
+    db.write(tell).await.unwrap();
+    assert_eq!(look(&db).await, [SubjectKind::Node]);
+    assert_eq!(look(&db).await, []);
+}
+
+async fn the_runs_of_a_node_go_when_it_has_looked(db: Db) {
+    db.add_machine("m-1").await;
+    let node = add(&db, "node-1", "m-1", NodeState::Active).await;
+    let mut runs = Vec::new();
+    for (n, name) in ["op-1", "op-2"].into_iter().enumerate() {
+        let mut run = ended(run(name, "m-1"), Workflow::Completed);
+        run.spec.created_at = at(n as i64);
+        run.spec.reports_to = Some(node.subject());
+        db.insert_run(&run, None).await.unwrap();
+        runs.push(run.spec.id);
+    }
+    let superseded = || async {
+        let ended = tx!([], |tx| tx.ended_runs(at(1_000), &RunPlace::default(), 9).await);
+        let ended = db.read(ended).await.unwrap();
+        ended.into_iter().filter(|run| run.superseded).map(|run| run.id).collect::<Vec<_>>()
+    };
+    assert_eq!(superseded().await, [], "the node has not looked yet");
+    look(&db).await;
+    assert_eq!(superseded().await, runs[..1], "the newest stays");
+}
+
+/// Nobody owns the ways between the states of a site.
+async fn a_site_moves_as_it_likes(db: Db) {
+    let mut site = make_site(&db, "site-a").await;
     for (report, word) in [
         (Report::Answered(3), "Connected"),
         (Report::Silence(Some("all of them".into())), "CutOff"),

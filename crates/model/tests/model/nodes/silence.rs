@@ -4,7 +4,7 @@ use super::state;
 use crate::support::at;
 use model::id::NodeId;
 use model::node::NodeState;
-use model::node::silence::{Flood, Heard, Limits, Verdict, When, judge};
+use model::node::silence::{self, Flood, Heard, Limits, Verdict, When, judge};
 use std::time::Duration;
 
 const NOW: i64 = 100_000;
@@ -26,7 +26,8 @@ fn when() -> When {
 /// A node that was heard so many seconds ago, or never.
 fn heard(name: usize, state: NodeState, ago: Option<i64>, problems: &str) -> Heard {
     let at = ago.map(|ago| at(NOW - ago));
-    Heard { node: NodeId::trusted(format!("node-{name}")), state, at, problems: problems.into() }
+    let node = NodeId::trusted(format!("node-{name}"));
+    Heard { node, state, at, problems: problems.into(), lost_at: None }
 }
 
 fn moved(verdict: &Verdict) -> Vec<(&str, &str)> {
@@ -38,7 +39,8 @@ fn one(state: NodeState, ago: Option<i64>, problems: &str, when: When) -> Option
     let mut all: Vec<Heard> = (1..100).map(|n| heard(n, NodeState::Active, Some(1), "")).collect();
     all.push(heard(100, state, ago, problems));
     if when.listening_since == at(0) {
-        assert_eq!(judge(&all[..99], &limits(), when), Verdict::default());
+        let nothing = Verdict { expects: true, ..Verdict::default() };
+        assert_eq!(judge(&all[..99], &limits(), when), nothing);
     }
     let verdict = judge(&all, &limits(), when);
     assert_eq!(verdict.flood, None);
@@ -95,6 +97,7 @@ fn a_move_says_why() {
     );
     assert!(verdict.moves[0].why.starts_with("not heard of for "), "{verdict:?}");
     assert!(verdict.moves[1].why.contains("a GPU is lost"));
+    assert_eq!([0, 1, 2].map(|n: usize| verdict.moves[n].lost), [true, false, false]);
 }
 
 /// Who has just begun to listen has not heard anybody yet, and that is nobody's silence.
@@ -127,20 +130,25 @@ fn fleet(silent: usize, well: usize, ago: i64) -> Vec<Heard> {
 
 #[test]
 fn too_many_at_once_are_a_flood() {
-    for (silent, well, flood) in [
+    for (silent, well, flood, held) in [
         // A fifth of them, and five at least.
-        (5, 20, true),
-        (5, 21, false),
-        (4, 0, false),
-        (5, 0, true),
-        (20, 80, true),
-        (19, 81, false),
+        (5, 20, true, true),
+        (5, 21, false, false),
+        (5, 0, true, true),
+        (20, 80, true, true),
+        (19, 81, false, false),
+        // All of a few are worth an alert; what is on them is not waited for.
+        (4, 0, true, false),
+        (2, 0, true, false),
+        (4, 1, false, false),
+        (1, 0, false, false),
     ] {
         let verdict = judge(&fleet(silent, well, 101), &limits(), when());
         let of = silent + well;
         assert_eq!(verdict.flood, flood.then_some(Flood { count: silent, of }), "{silent} of {of}");
-        let moves = if flood { 0 } else { silent };
+        let moves = if held { 0 } else { silent };
         assert_eq!(verdict.moves.len(), moves, "{silent} of {of}");
+        assert!(verdict.moves.iter().all(|one| one.lost));
     }
 }
 
@@ -157,6 +165,7 @@ fn a_flood_is_seen_before_it_is_there() {
     all[0].state = NodeState::Offline;
     let verdict = judge(&all, &limits(), when());
     assert_eq!((verdict.flood, verdict.moves.len()), (None, 4));
+    assert!(verdict.moves.iter().all(|one| one.lost));
 }
 
 #[test]
@@ -172,6 +181,62 @@ fn a_flood_holds_for_a_while_and_then_they_are_offline() {
     let when = When { flooded_since: Some(at(NOW - 5)), ..when() };
     let verdict = judge(&fleet(1, 19, 101), &limits(), when);
     assert_eq!((verdict.flood, verdict.moves.len()), (None, 1));
+}
+
+/// They are offline by now, and the flood is no smaller for it. It ends with those who are heard.
+#[test]
+fn a_flood_lasts_until_enough_are_heard() {
+    let lost = |mut all: Vec<Heard>, count: usize, lost_at: i64| {
+        for one in &mut all[..count] {
+            (one.state, one.lost_at) = (NodeState::Offline, Some(at(lost_at)));
+        }
+        all
+    };
+    let when = When { flooded_since: Some(at(NOW - 2_000)), ..when() };
+    let flood = |all: &[Heard]| judge(all, &limits(), when).flood;
+    let all = lost(fleet(10, 10, 1_900), 10, NOW - 1_000);
+    assert_eq!(flood(&all), Some(Flood { count: 10, of: 20 }));
+    assert_eq!(judge(&all, &limits(), when).moves, []);
+    for (heard, still) in [(4, true), (5, true), (6, false), (10, false)] {
+        let mut all = all.clone();
+        for one in &mut all[..heard] {
+            (one.at, one.lost_at) = (Some(at(NOW)), None);
+        }
+        let verdict = judge(&all, &limits(), when);
+        assert_eq!(verdict.flood.is_some(), still, "{heard} are heard");
+        assert_eq!(verdict.moves.len(), heard);
+    }
+    // Who has just begun to listen forgets nobody.
+    let fresh = When { listening_since: at(NOW - 1), ..when };
+    assert_eq!(judge(&all, &limits(), fresh).flood, Some(Flood { count: 10, of: 20 }));
+    // Who was lost before it, or is out of service by now, is no part of it.
+    assert_eq!(flood(&lost(fleet(10, 10, 9_000), 10, NOW - 2_001)), None);
+    let mut all = all;
+    all[..6].iter_mut().for_each(|one| one.state = NodeState::Retired);
+    assert_eq!(flood(&all), None);
+    // Nor is anybody where there is none.
+    assert_eq!(judge(&lost(fleet(10, 10, 101), 10, NOW), &limits(), self::when()).flood, None);
+    // All of a few stay an alert as well.
+    assert_eq!(flood(&lost(fleet(2, 0, 1_900), 2, NOW - 5)), Some(Flood { count: 2, of: 2 }));
+}
+
+/// When nobody is heard anywhere, it is who listens.
+#[test]
+fn silence_everywhere_is_not_the_sites() {
+    let judged = |silent, well| judge(&fleet(silent, well, 101), &limits(), when());
+    for (places, everywhere) in [
+        (vec![], false),
+        (vec![(9, 0)], false),
+        (vec![(9, 0), (9, 0)], true),
+        // Where nobody serves, nobody is missed.
+        (vec![(9, 0), (9, 0), (0, 0)], true),
+        (vec![(9, 0), (0, 0)], false),
+        (vec![(9, 0), (0, 9)], false),
+        (vec![(9, 0), (9, 1), (2, 0)], true),
+    ] {
+        let verdicts: Vec<Verdict> = places.iter().map(|(s, w)| judged(*s, *w)).collect();
+        assert_eq!(silence::everywhere(verdicts.iter()), everywhere, "{places:?}");
+    }
 }
 
 /// A flood keeps nobody from coming back, and nobody from saying that it is ill.

@@ -150,3 +150,18 @@ fn without_work_nobody_stays_on_the_way() {
         assert_eq!(node(state(word)).patience().is_some(), patient, "{word}");
     }
 }
+
+/// Who was emptied out of quarantine goes back there by the guard too, and not into service.
+#[test]
+fn the_guard_leads_back_into_quarantine() {
+    let cause = Some(Quarantine::Operator);
+    let mut lost = Node { quarantine: cause, ..node(NodeState::Draining) };
+    for expected in [NodeState::Offline, NodeState::Quarantined] {
+        match lost.next(&Seen::default(), at(1)) {
+            Next::Become(change) => lost = change.record,
+            other => panic!("{other:?}"),
+        }
+        assert_eq!((lost.state, lost.quarantine), (expected, cause));
+    }
+    assert!(matches!(lost.next(&Seen::default(), at(1)), Next::Rest(_)));
+}

@@ -159,6 +159,11 @@ async fn nodes(tx: &mut Tx) -> Result<()> {
     tx.site_in_use(&site).await?;
     tx.hear(&id, at(2), "").await?;
     tx.word_of(&id).await?;
+    tx.lose(&id, at(2))?;
+    tx.nodes_at(&site, "", 1).await?;
+    tx.site_answered(&site, at(2))?;
+    tx.answer_of(&site).await?;
+    tx.forget_answer(&site)?;
     tx.heard_in(Some(&site)).await?;
     tx.heard_in(None).await?;
     let ticket = Ticket { node: id.clone(), issued_at: at(1), expires_at: at(9), used_by: None };

@@ -1,0 +1,216 @@
+//! What the matrix proves of agents: a node that no MAAS manages is brought in by hand and taken out by its own agent, struck at every
+//! commit that either makes of it.
+//!
+//! The agent is a script. It stands outside like a client: it asks until it is answered, whoever answers, and remembers what it has
+//! done by the key that it was asked under, as the real one does.
+
+use crate::clients::Door;
+use crate::node_lives::{MACHINE, NodeAsk, newest, who};
+use crate::rack_lives::{Ask, RackLife, at_work};
+use crate::world::World;
+use engine::Engine;
+use engine::nodes::{Agents, Report};
+use engine::vault::{Cipher, Vault};
+use model::id::MachineId;
+use model::node::enroll::{Applicant, Denied};
+use model::node::task::{LEASE, Then};
+use model::node::{Mode, NodeState, TaskKind};
+use secrecy::ExposeSecret;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::PoisonError;
+use std::time::Duration;
+use store::{Result, StoreError};
+use tokio::time::sleep;
+
+const SESSION: &str = "session-1";
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// How long it waits for work in one question.
+const WAIT: Duration = Duration::from_secs(30);
+/// How long half of a task takes.
+const WORK: Duration = Duration::from_secs(5);
+
+/// What was done on the nodes, by the key that it was done under.
+pub type Worked = BTreeMap<String, u32>;
+
+pub fn all() -> Vec<RackLife> {
+    let of = |name, before: Vec<NodeAsk>, script, commits, node| RackLife {
+        name,
+        devices: &[MACHINE],
+        long: true,
+        before: before.into_iter().map(Ask::Node).collect(),
+        faults: vec![],
+        script: vec![Ask::Node(script)],
+        commits,
+        // What an agent does passes no provider.
+        steps: &[],
+        node: Some(node),
+    };
+    vec![
+        of(
+            "a node is brought in by hand",
+            vec![],
+            NodeAsk::Bootstrap { falls_silent: false },
+            &[("MakeNode", 1), ("Enroll", 1), ("Hear", 1)],
+            "active",
+        ),
+        of(
+            "a node is taken out by its agent",
+            vec![NodeAsk::Bootstrap { falls_silent: false }],
+            NodeAsk::TakeOut(Mode::FullDecommission),
+            &[("Commit", 3), ("Want", 3), ("Take", 3), ("Reported", 3)],
+            "deleted",
+        ),
+        of(
+            "an agent falls silent over a drain, which is resumed",
+            vec![NodeAsk::Bootstrap { falls_silent: true }],
+            NodeAsk::TakeOutAndResume(Mode::Drain),
+            &[("Want", 1), ("Take", 1), ("Resume", 3), ("Reported", 1)],
+            "retired",
+        ),
+    ]
+}
+
+/// The door for agents behind the one for everybody.
+fn agents(world: &World, engine: Engine) -> Agents {
+    let vault = Vault::new(world.store.clone(), Cipher::new(&[7; 32]), world.clock());
+    Agents::new(engine, vault)
+}
+
+/// Makes a node by hand, and puts an agent on it.
+pub async fn bootstrap(door: &Door, world: &World, falls_silent: bool) {
+    let made = door.ask(|engine| {
+        let agents = agents(world, engine);
+        async move { agents.bootstrap(MachineId::trusted(MACHINE), DAY, who()).await }
+    });
+    let bundle = match made.await {
+        Err(StoreError::Refused(refusal)) => {
+            // It was made, and its token got lost on the way.
+            assert_eq!(refusal.reason, "NODE_EXISTS");
+            let node = newest(world).await.expect("a node").id();
+            let issued = door.ask(|engine| {
+                let (agents, node) = (agents(world, engine), node.clone());
+                async move { agents.issue(&node, DAY, who()).await }
+            });
+            issued.await
+        }
+        made => made,
+    };
+    let token = bundle.expect("a bundle").token.expose_secret().to_string();
+    let agent = Agent { door: door.clone(), world: world.clone(), done: HashSet::new() };
+    tokio::spawn(agent.live(token, falls_silent));
+}
+
+struct Agent {
+    door: Door,
+    world: World,
+    /// Its journal: what it has done already is not done again.
+    done: HashSet<String>,
+}
+
+type Answer<T> = std::result::Result<T, Denied>;
+
+impl Agent {
+    /// Until nobody knows it any more.
+    async fn live(mut self, token: String, mut falls_silent: bool) {
+        let applicant = || Applicant {
+            session: SESSION.into(),
+            hostname: "gpu-1".into(),
+            ..Applicant::default()
+        };
+        let enrolled = self.ask(|agents| {
+            let token = token.clone();
+            async move { agents.enroll(&token, applicant()).await }
+        });
+        enrolled.await.expect("it is let in");
+        loop {
+            let heard = self.ask(|agents| async move {
+                agents.heartbeat(SESSION, String::new()).await.map(|beat| beat.map(drop))
+            });
+            let taken = match heard.await {
+                Ok(()) => self.ask(|agents| async move { agents.take(SESSION, WAIT).await }).await,
+                Err(denied) => Err(denied),
+            };
+            let task = match taken {
+                Ok(Some(taken)) => taken.task,
+                Ok(None) => continue,
+                Err(denied) => return assert_eq!(denied, Denied::SessionUnknown),
+            };
+            if std::mem::take(&mut falls_silent) {
+                // Its lease runs out over this.
+                sleep(LEASE + WORK).await;
+            }
+            let key = task.key.as_str();
+            if !self.work(key).await {
+                continue;
+            }
+            self.report(key).await;
+            if task.kind == TaskKind::Uninstall {
+                return;
+            }
+        }
+    }
+
+    /// Whether it was done; it may be told to stop in the middle.
+    async fn work(&mut self, key: &str) -> bool {
+        if self.done.contains(key) {
+            return true;
+        }
+        sleep(WORK).await;
+        let renewed = self.ask(|agents| {
+            let key = key.to_string();
+            async move { agents.renew(SESSION, &key, "half of it\n".into()).await }
+        });
+        if !matches!(renewed.await, Ok(Then::GoOn)) {
+            return false;
+        }
+        sleep(WORK).await;
+        self.done.insert(key.to_string());
+        let mut worked = self.world.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        *worked.entry(key.to_string()).or_default() += 1;
+        true
+    }
+
+    async fn report(&self, key: &str) {
+        let report = Report { key: key.into(), ok: true, said: "done".into(), log: String::new() };
+        let told = self.ask(|agents| {
+            let report = report.clone();
+            async move { agents.report(SESSION, report).await }
+        });
+        match told.await {
+            // Somebody stopped it meanwhile, or nobody knows who speaks.
+            Ok(()) | Err(Denied::TaskOver | Denied::SessionUnknown) => {}
+            Err(denied) => panic!("an agent was told {denied:?}"),
+        }
+    }
+
+    async fn ask<T, F>(&self, call: impl Fn(Agents) -> F) -> Answer<T>
+    where
+        F: Future<Output = Result<Answer<T>>>,
+    {
+        let world = &self.world;
+        let answer = self.door.ask(|engine| call(agents(world, engine)));
+        answer.await.expect("agents are told no refusals")
+    }
+}
+
+/// Asks again and again, in the middle of a drain, that somebody sees to it.
+pub async fn resume(door: &Door, world: &World) {
+    let mut node = newest(world).await.expect("a node");
+    // Somebody may stop it before it is on its way.
+    while node.state == NodeState::Active && at_work(world).await.is_some() {
+        sleep(Duration::from_secs(1)).await;
+        node = newest(world).await.expect("a node");
+    }
+    let node = node.id();
+    // While it is fresh or live, and when its lease has just run out.
+    for pause in [1, 30, 31] {
+        sleep(Duration::from_secs(pause)).await;
+        let resumed = door.ask(|engine| {
+            let node = node.clone();
+            async move { engine.resume_node(&node, who()).await.map(drop) }
+        });
+        // Somebody may have canceled it: then nothing was left undone.
+        let resumed = resumed.await;
+        assert!(matches!(resumed, Ok(()) | Err(StoreError::Refused(_))), "{resumed:?}");
+    }
+}

@@ -1,0 +1,320 @@
+//! Nodes that somebody looks after: the guard over what is on its way, and the looks at whole sites.
+
+use crate::node_lives::{self, MACHINE, SITE};
+use crate::nodes::{Scene, onboard};
+use crate::rack_world::{Stand, device, event};
+use crate::world::simulate;
+use engine::nodes::Onboard;
+use model::effect::PowerTo;
+use model::id::{MachineId, NodeId, SiteId};
+use model::lifecycle::{Head, Lifecycle, Next, SubjectKind, Why};
+use model::machine::Labels;
+use model::node::{Node, NodeState, Owner, Quarantine, Stage, Upstream};
+use model::site::{Site, SiteState};
+use model::time::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use store::{Result, Tx, Work};
+use tokio::time::sleep;
+
+/// Moves a node as nobody does: on its way, and nobody is at work on it.
+struct Lose {
+    node: Node,
+    ways: Vec<(NodeState, Owner)>,
+    now: Timestamp,
+}
+
+impl Work for Lose {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let mut node = self.node.clone();
+        for (to, owner) in &self.ways {
+            let version = node.head.version;
+            node = node.become_(*to, *owner, "lost on the way")?;
+            node.head.version = version;
+            tx.tell_record(&mut node, &event(self.now, "lost"))?;
+        }
+        Ok(())
+    }
+}
+
+struct NextDue;
+
+impl Work for NextDue {
+    type Out = Option<Timestamp>;
+
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
+        tx.next_due().await
+    }
+}
+
+impl Scene {
+    async fn lose(&self, ways: &[(NodeState, Owner)]) {
+        let (node, now) = (self.node().await, self.world.now());
+        self.world.store.write(Lose { node, ways: ways.to_vec(), now }).await.expect("lost");
+    }
+
+    /// The states that the newest node has been through.
+    async fn words(&self) -> Vec<String> {
+        let all = self.world.everything().await;
+        let node = all.nodes.last().expect("a node");
+        let mut words: Vec<String> =
+            all.histories[&node.head.id].iter().map(|event| event.word.clone()).collect();
+        words.dedup();
+        words
+    }
+}
+
+#[test]
+fn nobody_is_left_on_the_way_when_nothing_works_on_it() {
+    use NodeState::{Active, Draining, Removing, Retired};
+    simulate(async {
+        let scene = Scene::serving().await;
+        scene.lose(&[(Draining, Owner::Admin)]).await;
+        // It is offline by that, and does not stay so, as it is heard of.
+        sleep(Duration::from_secs(30)).await;
+        let node = scene.until(Active).await;
+        assert_eq!(node.moved_by, Owner::Heartbeat);
+        let (admin, work) = (Owner::Admin, Owner::Decommission);
+        let ways = [(Draining, admin), (Retired, work), (Removing, work)];
+        scene.lose(&ways).await;
+        let node = scene.until(Retired).await;
+        assert_eq!(node.moved_by, Owner::Decommission);
+        assert!(node.reason.contains("nothing works on it"), "{}", node.reason);
+        sleep(Duration::from_secs(600)).await;
+        let words = "enrolling active draining offline active draining retired removing retired";
+        assert_eq!(scene.words().await.join(" "), words);
+        // Whoever rests costs nothing: no turn is due, for a node or for its site.
+        assert_eq!(scene.world.store.read(NextDue).await, Ok(None));
+    });
+}
+
+impl Scene {
+    /// Nodes on machines of their own, in service at a site.
+    async fn serve(&self, machines: &[String], site: &str) {
+        for id in machines {
+            let stand = Stand { target: device(id), rack: None, now: self.world.now() };
+            self.world.store.write(stand).await.expect("it stands");
+            let asked = Onboard { site: SiteId::trusted(site), ..onboard(id, "on") };
+            self.process.engine.onboard(asked).await.expect("accepted");
+        }
+        self.all_become(NodeState::Active).await;
+    }
+
+    async fn states(&self) -> Vec<NodeState> {
+        self.world.everything().await.nodes.into_iter().map(|node| node.state).collect()
+    }
+
+    async fn all_become(&self, state: NodeState) {
+        for _ in 0..3_600 {
+            if self.states().await.iter().all(|one| *one == state) {
+                return;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        panic!("they never became {state}: {:?}", self.states().await);
+    }
+
+    async fn switch(&self, machines: &[String], to: PowerTo) {
+        for id in machines {
+            self.power(id, to).await;
+        }
+    }
+
+    async fn site_becomes(&self, id: &str, state: SiteState) -> Site {
+        for _ in 0..3_600 {
+            let site = self.process.engine.site(&SiteId::trusted(id)).await.expect("the site");
+            if site.state() == state {
+                return site;
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+        panic!("{id} never became {state:?}");
+    }
+
+    /// The states that a site has been through, in its history.
+    async fn site_words(&self, id: &str) -> String {
+        let history = self.process.engine.history(id, 0, 1_000).await.expect("its history");
+        let mut words: Vec<String> = history.into_iter().map(|event| event.word).collect();
+        words.dedup();
+        words.join(" ")
+    }
+}
+
+fn machines(from: usize, count: usize) -> Vec<String> {
+    (from..from + count).map(|n| format!("m-{n}")).collect()
+}
+
+#[test]
+fn a_site_that_is_cut_off_is_one_alarm_and_no_quarantine() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let machines = machines(2, 10);
+        scene.serve(&machines, SITE).await;
+        scene.switch(&machines, PowerTo::Off).await;
+        let cut_off = scene.site_becomes(SITE, SiteState::CutOff).await;
+        assert_eq!(cut_off.alarms().len(), 1, "{cut_off:?}");
+        assert!(scene.states().await.iter().all(|state| *state == NodeState::Active), "held");
+        // What is really down is offline in the end; it is never quarantined, and the alarm is still the same one.
+        sleep(Duration::from_secs(1_200)).await;
+        assert!(scene.states().await.iter().all(|state| *state == NodeState::Offline));
+        sleep(Duration::from_secs(3_600)).await;
+        assert_eq!(scene.site().await.silence, cut_off.silence);
+        scene.switch(&machines[..9], PowerTo::On).await;
+        // One that stays away is its own trouble.
+        scene.site_becomes(SITE, SiteState::Connected).await;
+        scene.switch(&machines[9..], PowerTo::On).await;
+        scene.all_become(NodeState::Active).await;
+        assert_eq!(scene.site_words(SITE).await, "New Connected CutOff Connected");
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn all_of_a_few_are_an_alarm_and_go_offline_at_once() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let machines = machines(2, 2);
+        scene.serve(&machines, SITE).await;
+        scene.switch(&machines, PowerTo::Off).await;
+        scene.site_becomes(SITE, SiteState::CutOff).await;
+        sleep(Duration::from_secs(240)).await;
+        assert_eq!(scene.states().await, [NodeState::Offline; 2]);
+        sleep(Duration::from_secs(1_200)).await;
+        assert_eq!(scene.site().await.state(), SiteState::CutOff);
+        scene.switch(&machines[..1], PowerTo::On).await;
+        scene.site_becomes(SITE, SiteState::Connected).await;
+        assert_eq!(scene.site_words(SITE).await, "New Connected CutOff Connected");
+    });
+}
+
+/// When nobody is heard anywhere it is said of Farrier, and of no site that it is cut off by itself.
+#[test]
+fn silence_at_every_site_is_farriers_own() {
+    simulate(async {
+        let scene = Scene::new().await;
+        node_lives::make_site(&scene.door, "site-2").await;
+        let (here, there) = (machines(2, 3), machines(5, 6));
+        scene.serve(&here, SITE).await;
+        scene.serve(&there, "site-2").await;
+        scene.switch(&[here, there].concat(), PowerTo::Off).await;
+        for id in [SITE, "site-2"] {
+            let site = scene.site_becomes(id, SiteState::CutOff).await;
+            let said = site.silence.expect("an alarm").said;
+            assert!(said.contains("everywhere"), "{said}");
+        }
+    });
+}
+
+/// Whoever asks how a site is sees it, and moves nobody by asking often.
+#[test]
+fn a_look_counts_for_nothing() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, site) = (&scene.process.engine, SiteId::trusted(SITE));
+        let before = engine.site_answered(&site).await.expect("read");
+        scene.in_maas(Stage::ReleaseMaasNode).await;
+        for _ in 0..5 {
+            engine.look_at_site(&site).await.expect("looked");
+            let node = scene.node().await;
+            assert_eq!(node.upstream.as_ref().map(|seen| seen.state), Some(Upstream::Ready));
+            assert_eq!((node.state, node.passes), (NodeState::Active, 0));
+        }
+        let view = scene.view().await;
+        assert_eq!(view.site_answered, engine.site_answered(&site).await.expect("read"));
+        assert!(before < view.site_answered, "{before:?}");
+        let node = scene.until(NodeState::Quarantined).await;
+        assert_eq!(node.quarantine, Some(Quarantine::Drift));
+        scene.witnessed_nothing();
+    });
+}
+
+/// A site at which nothing is new is not written to, however often it is looked at.
+#[test]
+fn what_stays_as_it_is_has_no_history() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        sleep(Duration::from_secs(60)).await;
+        let lengths = || async {
+            let site = scene.process.engine.history(SITE, 0, 1_000).await.expect("its history");
+            (site.len(), scene.node().await.head.version)
+        };
+        let before = lengths().await;
+        sleep(Duration::from_secs(3_600)).await;
+        assert_eq!(lengths().await, before);
+    });
+}
+
+/// A record of a node that nobody can read: its word is strange, and there is nothing in it.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+struct Half {
+    head: Head,
+}
+
+impl Lifecycle for Half {
+    const KIND: SubjectKind = SubjectKind::Node;
+    const STATES: &'static [&'static str] = &["abroad"];
+    type Seen = ();
+
+    fn head(&self) -> &Head {
+        &self.head
+    }
+
+    fn head_mut(&mut self) -> &mut Head {
+        &mut self.head
+    }
+
+    fn word(&self) -> &'static str {
+        "abroad"
+    }
+
+    fn next(&self, _seen: &(), _now: Timestamp) -> Next<Self> {
+        Next::Rest(Why::new("nobody asks it"))
+    }
+}
+
+struct AddHalf {
+    now: Timestamp,
+}
+
+impl Work for AddHalf {
+    type Out = ();
+
+    async fn run(&self, tx: &mut Tx) -> Result<()> {
+        let (id, site) = (NodeId::trusted("node-0"), SiteId::trusted(SITE));
+        tx.place_node(&id, &MachineId::trusted("m-9"), Some(&site))?;
+        let head = Head::new(id.as_str(), Labels::new(), self.now);
+        tx.insert_record(&mut Half { head }, &event(self.now, "added")).await
+    }
+}
+
+/// One bad record stays one: its neighbours are heard, missed, and held against what MAAS says.
+#[test]
+fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
+    simulate(async {
+        let scene = Scene::unwatched().await;
+        let engine = &scene.process.engine;
+        let id = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").node.id();
+        scene.until(NodeState::Active).await;
+        scene.world.store.write(AddHalf { now: scene.world.now() }).await.expect("added");
+        let becomes = |state: NodeState| {
+            let id = &id;
+            async move {
+                for _ in 0..3_600 {
+                    if engine.node(id).await.expect("its view").node.state == state {
+                        return;
+                    }
+                    sleep(Duration::from_secs(1)).await;
+                }
+                panic!("it never became {state}");
+            }
+        };
+        scene.power(MACHINE, PowerTo::Off).await;
+        becomes(NodeState::Offline).await;
+        scene.power(MACHINE, PowerTo::On).await;
+        becomes(NodeState::Active).await;
+        scene.by_maas(Stage::ReleaseMaasNode, &id).await;
+        becomes(NodeState::Quarantined).await;
+    });
+}
