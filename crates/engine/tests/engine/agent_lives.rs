@@ -9,7 +9,7 @@ use crate::node_lives::{MACHINE, NodeAsk, newest, who};
 use crate::rack_lives::{Ask, RackLife, at_work};
 use crate::world::World;
 use engine::Engine;
-use engine::nodes::{Agents, Report};
+use engine::nodes::{Agents, Report, Session};
 use engine::vault::{Cipher, Vault};
 use model::id::MachineId;
 use model::node::enroll::{Applicant, Denied};
@@ -89,7 +89,7 @@ pub async fn bootstrap(door: &Door, world: &World, falls_silent: bool) {
             let node = newest(world).await.expect("a node").id();
             let issued = door.ask(|engine| {
                 let (agents, node) = (agents(world, engine), node.clone());
-                async move { agents.issue(&node, DAY, who()).await }
+                async move { agents.issue(&node, DAY, Session::Ended, who()).await }
             });
             issued.await
         }
