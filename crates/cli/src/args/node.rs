@@ -220,7 +220,7 @@ pub struct BootstrapArgs {
     #[arg(long, value_name = "NODE", conflicts_with = "machine_id")]
     pub reissue: Option<String>,
     /// Let the agent that is enrolled speak for the node until the new token is used
-    #[arg(long, requires = "reissue")]
+    #[arg(long, requires = "reissue", conflicts_with = "machine_id")]
     pub keep_session: bool,
     /// How long the token is good for: 30m, 24h, 7d; a day when not given
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]

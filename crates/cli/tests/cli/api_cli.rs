@@ -4,6 +4,7 @@ use crate::api::World;
 use crate::stage::{farrier, finish};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -427,6 +428,8 @@ fn agent(person: &Terminal, dir: &Path) {
     std::fs::write(&file, &text).unwrap();
     let said = person.run(&["agent", "enroll", "--config", config], 2);
     assert!(said.contains("token_file"), "{said}");
+    // A token that others can read is complained of before anything else.
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(&file, format!("{text}token = \"once\"\n")).unwrap();
     let said = person.run(&["agent", "enroll", "--config", config], 4);
     assert!(said.contains("127.0.0.1:9"), "{said}");
