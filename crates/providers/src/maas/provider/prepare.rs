@@ -23,7 +23,6 @@ const URLS: [&str; 3] = ["farrier_url", "farrier_urls", "controllers"];
 /// How it names the agent that Farrier gives out, and where that is fetched.
 const SHA256: &str = "agent_sha256";
 const BINARY: &str = "/agent/v1/binary";
-/// The longest name of a host.
 
 impl Work<'_> {
     pub async fn load_site(&self) -> Result<Answer, Fault> {
