@@ -162,7 +162,7 @@ impl Tx {
             None => "n.site_id IS NULL AND CAST($1 AS TEXT) IS NULL",
         };
         let sql = format!(
-            "SELECT n.id, r.state, n.heard_at, n.problems, n.lost_at FROM nodes n JOIN records r ON r.id = n.id \
+            "SELECT n.id, r.state, n.heard_at, n.problems, n.lost_at, r.updated_at FROM nodes n JOIN records r ON r.id = n.id \
              WHERE n.live = 1 AND {belongs} ORDER BY n.id"
         );
         let rows = self.query(&sql, values![site.map(SiteId::as_str)]).await?;
@@ -277,5 +277,6 @@ fn heard(row: &Row) -> Result<Heard> {
     let state = NodeState::parse(state).ok_or_else(unknown)?;
     let Word { at, problems } = word(row, 2)?;
     let node = NodeId::trusted(row.text(0)?);
-    Ok(Heard { node, state, at, problems, lost_at: row.opt_time(4)? })
+    let (lost_at, changed_at) = (row.opt_time(4)?, row.time(5)?);
+    Ok(Heard { node, state, at, problems, lost_at, changed_at })
 }

@@ -230,6 +230,22 @@ fn a_look_counts_for_nothing() {
     });
 }
 
+/// Farrier has listened for long when it comes, and nobody has heard it yet.
+#[test]
+fn a_node_that_has_just_come_into_service_is_waited_for() {
+    simulate(async {
+        let scene = Scene::new().await;
+        // Wherever it comes between two passes over its site.
+        for seconds in 0..6 {
+            sleep(Duration::from_secs(600 + seconds * 5)).await;
+            let id = format!("m-{}", seconds + 2);
+            scene.serve(&[id], SITE).await;
+            sleep(Duration::from_secs(60)).await;
+            assert_eq!(scene.words().await, ["enrolling", "active"]);
+        }
+    });
+}
+
 /// A site at which nothing is new is not written to, however often it is looked at.
 #[test]
 fn what_stays_as_it_is_has_no_history() {

@@ -109,6 +109,7 @@ impl Node {
                 at,
                 problems: String::new(),
                 lost_at: None,
+                changed_at: Timestamp::default(),
             };
             let moves = judge(&[heard], &Limits::default(), when).moves;
             let moved = |one: &crate::node::silence::Moved| {

@@ -55,6 +55,8 @@ pub struct Heard {
     pub problems: String,
     /// When it went offline for its silence, if it was not heard since.
     pub lost_at: Option<Timestamp>,
+    /// When anything about it was last written down: one that has just come into service could not be heard before.
+    pub changed_at: Timestamp,
 }
 
 /// A move that heartbeats make.
@@ -98,8 +100,8 @@ pub struct When {
 /// What follows for the nodes of one site.
 pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
     let gap = |one: &Heard| {
-        let last = one.at.map_or(when.listening_since, |at| at.max(when.listening_since));
-        when.now.since(last)
+        let last = one.at.unwrap_or(one.changed_at);
+        when.now.since(last.max(when.listening_since))
     };
     let lost = |one: &Heard| {
         let in_it = one.lost_at.zip(when.flooded_since).is_some_and(|(at, since)| at >= since);

@@ -338,8 +338,9 @@ async fn heard_in(db: &Db, site: Option<&'static str>) -> Vec<Heard> {
 }
 
 fn heard(name: &str, state: NodeState, seconds: Option<i64>, problems: &str) -> Heard {
-    let at = seconds.map(at);
-    Heard { node: id(name), state, at, problems: problems.into(), lost_at: None }
+    let (heard_at, changed_at) = (seconds.map(at), at(0));
+    let (node, problems) = (id(name), problems.into());
+    Heard { node, state, at: heard_at, problems, lost_at: None, changed_at }
 }
 
 async fn agents_are_heard_by_site(db: Db) {

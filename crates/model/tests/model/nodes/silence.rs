@@ -25,9 +25,9 @@ fn when() -> When {
 
 /// A node that was heard so many seconds ago, or never.
 fn heard(name: usize, state: NodeState, ago: Option<i64>, problems: &str) -> Heard {
-    let at = ago.map(|ago| at(NOW - ago));
+    let (at, changed_at) = (ago.map(|ago| at(NOW - ago)), at(0));
     let node = NodeId::trusted(format!("node-{name}"));
-    Heard { node, state, at, problems: problems.into(), lost_at: None }
+    Heard { node, state, at, problems: problems.into(), lost_at: None, changed_at }
 }
 
 fn moved(verdict: &Verdict) -> Vec<(&str, &str)> {
@@ -113,6 +113,21 @@ fn a_controller_that_has_just_come_waits() {
     // It takes nobody for active whom it has not heard.
     let when = When { listening_since: at(NOW - 1), ..when() };
     assert_eq!(one(NodeState::Offline, None, "", when), None);
+}
+
+/// Who has just come into service could not be heard before, and is missed from then on.
+#[test]
+fn a_node_that_has_just_come_is_waited_for() {
+    for (ago, silent) in [(1, false), (100, false), (101, true)] {
+        for state in [NodeState::Active, NodeState::Offline] {
+            let new = Heard { changed_at: at(NOW - ago), ..heard(1, state, None, "") };
+            let moves = judge(&[new], &limits(), when()).moves.len();
+            assert_eq!(moves, usize::from(silent && state == NodeState::Active), "{ago}");
+        }
+        // What was heard counts from when it was heard.
+        let old = Heard { changed_at: at(NOW), ..heard(1, NodeState::Active, Some(ago), "") };
+        assert_eq!(judge(&[old], &limits(), when()).moves.len(), usize::from(silent), "{ago}");
+    }
 }
 
 /// Listening for a second only, what was heard before it began proves nothing either way.
