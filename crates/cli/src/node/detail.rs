@@ -71,8 +71,12 @@ fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
     };
     // What it says is written down when it changes, and not each time that it says the same.
     let at = clock.ago(seen.at.as_ref());
+    let asked = match &seen.asked_at {
+        Some(asked) => format!(", asked {}", clock.ago(Some(asked))),
+        None => String::new(),
+    };
     vec![
-        ("MAAS:", format!("{}{fits}, first seen {at}", seen.state)),
+        ("MAAS:", format!("{}{fits}, first seen {at}{asked}", seen.state)),
         ("MAAS says:", seen.message.clone()),
         ("MAAS power:", power.into()),
         ("System id:", seen.system_id.clone()),
@@ -144,6 +148,7 @@ mod tests {
                 state: "New".into(),
                 powered_on: Some(false),
                 at: at(95),
+                asked_at: at(98),
                 ..ObservedMachine::default()
             }),
             agent: None,
@@ -165,7 +170,7 @@ Stage:       configure_storage
 Attempts:    2
 Failure:     needs-intervention, boot-disk-missing  (farrier fault boot-disk-missing)
 Said:        no disk has BOSS in its model
-MAAS:        New, which is not what is expected of a node that is quarantined, first seen 5s ago
+MAAS:        New, which is not what is expected of a node that is quarantined, first seen 5s ago, asked 2s ago
 MAAS power:  off
 System id:   abc123
 Agent:       none has enrolled

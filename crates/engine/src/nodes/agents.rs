@@ -4,7 +4,7 @@
 //! database. An agent that asks for work is kept waiting until there is some: who puts a task into the queue here pokes it at once,
 //! and one that was put there by another replica is found a little later.
 
-use super::tasks::{HasTask, Renew, Report, Reported, Take};
+use super::tasks::{HasTask, RenewTask, Report, Reported, Take};
 use super::{NodeWork, no_node, taken, whose, write_run};
 use crate::Engine;
 use crate::submit::{event, no_machine};
@@ -194,7 +194,7 @@ impl Agents {
     /// An agent is still at work, and says this.
     pub async fn renew(&self, session: &str, key: &str, log: String) -> Heard<Then> {
         let engine = &self.engine;
-        let work = || Renew {
+        let work = || RenewTask {
             session: checksum(session),
             key: key.to_string(),
             log: log.clone(),

@@ -151,8 +151,7 @@ impl Engine {
                     return Ok(done(why));
                 }
                 let task = self.new_task(work, kind, &order.key);
-                let wanted = self.racing(|| self.store().write(Want { task: task.clone() })).await;
-                let there = wanted.map_err(unread)?;
+                let there = self.wanted(task).await?;
                 if there.state == TaskState::Stopped {
                     let said = format!("{} was stopped before it began", order.key);
                     return Err(Fault::new(Code::EffectFailed, said));
@@ -211,6 +210,17 @@ impl Engine {
             released: has_done(&work.run, Stage::ReleaseMaasNode),
         };
         Ok(asked.needless(work.stage))
+    }
+
+    /// Wants a task. While nobody says whether that was written down, it is wanted again under the same key: under another one it
+    /// might be done twice. The deadline of the step ends it.
+    async fn wanted(&self, task: Task) -> std::result::Result<Task, Fault> {
+        loop {
+            match self.racing(|| self.store().write(Want { task: task.clone() })).await {
+                Err(StoreError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
+                done => return done.map_err(unread),
+            }
+        }
     }
 
     fn new_task(&self, work: &StageWork, kind: TaskKind, key: &Key) -> Task {

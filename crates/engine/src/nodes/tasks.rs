@@ -73,14 +73,14 @@ async fn own_task(
     Ok(found.filter(|row| row.task.node == node).ok_or(Denied::TaskOver))
 }
 
-pub(super) struct Renew {
+pub(super) struct RenewTask {
     pub session: String,
     pub key: String,
     pub log: String,
     pub now: Timestamp,
 }
 
-impl Work for Renew {
+impl Work for RenewTask {
     type Out = std::result::Result<Then, Denied>;
 
     async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {

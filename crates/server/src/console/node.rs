@@ -29,7 +29,7 @@ pub(super) async fn show(
     let id = NodeId::parse(&id).map_err(Wrong::unknown)?;
     let engine = &console.engine;
     let drawn_at = read::horizon(engine).await?;
-    let NodeView { node, run, word, enrolled, .. } = engine.node(&id).await?;
+    let NodeView { node, run, word, enrolled, site_answered, .. } = engine.node(&id).await?;
     let explained = engine.explain(id.as_str()).await?;
     let before = history::before(&asked);
     let history = history::read(engine, id.as_str(), node.head.version, before).await?;
@@ -43,7 +43,7 @@ pub(super) async fn show(
         div #layers .columns.layers data-region {
             (coarse(&node, now))
             (work(run.as_ref(), now))
-            (observed(&node, now))
+            (observed(&node, site_answered, now))
         }
         div #stages .columns data-region {
             @if let Some(run) = &run { (steps(run, "Stages", now)) }
@@ -108,7 +108,7 @@ fn work(run: Option<&Run>, now: Timestamp) -> Markup {
     }
 }
 
-fn observed(node: &Node, now: Timestamp) -> Markup {
+fn observed(node: &Node, asked_at: Option<Timestamp>, now: Timestamp) -> Markup {
     html! {
         section aria-labelledby="observed-title" {
             h2 #observed-title { "MAAS has its machine" }
@@ -120,6 +120,7 @@ fn observed(node: &Node, now: Timestamp) -> Markup {
                     ("power", seen.on.map(|on| html! { (if on { "on" } else { "off" }) })),
                     ("system id", words(&node.system_id)),
                     ("since", Some(stamp(seen.at, now))),
+                    ("asked", asked_at.map(|at| stamp(at, now))),
                 ]))
             } @else if node.site.is_some() {
                 p { "It was not looked for yet." }

@@ -21,6 +21,7 @@ use model::run::Run;
 use model::run::act::Who;
 use model::site::controllers;
 use model::text;
+use model::time::Timestamp;
 use proto::v1;
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -333,7 +334,7 @@ fn previewed(seen: Preview) -> v1::NodeOperation {
 }
 
 fn detail(view: NodeView) -> v1::NodeDetail {
-    let NodeView { node: one, run: latest, word, enrolled, told, .. } = view;
+    let NodeView { node: one, run: latest, word, enrolled, site_answered, told } = view;
     let failure = latest.as_ref().and_then(|run| run.progress.failure.as_ref());
     let fault = failure.map(|failure| &failure.fault);
     v1::NodeDetail {
@@ -344,7 +345,7 @@ fn detail(view: NodeView) -> v1::NodeDetail {
         failure_class: fault.map(|fault| fault.class().as_str().to_string()).unwrap_or_default(),
         failure_code: fault.map(|fault| fault.code.as_str().to_string()).unwrap_or_default(),
         failure: fault.map(|fault| fault.said.clone()).unwrap_or_default(),
-        observed: one.upstream.as_ref().map(|seen| observed(&one, seen)),
+        observed: one.upstream.as_ref().map(|seen| observed(&one, seen, site_answered)),
         agent: agent(&one, &word, enrolled),
         recommended: told.next_commands,
         quarantine_cause: one.quarantine.map(Quarantine::as_str).unwrap_or_default().into(),
@@ -371,7 +372,7 @@ fn attempts(run: &Run) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-fn observed(node: &Node, seen: &UpstreamSeen) -> v1::ObservedMachine {
+fn observed(node: &Node, seen: &UpstreamSeen, asked_at: Option<Timestamp>) -> v1::ObservedMachine {
     v1::ObservedMachine {
         system_id: node.system_id.clone(),
         state: seen.state.as_str().into(),
@@ -379,6 +380,7 @@ fn observed(node: &Node, seen: &UpstreamSeen) -> v1::ObservedMachine {
         powered_on: seen.on,
         at: Some(time(seen.at)),
         expected: expected(node.state, seen.state),
+        asked_at: asked_at.map(time),
     }
 }
 
