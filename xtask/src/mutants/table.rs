@@ -97,7 +97,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no cancel is accepted",
-        file: "crates/engine/src/submit.rs",
+        file: "crates/engine/src/submit/act.rs",
         sound: "        let mut run = held.run;\n",
         broken: "        let mut run = held.run;
         if AWAKE && matches!(self.action, Action::Cancel) {
