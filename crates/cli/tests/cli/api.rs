@@ -15,7 +15,7 @@ const QUICK: &str =
     "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n[nodes]\nsweep_seconds = 1";
 
 /// How many plans come with Farrier.
-pub const BUILT_IN_PLANS: usize = 14;
+pub const BUILT_IN_PLANS: usize = 21;
 
 /// A server of its own for one test.
 pub struct World {
