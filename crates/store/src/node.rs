@@ -280,3 +280,17 @@ fn heard(row: &Row) -> Result<Heard> {
     let (lost_at, changed_at) = (row.opt_time(4)?, row.time(5)?);
     Ok(Heard { node, state, at, problems, lost_at, changed_at })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The statement and the model mean the same by being in service.
+    #[test]
+    fn in_service_is_what_the_model_says() {
+        for state in NodeState::ALL {
+            let named = IN_SERVICE.contains(&format!("'{state}'"));
+            assert_eq!(named, state.in_service(), "{state}");
+        }
+    }
+}
