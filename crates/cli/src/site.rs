@@ -100,6 +100,7 @@ fn lay_over(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
     network.roce_mtu = given.roce_mtu.unwrap_or(network.roce_mtu);
     spec.datasource_retries = given.datasource_retries.or(spec.datasource_retries);
     spec.erase_on_release = given.erase_on_release.or(spec.erase_on_release);
+    spec.keep_in_maas = given.keep_in_maas.or(spec.keep_in_maas);
     spec.calls_at_once = given.calls_at_once.or(spec.calls_at_once);
     spec.calls_per_second = given.calls_per_second.or(spec.calls_per_second);
     site.labels.extend(given.labels);
@@ -223,6 +224,7 @@ fn describe(site: &Site, clock: &Clock) -> String {
         ("Cloud-init:", cloud_init(&spec)),
         ("Datasource retries:", said(spec.datasource_retries)),
         ("Erase on release:", said(spec.erase_on_release)),
+        ("Keep in MAAS:", said(spec.keep_in_maas)),
         ("Calls at once:", said(spec.calls_at_once)),
         ("Calls per second:", said(spec.calls_per_second)),
         ("Labels:", listed(&site.labels, ",")),
@@ -290,6 +292,7 @@ mod tests {
             image: Some("ubuntu/noble".into()),
             roce_mtu: Some(9_000),
             erase_on_release: Some(false),
+            keep_in_maas: Some(true),
             cloud_init: Some(file.clone()),
             labels: vec![("env".into(), "lab".into())],
             ..SiteSpecArgs::default()
@@ -300,6 +303,7 @@ mod tests {
         let spec = expected.spec.as_mut().unwrap();
         spec.image = "ubuntu/noble".into();
         spec.erase_on_release = Some(false);
+        spec.keep_in_maas = Some(true);
         spec.cloud_init = "#cloud-config\n".into();
         spec.network = Some(SiteNetwork { roce_mtu: 9_000, ..SiteNetwork::default() });
         assert_eq!(changed, expected);

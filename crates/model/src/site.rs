@@ -59,6 +59,8 @@ pub struct SiteSpec {
     pub datasource_retries: u32,
     /// Whether MAAS erases disks when a machine is released.
     pub erase_on_release: bool,
+    /// Whether the record of a machine stays in MAAS when its node is decommissioned.
+    pub keep_in_maas: bool,
     /// How many calls its MAAS gets at once, and a second.
     pub calls_at_once: u32,
     pub calls_per_second: u32,
@@ -79,6 +81,7 @@ impl Default for SiteSpec {
             cloud_init: String::new(),
             datasource_retries: 2,
             erase_on_release: true,
+            keep_in_maas: false,
             calls_at_once: 16,
             calls_per_second: 50,
         }

@@ -22,6 +22,7 @@ const COMMITS: f64 = 18.0;
 /// What is asked of the server at once.
 const CLIENTS: usize = 32;
 const PASSES: usize = 5;
+const PAGE: i32 = 1_000;
 /// How many machines are switched off behind the back of the reconciler.
 const CHANGED: usize = FLEET / 10;
 /// A site is asked every half minute: a pass that takes a tenth of that leaves the rest of the machine to others.
@@ -60,6 +61,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     report.add(
         Row::new("a pass over 10,000 nodes", quiet, Unit::Seconds)
             .store(store)
+            .limit(listed(&channel).await?, "ListNodes, all in 10 pages")
             .target(Target::AtMost(PASS_SECONDS))
             .note(format!("median of {PASSES}; the simulator's own looks are in it")),
     );
@@ -83,6 +85,25 @@ async fn look(channel: &Channel) -> Outcome<f64> {
     let request = v1::CheckSiteRequest { site_id: SITE.into() };
     SiteServiceClient::new(channel.clone()).check_site(request).await?;
     Ok(begun.elapsed().as_secs_f64())
+}
+
+/// How many seconds it takes to be told of all of them, page by page.
+async fn listed(channel: &Channel) -> Outcome<f64> {
+    let mut client = NodeServiceClient::new(channel.clone());
+    let (mut seen, mut page_token, begun) = (0, String::new(), Instant::now());
+    loop {
+        let asked = v1::ListNodesRequest { page_size: PAGE, page_token, ..Default::default() };
+        let page = client.list_nodes(asked).await?.into_inner();
+        seen += page.nodes.len();
+        page_token = page.next_page_token;
+        if page_token.is_empty() {
+            break;
+        }
+    }
+    match seen {
+        FLEET => Ok(begun.elapsed().as_secs_f64()),
+        other => Err(format!("{other} nodes were listed").into()),
+    }
 }
 
 async fn switched_off(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<()> {

@@ -103,6 +103,9 @@ pub struct SiteSpecArgs {
     /// Whether MAAS erases disks when a machine is released; true by default
     #[arg(long, value_name = "BOOL")]
     pub erase_on_release: Option<bool>,
+    /// Whether the record of a machine stays in MAAS when its node is decommissioned; false by default
+    #[arg(long, value_name = "BOOL")]
+    pub keep_in_maas: Option<bool>,
     /// How many calls its MAAS gets at once; 16 by default
     #[arg(long, value_name = "N")]
     pub calls_at_once: Option<i32>,

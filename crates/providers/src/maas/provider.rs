@@ -7,7 +7,7 @@
 //!
 //! `sites` are the regions that are spoken to, `watching` how many wait at one together, `hand` is how one order looks, waits and notes, `notes` what it remembers, `marks`
 //! what is written on machines, `masking` what nobody is shown, `find` which machine it is, `letting` how one is let go. The stages: `prepare`, `record`, `commission`, `storage`,
-//! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`. `machine` and `power` are for machines that are no nodes.
+//! `wiring`, `deploy`, `failure` and `reinstall`, `sync`, `release`; `undo` takes them back. `machine` and `power` are for machines that are no nodes.
 
 mod commission;
 mod deploy;
@@ -27,6 +27,7 @@ mod release;
 mod sites;
 mod storage;
 mod sync;
+mod undo;
 mod watching;
 mod wiring;
 

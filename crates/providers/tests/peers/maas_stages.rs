@@ -209,6 +209,19 @@ async fn disks_are_erased_as_the_site_says_and_that_is_not_called_back() {
 }
 
 #[tokio::test]
+async fn a_record_stays_in_maas_where_the_site_keeps_them() {
+    let desk = Desk::new().await;
+    desk.change_site(|spec| spec.keep_in_maas = true).await;
+    let id = desk.add(Status::Ready);
+    let observed = desk.ask(Stage::RemoveMaasRecord, Verb::Observe).await;
+    assert!(matches!(observed, Ok(Answer::Done(_))), "{observed:?}");
+    assert!(desk.done(Stage::RemoveMaasRecord).await.contains("stays in MAAS"));
+    assert_eq!(desk.status(&id), Status::Ready);
+    desk.api.world().machines.clear();
+    assert!(desk.done(Stage::RemoveMaasRecord).await.contains("no record"));
+}
+
+#[tokio::test]
 async fn what_is_begun_is_broken_off_where_maas_can() {
     for (stage, before, begun, after) in [
         (Stage::CommissionNode, Status::New, Status::Commissioning, Status::New),

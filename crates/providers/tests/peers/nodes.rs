@@ -3,6 +3,7 @@
 
 use crate::kube_api::{Api, Budget, TOKEN, Trouble};
 use crate::kube_pki::Pki;
+use crate::maas_desk::Desk;
 use crate::sshd::{Sshd, Wish};
 use axum::http::Method;
 use model::condition::ConditionType::{Drained, InCustomerCluster};
@@ -10,10 +11,12 @@ use model::effect::{Answer, Effect, Key, NodeLabels, Order, Outcome, Taint, Tain
 use model::fault::{Code, Fault};
 use model::id::{MachineId, RunId};
 use model::machine::MachineSpec;
+use model::target::TargetId;
 use providers::datacenter::{Datacenter, Settings};
 use providers::keeper::{Forgetful, Keeper, Secret};
+use providers::sim::{Sim, Speed};
 use providers::ssh::Proof;
-use providers::{Journal, Provider, Target};
+use providers::{Journal, Provider, Providers, Target};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -98,22 +101,25 @@ fn uncordon(own: bool) -> Effect {
 
 /// Asks about the node n1, in the run op-1, and gives back what was answered and logged.
 async fn ask(
-    provider: &Datacenter,
+    provider: &dyn Provider,
     verb: Verb,
     step: &str,
     effect: &Effect,
 ) -> (Result<Answer, Fault>, String) {
-    ask_at(provider, verb, step, effect, MachineSpec::default()).await
+    ask_at(provider, verb, step, effect, machine("n1", MachineSpec::default())).await
+}
+
+fn machine(id: &str, spec: MachineSpec) -> Target {
+    Target { id: TargetId::from(&MachineId::trusted(id)), spec }
 }
 
 async fn ask_at(
-    provider: &Datacenter,
+    provider: &dyn Provider,
     verb: Verb,
     step: &str,
     effect: &Effect,
-    spec: MachineSpec,
+    target: Target,
 ) -> (Result<Answer, Fault>, String) {
-    let target = Target { id: model::target::TargetId::from(&MachineId::trusted("n1")), spec };
     let key = Key::new(&RunId::trusted("op-1"), step, 1);
     let order = Order { key, verb, effect: effect.clone(), logged: 0 };
     let (journal, mut lines) = Journal::new();
@@ -175,6 +181,51 @@ async fn a_node_is_cordoned_and_emptied_of_what_must_go() {
         assert_eq!(proof(&again), expected, "{verb:?}");
     }
     assert_eq!(site.evictions(), evicted);
+}
+
+/// Somebody else has installed it, and its id is no name for a host.
+#[tokio::test]
+async fn a_node_is_drained_and_let_go_by_the_name_of_its_host() {
+    let site = Site::start().await;
+    {
+        let mut world = site.api.world.lock();
+        let mut other = node(json!({}));
+        other["metadata"] = json!({ "name": "gpu-07-a", "uid": "u-2" });
+        world.add_node(other);
+        world.add_pod("shop/web-0", json!({}));
+        world.add_pod("shop/web-1", json!({ "spec": { "nodeName": "gpu-07-a" } }));
+    }
+    let one = site.replica();
+    let ask = |verb, step, effect| {
+        let target = machine("GPU_07.A", MachineSpec::default());
+        let one = &one;
+        async move { done(ask_at(one, verb, step, &effect, target).await.0) }
+    };
+    let unschedulable =
+        || site.api.world.lock().nodes["gpu-07-a"]["spec"]["unschedulable"] == json!(true);
+    let drained = ask(Verb::Perform, "drain", drain(30)).await;
+    assert_eq!(proof(&drained)[0], (InCustomerCluster, true, "Joined:c1"), "{drained:?}");
+    assert_eq!((unschedulable(), site.is_cordoned()), (true, false));
+    assert_eq!(site.pods(), ["shop/web-0"]);
+    ask(Verb::Perform, "uncordon", uncordon(false)).await;
+    assert!(!unschedulable());
+}
+
+#[tokio::test]
+async fn a_machine_behind_maas_is_drained_by_who_speaks_to_its_cluster() {
+    let site = Site::start().await;
+    site.add_pods();
+    let maas = Providers::default().with(Arc::new(Desk::new().await.replica()));
+    assert!(maas.speaks_to_clusters("maas").is_none());
+    // What is simulated drains nothing real.
+    let simulated = maas.clone().with(Arc::new(Sim::in_ram(Speed::Zero)));
+    assert!(simulated.speaks_to_clusters("maas").is_none());
+    assert_eq!(simulated.speaks_to_clusters("sim").map(|one| one.name()), Some("sim"));
+    let all = simulated.with(Arc::new(site.replica()));
+    let speaks = all.speaks_to_clusters("maas").expect("the datacenter provider is there");
+    done(ask(speaks.as_ref(), Verb::Perform, "drain", &drain(30)).await.0);
+    assert!(site.is_cordoned());
+    assert_eq!(site.pods(), ["kube-system/etcd-0", "kube-system/proxy-0"]);
 }
 
 #[tokio::test]
@@ -398,12 +449,12 @@ async fn a_node_that_joins_is_given_its_labels_and_taints() {
     };
     let spec = || MachineSpec { ssh_endpoint: sshd.endpoint().to_string(), ..Default::default() };
     let step = format!("join-{}", std::process::id());
-    let before = ask_at(&provider, Verb::Observe, &step, &join, spec()).await.0;
+    let before = ask_at(&provider, Verb::Observe, &step, &join, machine("n1", spec())).await.0;
     let Ok(Answer::Differs(missing)) = before else { panic!("{before:?}") };
     for words in ["the label example.com/zone=a", "the taint gpu:NoSchedule", "team=ml:NoExecute"] {
         assert!(missing.contains(words), "{words}: {missing}");
     }
-    let (answer, log) = ask_at(&provider, Verb::Perform, &step, &join, spec()).await;
+    let (answer, log) = ask_at(&provider, Verb::Perform, &step, &join, machine("n1", spec())).await;
     done(answer);
     assert!(log.contains("labelled example.com/zone=a"), "{log}");
     assert!(log.contains("tainted gpu:NoSchedule, team=ml:NoExecute"), "{log}");
@@ -416,5 +467,5 @@ async fn a_node_that_joins_is_given_its_labels_and_taints() {
         .map(|taint| taint["key"].as_str().unwrap())
         .collect();
     assert_eq!(keys, ["theirs", "gpu", "team"]);
-    done(ask_at(&provider, Verb::Observe, &step, &join, spec()).await.0);
+    done(ask_at(&provider, Verb::Observe, &step, &join, machine("n1", spec())).await.0);
 }

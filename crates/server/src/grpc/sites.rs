@@ -105,6 +105,7 @@ fn spec_from(asked: v1::SiteSpec) -> Result<SiteSpec, Refusal> {
             default.datasource_retries,
         )?,
         erase_on_release: asked.erase_on_release.unwrap_or(default.erase_on_release),
+        keep_in_maas: asked.keep_in_maas.unwrap_or(default.keep_in_maas),
         calls_at_once: count("calls_at_once", asked.calls_at_once, default.calls_at_once)?,
         calls_per_second: count(
             "calls_per_second",
@@ -159,6 +160,7 @@ fn spec(spec: &SiteSpec) -> v1::SiteSpec {
         cloud_init: spec.cloud_init.clone(),
         datasource_retries: Some(number(spec.datasource_retries)),
         erase_on_release: Some(spec.erase_on_release),
+        keep_in_maas: Some(spec.keep_in_maas),
         calls_at_once: Some(number(spec.calls_at_once)),
         calls_per_second: Some(number(spec.calls_per_second)),
     }
@@ -180,6 +182,7 @@ mod tests {
             },
             datasource_retries: 0,
             erase_on_release: false,
+            keep_in_maas: true,
             ..SiteSpec::default()
         };
         for one in [SiteSpec::default(), other] {

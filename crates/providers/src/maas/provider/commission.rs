@@ -134,45 +134,10 @@ impl Work<'_> {
     }
 
     /// Whether MAAS commissions it for us. Tests of what is installed are somebody's own.
-    async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
+    pub(super) async fn is_being_commissioned(&self, machine: &Machine) -> Result<bool, Fault> {
         Ok(matches!(machine.status, Status::Commissioning | Status::Testing)
             && machine.osystem.is_empty()
             && self.hand.owner(machine).await? == Owner::Us)
-    }
-
-    /// Breaks off the commissioning that this run, or the one before it, has begun for the node. What is through stays: a cancel takes nothing
-    /// from anybody by it.
-    pub async fn uncommission(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Stop => return self.hand.stop_begun().await,
-            Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
-        }
-        let Some(machine) = self.there().await? else {
-            return Ok(self.gone("MAAS has no record of it"));
-        };
-        let before = self.hand.first_seen().await?;
-        let others = matches!(before, Some(Upstream::Commissioning | Upstream::Testing));
-        if others || !self.is_being_commissioned(&machine).await? {
-            return Ok(done(&machine, format!("{}: nothing to break off", has(&machine))));
-        }
-        match self.hand.verb() {
-            Verb::Observe => return Ok(Answer::Differs(has(&machine))),
-            Verb::Inquire => return Ok(Answer::UnderWay),
-            Verb::Perform | Verb::Follow | Verb::Stop => {}
-        }
-        let memo = notes.begin(Memo::Begun).await?;
-        notes.amend(&memo, &Memo::Asked { at: now() }).await?;
-        let id = &machine.system_id;
-        self.hand.journal.line(format!("maas: the commissioning of {id} is broken off")).await;
-        let machine = self.hand.maas().abort(id, self.hand.key().as_str()).await?;
-        match machine.status {
-            Status::Commissioning | Status::Testing => {
-                Err(Fault::new(Code::ReadBackDiffers, has(&machine)))
-            }
-            _ => Ok(done(&machine, format!("{}: commissioning is broken off", has(&machine)))),
-        }
     }
 
     pub async fn wait_for_ready(&self) -> Result<Answer, Fault> {

@@ -4,7 +4,6 @@
 //! of it; one that MAAS had before the run began is adopted; any other is somebody's, and left alone.
 
 use super::hand::{Owner, Work, disagrees, done, has, now, state};
-use super::letting::{self, Letting};
 use super::marks::{self, Whose};
 use super::notes::{Memo, Stopping, two_effects};
 use crate::maas::{Deploy, Machine, Status};
@@ -130,7 +129,7 @@ impl Work<'_> {
         })
     }
 
-    fn mark(&self, machine: &Machine) -> Whose {
+    pub(super) fn mark(&self, machine: &Machine) -> Whose {
         marks::whose(machine, self.hand.key().run(), Some(&self.node.id()))
     }
 
@@ -205,70 +204,6 @@ impl Work<'_> {
         let ended = |machine: &Machine| installed(machine).map(|end| end.map(|_| machine.clone()));
         let machine = self.hand.wait(&machine.system_id, ended).await?;
         Ok(done(&machine, has(&machine)))
-    }
-
-    /// Takes back what this run has installed, or was about to. What somebody else has installed stays.
-    pub async fn take_back(&self) -> Result<Answer, Fault> {
-        let notes = self.hand.notes();
-        match self.hand.verb() {
-            Verb::Stop => return self.hand.stop_begun().await,
-            Verb::Inquire if notes.recall().await?.is_none() => return Ok(Answer::NeverStarted),
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
-        }
-        let Some(machine) = self.there().await? else {
-            return Ok(self.gone("MAAS has no record of it"));
-        };
-        let letting = matches!(machine.status, Status::Releasing | Status::DiskErasing);
-        if !letting && !self.installed_here(&machine).await? {
-            return Ok(done(
-                &machine,
-                format!("{}, and nothing of this operation is on it", has(&machine)),
-            ));
-        }
-        match self.hand.verb() {
-            Verb::Observe => return Ok(Answer::Differs(has(&machine))),
-            Verb::Inquire => return Ok(Answer::UnderWay),
-            Verb::Perform | Verb::Follow | Verb::Stop => {}
-        }
-        let memo = notes.begin(Memo::Begun).await?;
-        match letting::next(&machine, Letting::Begun, false) {
-            letting::Move::Ask => {
-                notes.amend(&memo, &Memo::Asked { at: now() }).await?;
-                self.hand.ask_to_let_go(&machine, false).await?;
-            }
-            letting::Move::Free | letting::Move::Wait | letting::Move::Lost(_) => {}
-            letting::Move::Fail(fault) => return Err(fault),
-        }
-        let machine = self.hand.wait(&machine.system_id, super::release::let_go).await?;
-        Ok(done(&machine, format!("{}: what was installed is taken back", has(&machine))))
-    }
-
-    /// A run that has seen nothing yet takes back what another one of the same node has installed; any other only what is its own. The mark
-    /// stays until MAAS has let go of the machine, whatever it is called meanwhile. An allocation without a mark is its own where there was
-    /// none before.
-    async fn installed_here(&self, machine: &Machine) -> Result<bool, Fault> {
-        let taken = !matches!(
-            machine.status,
-            Status::New | Status::Commissioning | Status::FailedCommissioning | Status::Ready
-        );
-        let allocated = matches!(
-            machine.status,
-            Status::Allocated | Status::FailedReleasing | Status::FailedDiskErasing
-        );
-        let first = self.hand.first_seen().await?;
-        Ok(match (taken, self.mark(machine), first) {
-            (false, _, _) => false,
-            (true, Whose::ThisRun, _) | (true, Whose::ThisNode, None) => true,
-            (true, Whose::Nobody, Some(before)) => {
-                allocated
-                    && before != Upstream::Allocated
-                    && before != state(machine)
-                    && self.hand.owner(machine).await? == Owner::Us
-            }
-            (true, Whose::ThisNode, Some(_))
-            | (true, Whose::Nobody, None)
-            | (true, Whose::Other(_), _) => false,
-        })
     }
 }
 

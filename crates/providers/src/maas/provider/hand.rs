@@ -215,9 +215,13 @@ impl Work<'_> {
 
     /// It is done because MAAS has no such machine. The node keeps the name that it had: without it, its next stage would have to guess.
     pub fn gone(&self, said: &str) -> Answer {
+        Answer::Done(self.absent(said))
+    }
+
+    pub fn absent(&self, said: &str) -> Outcome {
         let (state, at) = (Upstream::Absent, now());
         let none = UpstreamSeen { state, said: String::new(), on: None, at };
-        Answer::Done(told(&self.node.system_id, none, said.to_owned()))
+        told(&self.node.system_id, none, said.to_owned())
     }
 
     /// The machine by what it is made of, or by the name that the inventory has for it. Only who finds or makes its record may go by that.

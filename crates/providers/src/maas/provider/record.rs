@@ -1,6 +1,6 @@
 //! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
 
-use super::hand::{Work, done, now, state, unlocked};
+use super::hand::{Work, done, now, outcome, state, unlocked};
 use super::marks::{self, Whose};
 use super::notes::Memo;
 use crate::maas::{Change, Machine, NewMachine, Power, Status};
@@ -181,56 +181,19 @@ impl Work<'_> {
         }
     }
 
-    /// Takes the record back that this run has made; what was there before stays.
-    pub async fn unmake(&self, target: &Target) -> Result<Answer, Fault> {
-        match self.hand.verb() {
-            Verb::Stop => return self.hand.stop_begun().await,
-            Verb::Inquire if self.hand.notes().recall().await?.is_none() => {
-                return Ok(Answer::NeverStarted);
-            }
-            Verb::Perform | Verb::Follow | Verb::Inquire | Verb::Observe => {}
-        }
-        let Some(machine) = self.perhaps_made(target).await? else {
-            return Ok(self.gone("MAAS has no record of it"));
-        };
-        if !self.made_here(&machine).await? {
-            return Ok(done(&machine, "its record was in MAAS before, and stays"));
-        }
-        match self.hand.verb() {
-            Verb::Observe => Ok(Answer::Differs(format!("{} is still in MAAS", machine.system_id))),
-            Verb::Inquire | Verb::Stop => Ok(Answer::UnderWay),
-            Verb::Perform | Verb::Follow => {
-                let memo = self.hand.notes().begin(Memo::Begun).await?;
-                self.forget(&machine, &memo).await
-            }
-        }
-    }
-
-    /// The record that may have to be taken back. One that was made and never learned of is known by who made it; any other is not the
-    /// node's, and where it is unclear which it is, nothing was made.
-    async fn perhaps_made(&self, target: &Target) -> Result<Option<Machine>, Fault> {
-        if let Some(machine) = self.there().await? {
-            return Ok(Some(machine));
-        }
-        match self.search(target).await {
-            Ok(Some(machine)) if self.made_here(&machine).await? => Ok(Some(machine)),
-            Ok(_) => Ok(None),
-            Err(fault) if fault.code == Code::CandidatesConflict => Ok(None),
-            Err(fault) => Err(fault),
-        }
-    }
-
-    /// A run that has seen nothing yet takes back what the one before it has made for the same node; any other only what is its own.
-    async fn made_here(&self, machine: &Machine) -> Result<bool, Fault> {
-        let Some((node, run)) = marks::maker(&machine.description) else { return Ok(false) };
-        if node != self.node.id() {
-            return Ok(false);
-        }
-        Ok(run == self.hand.key().run() || self.hand.first_seen().await?.is_none())
-    }
-
     pub async fn remove_record(&self) -> Result<Answer, Fault> {
         let gone = || self.gone("MAAS has no record of it");
+        if self.site.spec.keep_in_maas {
+            let kept = async {
+                Ok(match self.there().await? {
+                    None => self.absent("MAAS has no record of it"),
+                    Some(machine) => {
+                        outcome(&machine, "its record stays in MAAS, as the site wants")
+                    }
+                })
+            };
+            return self.only_look(kept).await;
+        }
         let notes = self.hand.notes();
         match self.hand.verb() {
             Verb::Perform => {
@@ -259,7 +222,7 @@ impl Work<'_> {
         }
     }
 
-    async fn forget(&self, machine: &Machine, memo: &Memo) -> Result<Answer, Fault> {
+    pub(super) async fn forget(&self, machine: &Machine, memo: &Memo) -> Result<Answer, Fault> {
         unlocked(machine)?;
         self.hand.unused(machine, &self.node.id()).await?;
         let id = &machine.system_id;
