@@ -59,8 +59,8 @@ impl Work for AskNode {
         if moves.is_empty() && whose.is_none() {
             return Ok(node);
         }
-        if let (Ask::Reactivate { .. }, Some(run)) = (&self.ask, &machine.active_run) {
-            return Err(held(&node, run).into());
+        if let (Some(what), Some(run)) = (self.ask.brings_back(), &machine.active_run) {
+            return Err(held(&node, what, run).into());
         }
         let event = event(Cause::Request, &self.who.by, String::new(), here!(), self.now);
         let end = run.as_ref().and_then(|run| {
@@ -97,13 +97,16 @@ impl AskNode {
         machine: &Machine,
         known: Known<'_>,
     ) -> Result<Option<Whose>> {
-        match &self.ask {
-            Ask::Reactivate { .. } if door::may_be_cordoned(node, known) => {
-                let whose = whose(tx, node, machine, &self.providers).await?;
-                Ok(Some(whose).filter(|whose| !whose.cluster.is_empty()))
-            }
-            Ask::Reactivate { .. } | Ask::Quarantine { .. } | Ask::Release { .. } => Ok(None),
+        let asked = match &self.ask {
+            Ask::Reactivate { .. } => true,
+            Ask::Release { .. } => node.state == NodeState::Quarantined,
+            Ask::Quarantine { .. } => false,
+        };
+        if !asked || !door::may_be_cordoned(node, known) {
+            return Ok(None);
         }
+        let whose = whose(tx, node, machine, &self.providers).await?;
+        Ok(Some(whose).filter(|whose| !whose.cluster.is_empty()))
     }
 
     /// Starts the run that does it.
@@ -134,9 +137,8 @@ impl AskNode {
 }
 
 /// What works on the machine may take away what the node is to serve with.
-fn held(node: &Node, run: &RunId) -> Refusal {
+fn held(node: &Node, what: &str, run: &RunId) -> Refusal {
     let (id, machine) = (&node.head.id, &node.machine);
-    let said =
-        format!("{machine}, which {id} is on, is held by {run}: reactivate must wait for it");
+    let said = format!("{machine}, which {id} is on, is held by {run}: {what} must wait for it");
     Refusal::precondition("MACHINE_BUSY", said).next(format!("farrier why {run}"))
 }

@@ -41,8 +41,9 @@ pub(crate) fn write(
             node = before;
         }
     }
-    // With the commit that says so, so that nobody who has lost his claim revokes what was issued since.
-    if revokes(run) {
+    // With the commit that says so, so that nobody who has lost his claim revokes what was issued since; and not by an old run, which
+    // somebody may still mark or close when another one has installed the node anew.
+    if node.workflow.as_ref() == Some(&run.spec.id) && revokes(run) {
         tx.forget_agent(&node.id())?;
     }
     for _ in 0..MAX_MOVES {

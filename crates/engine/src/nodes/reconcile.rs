@@ -110,6 +110,7 @@ impl Engine {
     ) -> Result<()> {
         let now = self.now();
         let limits = self.settings().nodes.silence;
+        let apart = self.settings().nodes.reconcile_interval / 2;
         let heard = self.heard_in(Some(site.id())).await?;
         let healthy: HashMap<&NodeId, bool> =
             heard.iter().map(|one| (&one.node, is_well(one, &limits, now))).collect();
@@ -130,6 +131,7 @@ impl Engine {
                 seen: upstream,
                 run: node.workflow.as_ref().and_then(|id| runs.get(id)),
                 healthy: healthy.get(&node.id()).copied().unwrap_or_default(),
+                lately: seen_lately(node, upstream, now, apart),
             })
             .collect();
         let flood = drift::flood(&cases, &limits);
@@ -227,6 +229,11 @@ fn upstream_of(
     Some(seen.get(node.system_id.as_str()).map_or_else(absent, |one| one.seen.clone()))
 }
 
+/// Whether this was first seen less than so long ago.
+fn seen_lately(node: &Node, now_seen: &UpstreamSeen, now: Timestamp, apart: Duration) -> bool {
+    node.upstream.as_ref().is_some_and(|old| old.same(now_seen) && now.since(old.at) < apart)
+}
+
 struct NodesAt {
     site: SiteId,
     after: String,
@@ -314,6 +321,8 @@ impl Change {
             Act::Quarantine(why) => {
                 node.quarantined(Quarantine::Drift, Owner::Reconciler, why).ok()
             }
+            // What works on its machine may take away what the node is to serve with.
+            Act::Heal if is_held(tx, &node.machine).await? => None,
             Act::Heal => {
                 let why = "proven healthy again";
                 node.become_(NodeState::Active, Owner::Reconciler, why).ok()
@@ -329,6 +338,15 @@ impl Change {
         };
         tx.update_record(&mut moved, &NewEvent { message, ..event })?;
         Ok(true)
+    }
+}
+
+/// Whether an operation has the machine of a node, or nobody can tell; locked, so that none begins while the node comes back into service.
+async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
+    match tx.machine_locked(machine).await {
+        Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),
+        Ok(Some(machine)) => Ok(machine.active_run.is_some()),
+        Err(error) => Err(error),
     }
 }
 

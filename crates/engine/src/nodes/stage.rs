@@ -400,10 +400,9 @@ works! {
     };
     Bar { task: Task } -> Task, |q, tx| {
         match tx.task(&q.task.key).await? {
-            None => {
-                tx.want_task(&q.task).await?;
-                Ok(q.task.clone())
-            }
+            // Somebody wants it at this very moment: then that is what is stopped.
+            None if !tx.want_task(&q.task).await? => Err(StoreError::Conflict),
+            None => Ok(q.task.clone()),
             Some(row) => {
                 let row = TaskRow { task: row.task.stopped(), version: row.version };
                 tx.update_task(&row)?;

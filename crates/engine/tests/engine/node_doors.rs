@@ -3,17 +3,23 @@
 use crate::node_lives::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
 use crate::world::simulate;
+use engine::nodes::Session;
 use engine::submit::Start;
 use model::effect::Effect;
 use model::fault::Code;
-use model::id::MachineId;
+use model::id::{MachineId, RunId};
+use model::machine::Machine;
 use model::node::door::Ask;
 use model::node::enroll::Denied;
 use model::node::{Mode, NodeState, Quarantine, Stage};
 use model::plan::{Params, RunType};
 use model::run::Workflow;
+use model::run::act::{Action, Again, Who};
+use providers::sim;
 use secrecy::ExposeSecret;
+use std::time::Duration;
 use store::{Cause, NewEvent, Result, Tx, Work};
+use tokio::time::sleep;
 
 fn start(run_type: RunType, request_id: &str) -> Start {
     Start {
@@ -46,6 +52,109 @@ fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
     });
 }
 
+impl Scene {
+    async fn amend(&self, how: fn(&mut Machine)) {
+        self.world.store.write(Amend(how)).await.expect("amended");
+    }
+}
+
+fn release() -> Ask {
+    Ask::Release { why: "all the same".into(), unproven: true }
+}
+
+/// The machine of a node that does not serve may be worked on. Until that is over the node does not come back, by nobody's word.
+#[test]
+fn what_is_worked_on_is_not_released() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, node) = (&scene.process.engine, scene.node().await);
+        let entered = engine.start(start(RunType::EnterMaintenance, "in")).await.expect("harmless");
+        scene.door.ended(&entered.run.spec.id).await;
+        let ask = Ask::Quarantine { why: "it smells".into() };
+        engine.ask_node(&node.id(), ask, who()).await.expect("quarantined");
+        let wiped = engine.start(start(RunType::Reimage, "wipe")).await.expect("nobody is served");
+        let told = refusal(engine.ask_node(&node.id(), release(), who()).await);
+        assert_eq!(told.reason, "MACHINE_BUSY");
+        assert!(told.said.contains("release must wait"), "{told}");
+        scene.door.ended(&wiped.run.spec.id).await;
+        let back = engine.ask_node(&node.id(), release(), who()).await.expect("released");
+        assert_eq!(back.state, NodeState::Active);
+        scene.witnessed_nothing();
+    });
+}
+
+#[test]
+fn what_is_worked_on_is_not_healed() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        scene.in_maas(Stage::ReleaseMaasNode).await;
+        scene.until(NodeState::Quarantined).await;
+        scene.amend(|machine| machine.active_run = Some(RunId::trusted("op-other"))).await;
+        for stage in [Stage::DeployViaMaas, Stage::WaitForDeployed, Stage::WaitForAgentEnrollment] {
+            scene.in_maas(stage).await;
+        }
+        sleep(Duration::from_secs(600)).await;
+        assert_eq!(scene.node().await.state, NodeState::Quarantined);
+        scene.amend(|machine| machine.active_run = None).await;
+        scene.until(NodeState::Active).await;
+        scene.witnessed_nothing();
+    });
+}
+
+/// What has been installed anew since is not taken from it by a run of before, which somebody only puts away.
+#[test]
+fn an_old_run_revokes_nothing() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, agents, node) = (&scene.process.engine, agents(&scene), scene.node().await);
+        let stuck = crate::rack_lives::fault("configure_storage", sim::Action::Fail, 0);
+        scene.world.sim.add_fault(stuck).expect("a rule");
+        let first = engine.decommission(out(&node, Mode::Reimage, "anew")).await.expect("begun");
+        let first = scene.door.ended(&first.run.spec.id).await;
+        assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
+        scene.world.sim.clear_faults(None).expect("cleared");
+        let id = first.spec.id.clone();
+        let second = engine.again(id.clone(), Again::Rerun, "again".into(), who()).await;
+        scene.door.ended(&second.expect("anew").run.spec.id).await;
+        scene.until(NodeState::Active).await;
+        let bundle = agents.issue(&node.id(), DAY, Session::Ended, who()).await.expect("a token");
+        let token = bundle.token.expose_secret().to_string();
+        agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        let aside = Who { reason: "put away".into(), ..who() };
+        engine.act(id, Action::MarkManual, aside).await.expect("marked");
+        agents.heartbeat("s1", String::new()).await.expect("an answer").expect("still known");
+        scene.witnessed_nothing();
+    });
+}
+
+/// A drain that stopped for a person has told the cluster to place nothing there. Whoever releases the node takes that back.
+#[test]
+fn a_node_that_is_released_is_let_back_into_its_cluster() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
+        scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
+        let node = scene.until(NodeState::Active).await;
+        let stuck = crate::rack_lives::fault("drain", sim::Action::Fail, 0);
+        scene.world.sim.add_fault(stuck).expect("a rule");
+        let drain = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
+        let drain = scene.door.ended(&drain.run.spec.id).await.spec.id;
+        scene.world.sim.clear_faults(None).expect("cleared");
+        let asked = Who { reason: "look at it".into(), ..who() };
+        engine.act(drain.clone(), Action::MarkManual, asked).await.expect("marked");
+        scene.until(NodeState::Quarantined).await;
+        let back = engine.ask_node(&node.id(), release(), who()).await.expect("released");
+        assert_eq!(back.state, NodeState::Active);
+        let run = scene.door.ended(&back.workflow.expect("its cluster is told")).await;
+        assert!(matches!(run.spec.steps[0].effect, Effect::Uncordon { .. }), "{:?}", run.spec);
+        assert_eq!(run.progress.workflow, Workflow::Completed, "{:?}", run.progress.failure);
+        let drain = engine.run(&drain).await.expect("the drain").progress.workflow;
+        assert_eq!(drain, Workflow::Cancelled);
+        scene.witnessed_nothing();
+    });
+}
+
 #[test]
 fn who_was_given_up_is_not_let_in_any_more() {
     simulate(async {
@@ -59,8 +168,8 @@ fn who_was_given_up_is_not_let_in_any_more() {
         assert_eq!(ended.state, NodeState::Quarantined);
         let late = agents.enroll(&token, applicant("s1")).await.expect("an answer");
         assert_eq!(late, Err(Denied::TokenUnknown));
-        let release = Ask::Release { why: "all the same".into(), unproven: true };
-        assert_eq!(refusal(engine.ask_node(&node.id(), release, who()).await).reason, "NODE_STATE");
+        let told = refusal(engine.ask_node(&node.id(), release(), who()).await);
+        assert_eq!(told.reason, "NODE_STATE");
         let told = refusal(engine.decommission(out(&node, Mode::SoftReset, "soft")).await);
         assert_eq!(told.reason, "NODE_STATE");
         let away = engine.decommission(out(&node, Mode::FullDecommission, "away")).await;
@@ -133,7 +242,7 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        scene.world.store.write(InCluster).await.expect("it is in a cluster");
+        scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
         scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
         let node = scene.until(NodeState::Active).await;
         let drained = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
@@ -167,19 +276,20 @@ impl Work for Revoke {
     }
 }
 
-struct InCluster;
+/// Somebody changes the record of the machine.
+struct Amend(fn(&mut Machine));
 
-impl Work for InCluster {
+impl Work for Amend {
     type Out = ();
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
         let mut machine = found.expect("the machine");
-        machine.spec.target_cluster_ref = "c".into();
+        (self.0)(&mut machine);
         let event = NewEvent {
             cause: Cause::Request,
             actor: "somebody".into(),
-            message: "in a cluster".into(),
+            message: "amended".into(),
             decided_by: String::new(),
             at: machine.updated_at,
         };

@@ -123,7 +123,8 @@ impl Node {
         ] {
             let seen = UpstreamSeen { state, said: String::new(), on: None, at: now };
             let seen_before = Self { passes: 1, ..self.clone() };
-            let case = Case { node: &seen_before, seen: &seen, run: None, healthy: true };
+            let (node, seen) = (&seen_before, &seen);
+            let case = Case { node, seen, run: None, healthy: true, lately: false };
             let by = Owner::Reconciler;
             let moved = match case.decide(false) {
                 Act::Quarantine(why) => self.quarantined(Quarantine::Drift, by, &why).ok(),

@@ -20,6 +20,17 @@ pub enum Ask {
     Reactivate { why: String, unproven: bool },
 }
 
+impl Ask {
+    /// What it is called where it brings a node back into service: what works on its machine must end first.
+    pub const fn brings_back(&self) -> Option<&'static str> {
+        match self {
+            Self::Release { .. } => Some("release"),
+            Self::Reactivate { .. } => Some("reactivate"),
+            Self::Quarantine { .. } => None,
+        }
+    }
+}
+
 /// What is known of a node beside its record.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
@@ -175,18 +186,26 @@ pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
     node.state == NodeState::Retired || known.run.is_some_and(stopped)
 }
 
-/// Whether what was to clean a node stopped on the way: what its last user left may still be there.
+/// Whether what was to clean a node stopped on the way, or was canceled there: what its last user left may still be there.
 fn is_unclean(run: &Run) -> bool {
     let cleans =
         mode(run).is_some_and(|mode| mode.stages(false).contains(&Stage::ValidateCleanNode));
-    cleans && run.progress.workflow.failed() && !has_done(run, Stage::ValidateCleanNode)
+    let workflow = run.progress.workflow;
+    let stopped = workflow.failed() || workflow == Workflow::Cancelled;
+    cleans && stopped && !has_done(run, Stage::ValidateCleanNode)
 }
 
 fn unclean(node: &Node, run: &Run) -> Refusal {
-    let (id, run) = (&node.head.id, &run.spec.id);
-    let said = format!("{id} is not proven clean: {run} did not get so far");
+    let (id, op) = (&node.head.id, &run.spec.id);
+    let said = format!("{id} is not proven clean: {op} did not get so far");
+    let clean = match mode(run) {
+        Some(mode) if run.progress.workflow == Workflow::Cancelled => {
+            format!("farrier node decommission {id} --mode {mode}")
+        }
+        Some(_) | None => format!("farrier workflow retry-stage {op}"),
+    };
     Refusal::precondition("NODE_UNPROVEN", said).next(format!(
-        "farrier workflow retry-stage {run}   # or, all the same: farrier node reactivate {id} --unproven --reason …"
+        "{clean}   # or, all the same: farrier node reactivate {id} --unproven --reason …"
     ))
 }
 

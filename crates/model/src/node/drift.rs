@@ -37,13 +37,17 @@ pub struct Case<'a> {
     pub run: Option<&'a Run>,
     /// It is heard of, and says that it is well.
     pub healthy: bool,
+    /// What is seen was first seen only a moment ago, by a pass of another replica or of one that was restarted since: that it is seen
+    /// once more says nothing yet.
+    pub lately: bool,
 }
 
 impl Case<'_> {
-    /// Whether it serves and MAAS says that it cannot.
+    /// Whether it serves and MAAS says that it cannot. A state that is new to us says neither.
     pub fn drifts(&self) -> bool {
-        let node = self.node;
-        node.state.in_service() && !self.at_work() && !expected(node.state, self.seen.state)
+        let (node, seen) = (self.node, self.seen.state);
+        let wrong = seen != Upstream::Unknown && !expected(node.state, seen);
+        node.state.in_service() && !self.at_work() && wrong
     }
 
     fn at_work(&self) -> bool {
@@ -58,19 +62,19 @@ impl Case<'_> {
             NodeState::Active | NodeState::Offline if !self.drifts() => forget(node),
             NodeState::Active | NodeState::Offline if flooded => Act::Nothing,
             NodeState::Active | NodeState::Offline => {
-                confirmed(node, || Act::Quarantine(self.said()))
+                self.confirmed(|| Act::Quarantine(self.said()))
             }
             NodeState::Quarantined if node.quarantine == Some(Quarantine::Drift) => {
                 let well = self.seen.state == Upstream::Deployed && self.healthy;
                 match well && self.run.is_none_or(lets_serve) {
-                    true => confirmed(node, || Act::Heal),
+                    true => self.confirmed(|| Act::Heal),
                     false => forget(node),
                 }
             }
             NodeState::Enrolling => match self.run.map_or(Act::Nothing, |run| self.workflow(run)) {
                 Act::Nothing => forget(node),
                 _ if flooded => Act::Nothing,
-                act => confirmed(node, || act),
+                act => self.confirmed(|| act),
             },
             NodeState::BootstrapIssued
             | NodeState::Quarantined
@@ -78,6 +82,15 @@ impl Case<'_> {
             | NodeState::Retired
             | NodeState::Removing
             | NodeState::Deleted => Act::Nothing,
+        }
+    }
+
+    fn confirmed(&self, act: impl FnOnce() -> Act) -> Act {
+        let passes = self.node.passes + 1;
+        match passes >= CONFIRMATIONS {
+            false => Act::Count(passes),
+            true if self.lately => Act::Nothing,
+            true => act(),
         }
     }
 
@@ -121,11 +134,6 @@ pub fn lets_serve(run: &Run) -> bool {
 
 fn forget(node: &Node) -> Act {
     if node.passes == 0 { Act::Nothing } else { Act::Count(0) }
-}
-
-fn confirmed(node: &Node, act: impl FnOnce() -> Act) -> Act {
-    let passes = node.passes + 1;
-    if passes >= CONFIRMATIONS { act() } else { Act::Count(passes) }
 }
 
 /// Whether so many drift at once that it is not theirs.

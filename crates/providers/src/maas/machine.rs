@@ -136,14 +136,10 @@ impl<'de> Deserialize<'de> for PowerState {
     }
 }
 
-/// A time as MAAS writes it, which is UTC whether it says so or not.
+/// A time as MAAS writes it, which is UTC whether it says so or not. One that cannot be read is none: it must not hide all other machines
+/// of the region.
 fn moment<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Timestamp>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)?.filter(|text| !text.is_empty())
-    else {
-        return Ok(None);
-    };
-    let read = read_moment(&text);
-    read.map(Some).ok_or_else(|| serde::de::Error::custom(format!("the time {text:?}")))
+    Ok(Option::<String>::deserialize(deserializer)?.and_then(|text| read_moment(&text)))
 }
 
 fn read_moment(text: &str) -> Option<Timestamp> {
@@ -205,6 +201,18 @@ mod tests {
         assert_eq!((machine.disks[0].id, machine.disks[0].size_bytes), (5, 480_000_000_000));
         assert!(machine.has_mac("aabb.cc00.0001") && !machine.has_mac("aa:bb:cc:00:00:02"));
         assert_eq!(machine.workload_annotations["farrier"], "op-1");
+    }
+
+    /// One that cannot be read would hide all others of its region.
+    #[test]
+    fn words_that_are_new_to_us_hide_no_machine() {
+        let strange = read(json!({
+            "system_id": "abc", "status": 99, "power_state": "glowing", "last_sync": "yesterday",
+            "interface_set": [{"id": 1, "links": [{"id": 2, "mode": "teleport"}]}],
+        }));
+        let Machine { status, power_state, last_sync, interfaces, .. } = strange.unwrap();
+        assert_eq!((status, power_state), (Status::Unknown(99), PowerState::Unknown));
+        assert_eq!((last_sync, interfaces[0].links[0].mode), (None, None));
     }
 
     #[test]

@@ -208,6 +208,19 @@ async fn disks_are_erased_as_the_site_says_and_that_is_not_called_back() {
     }
 }
 
+/// Whoever comes back to a wait asks whether it has begun: it says that the machine is gone when it waits anew, and as what it is.
+#[tokio::test]
+async fn a_wait_for_a_machine_that_is_gone_is_begun_anew_and_says_so() {
+    for stage in [Stage::WaitForReady, Stage::WaitForDeployed] {
+        let desk = Desk::new().await;
+        desk.add(Status::Deploying);
+        desk.api.world().machines.clear();
+        assert_eq!(desk.ask(stage, Verb::Inquire).await, Ok(Answer::NeverStarted), "{stage}");
+        assert_eq!(desk.ask(stage, Verb::Stop).await, Ok(Answer::Stopped), "{stage}");
+        desk.fails_as(stage, Code::MaasMachineGone, &[]).await;
+    }
+}
+
 #[tokio::test]
 async fn a_record_stays_in_maas_where_the_site_keeps_them() {
     let desk = Desk::new().await;

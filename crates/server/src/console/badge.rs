@@ -117,7 +117,8 @@ pub(super) fn tone_of_record(word: &str) -> Tone {
         return effective(state).tone;
     }
     match word {
-        "Ready" => Tone::Green,
+        "Ready" | "Connected" => Tone::Green,
+        "Unreachable" | "CutOff" => Tone::Orange,
         "Error" | "FailedFirmwareUpgrade" => Tone::Red,
         "Deleting" => Tone::Yellow,
         "Created" => Tone::Gray,

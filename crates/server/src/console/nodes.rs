@@ -1,4 +1,5 @@
-//! Nodes by id: their coarse states only. What is being done to one stands on its own page.
+//! Nodes by id: their coarse states only. What is being done to one stands on its own page. Before them the sites: one that is cut off says
+//! more than each of its nodes.
 
 use super::badge::record_state;
 use super::clock::stamp;
@@ -13,8 +14,9 @@ use maud::{Markup, html};
 use model::id::NodeId;
 use model::lifecycle::Lifecycle;
 use model::node::{Node, NodeState};
+use model::site::Site;
 use model::time::Timestamp;
-use store::RecordFilter;
+use store::{RecordFilter, RecordPage};
 
 pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Asked>) -> Page {
     let after = asked.get("after").map(|id| NodeId::parse_field(id, "after")).transpose()?;
@@ -23,10 +25,12 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
     let first = after.is_none();
     let after = after.map(|id| id.to_string());
     let page = engine.nodes(living(), after, PAGE_SIZE as usize).await?;
+    let sites = engine.sites(None, PAGE_SIZE as usize).await?;
     let now = engine.now();
     let body = html! {
         h1 { "Nodes" }
         div #list data-region {
+            @if first && !sites.records.is_empty() { (site_table(&sites, now)) }
             div.scroll { table.wide {
                 caption.vh { "Nodes" }
                 thead { tr {
@@ -50,6 +54,29 @@ pub(super) async fn show(State(console): State<Console>, Query(asked): Query<Ask
     };
     let live = Some(Live::changes("", drawn_at));
     Ok(Frame { title: "Nodes", section: Section::Nodes, live, body }.answer(StatusCode::OK))
+}
+
+/// The first of them; there are rarely more.
+fn site_table(sites: &RecordPage<Site>, now: Timestamp) -> Markup {
+    html! {
+        div.scroll { table.wide {
+            caption.vh { "Sites" }
+            thead { tr {
+                th scope="col" { "Site" } th scope="col" { "State" } th scope="col" { "Since" }
+                th scope="col" { "Machines" } th scope="col" { "Alarms" }
+            } }
+            tbody {
+                @for site in &sites.records { tr {
+                    th scope="row" { (site.head.id) }
+                    td { (record_state(site.word(), site.word())) }
+                    td.when { (stamp(site.head.since, now)) }
+                    td { @if let Some(machines) = site.machines { (machines) } }
+                    td.words { @for alarm in site.alarms() { div { (clean(&alarm.said)) } } }
+                } }
+                @if sites.next.is_some() { tr { td colspan="5" { "More: " code { "farrier site list" } } } }
+            }
+        } }
+    }
 }
 
 /// All but those that are gone for good.

@@ -90,7 +90,9 @@ pub(super) fn steps(run: &Run, title: &str, now: Timestamp) -> Markup {
 }
 
 fn step(run: &Run, state: &StepState, current: bool, now: Timestamp) -> Markup {
-    let kind = run.effect(state).map_or("", |effect| effect.word());
+    let name = run.step_name(state);
+    // A stage is called what it does.
+    let kind = run.effect(state).map(|effect| effect.word()).filter(|kind| *kind != name);
     let tries = match state.attempt {
         0 | 1 => String::new(),
         attempt => format!("attempt {attempt} of {}", state.budget),
@@ -98,8 +100,8 @@ fn step(run: &Run, state: &StepState, current: bool, now: Timestamp) -> Markup {
     html! {
         li aria-current=[current.then_some("step")] {
             (step_phase(state.state).badge())
-            " " strong { (run.step_name(state)) }
-            " " span.dim { (kind) @if state.undo { ", undoing" } }
+            " " strong { (name) }
+            " " span.dim { @if let Some(kind) = kind { (kind) } @if state.undo { ", undoing" } }
             span.took {
                 @if !tries.is_empty() { span.tries { (tries) } " " }
                 (lasted(state.started_at, state.finished_at, now))

@@ -137,6 +137,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     }
     let (_, _, list) = site.get("/nodes").await;
     assert!(list.contains(&format!("href=\"/nodes/{node}\"")) && list.contains("active"), "{list}");
+    assert!(list.contains(">site-1</th>"), "{list}");
     assert!(!list.contains("completed"), "the list shows coarse states only: {list}");
     let (status, _, page) = site.get(&format!("/nodes/{node}")).await;
     assert_eq!(status, StatusCode::OK);

@@ -227,16 +227,17 @@ fn what_is_not_clean_is_reactivated_by_name_only() {
     let [.., reactivate] = asks();
     let all_the_same = Ask::Reactivate { why: "empty disks".into(), unproven: true };
     for mode in Mode::ALL {
-        for (workflow, failed) in [
+        for (workflow, stopped) in [
             (Workflow::FailedRetryable, true),
             (Workflow::FailedManualIntervention, true),
-            (Workflow::Cancelled, false),
+            (Workflow::Cancelled, true),
+            (Workflow::Completed, false),
         ] {
             let mut run = run(Work::Take(mode));
             run.progress.workflow = workflow;
             let known = Known { run: Some(&run), healthy: true };
             let cleans = !matches!(mode, Mode::Drain | Mode::Retire | Mode::Reactivate);
-            let expected = if cleans && failed { UNPROVEN } else { "offline" };
+            let expected = if cleans && stopped { UNPROVEN } else { "offline" };
             assert_eq!(
                 told(&kept, ask(&kept, &reactivate, known)),
                 expected,

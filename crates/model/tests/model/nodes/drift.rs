@@ -10,7 +10,7 @@ use model::run::{Failure, Run, Workflow};
 
 fn decide(node: &Node, upstream: Upstream, run: Option<&Run>, healthy: bool) -> Act {
     let seen = seen(upstream);
-    Case { node, seen: &seen, run, healthy }.decide(false)
+    Case { node, seen: &seen, run, healthy, lately: false }.decide(false)
 }
 
 fn in_workflow(work: Work, workflow: Workflow) -> Run {
@@ -39,7 +39,9 @@ fn what_serves_and_is_not_deployed_is_quarantined_when_it_is_seen_again() {
         for upstream in Upstream::ALL {
             for (passes, drifts, fits) in [(0, "count", "nothing"), (1, "quarantine", "forget")] {
                 let node = Node { passes, ..node(serving) };
-                let expected = if upstream == Upstream::Deployed { fits } else { drifts };
+                // What is new to us is held against nobody.
+                let well = matches!(upstream, Upstream::Deployed | Upstream::Unknown);
+                let expected = if well { fits } else { drifts };
                 let act = decide(&node, upstream, None, true);
                 assert_eq!(word(&act), expected, "{serving}, {upstream}, {passes}");
                 if let Act::Quarantine(why) = act {
@@ -51,11 +53,23 @@ fn what_serves_and_is_not_deployed_is_quarantined_when_it_is_seen_again() {
     }
 }
 
+/// Two replicas that look one after the other have seen it once.
+#[test]
+fn what_was_first_seen_a_moment_ago_is_not_seen_again() {
+    let absent = seen(Upstream::Absent);
+    for (passes, expected) in [(0, Act::Count(1)), (1, Act::Nothing)] {
+        let node = Node { passes, ..node(NodeState::Active) };
+        let case = Case { node: &node, seen: &absent, run: None, healthy: true, lately: true };
+        assert_eq!(case.decide(false), expected, "{passes}");
+    }
+}
+
 #[test]
 fn what_maas_says_beside_it_is_told() {
     let node = Node { passes: 1, ..node(NodeState::Active) };
     let seen = UpstreamSeen { said: "disk on fire".into(), ..seen(Upstream::Broken) };
-    let act = Case { node: &node, seen: &seen, run: None, healthy: true }.decide(false);
+    let act =
+        Case { node: &node, seen: &seen, run: None, healthy: true, lately: false }.decide(false);
     let why = "MAAS has its machine as Broken (disk on fire), not as Deployed";
     assert_eq!(act, Act::Quarantine(why.into()));
 }
@@ -176,14 +190,14 @@ fn when_many_drift_nobody_is_to_blame() {
     let running = in_workflow(Work::Take(Mode::Drain), Workflow::Running);
     let serving = Node { passes: 1, ..node(NodeState::Active) };
     let retired = node(NodeState::Retired);
-    let case = |seen, run| Case { node: &serving, seen, run, healthy: true };
+    let case = |seen, run| Case { node: &serving, seen, run, healthy: true, lately: false };
     for (drifting, well, flooded) in
         [(5, 20, true), (5, 21, false), (4, 1, false), (4, 0, true), (5, 0, true)]
     {
         let mut cases = vec![case(&absent, None); drifting];
         cases.extend(vec![case(&deployed, None); well]);
         // Those that do not serve count for nothing.
-        cases.push(Case { node: &retired, seen: &absent, run: None, healthy: true });
+        cases.push(Case { node: &retired, seen: &absent, run: None, healthy: true, lately: false });
         let expected = flooded.then_some(Flood { count: drifting, of: drifting + well });
         assert_eq!(flood(&cases, &limits), expected, "{drifting} and {well}");
     }

@@ -145,13 +145,7 @@ impl Work<'_> {
             Verb::Perform | Verb::Follow => {}
             Verb::Stop => return Ok(Answer::Stopped),
             Verb::Inquire | Verb::Observe => {
-                let machine = self.locate().await?;
-                return Ok(match (is_ready(&machine), self.hand.verb()) {
-                    (Some(Ok(())), _) => done(&machine, has(&machine)),
-                    // A wait begins nothing.
-                    (Some(Err(_)) | None, Verb::Inquire) => Answer::NeverStarted,
-                    (Some(Err(_)) | None, _) => Answer::Differs(has(&machine)),
-                });
+                return self.waited(|machine| matches!(is_ready(machine), Some(Ok(())))).await;
             }
         }
         let id = self.locate().await?.system_id;

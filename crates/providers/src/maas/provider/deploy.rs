@@ -192,17 +192,19 @@ impl Work<'_> {
     }
 
     pub async fn wait_for_deployed(&self) -> Result<Answer, Fault> {
-        let machine = self.locate().await?;
-        match (self.hand.verb(), machine.status) {
-            (Verb::Stop, _) => return Ok(Answer::Stopped),
-            (Verb::Inquire, Status::Deployed | Status::FailedDeployment)
-            | (Verb::Observe, Status::Deployed) => return Ok(done(&machine, has(&machine))),
-            (Verb::Inquire, _) => return Ok(Answer::NeverStarted),
-            (Verb::Observe, _) => return Ok(Answer::Differs(has(&machine))),
-            (Verb::Perform | Verb::Follow, _) => {}
+        let is = |machine: &Machine| machine.status == Status::Deployed;
+        match self.hand.verb() {
+            Verb::Stop => return Ok(Answer::Stopped),
+            Verb::Observe => return self.waited(is).await,
+            Verb::Inquire => {
+                let failed = |machine: &Machine| machine.status == Status::FailedDeployment;
+                return self.waited(|machine| is(machine) || failed(machine)).await;
+            }
+            Verb::Perform | Verb::Follow => {}
         }
+        let id = self.locate().await?.system_id;
         let ended = |machine: &Machine| installed(machine).map(|end| end.map(|_| machine.clone()));
-        let machine = self.hand.wait(&machine.system_id, ended).await?;
+        let machine = self.hand.wait(&id, ended).await?;
         Ok(done(&machine, has(&machine)))
     }
 }

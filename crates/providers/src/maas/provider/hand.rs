@@ -248,6 +248,18 @@ impl Work<'_> {
         }
     }
 
+    /// What a wait has come to. It begins nothing: whoever comes back to it waits anew, and is told then if the machine is gone.
+    pub async fn waited(&self, over: impl Fn(&Machine) -> bool) -> Result<Answer, Fault> {
+        let anew = self.hand.verb() == Verb::Inquire;
+        match self.locate().await {
+            Ok(machine) if over(&machine) => Ok(done(&machine, has(&machine))),
+            Ok(_) if anew => Ok(Answer::NeverStarted),
+            Ok(machine) => Ok(Answer::Differs(has(&machine))),
+            Err(fault) if anew && fault.code == Code::MaasMachineGone => Ok(Answer::NeverStarted),
+            Err(fault) => Err(fault),
+        }
+    }
+
     /// A stage that may be done again at any point. How disks are divided MAAS does not tell, so it is done again where that was left.
     pub async fn bring_about(&self, what: Setting) -> Result<Answer, Fault> {
         let notes = self.hand.notes();

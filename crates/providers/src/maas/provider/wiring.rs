@@ -148,7 +148,7 @@ impl Work<'_> {
     async fn pxe_fixes(&self, machine: &Machine) -> Result<Vec<Fix>, Fault> {
         let boots = machine.boot_interface.as_ref();
         if boots.is_some_and(|card| {
-            links(card).iter().any(|link| link.mode == LinkMode::Auto && on_vlan(card, link))
+            links(card).iter().any(|link| link.mode == Some(LinkMode::Auto) && on_vlan(card, link))
         }) {
             return Ok(Vec::new());
         }
@@ -177,7 +177,7 @@ fn told(machine: &Machine, fix: &Fix) -> String {
 
 /// The links that give an address, or are to.
 fn links(card: &Interface) -> Vec<&Link> {
-    card.links.iter().filter(|link| link.mode != LinkMode::LinkUp).collect()
+    card.links.iter().filter(|link| link.mode != Some(LinkMode::LinkUp)).collect()
 }
 
 fn on_vlan(card: &Interface, link: &Link) -> bool {
@@ -217,7 +217,7 @@ fn roce_card(card: &Interface, mtu: u32, subnet: Option<&Subnet>) -> Vec<Fix> {
     let right = |link: &Link| {
         let linked = link.subnet.as_ref().map(|subnet| subnet.id);
         vlan.is_none()
-            && link.mode == LinkMode::Auto
+            && link.mode == Some(LinkMode::Auto)
             && linked.is_some()
             && linked == subnet.map(|subnet| subnet.id)
     };
