@@ -107,13 +107,15 @@ async fn decommission(
     screen: &mut Screen,
     args: DecommissionArgs,
 ) -> Result<Exit, Failure> {
-    let DecommissionArgs { mode, drain: NodeDrainArgs { node_id, without_agent, ask } } = args;
+    let DecommissionArgs { mode, without_maas, drain } = args;
+    let NodeDrainArgs { node_id, without_agent, ask } = drain;
     let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
     let request = DecommissionNodeRequest {
         node_id,
         mode: mode.wire_name().into(),
         request_id: asked_as(screen, ask.dry_run, &ask.submit)?,
-        without_agent,
+        without_agent: without_agent.unwrap_or_default(),
+        without_maas: without_maas.unwrap_or_default(),
         dry_run: ask.dry_run,
     };
     let answer = client.ask_hardware(client.nodes().decommission_node(request)).await?;
@@ -122,6 +124,7 @@ async fn decommission(
 
 async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit, Failure> {
     let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let without_agent = without_agent.unwrap_or_default();
     let would = format!("would drain {}", one_line(&node_id));
     let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
     let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
@@ -135,6 +138,7 @@ async fn retire(
     args: NodeDrainArgs,
 ) -> Result<Exit, Failure> {
     let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let without_agent = without_agent.unwrap_or_default();
     let would = format!("would retire {}", one_line(&node_id));
     let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
     let request = RetireNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };

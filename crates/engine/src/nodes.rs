@@ -32,7 +32,7 @@ use model::machine::Machine;
 use model::machine::admit::admit;
 use model::node::door::{self, Known};
 use model::node::{
-    MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, Whose, steps, uncordon,
+    MODE, Mode, NODE, Node, NodeState, Stage, WITHOUT_AGENT, WITHOUT_MAAS, Whose, steps, uncordon,
 };
 use model::plan::{OnFailure, Params, RunType, node_plan_id};
 use model::refusal::{Refusal, RefusalKind};
@@ -59,6 +59,8 @@ pub struct Decommission {
     pub mode: Mode,
     /// Why its agent is not waited for; empty: it is.
     pub without_agent: String,
+    /// Why its MAAS is not asked; empty: it is.
+    pub without_maas: String,
     pub request_id: String,
     pub by: String,
 }
@@ -331,6 +333,10 @@ impl Work for StartDecommission {
         if !self.asked.without_agent.is_empty() {
             door::without_agent(*mode)?;
         }
+        let by_maas = self.asked.without_maas.is_empty();
+        if !by_maas {
+            door::without_maas(*mode)?;
+        }
         let (latest, known) = known(tx, &node, &self.limits, self.now).await?;
         let moved = door::decommission(&node, *mode, Known { run: latest.as_ref(), ..known })?;
         let message = format!("{} {mode}", self.run);
@@ -347,7 +353,7 @@ impl Work for StartDecommission {
         let work = NodeWork {
             id: self.run.clone(),
             run_type: run_type(*mode),
-            stages: mode.stages(node.site.is_some()),
+            stages: mode.stages(by_maas && node.site.is_some()),
             uncordons: mode.ends_in() == NodeState::Offline,
             params,
             request_id: request_id.clone(),
@@ -364,10 +370,12 @@ impl Work for StartDecommission {
 
 impl StartDecommission {
     fn params(&self) -> Params {
-        let Decommission { mode, without_agent, .. } = &self.asked;
+        let Decommission { mode, without_agent, without_maas, .. } = &self.asked;
         let mut params = Params::from([(MODE.to_string(), mode.as_str().to_string())]);
-        if !without_agent.is_empty() {
-            params.insert(WITHOUT_AGENT.into(), without_agent.clone());
+        for (name, why) in [(WITHOUT_AGENT, without_agent), (WITHOUT_MAAS, without_maas)] {
+            if !why.is_empty() {
+                params.insert(name.into(), why.clone());
+            }
         }
         params
     }

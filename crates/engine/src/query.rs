@@ -8,6 +8,7 @@ use model::condition::ConditionType;
 use model::filter::{Filter, Item};
 use model::id::{MachineId, NodeId, PlanId, RackId, RunId, SiteId};
 use model::machine::Machine;
+use model::node::Node;
 use model::plan::{Plan, built_in};
 use model::refusal::Refusal;
 use model::run::Run;
@@ -58,18 +59,26 @@ reading!(History(id: String, after: i64, limit: i64) -> Vec<Event>,
 reading!(ReadLog(id: RunId, offset: i64, limit: i64) -> (Option<Run>, Vec<LogLine>),
     // The run first: when it has ended, the log read after it is complete.
     |q, tx| Ok((tx.run(&q.id).await?, tx.read_log(&q.id, q.offset, q.limit).await?)));
-reading!(Why(id: String) -> Option<(Option<Machine>, Option<Run>, Option<String>)>, |q, tx| q.find(tx).await);
+reading!(Why(id: String) -> Option<Found>, |q, tx| q.find(tx).await);
+
+/// What an id leads to.
+#[derive(Default)]
+struct Found {
+    machine: Option<Machine>,
+    run: Option<Run>,
+    /// Who holds the run.
+    held_by: Option<String>,
+    /// The node that lives on the machine, or that the run is about.
+    node: Option<Node>,
+}
 
 impl Why {
-    /// The machine and the run that an id leads to, and who holds the run.
-    async fn find(
-        &self,
-        tx: &mut Tx,
-    ) -> Result<Option<(Option<Machine>, Option<Run>, Option<String>)>> {
+    async fn find(&self, tx: &mut Tx) -> Result<Option<Found>> {
         let run_id = RunId::trusted(self.id.as_str());
         if let Some(run) = tx.run(&run_id).await? {
-            let holder = tx.holder(&run_id).await?;
-            return Ok(Some((None, Some(run), holder)));
+            let held_by = tx.holder(&run_id).await?;
+            let node = crate::nodes::node_of_run(tx, &run).await?;
+            return Ok(Some(Found { run: Some(run), held_by, node, machine: None }));
         }
         let Some(machine) = tx.machine(&MachineId::trusted(self.id.as_str())).await? else {
             return Ok(None);
@@ -84,11 +93,15 @@ impl Why {
             }
             None => tx.latest_run(&TargetId::from(&machine.id)).await?,
         };
-        let holder = match &run {
+        let held_by = match &run {
             Some(run) => tx.holder(&run.spec.id).await?,
             None => None,
         };
-        Ok(Some((Some(machine), run, holder)))
+        let node = match tx.node_on(&machine.id).await? {
+            Some(id) => tx.record::<Node>(id.as_str()).await?,
+            None => None,
+        };
+        Ok(Some(Found { machine: Some(machine), run, held_by, node }))
     }
 }
 
@@ -184,7 +197,11 @@ impl Engine {
     pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
         let events = self.store().scan(History { id: id.into(), after, limit }).await?;
         if events.is_empty() && after == 0 {
-            return Err(Refusal::not_found("machine or operation", id, "farrier list").into());
+            let (what, list) = match NodeId::parse(id) {
+                Ok(_) => ("node", "farrier node list"),
+                Err(_) => ("machine or operation", "farrier list"),
+            };
+            return Err(Refusal::not_found(what, id, list).into());
         }
         Ok(events)
     }
@@ -227,14 +244,18 @@ impl Engine {
             return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
         }
         let found = self.store().read(Why { id: id.into() }).await?;
-        let (machine, run, held_by) =
+        let Found { machine, run, held_by, node } =
             found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
         let now = self.now();
         let told = match (&machine, &run) {
             (Some(machine), run) => {
-                self.told_of_firmware(machine, explain_machine(machine, run.as_ref(), now)).await?
+                let told = explain_machine(machine, run.as_ref(), node.as_ref(), now);
+                self.told_of_firmware(machine, told).await?
             }
-            (None, Some(run)) => explain_run(run, now),
+            (None, Some(run)) => match &node {
+                Some(node) => node.explain_run(run, now),
+                None => explain_run(run, now),
+            },
             (None, None) => Explanation::default(),
         };
         let machine_id = machine.as_ref().map(|machine| machine.id.clone());

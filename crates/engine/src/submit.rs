@@ -261,8 +261,9 @@ impl Work for StartRun {
         }
         let at = self.after(&machine);
         let run = self.new_run(tx, &machine, at).await?;
-        admit_by(&machine, start.run_type, &run.spec.steps, overriding(&run))?;
+        // The node first: whoever is told of the machine's phase would change that for nothing.
         spare_node(tx, &machine, &run).await?;
+        admit_by(&machine, start.run_type, &run.spec.steps, overriding(&run))?;
         self.check_capabilities(&machine, &run)?;
         self.check_images(tx, &machine, &run).await?;
 
@@ -395,9 +396,7 @@ impl StartRun {
 /// What serves on a machine as a node is asked by the node's own door, not by that of the machine.
 async fn spare_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
     match tx.serving(&machine.id).await? {
-        Some(node) if !RunType::NODES.contains(&run.spec.run_type) => {
-            Ok(spare(&node, run.spec.run_type, &run.spec.steps)?)
-        }
+        Some(node) if !run.is_of_node() => Ok(spare(&node, run.spec.run_type, &run.spec.steps)?),
         Some(_) | None => Ok(()),
     }
 }

@@ -1,4 +1,5 @@
-//! The blast radius: which machines go down when power is taken away or their firmware is upgraded, computed before anything runs.
+//! The blast radius: which machines suffer when power or the fabric is taken away or their firmware is upgraded, computed before anything
+//! runs.
 
 use crate::condition::ConditionType;
 use crate::id::{MachineId, NodeId, RunId};
@@ -15,6 +16,8 @@ pub enum Fate {
     LosePower,
     /// As new firmware makes them.
     Restart,
+    /// What they compute together breaks off.
+    LoseFabric,
 }
 
 impl Fate {
@@ -22,6 +25,7 @@ impl Fate {
         match self {
             Self::LosePower => "take power from",
             Self::Restart => "restart",
+            Self::LoseFabric => "take the fabric from",
         }
     }
 }

@@ -42,6 +42,8 @@ pub const NODE: &str = "node";
 pub const MODE: &str = "mode";
 /// Why the agent is not waited for.
 pub const WITHOUT_AGENT: &str = "without_agent";
+/// Why its MAAS is not asked.
+pub const WITHOUT_MAAS: &str = "without_maas";
 /// How long a node is normally on its way.
 const PROGRESS_PATIENCE: Duration = Duration::from_secs(6 * 3_600);
 

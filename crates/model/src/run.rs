@@ -334,6 +334,21 @@ impl Run {
         self.progress.workflow.ended()
     }
 
+    pub fn is_of_node(&self) -> bool {
+        RunType::NODES.contains(&self.spec.run_type)
+    }
+
+    /// What to type for an action on it. What is done on a node is a workflow there, and its steps are stages.
+    pub fn command(&self, action: &str) -> String {
+        let id = &self.spec.id;
+        match (self.is_of_node(), action) {
+            (true, "retry-step") => format!("farrier workflow retry-stage {id}"),
+            (true, action) => format!("farrier workflow {action} {id}"),
+            (false, "cancel") => format!("farrier cancel {id}"),
+            (false, action) => format!("farrier run {action} {id}"),
+        }
+    }
+
     /// The plan's step behind a step state.
     pub fn plan_step(&self, state: &StepState) -> Option<&RunStep> {
         self.spec.steps.get(state.of)

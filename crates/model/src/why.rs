@@ -14,7 +14,8 @@ use crate::fault::Code;
 use crate::health::Standing;
 use crate::machine::Machine;
 use crate::machine::view::EffectiveState;
-use crate::run::{Run, RunPhase, StepState, Workflow};
+use crate::node::Node;
+use crate::run::{Halt, HaltKind, Run, RunPhase, StepState, Workflow};
 use crate::time::{Timestamp, spoken};
 use mend::own_commands;
 use std::time::Duration;
@@ -56,8 +57,35 @@ struct Wait {
 const PENDING_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn explain_machine(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
-    explain_state(machine, run, now).with_health(machine.id.as_str(), &machine.health)
+/// `node` is the identity that lives on it, where there is one.
+pub fn explain_machine(
+    machine: &Machine,
+    run: Option<&Run>,
+    node: Option<&Node>,
+    now: Timestamp,
+) -> Explanation {
+    let told = explain_state(machine, run, now);
+    let told = node.map_or(told.clone(), |node| as_node(machine, run, node, told));
+    told.with_health(machine.id.as_str(), &machine.health)
+}
+
+/// What is said of a machine that serves as a node, or may again: the node is asked first.
+fn as_node(machine: &Machine, run: Option<&Run>, node: &Node, told: Explanation) -> Explanation {
+    let (id, node_id) = (&machine.id, &node.head.id);
+    let is_node = format!("it is {node_id}, which is {}", node.state);
+    let why = format!("farrier why {node_id}");
+    // Neither that nobody has provisioned it otherwise, nor what was canceled on the node, is worth a word beside it.
+    let canceled = machine.is(ConditionType::OperationCanceled) && run.is_some_and(Run::is_of_node);
+    if canceled || machine.effective_state() == EffectiveState::New {
+        return plain(format!("{id} is a node: {is_node}"), vec![why, format!("farrier get {id}")]);
+    }
+    let mut told = told;
+    told.headline = format!("{}; {is_node}", told.headline);
+    if node.state.in_service() {
+        told.next_commands.retain(|command| !command.starts_with("farrier reimage "));
+    }
+    told.next_commands.insert(0, why);
+    told
 }
 
 fn explain_state(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanation {
@@ -100,7 +128,7 @@ fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
     let mut next_commands = vec![format!("farrier get {id}")];
     let what = match run.filter(|run| run.phase() == RunPhase::Canceled) {
         Some(run) => {
-            next_commands.insert(0, format!("farrier run rerun {}", run.spec.id));
+            next_commands.insert(0, run.command("rerun"));
             format!("{}, so what it began may be half done", headline(run))
         }
         None => "its last operation was canceled".into(),
@@ -231,7 +259,6 @@ fn attention(machine: &Machine, run: Option<&Run>, now: Timestamp) -> Explanatio
 }
 
 pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
-    let id = &run.spec.id;
     let wait = waiting(run);
     let failure = run.progress.failure.as_ref();
     let mut told = Explanation {
@@ -249,7 +276,7 @@ pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
         told.overdue = now.since(wait.since) > wait.patience;
     }
     if told.overdue {
-        told.next_commands.insert(0, format!("farrier run resume {id}"));
+        told.next_commands.insert(0, run.command("resume"));
     }
     if told.failed.is_empty()
         && let Some(step) = run.progress.current().filter(|step| step.attempt > 1)
@@ -279,9 +306,18 @@ fn headline(run: &Run) -> String {
         Workflow::Cancelled => format!("{what} was canceled"),
         Workflow::FailedRetryable => format!("{what} failed at step {step}; trying again is safe"),
         Workflow::FailedManualIntervention => {
-            format!("{what} stopped at step {step} and waits for a person")
+            format!("{what} stopped at step {step} and waits for a person{}", frozen(run))
         }
     }
+}
+
+/// Who has frozen what had failed before, and why.
+fn frozen(run: &Run) -> String {
+    let by_hand = |halt: &&Halt| halt.kind == HaltKind::Freeze && !halt.reason.is_empty();
+    run.progress.halt.as_ref().filter(by_hand).map_or_else(String::new, |halt| {
+        let Halt { by, reason, .. } = halt;
+        format!(", frozen by {by}: {reason}")
+    })
 }
 
 fn waiting(run: &Run) -> Option<Wait> {
@@ -347,10 +383,10 @@ fn next_commands(run: &Run) -> Vec<String> {
     let target = &run.spec.target;
     match run.phase() {
         RunPhase::Pending | RunPhase::Running => {
-            vec![format!("farrier logs -f {id}"), format!("farrier cancel {id}")]
+            vec![format!("farrier logs -f {id}"), run.command("cancel")]
         }
         RunPhase::Succeeded => vec![target.get()],
-        RunPhase::Canceled => vec![format!("farrier run rerun {id}"), target.get()],
+        RunPhase::Canceled => vec![run.command("rerun"), target.get()],
         RunPhase::Failed => failed_commands(run),
     }
 }

@@ -1,6 +1,7 @@
 //! `farrier node`.
 
 use super::*;
+use clap::builder::NonEmptyStringValueParser;
 use model::node::Mode;
 
 #[derive(Debug, Subcommand)]
@@ -141,8 +142,8 @@ pub struct NodeDrainArgs {
     /// The node, as `farrier node list` names it
     pub node_id: String,
     /// Do not wait for its agent, for this reason, which is recorded
-    #[arg(long, value_name = "REASON", default_value = "", hide_default_value = true)]
-    pub without_agent: String,
+    #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
+    pub without_agent: Option<String>,
     #[command(flatten)]
     pub ask: NodeAskArgs,
 }
@@ -152,6 +153,9 @@ pub struct DecommissionArgs {
     /// How far it goes
     #[arg(long, value_enum, value_name = "MODE")]
     pub mode: ModeArg,
+    /// Do not ask its MAAS, which is gone for good, for this reason, which is recorded; only with full_decommission
+    #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
+    pub without_maas: Option<String>,
     #[command(flatten)]
     pub drain: NodeDrainArgs,
 }

@@ -53,8 +53,10 @@ impl Work for NodeAnew {
     async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
-            let same = (run.spec.parent.as_ref(), run.spec.again);
-            return match same == (Some(&self.parent), Some(self.how)) {
+            // Whoever names the operation by its node names, the second time, the one that the first has made.
+            let of = run.spec.parent.as_ref();
+            let named = of == Some(&self.parent) || run.spec.id == self.parent;
+            return match named && run.spec.again == Some(self.how) {
                 true => Ok((Started { run, new: false }, None)),
                 false => Err(reused(&run).into()),
             };
@@ -76,11 +78,9 @@ impl Work for NodeAnew {
             ..parent.spec.clone()
         };
         let mut run = Run { spec, progress, version: 1 };
-        // The one before it is the newest: what comes after it takes its place.
-        if node.workflow.as_ref() == Some(&self.parent) {
-            node.workflow = Some(self.id.clone());
-        }
-        may_go_on(&node, &run)?;
+        // Asked of the one before it, which whoever is refused has named.
+        may_go_on(&node, &Run { spec: parent.spec.clone(), ..run.clone() })?;
+        node.workflow = Some(self.id.clone());
         let message = format!("{} accepted", run.spec.run_type.as_str());
         let event = event(Cause::Request, &self.by, message, here!(), self.now);
         let owner = self.owner.as_deref();

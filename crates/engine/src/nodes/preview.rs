@@ -44,13 +44,18 @@ impl Engine {
         let has_agent = self.store().read(HasAgent { id: would.node.id() }).await?;
         let (run, state) = (&would.run, would.node.state);
         let mut asked = AgentAsked { run, state, has_agent, released: false };
+        // What MAAS has now says nothing of what comes after the machine was given back.
+        let mut given_back = false;
         let mut stages = Vec::new();
         for step in &run.spec.steps {
             let stage = stage_of(step);
             let needless =
                 |stage| asked.needless(stage).filter(|_| is_ours(&step.effect).is_some());
-            let adopted = stage.and_then(|one| adopts(one, state, seen).or_else(|| needless(one)));
-            asked.released |= stage == Some(Stage::ReleaseMaasNode);
+            let holds = |stage| adopts(stage, state, seen).filter(|_| !given_back);
+            let adopted = stage.and_then(|one| holds(one).or_else(|| needless(one)));
+            let releases = stage == Some(Stage::ReleaseMaasNode);
+            asked.released |= releases;
+            given_back |= releases && adopted.is_none();
             stages.push(Previewed { stage: step.name.clone(), adopted });
         }
         Ok(Preview { would, stages, upstream })

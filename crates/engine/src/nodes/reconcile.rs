@@ -330,7 +330,7 @@ impl Change {
         };
         let Some(mut moved) = moved else { return Ok(true) };
         let message = match moved.state == node.state {
-            true => format!("seen {} times so", moved.passes),
+            true => format!("passes in a row that saw this: {}", moved.passes),
             false => {
                 moved.head.since = now;
                 moved.reason.clone()

@@ -87,8 +87,8 @@ impl Act {
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-        admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
         spare_node(tx, &machine, run).await?;
+        admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
         machine.active_run = Some(run.spec.id.clone());
         apply_to_machine(&mut machine, run, &[], self.now);
         let message = format!("held by {} again", run.spec.id);
@@ -151,7 +151,8 @@ fn superseded(run: &Run, latest: &Run) -> Refusal {
         run.spec.id, latest.spec.id, latest.spec.target
     );
     let next = match run.spec.target.kind {
-        TargetKind::Machine | TargetKind::Rack => format!("farrier run rerun {}", run.spec.id),
+        _ if run.is_of_node() => format!("farrier why {}", latest.spec.id),
+        TargetKind::Machine | TargetKind::Rack => run.command("rerun"),
         TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.get(),
     };
     Refusal::precondition("RUN_SUPERSEDED", said).next(next)

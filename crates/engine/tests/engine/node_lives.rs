@@ -217,6 +217,7 @@ async fn take_out(door: &Door, world: &World, mode: Mode, name: &str) {
             node: node.clone(),
             mode,
             without_agent: String::new(),
+            without_maas: String::new(),
             request_id: name.into(),
             by: "client".into(),
         };

@@ -109,6 +109,7 @@ pub fn out(node: &Node, mode: Mode, request_id: &str) -> Decommission {
         node: node.id(),
         mode,
         without_agent: String::new(),
+        without_maas: String::new(),
         request_id: request_id.into(),
         by: "somebody".into(),
     }
@@ -300,6 +301,12 @@ fn a_dry_run_shows_what_would_run_and_what_would_be_adopted() {
         assert!(scene.world.everything().await.nodes.is_empty(), "nothing was written");
         engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
         let node = scene.until(NodeState::Active).await;
+        // What is given back first is installed for real.
+        let anew = engine.preview_decommission(out(&node, Mode::Reimage, "dry")).await;
+        let anew = anew.expect("shown").stages;
+        let after = anew.iter().skip_while(|one| one.stage != "release_maas_node");
+        assert!(after.clone().count() > 10);
+        assert!(after.clone().all(|one| one.adopted.is_none()), "{anew:?}");
         let shown = engine.preview_decommission(out(&node, Mode::FullDecommission, "dry")).await;
         let shown = shown.expect("shown");
         assert_eq!(shown.stages.len(), 13);
@@ -334,6 +341,72 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
         );
         scene.until(NodeState::Active).await;
         scene.witnessed_nothing();
+    });
+}
+
+/// What failed is given up: what it made in MAAS is taken back, and to say so twice is to say it once.
+#[test]
+fn a_failed_onboarding_is_given_up() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let late = crate::rack_lives::fault("wait_for_hardware_sync_healthy", sim::Action::Fail, 0);
+        scene.world.sim.add_fault(late).expect("a rule");
+        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
+        scene.door.ended(&run).await;
+        assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Deployed));
+        for _ in 0..2 {
+            engine.act(run.clone(), Action::Cancel, who()).await.expect("given up");
+            let ended = scene.door.ended(&run).await;
+            assert_eq!(ended.progress.workflow, Workflow::Cancelled, "{:?}", ended.progress);
+        }
+        assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Absent));
+        scene.witnessed_nothing();
+    });
+}
+
+/// Its MAAS will never answer again: the node goes without it, and its machine is free.
+#[test]
+fn a_node_whose_maas_is_gone_is_taken_away_without_it() {
+    simulate(async {
+        let scene = Scene::serving().await;
+        let (engine, node) = (&scene.process.engine, scene.node().await);
+        for stage in ["load_site_config", "release_maas_node", "remove_maas_record"] {
+            let dead = crate::rack_lives::fault(stage, sim::Action::Fail, 0);
+            scene.world.sim.add_fault(dead).expect("a rule");
+        }
+        let mut away = out(&node, Mode::SoftReset, "away");
+        away.without_maas = "the site was given up".into();
+        let told = refusal(engine.decommission(away.clone()).await);
+        assert_eq!(told.field.as_deref(), Some("without_maas"));
+        away.mode = Mode::FullDecommission;
+        let run = engine.decommission(away).await.expect("accepted").run;
+        assert!(run.spec.steps.iter().all(|step| !step.name.contains("maas")), "{:?}", run.spec);
+        let ended = scene.door.ended(&run.spec.id).await;
+        assert_eq!(ended.progress.workflow, Workflow::Completed, "{:?}", ended.progress.failure);
+        scene.until(NodeState::Deleted).await;
+        scene.witnessed_nothing();
+    });
+}
+
+/// Whoever names an operation by its node names another one the second time; the request is the same.
+#[test]
+fn a_rerun_by_the_name_of_its_node_is_replayed() {
+    simulate(async {
+        let scene = Scene::new().await;
+        let engine = &scene.process.engine;
+        let late = crate::rack_lives::fault("wait_for_ready", sim::Action::Fail, 0);
+        scene.world.sim.add_fault(late).expect("a rule");
+        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
+        scene.door.ended(&run).await;
+        let rerun = |id: RunId| engine.again(id, Again::Rerun, "anew".into(), who());
+        let first = rerun(run.clone()).await.expect("anew");
+        let named = scene.node().await.workflow.expect("an operation");
+        assert_eq!(named, first.run.spec.id);
+        for id in [run, named] {
+            let again = rerun(id).await.expect("the same");
+            assert_eq!((again.new, &again.run.spec.id), (false, &first.run.spec.id));
+        }
     });
 }
 

@@ -102,6 +102,10 @@ fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<V
         NodeState::Quarantined if given_up(node, known) => Err(never_served(node)),
         NodeState::Quarantined => {
             let doubt = doubts(node, known);
+            // Nobody's word makes up for an onboarding that did not come to its end.
+            if !node.served && doubt.is_some() {
+                return Err(never_served(node));
+            }
             if !unproven && let Some(doubt) = doubt {
                 let id = &node.head.id;
                 let said = format!("{id} is not proven healthy: {doubt}");
@@ -141,11 +145,17 @@ fn reactivate(
     unproven: bool,
     known: Known<'_>,
 ) -> Result<Vec<Node>, Refusal> {
+    let back = matches!(node.state, NodeState::Offline | NodeState::Active);
+    // Whoever asks twice has asked once: its cluster is being told.
+    if back && is_reactivated(known) {
+        return Ok(Vec::new());
+    }
     idle(node, "reactivate", known)?;
     let id = &node.head.id;
     match node.state {
         // It is on its way already: its heartbeats decide.
         NodeState::Offline | NodeState::Active => Ok(Vec::new()),
+        NodeState::Retired if !node.served => Err(never_served(node)),
         NodeState::Retired => {
             if let Some(run) = known.run.filter(|run| !unproven && is_unclean(run)) {
                 return Err(unclean(node, run));
@@ -177,10 +187,16 @@ fn reactivate(
     }
 }
 
+/// Whether somebody is just letting its cluster place work on it again.
+fn is_reactivated(known: Known<'_>) -> bool {
+    known.at_work().and_then(mode) == Some(Mode::Reactivate)
+}
+
 /// Whether a cluster may still have been told to place nothing on a node that serves, or is to serve, again.
 pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
     let stopped = |run: &Run| {
         matches!(run.spec.run_type, RunType::Decommission | RunType::NodeDrain)
+            && run.ended()
             && !matches!(run.progress.workflow, Workflow::Completed | Workflow::Reconciled)
     };
     node.state == NodeState::Retired || known.run.is_some_and(stopped)
@@ -244,6 +260,18 @@ pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Nod
             Err(Refusal::precondition("NODE_BUSY", said).next(format!("farrier node resume {id}")))
         }
         NodeState::Deleted => Err(deleted(node)),
+    }
+}
+
+/// Whether its MAAS may be left out: only where the node goes, as nothing is installed or given back by anybody else.
+pub fn without_maas(mode: Mode) -> Result<(), Refusal> {
+    match mode == Mode::FullDecommission {
+        true => Ok(()),
+        false => {
+            let problem = format!("is given for {mode}, where the machine stays with its MAAS");
+            let instead = "leave it out, or use --mode full_decommission";
+            Err(Refusal::invalid("without_maas", problem, instead))
+        }
     }
 }
 

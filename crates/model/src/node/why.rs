@@ -2,7 +2,7 @@
 
 use super::{Node, NodeState, Quarantine, expected};
 use crate::effect::Effect;
-use crate::run::Run;
+use crate::run::{Run, Workflow};
 use crate::time::{Timestamp, spoken};
 use crate::why::{Explanation, explain_run};
 
@@ -45,12 +45,21 @@ impl Node {
         if let Some(run) = speaks {
             let told = explain_run(run, now);
             let mut next_commands = told.next_commands.clone();
+            if run.ended() && self.state == NodeState::Enrolling {
+                next_commands.push(run.command("cancel"));
+                next_commands.push(self.take_away());
+            }
             next_commands.push(format!("farrier node get {id}"));
             return Explanation {
                 headline: format!("{headline}; {}", told.headline),
                 next_commands,
                 ..told
             };
+        }
+        // Of one that serves, what stopped on the way is told beside.
+        let stopped = run.filter(|run| run.ended() && !is_done(run));
+        if let Some(run) = stopped.filter(|_| self.state != NodeState::Deleted) {
+            headline = format!("{headline}; {}", explain_run(run, now).headline);
         }
         let silence = heard.map_or_else(
             || "its agent was never heard of".to_string(),
@@ -77,11 +86,31 @@ impl Node {
         .with_health(id, &self.head.health)
     }
 
+    /// The same of one of its operations. One that another has followed is history: what is to be done is said there.
+    pub fn explain_run(&self, run: &Run, now: Timestamp) -> Explanation {
+        let told = explain_run(run, now);
+        match &self.workflow {
+            Some(newest) if *newest != run.spec.id && run.ended() => Explanation {
+                headline: format!("{}; {newest} came after it", told.headline),
+                next_commands: vec![
+                    format!("farrier why {newest}"),
+                    format!("farrier why {}", self.head.id),
+                ],
+                ..told
+            },
+            Some(_) | None => told,
+        }
+    }
+
     /// Whether a run that has ended is still what this state is about.
     fn owes(&self, run: &Run) -> bool {
         run.progress.workflow.failed()
             && !self.state.in_service()
             && self.state != NodeState::Deleted
+    }
+
+    fn take_away(&self) -> String {
+        format!("farrier node decommission {} --mode full_decommission", self.head.id)
     }
 
     /// What makes its machine another node.
@@ -97,12 +126,13 @@ impl Node {
             (NodeState::BootstrapIssued, _) => {
                 vec![format!("farrier node bootstrap --reissue {id}")]
             }
-            (NodeState::Active, _) => vec![format!("farrier node drain {id}")],
+            (NodeState::Active, _) => Vec::new(),
             (NodeState::Offline, _) => {
                 vec![format!("farrier machine inspect {machine}"), format!("farrier why {machine}")]
             }
-            (NodeState::Quarantined, Some(Quarantine::Onboarding)) => {
-                vec![format!("farrier node decommission {id} --mode full_decommission")]
+            (NodeState::Quarantined, Some(Quarantine::Onboarding)) => vec![self.take_away()],
+            (NodeState::Quarantined | NodeState::Retired, _) if !self.served => {
+                vec![self.take_away()]
             }
             (NodeState::Quarantined, _) => vec![
                 format!("farrier node release {id} --reason …"),
@@ -111,16 +141,12 @@ impl Node {
             (NodeState::Draining | NodeState::Removing, _) => {
                 vec![format!("farrier node resume {id}")]
             }
-            (NodeState::Retired, _) => vec![
-                format!("farrier node reactivate {id}"),
-                format!("farrier node decommission {id} --mode full_decommission"),
-            ],
+            (NodeState::Retired, _) => {
+                vec![format!("farrier node reactivate {id}"), self.take_away()]
+            }
             (NodeState::Deleted, _) => vec![self.onboard_again()],
             (NodeState::Enrolling, _) => match run.filter(|run| run.ended()) {
-                Some(run) => vec![
-                    format!("farrier workflow rerun {}", run.spec.id),
-                    format!("farrier node decommission {id} --mode full_decommission"),
-                ],
+                Some(run) => vec![run.command("rerun"), self.take_away()],
                 None => Vec::new(),
             },
         };
@@ -130,11 +156,15 @@ impl Node {
         // It serves again, and its cluster may still have been told to place nothing on it.
         if let Some(run) = run.filter(|run| self.state.in_service() && is_cordoned_by(run)) {
             all.insert(0, format!("farrier node reactivate {id}"));
-            all.insert(0, format!("farrier workflow retry-stage {}", run.spec.id));
+            all.insert(0, run.command("retry-step"));
         }
         all.push(format!("farrier node get {id}"));
         all
     }
+}
+
+fn is_done(run: &Run) -> bool {
+    matches!(run.progress.workflow, Workflow::Completed | Workflow::Reconciled)
 }
 
 /// Whether a run that failed may have left its cordon on the node.

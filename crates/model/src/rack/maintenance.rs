@@ -16,7 +16,7 @@ pub use words::{
 };
 
 use super::{Activity, Device, Rack, Seen, some_of};
-use crate::blast::Dark;
+use crate::blast::{Dark, Fate};
 use crate::firmware::{Firmware, Resolution};
 use crate::health::Wish;
 use crate::id::{FirmwareId, MachineId, PowerShelfId, RunId, SwitchId};
@@ -190,6 +190,7 @@ pub struct Planned {
     pub steps: Vec<RunStep>,
     /// Machines that are taken down, in scope or not.
     pub dark: Vec<Dark>,
+    pub fate: Fate,
     pub firmware: Option<FirmwareId>,
     pub firmware_skipped: Option<String>,
     /// The firmware that was named is not in the catalogue: the operation fails, and the rack with it.
@@ -258,8 +259,10 @@ pub fn plan(
             format!("firmware {id} is not in the catalogue: it fails, and leaves {rack} in Error"),
         );
     }
+    let (fate, dark) = dark(devices, &course);
     Ok(Planned {
-        dark: dark(devices, &course),
+        dark,
+        fate,
         firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),
         devices: course.devices,
         wanted,
@@ -306,6 +309,7 @@ pub fn ingestion(seen: &Seen) -> Planned {
         trigger: Trigger::Ingestion,
         steps: course.steps(&seen.limits),
         dark: Vec::new(),
+        fate: Fate::Restart,
         firmware: course.firmware.as_ref().map(|firmware| firmware.id.clone()),
         firmware_skipped: skipped,
         unknown: None,
@@ -419,17 +423,28 @@ fn fabric(
     Err(Refusal::invalid("scope.switch_ids", format!("cannot form a fabric: {why}"), instead))
 }
 
-/// Machines that are taken down: by their own power or firmware, or because what feeds them goes off.
-fn dark(devices: &[Device], course: &legs::Course) -> Vec<Dark> {
+/// Machines that are taken down: by their own power or firmware, or because what feeds them goes off. Whoever is in service also suffers
+/// when the fabric is formed anew.
+fn dark(devices: &[Device], course: &legs::Course) -> (Fate, Vec<Dark>) {
     let of = |devices: &[Device]| devices.iter().filter_map(|one| one.dark.clone()).collect();
+    let serving =
+        || devices.iter().filter(|one| one.in_service()).filter_map(|one| one.dark.clone());
     let off = course.power.is_some_and(PowerSequence::goes_off);
     let feeds = course.devices.iter().any(|one| one.target.kind == TargetKind::PowerShelf);
     let flashed = course.firmware.as_ref().is_some_and(|firmware| {
         firmware.components.get(&TargetKind::Machine).is_some_and(|parts| !parts.is_empty())
     });
-    match (off && feeds, off || flashed) {
-        (true, _) => of(devices),
-        (false, true) => of(&course.devices),
-        (false, false) => Vec::new(),
+    let fate = if off { Fate::LosePower } else { Fate::Restart };
+    match (off && feeds, off || flashed, course.fabric.is_some()) {
+        (true, _, _) => (fate, of(devices)),
+        (false, true, false) => (fate, of(&course.devices)),
+        (false, true, true) => {
+            let mut all: Vec<Dark> = of(&course.devices);
+            let others: Vec<Dark> = serving().filter(|one| !all.contains(one)).collect();
+            all.extend(others);
+            (fate, all)
+        }
+        (false, false, true) => (Fate::LoseFabric, serving().collect()),
+        (false, false, false) => (fate, Vec::new()),
     }
 }

@@ -6,7 +6,6 @@ use super::{Halt, HaltKind, Note, Progress, Run, RunPhase, StepPhase, StepState,
 use crate::effect::{Effect, Verb};
 use crate::here;
 use crate::node::Stage;
-use crate::plan::RunType;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -87,11 +86,38 @@ pub fn act(run: &Run, action: Action, who: &Who, now: Timestamp) -> Result<Acted
 }
 
 fn cancel(run: &Run, who: &Who) -> Result<Acted, Refusal> {
-    match &run.progress.halt {
-        _ if run.ended() => Err(finished(run, Action::Cancel)),
-        Some(halt) if halt.kind == HaltKind::Cancel => Ok(Acted::Already),
-        Some(_) | None => Ok(halt(run, HaltKind::Cancel, who)),
+    match (run.progress.workflow, &run.progress.halt) {
+        (Workflow::Pending | Workflow::Running | Workflow::Compensating, Some(halt))
+            if halt.kind == HaltKind::Cancel =>
+        {
+            Ok(Acted::Already)
+        }
+        (Workflow::Pending | Workflow::Running | Workflow::Compensating, _) => {
+            Ok(halt(run, HaltKind::Cancel, who))
+        }
+        // What failed on a node has made something in MAAS: it is given up, and that is taken back.
+        (Workflow::FailedRetryable | Workflow::FailedManualIntervention, _) if run.is_of_node() => {
+            Ok(given_up(run, who))
+        }
+        (Workflow::Cancelled, _) if run.is_of_node() => Ok(Acted::Already),
+        (
+            Workflow::FailedRetryable
+            | Workflow::FailedManualIntervention
+            | Workflow::Completed
+            | Workflow::Cancelled
+            | Workflow::Reconciled,
+            _,
+        ) => Err(finished(run, Action::Cancel)),
     }
+}
+
+/// A failed run that goes on only to take back what it did. What an attempt came to that nobody knows of is found out first.
+fn given_up(run: &Run, who: &Who) -> Acted {
+    let reopened = reopened(run, Action::Resume);
+    let undoing = reopened.halt.as_ref().is_some_and(|halt| halt.undoing);
+    let (by, reason) = (who.by.clone(), who.reason.clone());
+    let halt = Some(Halt { kind: HaltKind::Cancel, by, reason, undoing });
+    Acted::Reopened(Progress { halt, ..reopened }, Note::new(who.because("given up"), here!()))
 }
 
 fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
@@ -105,6 +131,9 @@ fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
         Workflow::FailedManualIntervention => Ok(Acted::Already),
         Workflow::FailedRetryable => {
             let mut progress = run.progress.clone();
+            let (by, reason) = (who.by.clone(), who.reason.clone());
+            let undoing = progress.halt.is_some_and(|halt| halt.undoing);
+            progress.halt = Some(Halt { kind: HaltKind::Freeze, by, reason, undoing });
             progress.workflow = Workflow::FailedManualIntervention;
             progress.finished_at = progress.finished_at.or(Some(now));
             Ok(Acted::Changed(progress, Note::new(who.because("frozen"), here!())))
@@ -147,7 +176,10 @@ fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
         Workflow::FailedRetryable | Workflow::FailedManualIntervention => {
             match unseen(run).filter(|_| action == Action::Adopt) {
                 Some(stage) => Err(not_observable(run, stage)),
-                None => Ok(reopen(run, action, who)),
+                None => {
+                    let note = Note::new(who.because(action.as_str()), here!());
+                    Ok(Acted::Reopened(reopened(run, action), note))
+                }
             }
         }
         Workflow::Pending | Workflow::Running | Workflow::Compensating => match action {
@@ -174,12 +206,11 @@ fn unseen(run: &Run) -> Option<Stage> {
 }
 
 fn not_observable(run: &Run, stage: Stage) -> Refusal {
-    let id = &run.spec.id;
     let said = format!("nothing shows whether {stage} is done but doing it: it cannot be adopted");
-    Refusal::precondition("NOT_OBSERVABLE", said).next(format!("farrier workflow retry-stage {id}"))
+    Refusal::precondition("NOT_OBSERVABLE", said).next(run.command("retry-step"))
 }
 
-fn reopen(run: &Run, action: Action, who: &Who) -> Acted {
+fn reopened(run: &Run, action: Action) -> Progress {
     let mut progress = run.progress.clone();
     let retries =
         progress.current().and_then(|step| run.plan_step(step)).map_or(0, |plan| plan.max_retries);
@@ -216,7 +247,7 @@ fn reopen(run: &Run, action: Action, who: &Who) -> Acted {
         None => Workflow::Pending,
         Some(_) => super::next::moving(&progress),
     };
-    Acted::Reopened(progress, Note::new(who.because(action.as_str()), here!()))
+    progress
 }
 
 fn finished(run: &Run, action: Action) -> Refusal {
@@ -227,10 +258,12 @@ fn finished(run: &Run, action: Action) -> Refusal {
         action.as_str()
     );
     let next = match run.phase() {
-        RunPhase::Failed => format!("farrier run retry-step {}", run.spec.id),
-        RunPhase::Canceled | RunPhase::Succeeded => {
-            format!("farrier run rerun {}", run.spec.id)
+        RunPhase::Failed => run.command("retry-step"),
+        // What goes on with a node is asked of the node.
+        RunPhase::Canceled | RunPhase::Succeeded if run.is_of_node() => {
+            format!("farrier why {}", run.spec.id)
         }
+        RunPhase::Canceled | RunPhase::Succeeded => run.command("rerun"),
         RunPhase::Pending | RunPhase::Running => format!("farrier why {}", run.spec.id),
     };
     Refusal::precondition("ALREADY_FINISHED", said).next(next)
@@ -240,13 +273,12 @@ fn finished(run: &Run, action: Action) -> Refusal {
 pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
     if !run.ended() {
         let said = format!("{} is still at work: cancel it before starting over", run.spec.id);
-        return Err(Refusal::precondition("RUN_ACTIVE", said)
-            .next(format!("farrier cancel {}", run.spec.id)));
+        return Err(Refusal::precondition("RUN_ACTIVE", said).next(run.command("cancel")));
     }
     let mut progress = Progress::fresh(&run.spec.steps);
     match how {
         // Its stages go by what they find, and adopt what holds one by one.
-        Again::Rerun if RunType::NODES.contains(&run.spec.run_type) => {}
+        Again::Rerun if run.is_of_node() => {}
         Again::Rerun => {
             let done = |step: &&StepState| !step.undo && step.state == StepPhase::Succeeded;
             progress.scan = run.progress.steps.iter().filter(done).map(|step| step.of).max();

@@ -94,10 +94,8 @@ const fn mend(code: Code) -> Mend {
 /// What to type about a failed run, the best first.
 pub(super) fn own_commands(run: &Run) -> Vec<String> {
     let (id, target) = (&run.spec.id, &run.spec.target);
-    let retry = format!("farrier run retry-step {id}");
-    let resume = format!("farrier run resume {id}");
-    let adopt = format!("farrier run adopt {id}");
-    let rerun = format!("farrier run rerun {id}");
+    let [retry, resume, adopt, rerun] =
+        ["retry-step", "resume", "adopt", "rerun"].map(|action| run.command(action));
     let logs = format!("farrier logs {id}");
     let Some(failure) = &run.progress.failure else {
         return vec![resume, logs];
@@ -108,7 +106,7 @@ pub(super) fn own_commands(run: &Run) -> Vec<String> {
         Mend::Decide => vec![logs, resume, adopt, retry],
         Mend::GoOn => vec![resume, rerun],
         Mend::NotAdoptable => vec![retry, rerun],
-        Mend::StartClean => vec![logs, format!("farrier run restart-clean {id}"), rerun],
+        Mend::StartClean => vec![logs, run.command("restart-clean"), rerun],
         Mend::Adopt => vec![logs, adopt, rerun],
         Mend::Rerun => vec![logs, rerun],
         Mend::First(command) => vec![command.into(), retry],

@@ -96,6 +96,51 @@ fn every_state_and_every_action() {
     }
 }
 
+/// What has failed on a node is given up by a cancel, and what it made is taken back; to cancel it twice is to cancel it once.
+#[test]
+fn what_failed_on_a_node_can_be_given_up() {
+    let of_node = |workflow| {
+        let mut run = run_in(workflow);
+        run.spec.run_type = model::plan::RunType::Onboard;
+        run
+    };
+    for (workflow, expected) in [
+        (Workflow::Pending, "told"),
+        (Workflow::Running, "told"),
+        (Workflow::Compensating, "already"),
+        (Workflow::FailedRetryable, "reopened"),
+        (Workflow::FailedManualIntervention, "reopened"),
+        (Workflow::Completed, ENDED),
+        (Workflow::Cancelled, "already"),
+        (Workflow::Reconciled, ENDED),
+    ] {
+        assert_eq!(outcome(&of_node(workflow), Action::Cancel), expected, "{workflow:?}");
+    }
+    // What it did is undone, and then it is canceled.
+    let mut story = Story::of(vec![netboot(0), wipe(0)]);
+    story.run.spec.run_type = model::plan::RunType::Onboard;
+    story.answer(done()).answer(fault(Code::EffectFailed)).act(Action::Cancel);
+    assert_eq!(story.run.progress.halt.as_ref().map(|halt| halt.by.as_str()), Some("alice"));
+    assert_eq!(story.run.progress.workflow, Workflow::Compensating, "{:?}", story.run.progress);
+    story.expect(Verb::Perform, "undo-netboot/1").answer(done());
+    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+}
+
+#[test]
+fn what_is_frozen_says_who_did_that_and_why() {
+    let mut run = run_in(Workflow::FailedRetryable);
+    let Ok(Acted::Changed(progress, _)) = act(&run, Action::MarkManual, &who(), at(9)) else {
+        panic!("it was not frozen");
+    };
+    run.progress = progress;
+    let told = model::why::explain_run(&run, at(9)).headline;
+    assert!(told.ends_with("waits for a person, frozen by alice: because"), "{told}");
+    let Ok(Acted::Reopened(progress, _)) = act(&run, Action::RetryStep, &who(), at(9)) else {
+        panic!("it does not go on");
+    };
+    assert_eq!(progress.halt, None);
+}
+
 #[test]
 fn a_new_run_is_made_of_an_ended_one_only() {
     for workflow in Workflow::ALL {

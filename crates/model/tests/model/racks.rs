@@ -388,6 +388,41 @@ fn what_is_left_of_an_operation_needs_leave_again() {
     assert_eq!(refused(&off, &devices()[1..]), Some("DEVICE_MOVED"));
 }
 
+/// What computes together breaks off when the fabric is formed anew, whoever else is in scope.
+#[test]
+fn whoever_is_in_service_keeps_the_fabric() {
+    let serving = |against: Option<Against>| {
+        let mut all = devices();
+        let machine = MachineId::trusted("m-1");
+        all[0].dark = Some(Dark { machine, against });
+        all
+    };
+    let node = || Against::Serves(model::id::NodeId::trusted("node-1"));
+    let fabric = || vec![Asked::ConfigureNmxCluster];
+    let power = || vec![Asked::PowerSequence(PowerSequence::On)];
+    for (against, asked, refused) in [
+        (Some(node()), fabric(), Some("the fabric, formed anew, would take the fabric from")),
+        (Some(Against::InService), fabric(), Some("m-1 is READY and in service")),
+        (None, fabric(), None),
+        (Some(node()), power(), None),
+    ] {
+        let wanted = Wanted { scope: Scope::default(), activities: asked };
+        let given = (Resolution::Skip("none".into()), &Limits::default());
+        let (rack, all) = (rack(RackState::Ready), serving(against));
+        let planned = plan(&rack, &all, wanted, Trigger::OnDemand, given).expect("a plan");
+        let said =
+            model::rack::maintenance::interlock(&planned, None).err().map(|refusal| refusal.said);
+        match (&said, refused) {
+            (Some(said), Some(words)) => assert!(said.contains(words), "{said}"),
+            (said, refused) => assert_eq!(said.as_deref(), refused),
+        }
+        assert_eq!(model::rack::maintenance::interlock(&planned, Some("fire")), Ok(()));
+        let new = planned.new_run(&rack, &id("op-1"), "ada".into());
+        let run = Run::new(RunSpec { steps: new.steps, claims: new.claims, ..spec(Vec::new()) });
+        assert_eq!(may_go_on(&run, &all).is_err(), refused.is_some());
+    }
+}
+
 /// The legs of a plan: names, and how many devices each has.
 fn legs(planned: &Planned) -> Vec<(String, usize)> {
     let count = |effect: &Effect| match effect {

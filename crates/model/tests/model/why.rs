@@ -99,7 +99,7 @@ fn every_state_of_a_machine_has_an_answer() {
             for set in [&[][..], &[NeedsIntervention], &[Rma], &[Retired], &[Rma, Retired]] {
                 for run in [None, Some(Run::new(spec(vec![wipe(0)])))] {
                     let machine = machine(phase, active, set);
-                    let told = explain_machine(&machine, run.as_ref(), at(2));
+                    let told = explain_machine(&machine, run.as_ref(), None, at(2));
                     let case = format!("{machine:?} with {run:?}: {told:?}");
                     assert!(told.headline.starts_with("m-1 "), "{case}");
                     check_commands(&told, &case);
@@ -115,11 +115,47 @@ fn every_state_of_a_machine_has_an_answer() {
     }
 }
 
+/// Whoever asks about a machine that serves is led to its node, and never to what would take that away.
+#[test]
+fn a_machine_that_is_a_node_leads_to_it() {
+    for phase in Phase::ALL {
+        for set in [&[][..], &[ConditionType::OperationCanceled]] {
+            let machine = machine(phase, false, set);
+            let mut run = Run::new(spec(vec![wipe(0)]));
+            run.spec.run_type = model::plan::RunType::Decommission;
+            run.progress.workflow = Workflow::Cancelled;
+            let node = crate::nodes::node(model::node::NodeState::Active);
+            let told = explain_machine(&machine, Some(&run), Some(&node), at(2));
+            let case = format!("{machine:?}: {told:?}");
+            assert!(told.headline.contains("it is node-1, which is active"), "{case}");
+            assert_eq!(told.next_commands[0], "farrier why node-1", "{case}");
+            let harms = |one: &String| one.contains(" reimage ") || one.contains(" rerun ");
+            assert!(!told.next_commands.iter().any(harms), "{case}");
+            check_commands(&told, &case);
+        }
+    }
+}
+
+/// What another operation has followed is history.
+#[test]
+fn an_operation_that_another_has_followed_leads_to_that() {
+    let mut run = Run::new(spec(vec![wipe(0)]));
+    run.spec.run_type = model::plan::RunType::Onboard;
+    run.progress.workflow = Workflow::FailedRetryable;
+    let mut node = crate::nodes::node(model::node::NodeState::Enrolling);
+    let own = node.explain_run(&run, at(2));
+    assert!(own.next_commands.iter().any(|one| one.starts_with("farrier workflow ")), "{own:?}");
+    node.workflow = Some(RunId::trusted("op-2"));
+    let told = node.explain_run(&run, at(2));
+    assert!(told.headline.ends_with("; op-2 came after it"), "{told:?}");
+    assert_eq!(told.next_commands, ["farrier why op-2", "farrier why node-1"]);
+}
+
 #[test]
 fn a_machine_that_cannot_be_reached_says_so() {
     let mut machine = machine(Phase::Ready, false, &[]);
     machine.learn(&[Evidence::new(ConditionType::BmcReachable, false, "Timeout")], at(3));
-    let told = explain_machine(&machine, None, at(9));
+    let told = explain_machine(&machine, None, None, at(9));
     assert!(told.headline.contains("BMCReachable is false: Timeout"), "{}", told.headline);
     assert_eq!((told.since, told.failed.as_str()), (Some(at(3)), "Timeout"));
 }
@@ -129,10 +165,10 @@ fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     let spec = MachineSpec { bmc_endpoint: "https://10.1.0.7".into(), ..MachineSpec::default() };
     let mut machine = Machine::new(MachineId::trusted("m-1"), spec, Labels::new(), at(0));
     machine.phase = Phase::Maintenance;
-    assert!(explain_machine(&machine, None, at(1)).headline.ends_with("nothing is waiting"));
+    assert!(explain_machine(&machine, None, None, at(1)).headline.ends_with("nothing is waiting"));
     let seen = Evidence::new(ConditionType::BmcReachable, false, Code::LoginRefused.as_str());
     machine.learn(&[seen], at(2));
-    let told = explain_machine(&machine, None, at(3));
+    let told = explain_machine(&machine, None, None, at(3));
     assert!(told.headline.contains("BMCReachable is false: login-refused"), "{told:#?}");
     assert_eq!(told.fault, Some(Code::LoginRefused));
     assert_eq!(told.next_commands[0], "farrier bmc unlock https://10.1.0.7");

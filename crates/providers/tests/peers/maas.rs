@@ -312,7 +312,7 @@ async fn interfaces_are_changed_linked_and_unlinked() {
     {
         let linked = maas.link_subnet(&id, interface, &wanted(mode, address)).await.unwrap();
         let [link] = &linked.links[..] else { panic!("{linked:?}") };
-        assert_eq!((link.mode, link.ip_address.as_deref()), (mode, address));
+        assert_eq!((link.mode, link.ip_address.as_deref()), (Some(mode), address));
         assert_eq!(link.subnet.as_ref().unwrap().cidr, "10.10.0.0/24");
         let unlinked = maas.unlink_subnet(&id, interface, link.id).await.unwrap();
         assert!(unlinked.links.is_empty());

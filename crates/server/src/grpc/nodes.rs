@@ -68,8 +68,16 @@ impl v1::node_service_server::NodeService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let mode = mode_from(&asked.mode).map_err(refused)?;
-        let v1::DecommissionNodeRequest { node_id, request_id, without_agent, dry_run, .. } = asked;
-        self.take_out(TakenOut { node_id, mode, request_id, without_agent, dry_run }, by).await
+        let v1::DecommissionNodeRequest {
+            node_id,
+            request_id,
+            without_agent,
+            without_maas,
+            dry_run,
+            ..
+        } = asked;
+        let asked = TakenOut { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        self.take_out(asked, by).await
     }
 
     async fn drain_node(
@@ -80,7 +88,9 @@ impl v1::node_service_server::NodeService for Doors {
         let v1::DrainNodeRequest { node_id, request_id, without_agent, dry_run } =
             request.into_inner();
         let mode = Mode::Drain;
-        self.take_out(TakenOut { node_id, mode, request_id, without_agent, dry_run }, by).await
+        let without_maas = String::new();
+        let asked = TakenOut { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        self.take_out(asked, by).await
     }
 
     async fn retire_node(
@@ -91,7 +101,9 @@ impl v1::node_service_server::NodeService for Doors {
         let v1::RetireNodeRequest { node_id, request_id, without_agent, dry_run } =
             request.into_inner();
         let mode = Mode::Retire;
-        self.take_out(TakenOut { node_id, mode, request_id, without_agent, dry_run }, by).await
+        let without_maas = String::new();
+        let asked = TakenOut { node_id, mode, request_id, without_agent, without_maas, dry_run };
+        self.take_out(asked, by).await
     }
 
     async fn reactivate_node(
@@ -198,6 +210,7 @@ struct TakenOut {
     mode: Mode,
     request_id: String,
     without_agent: String,
+    without_maas: String,
     dry_run: bool,
 }
 
@@ -208,6 +221,8 @@ impl Doors {
             node: NodeId::parse(&asked.node_id).map_err(refused)?,
             mode: asked.mode,
             without_agent: text::optional_reason("without_agent", &asked.without_agent)
+                .map_err(refused)?,
+            without_maas: text::optional_reason("without_maas", &asked.without_maas)
                 .map_err(refused)?,
             request_id: request_id(asked.request_id, dry_run).map_err(refused)?,
             by,
@@ -231,7 +246,7 @@ impl Doors {
     fn agents_reach(&self) -> Result<&str, Refusal> {
         if self.agents_url.is_empty() {
             let said = "this server has no address for agents: neither nodes.listen nor nodes.url is set in its configuration";
-            return Err(Refusal::precondition("AGENTS_OFF", said).next("farrier serve --help"));
+            return Err(Refusal::precondition("AGENTS_OFF", said).next("set [nodes] listen and url in its configuration (farrier serve --print-config), and start it again"));
         }
         Ok(&self.agents_url)
     }

@@ -1,7 +1,7 @@
 //! Whether a maintenance may be accepted now. A preview shows all that speaks against it, a request is refused with the first.
 
 use super::super::{Device, Rack, RackState};
-use super::{FORCED, Leg, Planned, PowerSequence, Trigger};
+use super::{FORCED, Leg, Planned, Trigger};
 use crate::blast::{Against, Dark, Fate, permit};
 use crate::health::{Standing, Wish};
 use crate::lifecycle::Lifecycle;
@@ -80,12 +80,12 @@ fn busy(rack: &Rack, device: &Device, trigger: Trigger) -> Option<Refusal> {
 
 /// Machines in service are taken down by force only, with a reason that is written down.
 pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> {
-    let off = planned.wanted.power().is_some_and(PowerSequence::goes_off);
-    let (what, fate) = match off {
-        true => ("this power sequence", Fate::LosePower),
-        false => ("this firmware upgrade", Fate::Restart),
+    let what = match planned.fate {
+        Fate::LosePower => "this power sequence",
+        Fate::Restart => "this firmware upgrade",
+        Fate::LoseFabric => "the fabric, formed anew,",
     };
-    permit(what, fate, &planned.dark, force)
+    permit(what, planned.fate, &planned.dark, force)
 }
 
 /// Whether an operation may do what is left of it now: it may have been accepted, or have failed, long ago. `devices` are all that
@@ -100,7 +100,7 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
             .next(format!("farrier run rerun {id}   # planned from what stands there now")));
     }
     let left = run.progress.steps.iter().skip(run.progress.at);
-    let (mut all, mut fate) = (false, Fate::Restart);
+    let (mut all, mut fabric, mut fate) = (false, false, Fate::LoseFabric);
     let mut named = BTreeSet::new();
     for step in left.filter_map(|state| run.plan_step(state)) {
         match Leg::parse(&step.name) {
@@ -108,17 +108,18 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
             Some(
                 leg @ (Leg::PowerOff(TargetKind::Machine) | Leg::Firmware(TargetKind::Machine)),
             ) => {
-                if leg == Leg::PowerOff(TargetKind::Machine) {
-                    fate = Fate::LosePower;
-                }
+                fate = match (leg, fate) {
+                    (Leg::PowerOff(_), _) | (_, Fate::LosePower) => Fate::LosePower,
+                    (_, Fate::Restart | Fate::LoseFabric) => Fate::Restart,
+                };
                 let parts = step.effect.group().map(|group| group.parts.as_slice());
                 named.extend(parts.unwrap_or_default().iter().map(|part| &part.target));
             }
+            Some(Leg::FabricOff) => fabric = true,
             Some(
                 Leg::Firmware(_)
                 | Leg::PowerOff(_)
                 | Leg::PowerOn(_)
-                | Leg::FabricOff
                 | Leg::FabricManager
                 | Leg::FabricConfigured
                 | Leg::Validate,
@@ -126,7 +127,9 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
             | None => {}
         }
     }
-    let taken = devices.iter().filter(|device| all || named.contains(&device.target));
+    let suffers =
+        |device: &&Device| all || named.contains(&device.target) || (fabric && device.in_service());
+    let taken = devices.iter().filter(suffers);
     let own = |dark: &Dark| dark.against == Some(Against::HeldBy(id.clone()));
     let dark: Vec<Dark> =
         taken.filter_map(|one| one.dark.clone()).filter(|one| !own(one)).collect();

@@ -100,13 +100,13 @@ const COMMON: [Row; 6] = [
     (Workflow::Compensating, ["already", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
     (
         Workflow::FailedRetryable,
-        [ENDED, "reopened", "reopened", "reopened", "changed", "anew", "anew"],
+        ["reopened", "reopened", "reopened", "reopened", "changed", "anew", "anew"],
     ),
     (
         Workflow::FailedManualIntervention,
-        [ENDED, "reopened", "reopened", "reopened", "already", "anew", "anew"],
+        ["reopened", "reopened", "reopened", "reopened", "already", "anew", "anew"],
     ),
-    (Workflow::Cancelled, [ENDED, ENDED, ENDED, ENDED, ENDED, "anew", "anew"]),
+    (Workflow::Cancelled, ["already", ENDED, ENDED, ENDED, ENDED, "anew", "anew"]),
 ];
 
 #[test]

@@ -207,11 +207,14 @@ fn what_never_served_does_not_serve_by_a_way_around() {
     for workflow in Workflow::ALL.into_iter().filter(|one| one.phase().ended()) {
         let mut onboarding = run(Work::Onboard);
         onboarding.progress.workflow = workflow;
-        let known = Known { run: Some(&onboarding), healthy: true };
+        let known = |healthy| Known { run: Some(&onboarding), healthy };
         let expected = if workflow.failed() { "active" } else { WRONG };
         for what in [&release, &unproven] {
-            assert_eq!(told(&never, ask(&never, what, known)), expected, "{workflow:?}");
+            assert_eq!(told(&never, ask(&never, what, known(true))), expected, "{workflow:?}");
+            // Nobody's word stands for the proof.
+            assert_eq!(told(&never, ask(&never, what, known(false))), WRONG, "{workflow:?}");
         }
+        let known = known(true);
         for mode in Mode::ALL {
             let expected = if mode == Mode::FullDecommission { "stays" } else { WRONG };
             assert_eq!(told(&never, decommission(&never, mode, known)), expected, "{mode}");
@@ -245,6 +248,41 @@ fn what_is_not_clean_is_reactivated_by_name_only() {
             );
             assert_eq!(told(&kept, ask(&kept, &all_the_same, known)), "offline", "{mode}");
         }
+    }
+}
+
+/// It was taken out of an onboarding that had failed: nothing is there that could serve again.
+#[test]
+fn what_never_served_is_not_reactivated() {
+    let never = Node { served: false, ..node(NodeState::Retired) };
+    let [.., reactivate] = asks();
+    let sure = Ask::Reactivate { why: "sure".into(), unproven: true };
+    for what in [&reactivate, &sure] {
+        assert_eq!(told(&never, ask(&never, what, Known::default())), WRONG);
+    }
+}
+
+/// Whoever asks twice has asked once.
+#[test]
+fn a_node_that_is_being_let_back_is_reactivated_already() {
+    let [quarantine, .., reactivate] = asks();
+    let mut run = run(Work::Take(Mode::Reactivate));
+    run.progress.workflow = Workflow::Running;
+    let known = Known { run: Some(&run), healthy: true };
+    for state in [NodeState::Offline, NodeState::Active] {
+        let back = node(state);
+        assert_eq!(told(&back, ask(&back, &reactivate, known)), "stays");
+        assert!(!model::node::door::may_be_cordoned(&back, known), "it is being told");
+        assert_eq!(told(&back, ask(&back, &quarantine, known)), BUSY);
+    }
+}
+
+/// A MAAS that is gone for good keeps no machine.
+#[test]
+fn maas_is_left_out_only_where_the_node_goes() {
+    for mode in Mode::ALL {
+        let refused = model::node::door::without_maas(mode).is_err();
+        assert_eq!(refused, mode != Mode::FullDecommission, "{mode}");
     }
 }
 

@@ -14,7 +14,7 @@ use model::node::Upstream;
 /// What there is to undo.
 enum Left {
     Nothing(Answer),
-    Of(Machine),
+    Of(Box<Machine>),
 }
 
 impl Work<'_> {
@@ -38,7 +38,7 @@ impl Work<'_> {
             (Left::Of(machine), Verb::Observe) => Ok(Answer::Differs(has(&machine))),
             (Left::Of(_), Verb::Inquire | Verb::Stop) => Ok(Answer::UnderWay),
             (Left::Of(machine), Verb::Perform | Verb::Follow) => {
-                act(machine, notes.begin(Memo::Begun).await?).await
+                act(*machine, notes.begin(Memo::Begun).await?).await
             }
         }
     }
@@ -48,7 +48,7 @@ impl Work<'_> {
         let left = async {
             let Some(machine) = self.perhaps_made(target).await? else { return Ok(self.none()) };
             Ok(match self.made_here(&machine).await? {
-                true => Left::Of(machine),
+                true => Left::Of(Box::new(machine)),
                 false => Left::Nothing(done(&machine, "its record was in MAAS before, and stays")),
             })
         };
@@ -86,7 +86,7 @@ impl Work<'_> {
             let before = self.hand.first_seen().await?;
             let others = matches!(before, Some(Upstream::Commissioning | Upstream::Testing));
             Ok(match !others && self.is_being_commissioned(&machine).await? {
-                true => Left::Of(machine),
+                true => Left::Of(Box::new(machine)),
                 false => {
                     let said = format!("{}: nothing to break off", has(&machine));
                     Left::Nothing(done(&machine, said))
@@ -115,7 +115,7 @@ impl Work<'_> {
             let Some(machine) = self.there().await? else { return Ok(self.none()) };
             let letting = matches!(machine.status, Status::Releasing | Status::DiskErasing);
             Ok(match letting || self.installed_here(&machine).await? {
-                true => Left::Of(machine),
+                true => Left::Of(Box::new(machine)),
                 false => {
                     let said = format!("{}, and nothing of this operation is on it", has(&machine));
                     Left::Nothing(done(&machine, said))
