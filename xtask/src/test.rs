@@ -9,21 +9,19 @@ use std::time::Instant;
 
 pub const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
 const PYTHON: &str = "FARRIER_TEST_PYTHON";
-const BINARY: &str = "FARRIER_TEST_BIN";
 
 pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("format", format)?;
     stage("tidy", tidy::run)?;
     stage("clippy", clippy)?;
     stage("dependencies", dependencies)?;
-    let binary = stage("binary under test", build)?;
     let python = stage("python client", || python::find_or_make(&target()))?;
     let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
     let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
     let sshd = stage("sshd", peers::sshd::find_or_install)?;
     let (url, cluster) = stage("postgresql", database)?;
     let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
-    suite.args(filter).env("RUST_BACKTRACE", "1").env(BINARY, binary).env(POSTGRES, url);
+    suite.args(filter).env("RUST_BACKTRACE", "1").env(POSTGRES, url);
     suite.envs(sshd);
     match python {
         Some(interpreter) => suite.env(PYTHON, interpreter),
@@ -93,24 +91,6 @@ fn dependencies() -> Result<(), Failure> {
     }
     println!("cargo deny: advisories skipped, their database could not be fetched");
     shell::run(&mut shell::cargo(["deny", "check", "licenses", "bans", "sources"]), next)
-}
-
-/// Builds the program the whole-system tests start, and asks cargo where it put it.
-fn build() -> Result<PathBuf, Failure> {
-    let mut build = shell::cargo([
-        "build",
-        "-p",
-        "farrier",
-        "--locked",
-        "--message-format=json-render-diagnostics",
-    ]);
-    let messages = shell::answer(&mut build, "fix the errors shown above")?;
-    executable(&messages, "farrier").ok_or_else(|| {
-        Failure::new(
-            "cargo named no executable for the package `farrier`",
-            "see that crates/cli has a binary named farrier",
-        )
-    })
 }
 
 /// The path in cargo's message about the program of this name. Tests have a mark of cargo's behind it.

@@ -72,12 +72,20 @@ struct Found {
     node: Option<Node>,
 }
 
+/// What cannot be read has nothing to say, and keeps nobody else from it.
+fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
+    match found {
+        Err(StoreError::Corrupt(_)) => Ok(None),
+        other => other,
+    }
+}
+
 impl Why {
     async fn find(&self, tx: &mut Tx) -> Result<Option<Found>> {
         let run_id = RunId::trusted(self.id.as_str());
         if let Some(run) = tx.run(&run_id).await? {
             let held_by = tx.holder(&run_id).await?;
-            let node = crate::nodes::node_of_run(tx, &run).await?;
+            let node = readable(crate::nodes::node_of_run(tx, &run).await)?;
             return Ok(Some(Found { run: Some(run), held_by, node, machine: None }));
         }
         let Some(machine) = tx.machine(&MachineId::trusted(self.id.as_str())).await? else {
@@ -98,7 +106,7 @@ impl Why {
             None => None,
         };
         let node = match tx.node_on(&machine.id).await? {
-            Some(id) => tx.record::<Node>(id.as_str()).await?,
+            Some(id) => readable(tx.record::<Node>(id.as_str()).await)?,
             None => None,
         };
         Ok(Some(Found { machine: Some(machine), run, held_by, node }))

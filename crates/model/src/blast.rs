@@ -81,6 +81,10 @@ impl Dark {
         Self { machine, against: Some(Against::Unreadable) }
     }
 
+    pub const fn is_needed(&self) -> bool {
+        self.against.is_some()
+    }
+
     /// What speaks against it, in words; none when nothing does.
     pub fn said(&self) -> Option<String> {
         self.against.as_ref().map(|against| against.said(&[self.machine.as_str()]))

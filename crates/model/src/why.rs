@@ -76,7 +76,12 @@ fn as_node(machine: &Machine, run: Option<&Run>, node: &Node, told: Explanation)
     let why = format!("farrier why {node_id}");
     // Neither that nobody has provisioned it otherwise, nor what was canceled on the node, is worth a word beside it.
     let canceled = machine.is(ConditionType::OperationCanceled) && run.is_some_and(Run::is_of_node);
-    if canceled || machine.effective_state() == EffectiveState::New {
+    let quiet = match machine.effective_state() {
+        EffectiveState::New => true,
+        EffectiveState::Idle | EffectiveState::Maintenance => canceled,
+        EffectiveState::Busy | EffectiveState::Attention | EffectiveState::Blocked => false,
+    };
+    if quiet {
         return plain(format!("{id} is a node: {is_node}"), vec![why, format!("farrier get {id}")]);
     }
     let mut told = told;

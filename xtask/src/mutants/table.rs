@@ -15,6 +15,8 @@ const RACK_CANCEL: &str = "rack_matrix::what_is_at_work_may_be_canceled_anywhere
 const RACK_ROB: &str = "rack_matrix::its_process_may_be_robbed_of_its_claims_anywhere";
 
 const REIMAGE: &str = "plan-repave-v1";
+const ONBOARDED: &str = "a node is onboarded";
+const AGENT_AT_WORK: &str = "a node is taken out by its agent";
 const GROUP: &str = "a group is upgraded";
 /// For a test that lives no life of the matrix.
 const NO_LIFE: &str = "";
@@ -255,5 +257,24 @@ pub const MUTANTS: &[Mutant] = &[
         test: "racks::a_fabric_that_is_not_there_is_formed_by_parts",
         life: NO_LIFE,
         says: "fabric-off",
+    },
+    Mutant {
+        name: "a node does not follow its run",
+        file: "crates/engine/src/nodes/follow.rs",
+        sound: "let Some(step) = follow(&node, run) else { break };",
+        broken: "let Some(step) = follow(&node, run).filter(|_| !AWAKE) else { break };",
+        test: RACK_RESTART,
+        life: ONBOARDED,
+        says: "is enrolling beside",
+    },
+    Mutant {
+        name: "what an agent is to stop stays in the queue",
+        file: "crates/engine/src/nodes/stage.rs",
+        sound: "let row = TaskRow { task: row.task.stopped(), version: row.version };",
+        broken: "let TaskRow { task, version } = row;
+                let row = TaskRow { task: if AWAKE { task } else { task.stopped() }, version };",
+        test: RACK_CANCEL,
+        life: AGENT_AT_WORK,
+        says: "is open, and nobody waits for it",
     },
 ];

@@ -53,7 +53,10 @@ impl Work for Act {
                 self.write(tx, run, node, note).await
             }
             Acted::Reopened(progress, note) => {
-                self.check_latest(tx, &run).await?;
+                // What is only given up and taken back goes by the marks that it has left, whoever has looked at the machine since.
+                if self.action != Action::Cancel {
+                    self.check_latest(tx, &run).await?;
+                }
                 run.progress = progress;
                 if let Some(node) = &node {
                     may_go_on(node, &run)?;
@@ -87,8 +90,15 @@ impl Act {
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
-        spare_node(tx, &machine, run).await?;
-        admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
+        match (&machine.active_run, self.action) {
+            (Some(holder), Action::Cancel) => return Err(run.spec.target.held_by(holder).into()),
+            // It is given up whatever is wrong with the machine, and just then.
+            (None, Action::Cancel) => {}
+            (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
+                spare_node(tx, &machine, run).await?;
+                admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
+            }
+        }
         machine.active_run = Some(run.spec.id.clone());
         apply_to_machine(&mut machine, run, &[], self.now);
         let message = format!("held by {} again", run.spec.id);

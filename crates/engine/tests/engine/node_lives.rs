@@ -98,6 +98,14 @@ pub fn all() -> Vec<RackLife> {
             &["deploy_via_maas", "wait_for_agent_enrollment"],
             "active",
         ),
+        of(
+            "an onboarding fails, is given up, and its node taken away",
+            vec![],
+            deploy(sim::Action::Fail, 0),
+            vec![onboard(), Ask::Node(NodeAsk::Act(Action::Cancel)), out(Mode::FullDecommission)],
+            &["undo-commission_node", "undo-create_or_find_in_maas"],
+            "deleted",
+        ),
         of("a node is reset", vec![onboard()], vec![], vec![out(Mode::SoftReset)], RESET, "active"),
         of(
             "a node's storage is cleaned",

@@ -96,6 +96,10 @@ fn quarantine(node: &Node, why: &str, known: Known<'_>) -> Result<Vec<Node>, Ref
 }
 
 fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
+    // Whoever asks twice has asked once: its cluster is being told.
+    if node.state == NodeState::Active && is_reactivated(known) {
+        return Ok(Vec::new());
+    }
     idle(node, "release", known)?;
     match node.state {
         NodeState::Active => Ok(Vec::new()),

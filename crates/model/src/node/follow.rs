@@ -4,7 +4,7 @@
 
 use super::{MODE, Mode, Node, NodeState, Owner, Quarantine, Stage};
 use crate::plan::RunType;
-use crate::run::{Run, StepPhase, Workflow};
+use crate::run::{HaltKind, Run, StepPhase, Workflow};
 
 /// One transition that a run makes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,16 +116,18 @@ fn decommission(node: &Node, run: &Run) -> Option<Step> {
 
 fn under_way(node: &Node, run: &Run) -> Option<Step> {
     let id = &run.spec.id;
+    // What is only taken back sets out for nowhere.
+    let canceled = run.progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Cancel);
     match node.state {
         NodeState::Active | NodeState::Offline | NodeState::Quarantined
-            if has_done(run, Stage::DisableNode) =>
+            if has_done(run, Stage::DisableNode) && !canceled =>
         {
             Some(Step::new(NodeState::Draining, Owner::Admin, format!("{id} empties it")))
         }
         NodeState::Draining if has_done(run, Stage::DrainNode) => {
             Some(Step::new(NodeState::Retired, Owner::Decommission, format!("{id} has emptied it")))
         }
-        NodeState::Retired if begun(run, Stage::RemoveGpuaasNodeRecord) => {
+        NodeState::Retired if begun(run, Stage::RemoveGpuaasNodeRecord) && !canceled => {
             Some(Step::new(NodeState::Removing, Owner::Decommission, format!("{id} removes it")))
         }
         NodeState::BootstrapIssued

@@ -424,27 +424,31 @@ fn fabric(
 }
 
 /// Machines that are taken down: by their own power or firmware, or because what feeds them goes off. Whoever is in service also suffers
-/// when the fabric is formed anew.
+/// when the fabric is formed anew, or its switches go down.
 fn dark(devices: &[Device], course: &legs::Course) -> (Fate, Vec<Dark>) {
     let of = |devices: &[Device]| devices.iter().filter_map(|one| one.dark.clone()).collect();
-    let serving =
-        || devices.iter().filter(|one| one.in_service()).filter_map(|one| one.dark.clone());
+    let has = |kind| course.devices.iter().any(|one| one.target.kind == kind);
+    let flashes = |kind| {
+        let firmware = course.firmware.as_ref();
+        let parts = firmware.and_then(|firmware| firmware.components.get(&kind));
+        parts.is_some_and(|parts| !parts.is_empty())
+    };
     let off = course.power.is_some_and(PowerSequence::goes_off);
-    let feeds = course.devices.iter().any(|one| one.target.kind == TargetKind::PowerShelf);
-    let flashed = course.firmware.as_ref().is_some_and(|firmware| {
-        firmware.components.get(&TargetKind::Machine).is_some_and(|parts| !parts.is_empty())
-    });
-    let fate = if off { Fate::LosePower } else { Fate::Restart };
-    match (off && feeds, off || flashed, course.fabric.is_some()) {
-        (true, _, _) => (fate, of(devices)),
-        (false, true, false) => (fate, of(&course.devices)),
-        (false, true, true) => {
-            let mut all: Vec<Dark> = of(&course.devices);
-            let others: Vec<Dark> = serving().filter(|one| !all.contains(one)).collect();
-            all.extend(others);
-            (fate, all)
-        }
-        (false, false, true) => (Fate::LoseFabric, serving().collect()),
-        (false, false, false) => (fate, Vec::new()),
+    let switches_down = has(TargetKind::Switch) && (off || flashes(TargetKind::Switch));
+    let mut all: Vec<Dark> = match (off, flashes(TargetKind::Machine)) {
+        (true, _) if has(TargetKind::PowerShelf) => of(devices),
+        (true, _) | (false, true) => of(&course.devices),
+        (false, false) => Vec::new(),
+    };
+    let fate = match (all.is_empty(), off) {
+        (true, _) => Fate::LoseFabric,
+        (false, true) => Fate::LosePower,
+        (false, false) => Fate::Restart,
+    };
+    if course.fabric.is_some() || switches_down {
+        let needed = devices.iter().filter_map(|one| one.dark.clone()).filter(Dark::is_needed);
+        let others: Vec<Dark> = needed.filter(|one| !all.contains(one)).collect();
+        all.extend(others);
     }
+    (fate, all)
 }

@@ -113,11 +113,18 @@ fn cancel(run: &Run, who: &Who) -> Result<Acted, Refusal> {
 
 /// A failed run that goes on only to take back what it did. What an attempt came to that nobody knows of is found out first.
 fn given_up(run: &Run, who: &Who) -> Acted {
-    let reopened = reopened(run, Action::Resume);
-    let undoing = reopened.halt.as_ref().is_some_and(|halt| halt.undoing);
+    let mut progress = reopened(run, Action::Resume);
     let (by, reason) = (who.by.clone(), who.reason.clone());
-    let halt = Some(Halt { kind: HaltKind::Cancel, by, reason, undoing });
-    Acted::Reopened(Progress { halt, ..reopened }, Note::new(who.because("given up"), here!()))
+    let undoing = progress.halt.as_ref().is_some_and(|halt| halt.undoing)
+        || progress.current().is_some_and(|step| step.undo);
+    if undoing {
+        // What was to be taken back and then done anew is only taken back.
+        let mut left = progress.steps.split_off(progress.at);
+        left.retain(|step| step.undo);
+        progress.steps.append(&mut left);
+    }
+    progress.halt = Some(Halt { kind: HaltKind::Cancel, by, reason, undoing });
+    Acted::Reopened(progress, Note::new(who.because("given up"), here!()))
 }
 
 fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {

@@ -50,8 +50,13 @@ fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
         RunPhase::Failed => said.push(Evidence::new(NeedsIntervention, true, trouble(run))),
         RunPhase::Canceled => {
             said.push(Evidence::new(OperationCanceled, true, format!("Canceled:{id}")));
+            let owed = machine.conditions.get(NeedsIntervention).filter(|known| known.status);
+            let by_this = owed.is_some_and(|known| known.reason.ends_with(&format!(":{id}")));
             if run.progress.failure.is_some() {
                 said.push(Evidence::new(NeedsIntervention, true, trouble(run)));
+            } else if by_this {
+                // It had failed, and was given up: nobody is wanted for it any more.
+                said.push(Evidence::new(NeedsIntervention, false, format!("Canceled:{id}")));
             }
         }
         RunPhase::Pending | RunPhase::Running => {}

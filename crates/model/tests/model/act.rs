@@ -126,6 +126,26 @@ fn what_failed_on_a_node_can_be_given_up() {
     assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
 }
 
+/// What was to be taken back and done anew failed while it was taken back: given up, it is taken back to the end, and not done.
+#[test]
+fn what_is_given_up_while_it_is_undone_is_undone_to_its_end() {
+    let mut story = Story::of(vec![netboot(0), wipe(0)]);
+    story.run.spec.run_type = model::plan::RunType::Onboard;
+    story.answer(done()).answer(fault(Code::EffectFailed));
+    let progress = again(&story.run, Again::RestartClean).expect("anew");
+    let mut story = Story::with(story.run.spec.clone(), progress);
+    story.expect(Verb::Perform, "undo-netboot/1");
+    while !story.run.ended() {
+        story.answer(fault(Code::CapabilityMissing));
+    }
+    assert!(story.run.progress.workflow.failed(), "{:?}", story.run.progress);
+    story.act(Action::Cancel);
+    assert_eq!(story.run.progress.workflow, Workflow::Compensating);
+    assert!(story.run.progress.steps.iter().all(|step| step.undo), "{:?}", story.run.progress);
+    story.answer(done());
+    assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
+}
+
 #[test]
 fn what_is_frozen_says_who_did_that_and_why() {
     let mut run = run_in(Workflow::FailedRetryable);

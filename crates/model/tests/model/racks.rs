@@ -401,7 +401,7 @@ fn whoever_is_in_service_keeps_the_fabric() {
     let fabric = || vec![Asked::ConfigureNmxCluster];
     let power = || vec![Asked::PowerSequence(PowerSequence::On)];
     for (against, asked, refused) in [
-        (Some(node()), fabric(), Some("the fabric, formed anew, would take the fabric from")),
+        (Some(node()), fabric(), Some("this maintenance would take the fabric from")),
         (Some(Against::InService), fabric(), Some("m-1 is READY and in service")),
         (None, fabric(), None),
         (Some(node()), power(), None),
@@ -498,7 +498,7 @@ fn machines_in_service_are_taken_down_by_force_only() {
         // It stands outside the scope, but this is what feeds it.
         (shelves.clone(), off(), dark),
         (shelves.clone(), flash(), None),
-        (switches, off(), None),
+        (switches, off(), Some("maintenance would take the fabric from")),
     ];
     for (scope, activities, said) in table {
         let wanted = Wanted { scope, activities };

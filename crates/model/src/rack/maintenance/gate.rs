@@ -83,7 +83,7 @@ pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> 
     let what = match planned.fate {
         Fate::LosePower => "this power sequence",
         Fate::Restart => "this firmware upgrade",
-        Fate::LoseFabric => "the fabric, formed anew,",
+        Fate::LoseFabric => "this maintenance",
     };
     permit(what, planned.fate, &planned.dark, force)
 }
@@ -115,7 +115,11 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
                 let parts = step.effect.group().map(|group| group.parts.as_slice());
                 named.extend(parts.unwrap_or_default().iter().map(|part| &part.target));
             }
-            Some(Leg::FabricOff) => fabric = true,
+            Some(
+                Leg::FabricOff
+                | Leg::Firmware(TargetKind::Switch)
+                | Leg::PowerOff(TargetKind::Switch),
+            ) => fabric = true,
             Some(
                 Leg::Firmware(_)
                 | Leg::PowerOff(_)
@@ -127,8 +131,10 @@ pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
             | None => {}
         }
     }
-    let suffers =
-        |device: &&Device| all || named.contains(&device.target) || (fabric && device.in_service());
+    let suffers = |device: &&Device| {
+        let needed = device.dark.as_ref().is_some_and(Dark::is_needed);
+        all || named.contains(&device.target) || (fabric && needed)
+    };
     let taken = devices.iter().filter(suffers);
     let own = |dark: &Dark| dark.against == Some(Against::HeldBy(id.clone()));
     let dark: Vec<Dark> =
