@@ -16,7 +16,6 @@ const RACK_ROB: &str = "rack_matrix::its_process_may_be_robbed_of_its_claims_any
 
 const REIMAGE: &str = "plan-repave-v1";
 const ONBOARDED: &str = "a node is onboarded";
-const AGENT_AT_WORK: &str = "a node is taken out by its agent";
 const GROUP: &str = "a group is upgraded";
 /// For a test that lives no life of the matrix.
 const NO_LIFE: &str = "";
@@ -266,15 +265,5 @@ pub const MUTANTS: &[Mutant] = &[
         test: RACK_RESTART,
         life: ONBOARDED,
         says: "is enrolling beside",
-    },
-    Mutant {
-        name: "what an agent is to stop stays in the queue",
-        file: "crates/engine/src/nodes/stage.rs",
-        sound: "let row = TaskRow { task: row.task.stopped(), version: row.version };",
-        broken: "let TaskRow { task, version } = row;
-                let row = TaskRow { task: if AWAKE { task } else { task.stopped() }, version };",
-        test: RACK_CANCEL,
-        life: AGENT_AT_WORK,
-        says: "is open, and nobody waits for it",
     },
 ];
