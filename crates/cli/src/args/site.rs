@@ -138,6 +138,7 @@ mod tests {
             "farrier site put site-a --maas-url http://m/MAAS --credential maas --boot-disk-model -",
             "farrier site put site-a --provider sim --label env=lab --erase-on-release false",
             "farrier site update site-a --default-cloud-init --remove-label env",
+            "farrier site update site-a --keep-in-maas true",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
         }

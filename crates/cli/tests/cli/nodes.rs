@@ -206,7 +206,7 @@ async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
     let seen = detail.observed.unwrap();
     assert_eq!((seen.state.as_str(), seen.expected), ("Deployed", true));
     assert_eq!((detail.stage.as_str(), detail.failure_code.as_str()), ("", ""));
-    assert_eq!(detail.recommended[0], format!("farrier node drain {}", node.node_id));
+    assert_eq!(detail.recommended, [format!("farrier node get {}", node.node_id)]);
 
     // The same request is the same node, whatever may be asked now.
     let again = api.onboard("m-1", "on").await;

@@ -146,7 +146,7 @@ async fn a_node_shows_its_three_layers_side_by_side() {
     {
         assert!(page.contains(words), "{words}: {page}");
     }
-    assert!(page.contains(&format!("farrier node drain {node}")), "{page}");
+    assert!(page.contains(&format!("farrier node get {node}")), "{page}");
     assert!(!page.contains("<i>me"), "{page}");
     let (_, _, machine) = site.get("/machines/m-1").await;
     assert!(machine.contains(&format!("/nodes/{node}")), "{machine}");
