@@ -62,7 +62,6 @@ reading!(ReadLog(id: RunId, offset: i64, limit: i64) -> (Option<Run>, Vec<LogLin
 reading!(Why(id: String) -> Option<Found>, |q, tx| q.find(tx).await);
 
 /// What an id leads to.
-#[derive(Default)]
 struct Found {
     machine: Option<Machine>,
     run: Option<Run>,

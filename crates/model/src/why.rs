@@ -65,12 +65,20 @@ pub fn explain_machine(
     now: Timestamp,
 ) -> Explanation {
     let told = explain_state(machine, run, now);
-    let told = node.map_or(told.clone(), |node| as_node(machine, run, node, told));
+    let told = match node {
+        Some(node) => as_node(machine, run, node, told),
+        None => told,
+    };
     told.with_health(machine.id.as_str(), &machine.health)
 }
 
 /// What is said of a machine that serves as a node, or may again: the node is asked first.
-fn as_node(machine: &Machine, run: Option<&Run>, node: &Node, told: Explanation) -> Explanation {
+fn as_node(
+    machine: &Machine,
+    run: Option<&Run>,
+    node: &Node,
+    mut told: Explanation,
+) -> Explanation {
     let (id, node_id) = (&machine.id, &node.head.id);
     let is_node = format!("it is {node_id}, which is {}", node.state);
     let why = format!("farrier why {node_id}");
@@ -84,7 +92,6 @@ fn as_node(machine: &Machine, run: Option<&Run>, node: &Node, told: Explanation)
     if quiet {
         return plain(format!("{id} is a node: {is_node}"), vec![why, format!("farrier get {id}")]);
     }
-    let mut told = told;
     told.headline = format!("{}; {is_node}", told.headline);
     if node.state.in_service() {
         told.next_commands.retain(|command| !command.starts_with("farrier reimage "));

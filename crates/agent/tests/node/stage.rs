@@ -98,8 +98,10 @@ esac",
 
     /// Starts the agent, and lets the server know whom to strike.
     pub fn run(&self) -> Agent {
+        // Held, so that none of its requests is answered before it is known whom to strike.
+        let mut state = self.server.state();
         let child = self.agent("run").stdout(Stdio::null()).spawn().unwrap();
-        self.server.state().pid = Some(Pid::from_child(&child));
+        state.pid = Some(Pid::from_child(&child));
         Agent(child)
     }
 }
