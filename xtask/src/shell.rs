@@ -31,10 +31,14 @@ pub fn root() -> PathBuf {
     here.parent().map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
-/// A cargo command at the top of the repository, with the same cargo that started us.
+/// A cargo command at the top of the repository, with the same cargo that started us. Where everything is built once, nothing is kept for
+/// building it again.
 pub fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
+    if std::env::var_os("CI").is_some() {
+        command.env("CARGO_INCREMENTAL", "0");
+    }
     command
 }
 
