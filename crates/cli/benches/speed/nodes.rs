@@ -106,19 +106,29 @@ async fn listed(channel: &Channel) -> Outcome<f64> {
     }
 }
 
+/// Power is switched only where somebody has said that he works on the machine.
 async fn switched_off(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<()> {
-    all_succeed(crew, shared(machines, |part| switch_off(channel.clone(), part)).await?).await
+    for (run_type, plan) in [("ENTER_MAINTENANCE", ""), ("POWER", "plan-power-off-v1")] {
+        let start = |part| start_all(channel.clone(), part, run_type, plan);
+        all_succeed(crew, shared(machines, start).await?).await?;
+    }
+    Ok(())
 }
 
-async fn switch_off(channel: Channel, machines: Vec<String>) -> Outcome<Vec<String>> {
+async fn start_all(
+    channel: Channel,
+    machines: Vec<String>,
+    run_type: &str,
+    plan: &str,
+) -> Outcome<Vec<String>> {
     let mut client = RunServiceClient::new(channel);
     let mut runs = Vec::new();
     for id in machines {
         let request = v1::StartRunRequest {
-            request_id: format!("off-{id}"),
+            request_id: format!("{run_type}-{id}"),
             machine_id: id,
-            r#type: "POWER".into(),
-            plan_id: "plan-power-off-v1".into(),
+            r#type: run_type.into(),
+            plan_id: plan.into(),
             ..Default::default()
         };
         runs.push(client.start_run(request).await?.into_inner().run_id);
