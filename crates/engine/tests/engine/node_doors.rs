@@ -11,7 +11,7 @@ use model::id::{MachineId, RunId};
 use model::machine::Machine;
 use model::node::door::Ask;
 use model::node::enroll::Denied;
-use model::node::{Mode, NodeState, Quarantine, Stage};
+use model::node::{Mode, Node, NodeState, Quarantine, Stage};
 use model::plan::{Params, RunType};
 use model::run::Workflow;
 use model::run::act::{Action, Again, Who};
@@ -53,6 +53,15 @@ fn what_would_wipe_a_serving_node_is_refused_by_the_machine() {
 }
 
 impl Scene {
+    /// One whose node serves in a cluster.
+    async fn in_cluster() -> (Self, Node) {
+        let scene = Self::new().await;
+        scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
+        scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
+        let node = scene.until(NodeState::Active).await;
+        (scene, node)
+    }
+
     async fn amend(&self, how: fn(&mut Machine)) {
         self.world.store.write(Amend(how)).await.expect("amended");
     }
@@ -131,11 +140,8 @@ fn an_old_run_revokes_nothing() {
 #[test]
 fn a_node_that_is_released_is_let_back_into_its_cluster() {
     simulate(async {
-        let scene = Scene::new().await;
+        let (scene, node) = Scene::in_cluster().await;
         let engine = &scene.process.engine;
-        scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
-        scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
-        let node = scene.until(NodeState::Active).await;
         let stuck = crate::rack_lives::fault("drain", sim::Action::Fail, 0);
         scene.world.sim.add_fault(stuck).expect("a rule");
         let drain = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("begun");
@@ -240,11 +246,8 @@ fn a_person_takes_a_quarantine_over_from_the_reconciler() {
 #[test]
 fn a_node_that_serves_again_is_let_back_into_its_cluster() {
     simulate(async {
-        let scene = Scene::new().await;
+        let (scene, node) = Scene::in_cluster().await;
         let engine = &scene.process.engine;
-        scene.amend(|machine| machine.spec.target_cluster_ref = "c".into()).await;
-        scene.ask(crate::node_lives::NodeAsk::Onboard, "onboard").await;
-        let node = scene.until(NodeState::Active).await;
         let drained = engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("drained");
         scene.door.ended(&drained.run.spec.id).await;
         scene.until(NodeState::Retired).await;

@@ -16,8 +16,8 @@ use model::node::task::Resumed;
 use model::node::{Mode, Node, NodeState, Owner, Quarantine, Stage, Upstream};
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
-use model::run::Workflow;
 use model::run::act::{Action, Again, Who};
+use model::run::{Run, Workflow};
 use model::site::Site;
 use model::target::TargetId;
 use providers::{Journal, Provider, Target, sim};
@@ -130,6 +130,14 @@ impl Scene {
         scene.ask(NodeAsk::Onboard, "onboard").await;
         scene.until(NodeState::Active).await;
         scene
+    }
+
+    /// An onboarding that has failed at a stage, which fails until the faults are cleared.
+    async fn onboarding_fails_at(&self, stage: &str) -> Run {
+        let fault = crate::rack_lives::fault(stage, sim::Action::Fail, 0);
+        self.world.sim.add_fault(fault).expect("a rule");
+        let started = self.process.engine.onboard(onboard(MACHINE, "on")).await.expect("accepted");
+        self.door.ended(&started.run.spec.id).await
     }
 
     /// Somebody does something to the hardware of a machine behind everybody's back.
@@ -350,10 +358,7 @@ fn a_failed_onboarding_is_given_up() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let late = crate::rack_lives::fault("wait_for_hardware_sync_healthy", sim::Action::Fail, 0);
-        scene.world.sim.add_fault(late).expect("a rule");
-        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
-        scene.door.ended(&run).await;
+        let run = scene.onboarding_fails_at("wait_for_hardware_sync_healthy").await.spec.id;
         assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Deployed));
         for _ in 0..2 {
             engine.act(run.clone(), Action::Cancel, who()).await.expect("given up");
@@ -395,10 +400,7 @@ fn a_rerun_by_the_name_of_its_node_is_replayed() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let late = crate::rack_lives::fault("wait_for_ready", sim::Action::Fail, 0);
-        scene.world.sim.add_fault(late).expect("a rule");
-        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
-        scene.door.ended(&run).await;
+        let run = scene.onboarding_fails_at("wait_for_ready").await.spec.id;
         let rerun = |id: RunId| engine.again(id, Again::Rerun, "anew".into(), who());
         let first = rerun(run.clone()).await.expect("anew");
         let named = scene.node().await.workflow.expect("an operation");
@@ -415,10 +417,8 @@ fn what_failed_can_be_taken_back_and_started_over() {
     simulate(async {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
-        let late = crate::rack_lives::fault("wait_for_hardware_sync_healthy", sim::Action::Fail, 0);
-        scene.world.sim.add_fault(late).expect("a rule");
-        let run = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").run.spec.id;
-        let failed = scene.door.ended(&run).await;
+        let failed = scene.onboarding_fails_at("wait_for_hardware_sync_healthy").await;
+        let run = failed.spec.id.clone();
         assert_eq!(failed.progress.workflow, Workflow::FailedRetryable);
         assert_eq!(scene.node().await.state, NodeState::Enrolling);
         scene.world.sim.clear_faults(None).expect("cleared");
