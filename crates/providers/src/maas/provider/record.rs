@@ -1,4 +1,4 @@
-//! The record of a machine in MAAS: found or made, brought to what is wanted, taken back, removed.
+//! The record of a machine in MAAS: found or made, brought to what is wanted, removed. What `undo` takes back it made here.
 
 use super::hand::{Work, done, now, outcome, state, unlocked};
 use super::marks::{self, Whose};
