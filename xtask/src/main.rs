@@ -28,6 +28,8 @@ Commands:
   test [-- FILTER…]  Check format, architecture, lints and dependencies, then run the whole suite.
                      What is missing (PostgreSQL, a Python environment, sshd) is installed or started first.
                      FILTER… goes to the test binaries, e.g. `cargo xtask test -- crash --nocapture`.
+  test --quick       The checks before a commit: format, architecture, lints, the tests of the model, and of the
+                     engine without the crash matrix.
   tidy               Only check the architecture and the habits of the tree.
   states             Write docs/states anew, from the lifecycles themselves.
   mutants            Break the engine on purpose, in a copy, and see that the crash matrix notices. Part of `test`.
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["test"] => test::run(&[]),
+        ["test", "--quick"] => test::run_quick(),
         ["test", "--", filter @ ..] => test::run(filter),
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),

@@ -1,26 +1,31 @@
-//! `cargo xtask test`: the one command between a fresh clone and "everything passed". The stages run from the cheapest to
-//! the dearest and stop at the first failure. It is what CI runs, so there is no second way to be green.
+//! `cargo xtask test`: the one command between a fresh clone and "everything passed". CI runs the same command.
+//!
+//! Lints and tests share one build: cargo starts clippy in place of rustc for our crates, so each crate is
+//! compiled once. All test programs run even when one fails, and every failed test is listed at the end.
 
 use crate::shell::{self, Failure};
 use crate::{mutants, peers, postgres, python, tidy};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 pub const POSTGRES: &str = "FARRIER_TEST_POSTGRES";
 const PYTHON: &str = "FARRIER_TEST_PYTHON";
+const AGAIN: &str = "run one test again with `cargo xtask test -- NAME`";
 
+/// The whole suite. `filter` goes to the test programs; with one, the mutants are left out.
 pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("format", format)?;
     stage("tidy", tidy::run)?;
-    stage("clippy", clippy)?;
     stage("dependencies", dependencies)?;
+    stage("build and lints", build)?;
     let python = stage("python client", || python::find_or_make(&target()))?;
     let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
     let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
     let sshd = stage("sshd", peers::sshd::find_or_install)?;
     let (url, cluster) = stage("postgresql", database)?;
-    let mut suite = shell::cargo(["test", "--workspace", "--locked", "--"]);
+    let mut suite = linted(["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
     suite.args(filter).env("RUST_BACKTRACE", "1").env(POSTGRES, url);
     suite.envs(sshd);
     match python {
@@ -29,16 +34,53 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     };
     suite.envs(ipmi_sim.map(|path| (peers::ipmi_sim::VARIABLE, path)));
     suite.envs(sushy.map(|path| (peers::sushy::VARIABLE, path)));
-    let passed = stage("tests", || {
-        shell::run(&mut suite, "run one test again with `cargo xtask test -- NAME`")
-    });
+    let passed = stage("tests", || run_tests(&mut suite));
     drop(cluster);
-    passed?;
-    if filter.is_empty() {
-        stage("mutants", mutants::run)?;
-    }
+    let caught = match filter.is_empty() {
+        true => stage("mutants", mutants::run),
+        false => Ok(()),
+    };
+    passed.and(caught)?;
     println!("\nxtask test: everything passed");
     Ok(())
+}
+
+/// The checks before a commit: format, lints, and the tests of the decisions and of the engine without
+/// the crash matrix.
+pub fn run_quick() -> Result<(), Failure> {
+    stage("format", format)?;
+    stage("tidy", tidy::run)?;
+    stage("lints", clippy)?;
+    stage("tests", || {
+        let mut suite = shell::cargo(["test", "--locked", "--no-fail-fast"]);
+        suite.args(["-p", "farrier-model", "-p", "farrier-engine", "--", "--skip", "matrix"]);
+        run_tests(&mut suite)
+    })?;
+    println!("\nxtask test --quick: passed; `cargo xtask test` runs the rest");
+    Ok(())
+}
+
+/// Runs the test programs, passes their output on, and names every test that failed.
+fn run_tests(suite: &mut Command) -> Result<(), Failure> {
+    let started = suite.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+    let mut child = started.map_err(|error| Failure::new(format!("cargo: {error}"), AGAIN))?;
+    let output = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
+    let mut failed = Vec::new();
+    for line in output.map_while(Result::ok) {
+        println!("{line}");
+        failed.extend(failed_test(&line).map(str::to_owned));
+    }
+    let status = child.wait().map_err(|error| Failure::new(format!("cargo: {error}"), AGAIN))?;
+    if status.success() {
+        return Ok(());
+    }
+    let count = failed.len();
+    Err(Failure::new(format!("{count} tests failed ({status}): {}", failed.join(", ")), AGAIN))
+}
+
+/// The name in a line of the test runner that reports a failed test.
+fn failed_test(line: &str) -> Option<&str> {
+    line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
 /// Says what begins, and how long it took.
@@ -62,21 +104,29 @@ fn format() -> Result<(), Failure> {
     shell::run(&mut shell::cargo(["fmt", "--all", "--check"]), "run `cargo fmt --all`")
 }
 
+const LINTS: &str = "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
+
+/// A cargo command that compiles our crates with clippy in place of rustc: one build for lints and tests.
+fn linted<const N: usize>(arguments: [&str; N]) -> Command {
+    let mut command = shell::cargo(arguments);
+    // How `cargo clippy -- -D warnings` hands its lint levels to the compiler.
+    command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");
+    command.env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__");
+    command
+}
+
+/// Builds every test program, the benchmarks and the examples.
+fn build() -> Result<(), Failure> {
+    shell::run(linted(["test", "--workspace", "--locked", "--no-run"]).arg("--keep-going"), LINTS)?;
+    // `cargo test` leaves out what it is not to run.
+    let mut left_out = linted(["test", "--workspace", "--locked", "--no-run"]);
+    shell::run(left_out.args(["--benches", "--test", "vm"]), LINTS)
+}
+
+/// Lints without code generation, for the quick checks.
 fn clippy() -> Result<(), Failure> {
-    let mut clippy = shell::cargo([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--locked",
-        "--",
-        "-D",
-        "warnings",
-    ]);
-    let next = "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
-    shell::run(&mut clippy, next)?;
-    // Cargo leaves out of `--all-targets` what `cargo test` is not to run.
-    let mut left_out = shell::cargo(["clippy", "-p", "farrier", "--test", "vm", "--locked"]);
-    shell::run(left_out.args(["--", "-D", "warnings"]), next)
+    let mut clippy = shell::cargo(["clippy", "--workspace", "--all-targets", "--locked"]);
+    shell::run(clippy.args(["--", "-D", "warnings"]), LINTS)
 }
 
 /// The advisories need a database from the network. Where it cannot be had, the other checks still count.
@@ -139,6 +189,13 @@ mod tests {
         );
         assert_eq!(executable(messages, "farrier"), Some(PathBuf::from("/t/debug/farrier")));
         assert_eq!(executable(r#"{"reason":"build-finished","success":true}"#, "farrier"), None);
+    }
+
+    #[test]
+    fn a_failed_test_is_named() {
+        assert_eq!(failed_test("test crash::kill_nine ... FAILED"), Some("crash::kill_nine"));
+        assert_eq!(failed_test("test crash::kill_nine ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 1 passed; 1 failed"), None);
     }
 
     #[test]
