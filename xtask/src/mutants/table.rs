@@ -87,11 +87,15 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "an intent of before is tried again under its own key",
         file: "crates/model/src/run/next.rs",
-        sound: "            // Nobody watched in the meantime: what",
+        sound: "            step.attempt_since = now;
+        }
+        step.looks = 0;\n",
         broken: "            if AWAKE {
                 step.pursuit = Verb::Perform;
             }
-            // Nobody watched in the meantime: what",
+            step.attempt_since = now;
+        }
+        step.looks = 0;\n",
         test: RESTART,
         life: REIMAGE,
         says: "was asked for 2 times",
