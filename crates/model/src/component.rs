@@ -1,6 +1,8 @@
-//! Component firmware: what a request for several devices comes to, device by device, before anything is started.
+//! Component firmware: decides for each device of a request how it is upgraded, before anything is
+//! started.
 //!
-//! Machines and switches are upgraded by their rack, all of one rack in one operation. Power shelves are upgraded directly.
+//! Machines and switches are upgraded by their rack, all devices of one rack in one operation.
+//! Power shelves are upgraded directly.
 
 use crate::effect::Facts;
 use crate::firmware::{Firmware, Resolution};
@@ -11,38 +13,41 @@ use crate::power_shelf::{PowerShelf, PowerShelfState};
 use crate::refusal::Refusal;
 use crate::target::{TargetId, TargetKind};
 
-/// The most devices that one request may name.
+/// The number of devices that one request may name.
 pub const MAX_DEVICES: usize = 768;
 
-/// A device that a request names, as it is now.
+/// The current state of a device that a request names.
 #[derive(Debug, Clone)]
 pub struct Device {
     pub target: TargetId,
     pub rack: Option<RackId>,
     pub facts: Facts,
-    /// Who works on it now.
+    /// The run that holds the device now.
     pub active_run: Option<RunId>,
-    /// What it is to have.
+    /// The firmware that the request resolves to for this device.
     pub wanted: Resolution,
-    /// What speaks against working on it now. Of machines and switches their rack has the say.
+    /// Whether the device admits an upgrade now. Used for power shelves only: for machines and
+    /// switches the rack decides.
     pub gate: Result<(), Refusal>,
-    /// What this very request has made before, when it is repeated.
+    /// The run that an earlier delivery of the same request created.
     pub made: Option<RunId>,
 }
 
 /// How a device gets its firmware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Course {
-    /// The request was made before, and this is what it made.
+    /// An earlier delivery of the same request created this run.
     Made(RunId),
     Refused(Refusal),
     /// By an operation on its rack.
     ByRack(RackId),
-    /// By an operation of its own.
+    /// By an operation on the device itself.
     Directly(Box<Firmware>),
 }
 
-/// What is known of its versions decides nothing: a device that has the firmware says so itself, in the operation, and is left alone.
+/// Decides how a device is upgraded. The recorded versions do not matter, because they may be
+/// outdated: the operation reads the device's versions itself and skips a device that is up to
+/// date.
 pub fn course(device: &Device) -> Course {
     if let Some(run) = &device.made {
         return Course::Made(run.clone());
@@ -84,7 +89,8 @@ pub fn course(device: &Device) -> Course {
     }
 }
 
-/// Whether the firmware of a power shelf may be upgraded now: where nothing else is being done to it.
+/// Whether a power shelf admits a firmware upgrade now: no run holds it, it is `Ready` or in
+/// `Error`, and its health permits the change.
 pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusal> {
     let id = &shelf.head.id;
     let target = TargetId::new(TargetKind::PowerShelf, id.as_str());
@@ -106,7 +112,8 @@ pub fn admit_shelf(shelf: &PowerShelf, force: Option<&str>) -> Result<(), Refusa
     shelf.head.health.permit(&target, "a firmware upgrade", Wish::Change, force)
 }
 
-/// Power shelves are upgraded all or none: one that is refused keeps the others from being begun.
+/// Power shelves are upgraded all or none: if any device of the list is refused, no direct upgrade
+/// starts.
 pub fn all_or_none(courses: Vec<(TargetId, Course)>) -> Vec<(TargetId, Course)> {
     let refused = courses.iter().find_map(|(_, course)| match course {
         Course::Refused(refusal) => Some(refusal.clone()),
@@ -176,7 +183,7 @@ mod tests {
             (device(PowerShelf, None, "1.0", all()), "directly"),
             (device(Machine, None, "1.0", all()), "NO_RACK"),
             (device(Switch, None, "1.0", all()), "NO_RACK"),
-            // What was at the version when it was last seen may not be any more.
+            // The recorded version does not matter: it may be outdated.
             (device(Machine, rack, "2.0", all()), "by rack-1"),
             (device(Machine, None, "2.0", all()), "NO_RACK"),
             (device(PowerShelf, rack, "2.0", all()), "directly"),

@@ -1,8 +1,9 @@
 //! Faults: what went wrong while work was being done.
 //!
-//! Every fault has a code with a page under `docs/faults`, a class that decides whether it is tried
-//! again, a sentence from whoever noticed it, and, where it matters most, whether the effect may
-//! have happened all the same. A fault that means "maybe" has one legal follow-up: look.
+//! Every fault has a code with a page under `docs/faults`, a class that decides whether the work is
+//! retried, and a sentence from the component that noticed it. The code also says whether the
+//! effect may have happened in spite of the fault; if it may have, the only legal follow-up is a
+//! read-back.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,11 +12,11 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// Trying again may help.
+    /// A retry may help.
     Retryable,
-    /// A person must look before anything else happens.
+    /// An operator must decide before anything else happens.
     NeedsIntervention,
-    /// The request itself is wrong; the same again will fail again.
+    /// The request itself is wrong; repeating it unchanged fails again.
     Rejected,
     /// Farrier or a provider broke its own rules.
     Bug,
@@ -34,7 +35,7 @@ impl Class {
 
 macro_rules! codes {
     ($($variant:ident = $name:literal, $class:ident, $happened:ident;)*) => {
-        /// Every fault code there is.
+        /// Every fault code.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Code { $($variant,)* }
@@ -50,7 +51,7 @@ macro_rules! codes {
                 match self { $(Self::$variant => Class::$class,)* }
             }
 
-            /// Whether the effect may have happened although the fault was reported.
+            /// Whether the effect may have happened in spite of the fault.
             pub const fn happened(self) -> Happened {
                 match self { $(Self::$variant => Happened::$happened,)* }
             }
@@ -132,7 +133,8 @@ codes! {
 }
 
 impl Code {
-    /// True when somebody could not be reached or would not listen, so that nothing was learned about work under way.
+    /// Whether the peer could not be reached, did not accept the call or answered garbage. Such a
+    /// fault says nothing about work in progress.
     pub const fn unseen(self) -> bool {
         matches!(
             self,
@@ -158,11 +160,10 @@ pub enum Happened {
     Maybe,
 }
 
-/// One thing that went wrong.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     pub code: Code,
-    /// What was said, by the device or by us, in one sentence.
+    /// One sentence, from the device or from Farrier.
     pub said: String,
 }
 

@@ -1,7 +1,8 @@
 //! Ids: one generic type, one line for each kind.
 //!
-//! An id is `<prefix>-<10 characters of time><10 of chance>`, so ids sort by creation. Operators may
-//! name their machines themselves; everything else is named by Farrier and parsed strictly.
+//! An id that Farrier makes is `<prefix>-<10 characters of time><10 random characters>`, so ids
+//! sort by creation time. [`Naming`] says for each kind whether its owner may choose the id
+//! instead.
 
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
@@ -11,24 +12,25 @@ use std::marker::PhantomData;
 
 /// A kind of object that has ids.
 pub trait Kind {
-    /// What a person calls it.
+    /// The name of the kind in messages.
     const NOUN: &'static str;
-    /// The field that carries it on the wire.
+    /// The name of the request field that carries the id.
     const FIELD: &'static str;
     const PREFIX: &'static str;
     const NAMING: Naming;
 }
 
-/// Who chooses the names of a kind.
+/// Who chooses the ids of a kind, and in which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Naming {
-    /// Farrier alone: the prefix is required.
+    /// Farrier makes every id; the prefix is required.
     Farrier,
-    /// Its owner, or Farrier where the owner does not.
+    /// The owner chooses freely, except the prefixes in `RESERVED`. Farrier makes an id when the
+    /// owner gives none.
     Owner,
-    /// Its owner, behind the prefix of the kind.
+    /// The owner chooses the part after the prefix; the prefix is required.
     Prefixed,
-    /// A name of any kind, where a request takes several.
+    /// An id of any kind, for requests that accept several kinds.
     Any,
 }
 
@@ -59,7 +61,8 @@ kinds! {
     ObjectKind, ObjectId, "object", "id", "", Any;
 }
 
-/// What no name that its owner chooses freely may begin with: a person must see from an id what it names.
+/// Prefixes that an id of `Naming::Owner` may not begin with: the prefix of an id must show its
+/// kind.
 const RESERVED: [(&str, &str); 6] = [
     ("op-", "operations"),
     ("rack-", "racks"),
@@ -68,7 +71,7 @@ const RESERVED: [(&str, &str); 6] = [
     ("node-", "nodes"),
     ("site-", "sites"),
 ];
-/// The longest id that is accepted.
+/// The length limit of an id, in bytes.
 pub const MAX_ID_LEN: usize = 63;
 const TIME_LEN: usize = 10;
 const CHANCE_LEN: usize = 10;
@@ -83,7 +86,8 @@ pub struct Id<K> {
 }
 
 impl<K: Kind> Id<K> {
-    /// A new id. `chance` comes from outside: the model has no randomness of its own.
+    /// Makes a new id. The caller supplies the random number `chance`: the model has no random
+    /// source.
     pub fn new(now: Timestamp, chance: u64) -> Self {
         let mut text = String::with_capacity(K::PREFIX.len() + 1 + TIME_LEN + CHANCE_LEN);
         text.push_str(K::PREFIX);
@@ -93,12 +97,12 @@ impl<K: Kind> Id<K> {
         Self::trusted(text)
     }
 
-    /// An id as a person or a client wrote it.
+    /// Parses an id from user input.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         Self::parse_field(text, K::FIELD)
     }
 
-    /// The same for a field of another name, `operation_id` for a run.
+    /// Like `parse`, for a request field with another name, such as `operation_id` for a run.
     pub fn parse_field(text: &str, field: &str) -> Result<Self, Refusal> {
         if text.is_empty() {
             return Err(Refusal::missing(field));
@@ -109,7 +113,7 @@ impl<K: Kind> Id<K> {
         }
     }
 
-    /// An id that Farrier itself wrote down earlier.
+    /// Wraps an id that Farrier stored earlier, without checking it.
     pub fn trusted(text: impl Into<String>) -> Self {
         Self { text: text.into(), kind: PhantomData }
     }
@@ -118,7 +122,7 @@ impl<K: Kind> Id<K> {
         &self.text
     }
 
-    /// The same, where it does not matter what it names.
+    /// The same id without its kind.
     pub fn object(&self) -> ObjectId {
         Id::trusted(self.as_str())
     }

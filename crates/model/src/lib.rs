@@ -1,9 +1,9 @@
-//! What is true and what may follow.
+//! Farrier's decisions, as pure functions.
 //!
-//! Everything Farrier decides is decided here, by total functions over values: which requests are
-//! admitted, what a run does next, what an answer from the hardware means, what to tell a person.
-//! Nothing here does I/O, reads a clock or awaits: the time is a parameter, and acting is for
-//! `engine`. That is what lets tables and exhaustive walks stand as tests.
+//! This crate decides which requests are admitted, what a run does next, what a provider's answer
+//! means, and what an operator is told. Every decision is a total function over values. Nothing
+//! here does I/O, reads a clock or awaits: the time is a parameter, and `engine` carries decisions
+//! out. Therefore tests can be tables and exhaustive walks over all states.
 
 pub mod blast;
 pub mod component;
@@ -37,7 +37,7 @@ pub mod text;
 pub mod time;
 pub mod why;
 
-/// The line of code that took a decision, for the history.
+/// The module and line of the code that took a decision, for the history.
 #[macro_export]
 macro_rules! here {
     () => {

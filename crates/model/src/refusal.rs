@@ -1,7 +1,7 @@
-//! Refusals: why a request was turned away at the door.
+//! Refusals: why a request was not admitted.
 //!
-//! A refusal names the field or the obstacle and says what to type instead. Nothing was written.
-//! The kinds are those that clients can tell apart; `server` maps each to one gRPC code.
+//! A refusal names the field or the obstacle and says what to type instead. A refused request
+//! writes nothing. Clients can tell the kinds apart; `server` maps each kind to one gRPC code.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ pub enum RefusalKind {
     /// A field is missing or malformed.
     Invalid,
     NotFound,
-    /// The request is sound, but not now.
+    /// The request is valid, but the current state does not allow it.
     Precondition,
-    /// The same name already stands for something else.
+    /// The same name already denotes something else.
     Exists,
-    /// What is asked for was there and has been cleared away.
+    /// The requested data existed and has been deleted by retention.
     Gone,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub kind: RefusalKind,
-    /// A stable word for programs, `MACHINE_BUSY`.
+    /// A stable word for programs, such as `MACHINE_BUSY`.
     pub reason: &'static str,
     pub said: String,
     /// The field at fault, for `Invalid`.
@@ -42,7 +42,7 @@ impl Refusal {
         }
     }
 
-    /// `field` + `problem`, then what to do instead.
+    /// The message is `field` + `problem`, then what to do instead.
     pub fn invalid(field: &str, problem: impl fmt::Display, instead: impl fmt::Display) -> Self {
         Self {
             field: Some(field.to_string()),

@@ -1,5 +1,5 @@
-//! How long to wait before trying again. Jitter comes from the key, so that it is a pure function and
-//! a thousand runs that failed together do not come back together.
+//! Retry delays. The jitter is derived from the key, so the delay is a pure function and a thousand
+//! runs that failed together do not retry together.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The wait after failure number `failures` (from 1): doubling, capped, the upper half by chance.
+    /// The delay after failure number `failures` (from 1). It doubles up to `most`; its second half
+    /// is jitter derived from `seed`.
     pub fn delay(self, failures: u32, seed: &str) -> Duration {
         let doublings = failures.saturating_sub(1).min(16);
         let full = self.first.saturating_mul(1 << doublings).min(self.most);
@@ -26,7 +27,7 @@ impl Backoff {
     }
 }
 
-/// FNV-1a: small, stable over versions, and enough to spread things.
+/// FNV-1a: small, stable across versions, and good enough to spread load. Not for security.
 pub fn hash(seed: &str, salt: u32) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325_u64 ^ u64::from(salt);
     seed.bytes()

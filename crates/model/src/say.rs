@@ -1,6 +1,6 @@
-//! How several things are put into one sentence.
+//! Formatting of lists in messages.
 
-/// The first `most` of them, and how many more there are.
+/// Joins the first `most` items and counts the rest: `a, b, and 3 more`.
 pub fn few<S: AsRef<str>>(all: &[S], between: &str, most: usize) -> String {
     let named: Vec<&str> = all.iter().take(most).map(AsRef::as_ref).collect();
     let named = named.join(between);

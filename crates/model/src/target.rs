@@ -1,4 +1,4 @@
-//! What a run acts on: a machine, a switch, a power shelf, or a whole rack.
+//! The target of a run: a machine, a switch, a power shelf, or a rack.
 
 use crate::id::{MachineId, PowerShelfId, RackId, RunId, SwitchId};
 use crate::refusal::Refusal;
@@ -33,7 +33,7 @@ impl TargetKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// The command that shows all of them.
+    /// The command that lists all targets of this kind.
     pub const fn list(self) -> &'static str {
         match self {
             Self::Machine => "farrier list",
@@ -43,7 +43,7 @@ impl TargetKind {
         }
     }
 
-    /// What a person calls it.
+    /// The name of the kind in messages.
     pub const fn noun(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -54,7 +54,7 @@ impl TargetKind {
     }
 }
 
-/// Written down as one word: the id of a machine as it is, the others behind their kind. No id has a colon in it.
+/// The id of a target with its kind. It is stored as one string, see [`TargetId::key`].
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", from = "String")]
 pub struct TargetId {
@@ -67,12 +67,12 @@ impl TargetId {
         Self { kind, id: id.into() }
     }
 
-    /// An id as a person wrote it: what it begins with says what it names.
+    /// Parses an id from user input; its prefix tells the kind.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         Self::parse_field(text, "id")
     }
 
-    /// The same for a field of another name.
+    /// Like `parse`, for a request field with another name.
     pub fn parse_field(text: &str, field: &str) -> Result<Self, Refusal> {
         match text.split_once('-').map(|(kind, _)| kind) {
             Some("rack") => RackId::parse_field(text, field).map(|id| Self::from(&id)),
@@ -86,7 +86,7 @@ impl TargetId {
         &self.id
     }
 
-    /// The word it is written down as.
+    /// The stored form: a machine's bare id, other kinds as `kind:id`. Ids contain no colon.
     pub fn key(&self) -> String {
         match self.kind {
             TargetKind::Machine => self.id.clone(),
@@ -94,7 +94,7 @@ impl TargetId {
         }
     }
 
-    /// From the word it was written down as.
+    /// Reads the stored form that `key` writes.
     pub fn trusted(key: &str) -> Self {
         let kind = key.split_once(':').and_then(|(kind, id)| Some((TargetKind::parse(kind)?, id)));
         match kind {
@@ -111,7 +111,7 @@ impl TargetId {
         (self.kind == TargetKind::Rack).then(|| RackId::trusted(&self.id))
     }
 
-    /// What is said to whoever wants it while an operation holds it.
+    /// The refusal for a request on a target that another operation holds.
     pub fn held_by(&self, holder: &RunId) -> Refusal {
         let said = format!("{self} is held by operation {holder}, until it ends or is canceled");
         let refusal = match self.kind {
@@ -123,7 +123,7 @@ impl TargetId {
         refusal.next(format!("farrier why {holder}"))
     }
 
-    /// The command that shows it.
+    /// The command that shows the target.
     pub fn get(&self) -> String {
         match self.kind {
             TargetKind::Machine => format!("farrier get {}", self.id),

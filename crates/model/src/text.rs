@@ -1,14 +1,14 @@
-//! What clients may write into text fields, checked once, at the door.
+//! Validation of the text fields of requests, done once, at the API boundary.
 //!
-//! Every function names the field, what is wrong with it, and what to type instead.
+//! Every refusal names the field, says what is wrong with it, and what to type instead.
 
 use crate::machine::Labels;
 use crate::refusal::Refusal;
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// The longest short text: names, serials, references.
+/// The length limit of short texts (names, serials, references), in bytes.
 pub const MAX_SHORT: usize = 128;
-/// The longest free text: reasons, label values.
+/// The length limit of free texts, such as reasons, in bytes.
 pub const MAX_LONG: usize = 1_024;
 pub const MAX_LABELS: usize = 64;
 pub const MAX_LABEL_KEY: usize = 63;
@@ -37,12 +37,12 @@ fn printable(field: &str, value: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Characters that make a line read other than it is written.
+/// Unicode direction controls: they make a line display in another order than it is stored.
 fn reorders(c: char) -> bool {
     matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// A name that people type and files can have.
+/// Checks a name: easy to type, and valid as a file name.
 pub fn name(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() {
         return Err(Refusal::missing(field));
@@ -57,18 +57,18 @@ pub fn name(field: &str, value: &str) -> Result<(), Refusal> {
     Err(Refusal::invalid(field, format!("is {value:?}"), instead))
 }
 
-/// The same, or nothing.
+/// Like `name`, but the empty string is accepted.
 pub fn optional_name(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() { Ok(()) } else { name(field, value) }
 }
 
-/// A short text that may be empty.
+/// Checks a short text; it may be empty.
 pub fn short(field: &str, value: &str) -> Result<(), Refusal> {
     within(field, value, MAX_SHORT)?;
     printable(field, value)
 }
 
-/// A reason for the record. Required, as the next person must know why.
+/// Checks and trims a reason. It is required, because it is recorded for later readers.
 pub fn reason(field: &str, value: &str) -> Result<String, Refusal> {
     let value = value.trim();
     if value.is_empty() {
@@ -77,7 +77,7 @@ pub fn reason(field: &str, value: &str) -> Result<String, Refusal> {
     optional_reason(field, value)
 }
 
-/// A reason that may be left out.
+/// Checks and trims a reason; it may be empty.
 pub fn optional_reason(field: &str, value: &str) -> Result<String, Refusal> {
     within(field, value, MAX_LONG)?;
     printable(field, value)?;
@@ -124,7 +124,7 @@ fn label_key(field: &str, key: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `host`, `host:port`, `[v6]:port` or `scheme://host…`; may be empty.
+/// Checks an endpoint: `host`, `host:port`, `[v6]:port` or `scheme://host…`; it may be empty.
 pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() {
         return Ok(());
@@ -141,7 +141,7 @@ pub fn endpoint(field: &str, value: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Where a file is fetched: `http://host…` or `https://host…`, with no login in it.
+/// Checks a download URL: `http://host…` or `https://host…`, without credentials.
 pub fn web_url(field: &str, value: &str) -> Result<(), Refusal> {
     if value.is_empty() {
         return Err(Refusal::missing(field));
@@ -198,7 +198,7 @@ fn endpoint_problem(value: &str) -> Option<&'static str> {
     None
 }
 
-/// A name, or a v4 address: what looks like an address must be one.
+/// A host name or an IPv4 address. Text made of digits and dots must be a valid address.
 fn is_host(host: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     let part = |part: &str| {
@@ -208,7 +208,7 @@ fn is_host(host: &str) -> bool {
     if numeric { host.parse::<Ipv4Addr>().is_ok() } else { host.split('.').all(part) }
 }
 
-/// A MAC address, brought into the form `aa:bb:cc:dd:ee:ff`.
+/// Normalizes a MAC address to `aa:bb:cc:dd:ee:ff`.
 pub fn mac(field: &str, value: &str) -> Result<String, Refusal> {
     let pair = |pair: &&str| pair.len() == 2 && pair.chars().all(|c| c.is_ascii_hexdigit());
     let separated = [':', '-'].into_iter().any(|separator| {

@@ -1,4 +1,4 @@
-//! Time as a value. The model never reads a clock; whoever calls it says what time it is.
+//! Time as a value. The model never reads a clock; the caller passes the current time.
 
 use serde::{Deserialize, Serialize};
 use std::ops::{Add, Sub};
@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Timestamp(i64);
 
 impl Timestamp {
-    /// The smallest step of time: what happened at a moment happened before the next one.
+    /// The resolution of a timestamp.
     pub const TICK: Duration = Duration::from_micros(1);
 
     pub const fn from_micros(micros: i64) -> Self {
@@ -31,7 +31,7 @@ impl Timestamp {
         self.0 / 1_000
     }
 
-    /// How long ago `earlier` was; zero when the clock stepped back.
+    /// The time from `earlier` to `self`; zero when the clock stepped back.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
@@ -53,7 +53,7 @@ impl Sub<Duration> for Timestamp {
     }
 }
 
-/// A duration as people say it: `4m 32s`, `350ms`, `2h 5m`.
+/// Formats a duration for people: `4m 32s`, `350ms`, `2h 5m`.
 pub fn spoken(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
