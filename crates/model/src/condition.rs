@@ -1,4 +1,5 @@
-//! Conditions: small signed statements about a machine, each with its reason and its last change.
+//! Conditions: named true/false statements about a machine, each with a reason and the time of its
+//! last change.
 
 pub mod steady;
 pub mod watched;
@@ -40,18 +41,18 @@ impl ConditionType {
         Self::ALL.iter().copied().find(|condition| condition.as_str() == name)
     }
 
-    /// Its place in a set of bits. Stored in databases: append, never reorder.
+    /// Its bit in a condition set. Stored in databases: append, never reorder.
     pub const fn bit(self) -> i64 {
         1 << (self as i64)
     }
 }
 
-/// What somebody saw.
+/// One observation of a condition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     pub condition: ConditionType,
     pub status: bool,
-    /// One word or short sentence.
+    /// One word or a short sentence.
     pub reason: String,
 }
 
@@ -61,8 +62,9 @@ impl Evidence {
     }
 }
 
-/// Whether a machine is degraded: it cannot be reached in one way or the other, or its parts are not well. A machine that is
-/// being worked on may be away for a while; that says nothing about its health. None: nothing can be said.
+/// Derives `Degraded`. A machine is degraded when its system or its BMC is unreachable, or when a
+/// component is unhealthy. During an operation unreachability does not count, because the machine
+/// may be rebooting. None when the observations do not tell.
 pub fn health(seen: &[Evidence], parts: Option<&Evidence>, worked_on: bool) -> Option<Evidence> {
     use ConditionType::{BmcReachable, Degraded, Reachable};
     let mut reached = seen.iter().filter(|one| matches!(one.condition, Reachable | BmcReachable));
@@ -92,7 +94,7 @@ pub struct Condition {
     pub last_transition: Timestamp,
 }
 
-/// All that is known of one machine. A condition nobody has ever spoken of is absent.
+/// All known conditions of one machine. A condition that was never observed is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Conditions(BTreeMap<ConditionType, Condition>);
@@ -110,7 +112,7 @@ impl Conditions {
         self.0.iter().map(|(condition, known)| (*condition, known))
     }
 
-    /// Takes in what was seen. True when anything changed.
+    /// Merges an observation; returns whether anything changed.
     pub fn learn(&mut self, seen: &Evidence, now: Timestamp) -> bool {
         let known = self.0.get(&seen.condition);
         if known.is_some_and(|known| known.status == seen.status && known.reason == seen.reason) {
@@ -126,7 +128,7 @@ impl Conditions {
         true
     }
 
-    /// The conditions that hold, as bits, for databases to select by.
+    /// The conditions that are true, as a bit set for database queries.
     pub fn bits(&self) -> i64 {
         self.iter().filter(|(_, known)| known.status).map(|(condition, _)| condition.bit()).sum()
     }

@@ -1,9 +1,9 @@
-//! Effects: everything Farrier may ask of the world, as one closed set.
+//! Effects: everything Farrier can do to a device, as one closed set.
 //!
-//! An [`Effect`] says what is wanted of a machine. An [`Order`] says how it is asked: perform it
-//! under a key, follow what a key started, inquire what became of a key, observe whether the goal
-//! already holds, stop it, or probe the machine. A provider answers orders and nothing else, so a
-//! simulator, a recorder and a fault injector are one small type each.
+//! An [`Effect`] names the goal. An [`Order`] is one call to a provider about an effect: perform it
+//! under a key, follow what a key started, get the status of a key, observe whether the goal
+//! already holds, or stop it. Every provider implements this one interface, so a simulator, a
+//! recorder and a fault injector are one small type each.
 
 mod device;
 mod manner;
@@ -21,7 +21,7 @@ use crate::node::Stage;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is wanted of a machine.
+/// The goal of a step: what a provider must bring about on the target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Effect {
@@ -42,13 +42,13 @@ pub enum Effect {
     },
     Join {
         cluster_ref: String,
-        /// What the node is given once it shows itself.
+        /// Labels that the node gets once it has registered with the cluster.
         #[serde(default, skip_serializing_if = "NodeLabels::is_empty")]
         labels: NodeLabels,
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         taints: Vec<Taint>,
     },
-    /// Leaves the cluster again; only ever an undo.
+    /// Leaves the cluster; used only as the undo of `Join`.
     Leave {
         cluster_ref: String,
     },
@@ -65,18 +65,20 @@ pub enum Effect {
         #[serde(default, skip_serializing_if = "Manner::is_configured")]
         manner: Manner,
     },
-    /// Lets nothing new onto the node, and evicts what is on it.
+    /// Cordons the node and evicts its pods.
     Drain {
-        /// Empty: the machine is in no cluster, and nothing is there to drain.
+        /// Empty when the machine is in no cluster; then there is nothing to drain.
         cluster_ref: String,
-        /// How long evictions are tried. Always there in a run; a plan may leave it to the step's time limit.
+        /// How long evictions are retried. A run always has a value; a plan may omit it and use the
+        /// step's timeout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         deadline_seconds: Option<u32>,
     },
-    /// Lets the node take work again.
+    /// Makes the node schedulable again.
     Uncordon {
         cluster_ref: String,
-        /// As an undo: only if this very run has cordoned the node. What its owner did stays.
+        /// Used as an undo: uncordon only if this same run cordoned the node. A cordon by its owner
+        /// stays.
         own: bool,
     },
     Power {
@@ -84,25 +86,26 @@ pub enum Effect {
         #[serde(default, skip_serializing_if = "Manner::is_configured")]
         manner: Manner,
     },
-    /// What devices are asked in the course of their own and their rack's lifecycle. No plan has it.
+    /// Device work that only the lifecycles of devices and racks use. Plans do not contain it.
     Device {
         work: DeviceWork,
     },
-    /// A stage of bringing a node into service or out of it.
+    /// A stage of onboarding or decommissioning a node.
     Stage {
         stage: Stage,
         node: NodeId,
-        /// None: no MAAS manages the node.
+        /// None when no MAAS manages the node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         site: Option<SiteId>,
-        /// The provider that the site is reached through.
+        /// The provider that reaches the site.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         by: String,
-        /// It takes the stage back.
+        /// Reverts the stage.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         undo: bool,
     },
-    /// The same work on several devices: a run for each of them, a few at a time. Only runs on racks have it.
+    /// The same work on several devices: one child run per device, a few at a time. Only runs on
+    /// racks contain it.
     Parts {
         group: Group,
     },
@@ -153,7 +156,7 @@ impl PowerTo {
     }
 }
 
-/// A thing that a provider can do at all.
+/// What a provider is able to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Capability {
     Inspect,
@@ -162,16 +165,16 @@ pub enum Capability {
     Imaging,
     RemoteExec,
     ClusterJoin,
-    /// Firmware of devices.
+    /// Device firmware.
     Firmware,
     /// The fabric between the switches of a rack.
     Fabric,
-    /// The stages of bringing nodes into service and out of it.
+    /// The stages of node onboarding and decommissioning.
     Nodes,
 }
 
 impl Effect {
-    /// The word for it in plans, logs and fault rules.
+    /// Its name in plans, logs and fault rules.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Ssh { .. } => "ssh",
@@ -192,7 +195,7 @@ impl Effect {
         }
     }
 
-    /// Every word there is beside those of the stages of nodes, for those who select effects by name.
+    /// All names except those of node stages, for selecting effects by name.
     pub const WORDS: [&'static str; 18] = [
         "ssh",
         "reboot",
@@ -225,9 +228,9 @@ impl Effect {
             Self::Repave { .. } => Capability::Imaging,
             Self::Device { work } => work.needs(),
             Self::Stage { .. } => Capability::Nodes,
-            // The runs that it starts are asked for themselves.
+            // Each child run checks its own capabilities.
             Self::Parts { .. } => Capability::Inspect,
-            // It only records what it sees, so whoever can look at a machine has done enough.
+            // An advisory check only records what it observes, so the ability to inspect is enough.
             Self::Verify { advisory: true, .. } => Capability::Inspect,
             Self::Join { .. }
             | Self::Leave { .. }
@@ -241,7 +244,7 @@ impl Effect {
         }
     }
 
-    /// The devices that it sends to work, where it does.
+    /// The devices of a `Parts` effect.
     pub const fn group(&self) -> Option<&Group> {
         match self {
             Self::Parts { group } => Some(group),
@@ -262,17 +265,17 @@ impl Effect {
         }
     }
 
-    /// True when doing it a second time does harm, so that a lost answer must stop for a person.
+    /// Whether a repetition does harm. If so, a lost answer needs an operator's decision.
     pub const fn destructive(&self) -> bool {
         match self {
             Self::Ssh { destructive, .. } => *destructive,
             Self::Reboot { .. } | Self::Repave { .. } | Self::Net { .. } => true,
             Self::Rma { action, .. } => matches!(action, RmaAction::PowerOff),
-            // Somebody may have switched it on again since.
+            // An operator may have powered it on again since.
             Self::Power { to, .. } => matches!(to, PowerTo::Off),
             Self::Device { work } => work.destructive(),
             Self::Stage { stage, undo, .. } => !*undo && stage.destructive(),
-            // A part has a run of its own, and what that has done is never lost.
+            // Each child run is a record of its own, so its progress is never lost.
             Self::Parts { .. } => false,
             Self::Netboot { .. }
             | Self::Join { .. }
@@ -283,7 +286,7 @@ impl Effect {
         }
     }
 
-    /// What takes it back, where anything does.
+    /// The effect that reverts this one, if there is one.
     pub fn undo(&self) -> Option<Self> {
         match self {
             Self::Netboot { mode: NetbootMode::Pxe } => {
@@ -316,7 +319,8 @@ impl Effect {
     }
 }
 
-/// The name of one attempt at one step of one run. The world remembers effects by it.
+/// The effect key (idempotency key): names one attempt of one step of one run. Providers and
+/// devices remember effects by it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Key(String);
@@ -326,7 +330,7 @@ impl Key {
         Self(format!("{run}/{step}/{attempt}"))
     }
 
-    /// A key as it was written down earlier.
+    /// Wraps a key that was stored earlier.
     pub fn trusted(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -335,7 +339,7 @@ impl Key {
         &self.0
     }
 
-    /// This attempt and those before it, newest first.
+    /// The keys of this attempt and of all earlier ones, newest first.
     pub fn attempts(&self) -> Vec<Self> {
         let last =
             self.0.rsplit_once('/').and_then(|(step, n)| Some((step, n.parse::<u32>().ok()?)));
@@ -345,7 +349,7 @@ impl Key {
         }
     }
 
-    /// The run it belongs to.
+    /// The id of the run.
     pub fn run(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(run, _)| run)
     }
@@ -357,20 +361,21 @@ impl fmt::Display for Key {
     }
 }
 
-/// How an effect is asked for.
+/// What a call asks the provider to do about an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
-    /// Start it under the key and see it through. Answers `Done`.
+    /// Start the effect under the key and wait for its end. Answers `Done`.
     Perform,
-    /// See through what the key started; never start it. Answers `Done`.
+    /// Wait for the end of what the key started; never start it. Answers `Done`.
     Follow,
-    /// Say what became of the key. Answers `Done`, `UnderWay`, `NeverStarted` or `Unknown`.
+    /// Get the status of the key. Answers `Done`, `UnderWay`, `NeverStarted` or `Unknown`.
     Inquire,
-    /// Look whether the goal holds, changing nothing. Answers `Done` or `Differs`.
+    /// Read whether the goal holds, without changing anything. Answers `Done` or `Differs`.
     Observe,
-    /// Stop what the key started. Answers `Stopped`, `Done` when it was too late, or `UnderWay` when it cannot be called
-    /// back and has not ended yet. A key that was stopped never begins: a `Perform` that arrives afterwards is refused.
+    /// Stop what the key started. Answers `Stopped`, `Done` when it had already ended, or
+    /// `UnderWay` when it cannot be stopped and has not ended yet. A stopped key never starts: a
+    /// later `Perform` is refused.
     Stop,
 }
 
@@ -389,38 +394,38 @@ impl Verb {
     }
 }
 
-/// One order to a provider.
+/// One call to a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pub key: Key,
     pub verb: Verb,
     pub effect: Effect,
-    /// How many bytes of this attempt's log are stored already; `Follow` goes on from there.
+    /// How many bytes of this attempt's log are stored already; `Follow` continues from there.
     pub logged: u64,
 }
 
-/// What a provider answers.
+/// The answer of a provider.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The goal holds: the device said so when it was read back.
+    /// The goal holds: the device confirmed it when it was read back.
     Done(Outcome),
     UnderWay,
     NeverStarted,
-    /// It cannot be found out. The text says what was seen.
+    /// The status cannot be determined. The text says what was observed.
     Unknown(String),
-    /// The goal does not hold. The text says what was seen instead.
+    /// The goal does not hold. The text says what was observed instead.
     Differs(String),
     Stopped,
 }
 
-/// A goal reached.
+/// The result of an effect whose goal holds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// One sentence for the step's message.
     pub said: String,
-    /// What this proves about the machine.
+    /// What the result proves about the machine's conditions.
     pub evidence: Vec<Evidence>,
-    /// What was read of a device, where it was.
+    /// What was read from the device, if it was read.
     pub facts: Option<Facts>,
 }
 
@@ -428,7 +433,7 @@ pub struct Outcome {
 mod tests {
     use super::*;
 
-    /// One of each, from the very words: a variant without a word, or a word without one, fails here.
+    /// One effect of each kind: fails when a variant is missing in `WORDS`, or the reverse.
     #[test]
     fn every_effect_has_its_word() {
         let cluster_ref = String::new;

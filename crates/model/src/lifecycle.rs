@@ -1,9 +1,10 @@
-//! Lifecycles: what every record with a state has in common.
+//! Lifecycles: the parts that all records with a state share.
 //!
-//! A rack, a switch, a power shelf, a host that is being reprovisioned: each is a record that a pure function moves on,
-//! [`Lifecycle::next`]. It may rest, wait for a time, or become another record, and with that start runs, let waiting ones
-//! begin, or cancel them. It never touches hardware: runs do that, and report back by waking it. So a turn of a lifecycle
-//! is one transaction, whoever dies when.
+//! Racks, switches, power shelves, hosts, nodes and sites are records. The pure function
+//! [`Lifecycle::next`] decides the next transition of a record: it stays idle, waits until a time,
+//! changes or is removed. A change may also start runs, let accepted runs begin, or cancel runs. A
+//! lifecycle never touches hardware: runs do, and wake the record when they end. So one turn of a
+//! lifecycle is one transaction, and a crash cannot leave half of it behind.
 
 use crate::effect::{Effect, Facts};
 use crate::health::Standing;
@@ -26,14 +27,14 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// The kinds of record with a lifecycle, beside runs.
+/// The kinds of records with a lifecycle, other than runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SubjectKind {
     Rack,
     Switch,
     PowerShelf,
-    /// The reprovisioning of a machine's firmware.
+    /// The firmware reprovisioning of a machine.
     Host,
     Node,
     Site,
@@ -58,7 +59,7 @@ impl SubjectKind {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
     }
 
-    /// Every state that a record of this kind can be in, by its word.
+    /// The names of all states of this kind.
     pub const fn states(self) -> &'static [&'static str] {
         match self {
             Self::Rack => Rack::STATES,
@@ -71,7 +72,8 @@ impl SubjectKind {
     }
 }
 
-/// The name of a record with a lifecycle. In the queue and in the history it is one word, as for a target of a run.
+/// The id of a record with its kind. The queue and the history store it as one string, see
+/// [`SubjectId::key`].
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SubjectId {
     pub kind: SubjectKind,
@@ -83,7 +85,8 @@ impl SubjectId {
         Self { kind, id: id.into() }
     }
 
-    /// The word it has in the queue. Most have ids that say what they are; a host has the id of its machine.
+    /// The stored form. An id usually shows its kind by its prefix; a host has the id of its
+    /// machine, so it is stored as `host:<id>`.
     pub fn key(&self) -> String {
         match self.kind {
             SubjectKind::Rack
@@ -97,7 +100,7 @@ impl SubjectId {
 }
 
 impl SubjectId {
-    /// From the word it has in the queue.
+    /// Reads the stored form that `key` writes.
     pub fn of_key(kind: SubjectKind, key: &str) -> Self {
         let id = match kind {
             SubjectKind::Rack
@@ -123,29 +126,29 @@ impl fmt::Debug for SubjectId {
     }
 }
 
-/// What every such record has.
+/// The fields that every record with a lifecycle has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     pub id: String,
     #[serde(default)]
     pub labels: Labels,
-    /// Where it stands: the rack, and the place in it, counted from the bottom.
+    /// The rack that holds the device, and the slot in it, counted from the bottom.
     #[serde(default)]
     pub rack: Option<RackId>,
     #[serde(default)]
     pub slot: Option<u32>,
-    /// Who works on it now, or has claimed it.
+    /// The run that works on the record now, or has reserved it.
     #[serde(default)]
     pub active_run: Option<RunId>,
-    /// What its health reports come to.
+    /// The summary of its health reports.
     #[serde(default, skip_serializing_if = "Standing::is_clear")]
     pub health: Standing,
     /// Marked for deletion.
     #[serde(default)]
     pub deleted: bool,
-    /// Since when it has been in its state.
+    /// When the record entered its current state.
     pub since: Timestamp,
-    /// The version it was read at; the store moves it on.
+    /// The version of the row that was read; the store increments it on every write.
     pub version: i64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -169,21 +172,21 @@ impl Head {
     }
 }
 
-/// How a device other than a machine is reached.
+/// Connection data of a device other than a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSpec {
     pub provider: String,
     pub bmc_endpoint: String,
     pub bmc_credential: String,
-    /// Where a switch's own system answers.
+    /// The address of a switch's operating system.
     pub ssh_endpoint: String,
     pub ssh_credential: String,
     pub serial: String,
 }
 
 impl DeviceSpec {
-    /// Checks every field. `noun` is what it is called on the wire: `switch`, `power_shelf`.
+    /// Checks every field. `noun` is the resource's name in requests: `switch`, `power_shelf`.
     pub fn checked(self, noun: &str) -> Result<Self, Refusal> {
         let field = |name: &str| format!("{noun}.spec.{name}");
         text::short(&field("provider"), &self.provider)?;
@@ -196,7 +199,7 @@ impl DeviceSpec {
     }
 }
 
-/// A provider is told of every device in the same words.
+/// Providers take the same connection data for every kind of device.
 impl From<DeviceSpec> for MachineSpec {
     fn from(spec: DeviceSpec) -> Self {
         Self {
@@ -211,7 +214,7 @@ impl From<DeviceSpec> for MachineSpec {
     }
 }
 
-/// Why a record rests: a sentence, and what is normal in this state, for those who ask what is stuck.
+/// Why a record is idle: one sentence for the operator. A wait without a reason does not compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Why(pub String);
 
@@ -221,7 +224,7 @@ impl Why {
     }
 }
 
-/// A run that a lifecycle, a request or a group wants started.
+/// A run to start, requested by a lifecycle, an API request or a group step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewRun {
     pub id: RunId,
@@ -237,7 +240,7 @@ pub struct NewRun {
 }
 
 impl NewRun {
-    /// As it was decided on, with nothing done.
+    /// The new run, before its first step.
     pub fn run(self, at: Timestamp) -> Run {
         let word = self.run_type.as_str().to_lowercase().replace('_', "-");
         Run::new(RunSpec {
@@ -261,25 +264,26 @@ impl NewRun {
     }
 }
 
-/// What a lifecycle does now.
+/// The decision of one turn of a lifecycle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next<R> {
-    /// Nothing, until it is woken.
+    /// Idle until woken.
     Rest(Why),
-    /// Nothing, until then.
+    /// Idle until this time, or until woken before.
     Until(Timestamp, Why),
     Become(Box<Change<R>>),
-    /// It is gone, and nothing is left of it but its history.
+    /// The record is deleted; only its history remains.
     Remove(Note),
 }
 
-/// A changed record, and what its change asks of the engine: one transaction.
+/// A changed record with the runs that the change starts, lets begin or cancels. The engine commits
+/// all of it in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change<R> {
     pub record: R,
     pub note: Note,
     pub start: Vec<NewRun>,
-    /// Runs that were accepted, and may begin now.
+    /// Accepted runs that may begin now.
     pub begin: Vec<RunId>,
     pub cancel: Vec<(RunId, String)>,
 }
@@ -290,44 +294,46 @@ impl<R> Change<R> {
     }
 }
 
-/// What a turn sees beside the record itself.
+/// The input of a turn besides the record itself.
 #[derive(Debug, Clone)]
 pub struct Around {
-    /// An id for a run that this turn may start. A change that starts several counts on from it.
+    /// The id for a run that this turn may start.
     pub fresh: RunId,
-    /// The run that the record waits for, where it does.
+    /// The run that the record waits for, if any.
     pub run: Option<Run>,
-    /// Why what was asked of it may not begin now, although it was accepted.
+    /// Why an accepted request may not begin now.
     pub against: Option<String>,
 }
 
-/// A record that moves by itself.
+/// A record with states, which the engine moves by calling [`Lifecycle::next`].
 pub trait Lifecycle:
     Clone + PartialEq + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     const KIND: SubjectKind;
-    /// Every state by its word, in the order in which they are shown.
+    /// The names of all states, in display order.
     const STATES: &'static [&'static str];
-    /// What a turn must know beside the record.
+    /// The input that a turn needs besides the record.
     type Seen: Send;
 
     fn head(&self) -> &Head;
     fn head_mut(&mut self) -> &mut Head;
-    /// The state, in one word, for lists, events and metrics.
+    /// The name of the current state, for lists, events and metrics.
     fn word(&self) -> &'static str;
     fn next(&self, seen: &Self::Seen, now: Timestamp) -> Next<Self>;
 
-    /// How long it is normally in its state; none where it may stay as long as it likes.
+    /// How long the record normally stays in its current state; none means without limit. A record
+    /// that stays longer is shown as stuck.
     fn patience(&self) -> Option<Duration> {
         None
     }
 
-    /// The states from which it may have come to this one, where somebody owns the ways between them. None: from any.
+    /// The states from which a transition to the current state is legal; the store checks it on
+    /// write. None means any.
     fn sources(&self) -> Option<Vec<&'static str>> {
         None
     }
 
-    /// Takes in what a run has read of it.
+    /// Merges what a run has read from the device into the record.
     fn learn(&mut self, _facts: &Facts) {}
 
     fn subject(&self) -> SubjectId {
@@ -335,22 +341,22 @@ pub trait Lifecycle:
     }
 }
 
-/// How the run is that a record waits for.
+/// The status of the run that a record waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waited {
     Going,
     Done,
-    /// It failed, was canceled, or is not there: what to say.
+    /// The run failed, was canceled, or no longer exists.
     Failed(Trouble),
 }
 
-/// What went wrong with a device, and how to go on.
+/// What went wrong with a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trouble {
     pub said: String,
-    /// The run that ran into it.
+    /// The run that failed.
     pub run: Option<RunId>,
-    /// Its fault's code; empty where there is none.
+    /// The fault code; empty when there was no fault.
     pub code: String,
 }
 
@@ -367,7 +373,7 @@ impl Around {
     }
 }
 
-/// How a run is, for who waits for it.
+/// The status of a run, for the record that waits for it.
 pub fn waited(run: &Run) -> Waited {
     let trouble = |said: String, code: &str| {
         Waited::Failed(Trouble { said, run: Some(run.spec.id.clone()), code: code.into() })
@@ -385,7 +391,6 @@ pub fn waited(run: &Run) -> Waited {
     }
 }
 
-/// A step of a run that a lifecycle starts.
 pub fn run_step(name: &str, timeout_seconds: u32, max_retries: u32, effect: Effect) -> RunStep {
     RunStep { name: name.into(), timeout_seconds, max_retries, effect }
 }

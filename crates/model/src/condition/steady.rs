@@ -1,19 +1,21 @@
-//! Steadiness: one look proves little, and a condition that flaps helps nobody.
+//! Hysteresis: a condition changes only after several consecutive probes agree, so it does not
+//! flap.
 //!
-//! What is worse than what is known is believed after so many looks in a row, and what is better after so many. What was never
-//! known is believed at the first look, and so is what is seen after somebody has changed the machine on purpose. A reason
-//! alone has to be seen as often as bad news, so that a device that words its trouble differently each time is not an event each time.
-//! The counts are kept by whoever looks and may be lost: then it takes a few looks more.
+//! A condition turns bad after `down_after` probes in a row and good again after `up_after`. The
+//! first observation of an unknown condition is accepted at once, and so is the first observation
+//! after a deliberate change of the machine. A new reason with the same status needs `down_after`
+//! probes, so a device that words the same error differently each time does not cause an event each
+//! time. The counts live in the poller's memory; losing them costs a few more probes.
 
 use super::{Condition, ConditionType, Conditions, Evidence};
 use std::collections::BTreeMap;
 
-/// How many looks in a row it takes.
+/// How many consecutive probes change a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steadiness {
-    /// For bad news.
+    /// To turn bad.
     pub down_after: u32,
-    /// For good news.
+    /// To turn good.
     pub up_after: u32,
 }
 
@@ -23,28 +25,29 @@ impl Default for Steadiness {
     }
 }
 
-/// What a look comes after.
+/// What preceded a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
     /// Nothing in particular.
     Routine,
-    /// Somebody has changed the machine on purpose, such as a run that ended.
+    /// A deliberate change of the machine, such as the end of a run.
     Deliberate,
 }
 
-/// How often in a row something else was seen than is known.
+/// Consecutive probes that differ from the known condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Streak {
     status: bool,
     looks: u32,
 }
 
-/// What was seen of one machine and is not believed yet.
+/// Observations of one machine that differ from its known conditions and are not accepted yet.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Doubts(BTreeMap<ConditionType, Streak>);
 
 impl ConditionType {
-    /// The status that is bad news. None where neither is: what a person or a run decides is no flapping.
+    /// The status that means trouble. None where neither does: an operator or a run sets such a
+    /// condition, so it does not flap.
     pub const fn bad_news(self) -> Option<bool> {
         match self {
             Self::Reachable | Self::BmcReachable | Self::InCustomerCluster => Some(false),
@@ -60,7 +63,7 @@ impl ConditionType {
 }
 
 impl Doubts {
-    /// Of what was seen, what is believed now. The rest is counted.
+    /// Returns the observations that are accepted now, and counts the others.
     pub fn sift(
         &mut self,
         known: &Conditions,
@@ -82,7 +85,7 @@ impl Doubts {
         believed
     }
 
-    /// Whether something else was seen of a condition than is known.
+    /// Whether the last probe of this condition differed from the known condition.
     pub fn about(&self, condition: ConditionType) -> bool {
         self.0.contains_key(&condition)
     }
@@ -90,7 +93,7 @@ impl Doubts {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Weighed {
-    /// It says nothing new.
+    /// The observation is already known.
     Known,
     Believed,
     Doubted(Streak),
@@ -131,7 +134,7 @@ mod tests {
 
     const AT: Timestamp = Timestamp::from_millis(1);
 
-    /// Looks one after the other; which of them changed what is known.
+    /// Feeds probes one after the other; returns which of them changed the known condition.
     fn story(
         condition: ConditionType,
         first: Option<(bool, &str)>,
@@ -178,7 +181,7 @@ mod tests {
         let well = (false, "Healthy", Routine);
         assert_eq!(story(Degraded, Some((false, "Healthy")), &[ill; 3]), [false, false, true]);
         assert_eq!(story(Degraded, Some((true, "Fan 1")), &[well; 2]), [false, true]);
-        // Nobody cordons a node by accident.
+        // A cordon is never a probe error.
         let cordoned = (true, "Cordoned", Routine);
         assert_eq!(story(Drained, Some((false, "Schedulable")), &[cordoned]), [true]);
     }
@@ -189,7 +192,7 @@ mod tests {
         let first = Some((false, "Silent"));
         assert_eq!(story(Reachable, first, &[gone, slow, gone, slow, gone]), [false; 5]);
         assert_eq!(story(Reachable, first, &[gone; 3]), [false, false, true]);
-        // Words that are never the same still are told now and then.
+        // A reason that differs on every probe is still recorded after every third probe.
         let fresh: Vec<_> = ["a", "b", "c", "d"].map(|words| (false, words, Routine)).into();
         assert_eq!(story(Reachable, first, &fresh), [false, false, true, false]);
     }

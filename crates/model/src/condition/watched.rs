@@ -1,8 +1,9 @@
-//! What is remembered between two looks at a machine, and what follows from it: when its parts are looked at, what a look
-//! means while the machine is worked on, and which of it is believed.
+//! The poller's memory of one machine: when to probe its component health, how to read a probe
+//! during an operation, and which observations to accept.
 //!
-//! Reaching a machine is cheap and done often; asking for the health of its parts is dear and done rarely, each machine at
-//! its own moment, also after a restart. It is done out of turn where nothing is known yet or where it may be over.
+//! A reachability probe is cheap and runs often. A component health probe is expensive and runs
+//! rarely, at an offset that depends only on the machine's id and therefore survives a restart. It
+//! also runs early while the health is unknown or may have changed.
 
 use super::steady::{Doubts, Moment, Steadiness};
 use super::{ConditionType, Evidence, health};
@@ -12,13 +13,14 @@ use crate::retry::hash;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// How often, and how soon.
+/// The intervals of device polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rhythm {
     pub steadiness: Steadiness,
-    /// How often the parts of a machine are looked at.
+    /// The interval of component health probes.
     pub health_every: Duration,
-    /// How long after it was worked on a machine may be away without being degraded: it may be starting.
+    /// How long after an operation a machine may be unreachable without being degraded: it may be
+    /// booting.
     pub settling: Duration,
 }
 
@@ -32,18 +34,20 @@ impl Default for Rhythm {
     }
 }
 
-/// One machine, as whoever looks at it remembers it.
+/// What the poller remembers of one machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
     doubts: Doubts,
-    /// The version of the machine that we have seen or written last. Another one: somebody has changed it.
+    /// The row version that the poller last read or wrote. A different one means another component
+    /// changed the machine.
     version: Option<i64>,
-    /// What the last look at its parts said, if it said something.
+    /// The result of the last component health probe, if it had one.
     parts: Option<Evidence>,
-    /// When its parts were looked at; before the first time, when we began to watch.
+    /// The time of the last component health probe; before the first one, the time at which polling
+    /// began.
     examined: Timestamp,
     ever_examined: bool,
-    /// Until then it may be starting.
+    /// Until this time the machine may be booting.
     settles: Timestamp,
 }
 
@@ -59,7 +63,7 @@ impl Watched {
         }
     }
 
-    /// Whether it is time to look at the parts, given what was just seen of the rest.
+    /// Whether to probe the component health now, given the reachability just observed.
     pub fn wants_examining(
         &self,
         machine: &Machine,
@@ -67,7 +71,7 @@ impl Watched {
         now: Timestamp,
         rhythm: &Rhythm,
     ) -> bool {
-        // Only a controller that answers can be asked.
+        // The BMC answers the health probe, so it must be reachable.
         if !seen.iter().any(|one| one.condition == ConditionType::BmcReachable && one.status) {
             return false;
         }
@@ -77,12 +81,12 @@ impl Watched {
         unsure || changing || is_due(&machine.id, self.examined, now, rhythm.health_every)
     }
 
-    /// Takes in what a look at the parts said; nothing where the machine has no such thing.
+    /// Records a component health probe; none when the machine does not report component health.
     pub fn examined(&mut self, parts: Option<Evidence>, now: Timestamp) {
         (self.parts, self.examined, self.ever_examined) = (parts, now, true);
     }
 
-    /// Takes in what was seen. Answers what is believed and new.
+    /// Records a probe; returns the observations that are new and accepted.
     pub fn look(
         &mut self,
         machine: &Machine,
@@ -92,7 +96,7 @@ impl Watched {
     ) -> Vec<Evidence> {
         let moment = match self.version.replace(machine.version) {
             Some(version) if version != machine.version => Moment::Deliberate,
-            // We come into the middle of it.
+            // Polling began in the middle of an operation.
             None if machine.active_run.is_some() => Moment::Deliberate,
             Some(_) | None => Moment::Routine,
         };
@@ -103,14 +107,14 @@ impl Watched {
         self.doubts.sift(&machine.conditions, seen, moment, rhythm.steadiness)
     }
 
-    /// What was believed has been written; the machine has this version now.
+    /// The accepted observations were stored, and the row now has this version.
     pub fn written(&mut self, version: i64) {
         self.version = Some(version);
     }
 }
 
-/// Each machine has a moment of its own in the span, which only depends on its id. It is due when that moment has come
-/// since it was done last.
+/// Each machine is due once per interval, at an offset that depends only on its id. It is due when
+/// that time has passed since `done`.
 fn is_due(id: &MachineId, done: Timestamp, now: Timestamp, every: Duration) -> bool {
     let every = i64::try_from(every.as_millis()).unwrap_or(i64::MAX).max(1);
     let offset = (hash(id.as_str(), 1) % every.unsigned_abs()).cast_signed();
@@ -143,7 +147,7 @@ mod tests {
         vec![Evidence::new(Reachable, host, "r"), Evidence::new(BmcReachable, bmc, "b")]
     }
 
-    /// A machine that is looked at once a minute.
+    /// A machine that is probed once a minute.
     struct Life {
         machine: Machine,
         watched: Watched,
@@ -164,7 +168,7 @@ mod tests {
             }
         }
 
-        /// Somebody else writes.
+        /// Another component writes the machine.
         fn changed(&mut self, run: Option<&str>) {
             self.machine.active_run = run.map(RunId::trusted);
             self.machine.version += 1;
@@ -201,7 +205,7 @@ mod tests {
             assert_eq!(life.is(), (false, false), "at {}", life.now);
         }
         life.changed(None);
-        // It still starts.
+        // The machine is still booting.
         for _ in 0..2 {
             life.look(saw(false, true));
             assert_eq!(life.is(), (false, false), "at {}", life.now);
@@ -209,7 +213,7 @@ mod tests {
         life.look(saw(true, true));
         life.look(saw(true, true));
         assert_eq!(life.is(), (true, false));
-        // One that never comes back is degraded once it should have.
+        // A machine that does not come back is degraded after the settling time.
         life.changed(Some("op-2"));
         life.changed(None);
         for _ in 0..5 {
@@ -220,7 +224,7 @@ mod tests {
             life.look(saw(false, true));
         }
         assert_eq!(life.is(), (false, true), "at {}", life.now);
-        // And what a run brought back is believed at the first look.
+        // The first probe after a run is accepted at once.
         life.changed(Some("op-3"));
         life.changed(None);
         life.look(saw(true, true));
@@ -247,7 +251,8 @@ mod tests {
     #[test]
     fn parts_are_looked_at_rarely_and_when_in_doubt() {
         let (well, ill) = (Some(false), Some(true));
-        // Whether it was ever looked at, what is known, whether the BMC answers, and how long after.
+        // Columns: probed before, known `Degraded`, BMC reachable, seconds since the last probe,
+        // expected.
         for (ever, known, bmc, seconds, expected) in [
             (false, None, true, 1, true),
             (false, None, false, 1, false),
@@ -263,7 +268,7 @@ mod tests {
             if let Some(status) = known {
                 machine.learn(&[Evidence::new(Degraded, status, "known")], at(0));
             }
-            // Just after its own moment.
+            // Just after the machine's own offset.
             let begun = (0..600_000)
                 .map(Timestamp::from_millis)
                 .find(|now| is_due(&machine.id, at(0), *now, RHYTHM.health_every))
@@ -278,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Nobody's moment is everybody's, and it is the same after a restart.
+    /// The offsets are spread over the interval and are the same after a restart.
     #[test]
     fn the_fleet_is_spread_over_the_span() {
         const FLEET: usize = 2_000;

@@ -1,5 +1,5 @@
-//! What devices are asked in the course of their own and their rack's lifecycle: to be read, configured and checked, to take
-//! firmware, to form a fabric. And [`Facts`]: what a device says of itself when it is read.
+//! Device work of the device and rack lifecycles: read, configure and check a device, install
+//! firmware, set up the fabric. And [`Facts`]: what a device reports about itself.
 
 use super::{Capability, PowerTo};
 use crate::node::UpstreamSeen;
@@ -9,19 +9,21 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "work", rename_all = "snake_case")]
 pub enum DeviceWork {
-    /// One component of the device has this version: installed when it has not, left alone when it has.
+    /// Brings one component to this version; does nothing when the component has it already.
     Firmware {
         component: String,
         version: String,
         url: String,
-        /// What the file hashes to, in hex.
+        /// The SHA-256 of the file, in hex.
         sha256: String,
     },
-    /// Says what it is.
+    /// Reads the device's identity, firmware versions and power state.
     Read,
-    /// The credentials work and may administer, and the device can be watched.
+    /// Checks that the credentials work with administrator rights and that the device can be
+    /// monitored.
     Configure,
-    /// Reachable, with this firmware and this power. Everything that is wrong is said.
+    /// Checks that the device is reachable and has this firmware and power state. The fault lists
+    /// all deviations.
     Check {
         firmware: BTreeMap<String, String>,
         power: Option<PowerTo>,
@@ -31,15 +33,15 @@ pub enum DeviceWork {
     },
 }
 
-/// How far a switch is on its way into the scale-up fabric.
+/// The state of a switch in the scale-up fabric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum FabricTo {
     /// The fabric is disabled on this switch.
     Off,
-    /// The fabric manager is configured and enabled here: this is the primary.
+    /// The fabric manager is configured and enabled on this switch: it is the primary.
     Manager,
-    /// The switch reports the fabric configured.
+    /// The switch reports that the fabric is configured.
     Configured,
 }
 
@@ -72,7 +74,8 @@ impl DeviceWork {
         }
     }
 
-    /// Flashing twice may ruin a device, and disabling a fabric takes it from those who have come to use it since.
+    /// Flashing twice may ruin a device. Disabling a fabric twice may take it from workloads that
+    /// started to use it in between.
     pub(super) const fn destructive(&self) -> bool {
         match self {
             Self::Firmware { .. } | Self::Fabric { to: FabricTo::Off } => true,
@@ -96,10 +99,10 @@ impl DeviceWork {
     }
 }
 
-/// The longest text that is kept of what a device says.
+/// Longer texts from a device are cut to this length.
 pub const MAX_FACT: usize = 256;
 
-/// What a device said of itself. Empty: it did not say.
+/// What a device reported about itself. An empty field was not reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
@@ -109,10 +112,10 @@ pub struct Facts {
     /// Versions by component.
     pub firmware: BTreeMap<String, String>,
     pub power: Option<PowerTo>,
-    /// What a firmware order changed, if it did: the version before.
+    /// The version that a firmware installation replaced; none when nothing was installed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<String>,
-    /// What MAAS calls the machine, and says of it.
+    /// The machine's id in MAAS, and what MAAS reports about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub maas: Option<Box<MaasFacts>>,
 }
@@ -124,7 +127,7 @@ pub struct MaasFacts {
 }
 
 impl Facts {
-    /// Takes in what was read now. What was not said keeps what was said before.
+    /// Merges a new reading; a value that was not reported keeps its old value.
     pub fn learn(&mut self, seen: &Self) {
         let take = |known: &mut String, new: &String| {
             if !new.is_empty() {

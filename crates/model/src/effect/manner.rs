@@ -1,32 +1,33 @@
-//! How power is to be switched off, where a step or a run says so: politely and for how long, and whether what does not
-//! listen is cut off. What is left open is as the provider is configured.
+//! The power-off policy of a step or run: how long a graceful shutdown may take, and whether the
+//! power is then cut by force. An unset field means the provider's configuration.
 
 use crate::refusal::Refusal;
 use serde::{Deserialize, Serialize};
 
-/// The longest a shutdown may be waited for.
+/// The limit of `graceful_seconds`.
 pub const MAX_GRACEFUL_SECONDS: u32 = 3_600;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manner {
-    /// How long the machine has to shut down when it is asked to. 0: it is not asked, but cut off at once.
+    /// How long the machine may take for a graceful shutdown. 0 cuts the power at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graceful_seconds: Option<u32>,
-    /// Whether a machine that does not shut down is cut off. If not, that is a fault, and its power stays as it is.
+    /// Whether the power is cut when the graceful shutdown times out. If false, the timeout is a
+    /// fault, and the power stays on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub force: Option<bool>,
 }
 
 impl Manner {
-    /// All is as the provider is configured.
+    /// The provider's configuration applies to all fields.
     pub const CONFIGURED: Self = Self { graceful_seconds: None, force: None };
 
     pub fn is_configured(&self) -> bool {
         *self == Self::CONFIGURED
     }
 
-    /// What it says itself, and where it is silent what the other says.
+    /// Fills its unset fields from `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -35,7 +36,8 @@ impl Manner {
         }
     }
 
-    /// Refuses what cannot be meant. `at` makes the name of a field from its last word.
+    /// Refuses contradictory or excessive values. `at` makes the full field name from its last
+    /// part.
     pub fn check(self, at: impl Fn(&str) -> String) -> Result<(), Refusal> {
         let field = at("graceful_seconds");
         match (self.graceful_seconds, self.force) {
@@ -53,7 +55,7 @@ impl Manner {
         }
     }
 
-    /// Refuses it where nothing is switched off.
+    /// Refuses any set field, for steps that switch nothing off; `why` is the message.
     pub fn check_absent(self, at: impl Fn(&str) -> String, why: &str) -> Result<(), Refusal> {
         let said = [
             ("graceful_seconds", self.graceful_seconds.is_some()),

@@ -1,5 +1,5 @@
-//! What a node is given when it joins: labels and taints, in the syntax that Kubernetes asks for, checked when the plan
-//! is made and not when the machine has joined.
+//! Labels and taints that a node gets when it joins a cluster. Their Kubernetes syntax is checked
+//! when the plan is created, not after the machine has joined.
 
 use crate::refusal::Refusal;
 use crate::text::MAX_LABELS;
@@ -9,11 +9,11 @@ use std::fmt;
 
 pub type NodeLabels = BTreeMap<String, String>;
 
-/// The most taints one step may set.
+/// The number of taints that one step may set.
 pub const MAX_TAINTS: usize = 16;
-/// What Kubernetes allows for the name in a key, and for a value.
+/// Kubernetes' limit for the name in a key and for a value.
 const MAX_PART: usize = 63;
-/// The same for what stands before the slash in a key.
+/// Kubernetes' limit for the prefix in a key, before the slash.
 const MAX_PREFIX: usize = 253;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct Taint {
     pub effect: TaintEffect,
 }
 
-/// What a taint does to pods that do not tolerate it, by the cluster's own words.
+/// What a taint does to pods that do not tolerate it; the names are those of Kubernetes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TaintEffect {
     NoSchedule,
@@ -86,7 +86,7 @@ pub fn check_taints(field: &str, taints: &[Taint]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// `name`, or `prefix/name` with a prefix like that of a DNS name.
+/// Accepts `name`, or `prefix/name` where the prefix is a DNS name.
 fn check_key(field: &str, key: &str) -> Result<(), Refusal> {
     let sound = match key.split_once('/') {
         Some((prefix, name)) => is_prefix(prefix) && is_part(name),

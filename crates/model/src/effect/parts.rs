@@ -1,6 +1,8 @@
-//! Work on several devices at once, as one step of a run on their rack. Each part is a run of its own, with attempts, a
-//! deadline, a log and the operator's actions; the step starts them, a few at a time, and sees them through. After a failure
-//! no further part begins.
+//! Work on several devices as one step of a run on their rack.
+//!
+//! Each part becomes a child run with its own attempts, deadline, log and operator actions. The
+//! step starts the child runs, a few at a time, and follows them. After a failure no further child
+//! run starts.
 
 use crate::plan::{RunStep, RunType};
 use crate::target::TargetId;
@@ -9,14 +11,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group {
     pub parts: Vec<Part>,
-    /// How many may be at work at once.
+    /// How many child runs may run at the same time.
     pub at_once: u32,
-    /// Where all of this holds already, nothing is begun: the group is done.
+    /// Checks: if all of them hold already, the group is done and nothing starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unless: Vec<Part>,
 }
 
-/// What one device is to do.
+/// The work on one device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Part {
     pub target: TargetId,
@@ -25,7 +27,7 @@ pub struct Part {
 }
 
 impl Group {
-    /// Whether its parts switch power.
+    /// Whether a child run switches power.
     pub fn switches_power(&self) -> bool {
         self.parts.iter().any(|part| part.run_type == RunType::Power)
     }
