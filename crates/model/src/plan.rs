@@ -1,7 +1,7 @@
 //! Plans: short lists of typed steps, and the built-in catalogue.
 //!
-//! A plan never changes once it exists. When a run starts, [`Plan::resolve`] fills in what the plan
-//! left open (image, cluster, time limits) and the run keeps that resolved copy for ever.
+//! A plan never changes after it was created. When a run starts, [`Plan::resolve`] fills in what
+//! the plan left open (image, cluster, timeouts), and the run keeps this resolved copy.
 
 mod catalogue;
 mod resolve;
@@ -22,7 +22,6 @@ use crate::refusal::Refusal;
 use crate::text;
 use serde::{Deserialize, Serialize};
 
-/// The kinds of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum RunType {
@@ -34,23 +33,24 @@ pub enum RunType {
     NetReconfig,
     Rma,
     Power,
-    /// Back from RMA.
+    /// Brings a machine back from RMA.
     ExitRma,
-    /// On a rack: its devices brought through a maintenance.
+    /// On a rack: takes its devices through a maintenance.
     RackMaintenance,
-    /// A device's own part of it, and what its lifecycle asks of it: firmware, the fabric, reading and configuring, checking.
+    /// On one device, started by a rack's maintenance or by the device's own lifecycle: install
+    /// firmware, set up the fabric, read and configure, check.
     Firmware,
     Fabric,
     Intake,
     Check,
-    /// On a machine: a node is brought into service there, taken out of it, or emptied.
+    /// On a machine: onboard, decommission or drain its node.
     Onboard,
     Decommission,
     NodeDrain,
 }
 
 impl RunType {
-    /// Those that a plan may be made for, and that a request may start on a machine.
+    /// The types that a plan can have and that a request can start on a machine.
     pub const PLANNED: [RunType; 9] = [
         Self::Reboot,
         Self::Reimage,
@@ -83,10 +83,11 @@ impl RunType {
         Self::NodeDrain,
     ];
 
-    /// Those that work on a node. They go by what they find, so they may always begin at the top.
+    /// The types that work on a node. Their stages check what holds already, so such a run can
+    /// always start at its first step.
     pub const NODES: [RunType; 3] = [Self::Onboard, Self::Decommission, Self::NodeDrain];
 
-    /// The customer's word, as in OperationType.
+    /// The customer's name for it, as in OperationType.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Reboot => "REBOOT",
@@ -109,7 +110,7 @@ impl RunType {
         }
     }
 
-    /// The operator's word, as in Run.type: the documents call a reimage a repave there.
+    /// The operator's name for it, as in Run.type, where a reimage is called a repave.
     pub const fn run_word(self) -> &'static str {
         match self {
             Self::Reimage => "REPAVE",
@@ -117,7 +118,7 @@ impl RunType {
         }
     }
 
-    /// Either word.
+    /// Accepts the customer's and the operator's name.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word || kind.run_word() == word)
     }
@@ -169,13 +170,13 @@ pub struct Step {
 pub const MAX_STEPS: usize = 64;
 pub const MAX_RETRIES: u32 = 100;
 pub const MAX_TIMEOUT_SECONDS: u32 = 7 * 24 * 3_600;
-/// The longest command or network document.
+/// The length limit of a command or a network document, in bytes.
 pub const MAX_DOCUMENT: usize = 64 * 1_024;
-/// Undo steps take the name of what they undo behind this, so plans may not.
+/// An undo step is named `undo-<step>`, so steps of plans may not have this prefix.
 pub const UNDO_PREFIX: &str = "undo-";
 
 impl Plan {
-    /// Refuses a plan that could not be run, naming the field.
+    /// Checks that the plan can be run; a refusal names the field.
     pub fn checked(self) -> Result<Self, Refusal> {
         text::short("plan.display_name", &self.display_name)?;
         if self.steps.is_empty() {
@@ -203,7 +204,7 @@ impl Plan {
         Ok(self)
     }
 
-    /// True when both would do the same, whoever made them.
+    /// Whether both plans have the same content, apart from id and origin.
     pub fn same_work(&self, other: &Self) -> bool {
         self.steps == other.steps
             && self.on_failure == other.on_failure
@@ -295,7 +296,7 @@ impl Step {
         }
     }
 
-    /// A time within the step must be over before the step's own time is.
+    /// A time limit inside the step must be shorter than the step's timeout.
     fn check_within(&self, field: &str, seconds: u32) -> Result<(), Refusal> {
         match self.timeout_seconds {
             Some(limit) if seconds >= limit => Err(Refusal::invalid(
@@ -330,7 +331,7 @@ fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A multi-line text: line breaks and tabs are fine, other control characters are not.
+/// Checks a multi-line text: line breaks and tabs are allowed, other control characters are not.
 fn check_document(field: &str, text: &str) -> Result<(), Refusal> {
     if text.len() > MAX_DOCUMENT {
         let problem = format!("is {} bytes long", text.len());
@@ -395,7 +396,7 @@ mod tests {
         assert!(plan(vec![step("a"), step("b")]).checked().is_ok());
     }
 
-    /// A step with this effect and a minute for it.
+    /// A step with this effect and a timeout of one minute.
     fn minute(effect: Effect) -> Step {
         Step { timeout_seconds: Some(60), effect, ..step("a") }
     }

@@ -1,12 +1,12 @@
-//! Runs: one execution of a plan on one machine, or on one device or rack.
+//! Runs: one execution of a plan on one machine, device or rack.
 //!
-//! A run is an unchanging [`RunSpec`] and a moving [`Progress`]. Two functions move it: [`next`] says
-//! what is to be done now, [`judge`] says what an answer from the world means. `act` holds the seven
-//! things an operator may ask for. Customers call the same record an operation.
+//! A run is an immutable [`RunSpec`] and a mutable [`Progress`]. Two functions move it: [`next`]
+//! decides what to do now, [`judge`] decides what a provider's answer means. `act` holds the seven
+//! actions of operators. Customers call the same record an operation.
 //!
-//! The intent to touch the world is part of the progress ([`StepState::asked`]), so committing the
-//! progress is committing the intent. An intent found under another claim's epoch was left behind by
-//! a crash, and the only legal thing to do with it is to inquire.
+//! The intent of a provider call is part of the progress ([`StepState::asked`]), so committing the
+//! progress commits the intent. An intent with another claim's epoch was left behind by a crash.
+//! The only legal follow-up is to get the status of its key.
 
 pub mod act;
 mod aftermath;
@@ -28,42 +28,42 @@ use crate::target::TargetId;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The version of these rules. A run that was started under another version is refused, not guessed.
+/// The version of these rules. A run that was started under another version is refused.
 pub const ENGINE_VERSION: u32 = 1;
 
-/// What never changes.
+/// The immutable part of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSpec {
     pub id: RunId,
-    /// Stored under the name it had when only machines had runs.
+    /// The stored name dates from when only machines had runs.
     #[serde(rename = "machine_id")]
     pub target: TargetId,
     pub request_id: String,
     pub run_type: RunType,
     pub plan_id: PlanId,
-    /// The plan as it was when the run started, with nothing left open.
+    /// The plan's steps, resolved when the run was created.
     pub steps: Vec<RunStep>,
     pub params: Params,
     pub initiator: String,
     pub parent: Option<RunId>,
-    /// How it was made out of its parent.
+    /// How it was derived from its parent.
     #[serde(default)]
     pub again: Option<act::Again>,
     pub on_failure: OnFailure,
-    /// The run on a rack that this is a part of. It works under that one's claim.
+    /// The run on a rack that started this one as a child. The child works under the parent's
+    /// claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part_of: Option<RunId>,
-    /// The record whose lifecycle waits for it, and is woken when it moves on.
+    /// The record whose lifecycle waits for this run; it is woken when the run moves on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reports_to: Option<SubjectId>,
-    /// What else it holds while it lasts: the devices of a rack that are in its scope.
+    /// The other targets that the run holds until it ends: the devices of a rack in its scope.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub claims: Vec<TargetId>,
     pub engine: u32,
     pub created_at: Timestamp,
 }
 
-/// A run as it stands.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     pub spec: RunSpec,
@@ -95,31 +95,31 @@ pub enum RunPhase {
     Canceled,
 }
 
-/// What moves.
+/// The mutable part of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     pub workflow: Workflow,
     pub steps: Vec<StepState>,
-    /// The step that is being worked on.
+    /// The index of the current step.
     pub at: usize,
-    /// The step that is being looked at while a rerun finds out what already holds.
+    /// During a rerun: the index of the step that is checked for whether it holds already.
     pub scan: Option<usize>,
     pub halt: Option<Halt>,
-    /// An operator had the observed state adopted.
+    /// An operator adopted the observed state.
     pub adopted: bool,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
     pub failure: Option<Failure>,
 }
 
-/// Somebody asked for the run to stop.
+/// A request to stop the run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Halt {
     pub kind: HaltKind,
     pub reason: String,
     pub by: String,
-    /// A cancel has stopped the work, and what can be undone is being undone. A freeze in the middle
-    /// of that keeps it in mind: the run can only end canceled.
+    /// A cancel has stopped the work and the undo steps are running. A freeze keeps this flag: such
+    /// a run can only end canceled.
     pub undoing: bool,
 }
 
@@ -130,7 +130,7 @@ pub enum HaltKind {
     Freeze,
 }
 
-/// Why a run failed, and where.
+/// Why a run failed, and at which step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     pub fault: Fault,
@@ -149,25 +149,25 @@ pub enum StepPhase {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepState {
-    /// Which step of the plan this does, or undoes.
+    /// The index of the plan step that this state executes or undoes.
     pub of: usize,
     pub undo: bool,
     pub state: StepPhase,
-    /// The attempt under way or last made; keys carry it. Zero before the first.
+    /// The current or last attempt; it is part of the effect key. Zero before the first attempt.
     pub attempt: u32,
-    /// The last attempt that may be made.
+    /// The number of the last attempt that is allowed.
     pub budget: u32,
-    /// The attempt was asked for and has not been concluded.
+    /// The attempt was requested and its result is not settled yet.
     pub open: bool,
-    /// Where the attempt's deadline is counted from.
+    /// The start of the attempt; its deadline counts from here.
     pub attempt_since: Timestamp,
-    /// What to ask for next.
+    /// The verb of the next provider call.
     pub pursuit: Verb,
-    /// The order that was committed before the world heard of it.
+    /// The provider call whose intent is committed and whose answer is not.
     pub asked: Option<Asked>,
-    /// The fault that left the attempt in doubt, while it is.
+    /// The fault that made the attempt's result uncertain, until it is known.
     pub doubt: Option<Fault>,
-    /// How often looking failed in a row.
+    /// How many calls in a row failed to learn the state of the attempt.
     pub looks: u32,
     pub not_before: Option<Timestamp>,
     pub message: String,
@@ -178,12 +178,12 @@ pub struct StepState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
     pub verb: Verb,
-    /// The claim under which it was asked.
+    /// The epoch of the claim that committed the intent.
     pub epoch: i64,
     pub at: Timestamp,
 }
 
-/// What was decided, in words, and the line that decided it.
+/// A decision in words, and the line of code that took it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Note {
     pub said: String,
@@ -289,7 +289,7 @@ impl StepState {
 }
 
 impl Progress {
-    /// Nothing done yet.
+    /// The progress of a new run.
     pub fn fresh(steps: &[RunStep]) -> Self {
         let forward = steps.iter().enumerate();
         Self {
@@ -305,7 +305,7 @@ impl Progress {
         }
     }
 
-    /// The step that is being worked on or looked at.
+    /// The current step; during a rerun's scan, the step being checked.
     pub fn current(&self) -> Option<&StepState> {
         self.steps.get(self.scan.unwrap_or(self.at))
     }
@@ -314,7 +314,7 @@ impl Progress {
         self.steps.get_mut(self.scan.unwrap_or(self.at))
     }
 
-    /// The run was asked to stop and has not yet done so.
+    /// Whether a requested stop has not taken effect yet.
     pub fn halting(&self) -> bool {
         self.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze || !halt.undoing)
     }
@@ -338,7 +338,8 @@ impl Run {
         RunType::NODES.contains(&self.spec.run_type)
     }
 
-    /// What to type for an action on it. What is done on a node is a workflow there, and its steps are stages.
+    /// The command for an action on this run. A run on a node is a workflow in the CLI, and its
+    /// steps are stages.
     pub fn command(&self, action: &str) -> String {
         let id = &self.spec.id;
         match (self.is_of_node(), action) {
@@ -349,7 +350,7 @@ impl Run {
         }
     }
 
-    /// The plan's step behind a step state.
+    /// The plan's step that a step state belongs to.
     pub fn plan_step(&self, state: &StepState) -> Option<&RunStep> {
         self.spec.steps.get(state.of)
     }
@@ -359,13 +360,13 @@ impl Run {
         if state.undo { format!("{UNDO_PREFIX}{name}") } else { name.to_string() }
     }
 
-    /// What this step asks of the world.
+    /// The effect of this step, or its undo.
     pub fn effect(&self, state: &StepState) -> Option<Effect> {
         let effect = &self.plan_step(state)?.effect;
         if state.undo { effect.undo() } else { Some(effect.clone()) }
     }
 
-    /// The name of the step that is being worked on; empty when none is.
+    /// The name of the current or failed step; empty when there is none.
     pub fn current_step(&self) -> String {
         match self.progress.current() {
             Some(state) if state.state == StepPhase::Failed => self.step_name(state),
@@ -380,7 +381,7 @@ impl Run {
         Key::new(&self.spec.id, &self.step_name(state), state.attempt)
     }
 
-    /// The intent that is committed and not yet settled, if there is one.
+    /// The committed intent that is not settled yet.
     pub fn open_order(&self) -> Option<(Key, Verb)> {
         let state = self.progress.current()?;
         state.asked.as_ref().map(|asked| (self.key(state), asked.verb))

@@ -1,4 +1,5 @@
-//! The plans that come with Farrier: one default for every type of run, and the other ways that some types may go.
+//! The built-in plans: one default for every planned run type, variants for some types, and the
+//! plans of nodes.
 
 use super::{OnFailure, Plan, RunStep, RunType, Step};
 use crate::effect::{
@@ -7,7 +8,7 @@ use crate::effect::{
 use crate::id::{NodeId, PlanId};
 use crate::node::{Mode, Stage, Whose, steps as node_steps, uncordon};
 
-/// The ways of a POWER run.
+/// The variants of a POWER run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PowerChange {
     On,
@@ -36,7 +37,7 @@ impl PowerChange {
     }
 }
 
-/// Maintenance with the node's work moved away before, and let back afterwards.
+/// Maintenance variants that drain the node on entry and uncordon it on exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Maintenance {
     EnterDraining,
@@ -83,7 +84,8 @@ impl Maintenance {
     }
 }
 
-/// The default plan of a type. What lifecycles start has steps of its own, and none.
+/// The default plan of a run type. Types that only lifecycles start have none: their runs bring
+/// their own steps.
 pub fn default_plan(run_type: RunType) -> Option<Plan> {
     chosen(run_type).map(|plan| Plan { default_for: Some(run_type), ..plan })
 }
@@ -122,11 +124,11 @@ fn chosen(run_type: RunType) -> Option<Plan> {
             vec![
                 step("power-on", 300, 2, power(PowerTo::On)),
                 record(),
-                // A host takes minutes to start, and does not answer meanwhile.
+                // A host takes minutes to boot, and does not answer meanwhile.
                 step("check-host", 120, 20, command("true")),
             ],
         ),
-        // Without a word about what is wanted, the harmless one.
+        // Without a stated power change, the harmless variant is the default.
         RunType::Power => return Some(PowerChange::On.plan()),
         RunType::RackMaintenance
         | RunType::Firmware
@@ -151,7 +153,7 @@ fn plan(id: &str, name: &str, steps: Vec<Step>) -> Plan {
     }
 }
 
-/// Built-in plans that are nobody's default, each with the type of run it is made for.
+/// The built-in plans that are not a default, each with its run type.
 pub fn variants() -> Vec<(RunType, Plan)> {
     let maintenance = Maintenance::ALL.map(|way| (way.run_type(), way.plan()));
     let usual = default_plan(RunType::Power).map(|plan| plan.id);
@@ -163,7 +165,7 @@ pub fn variants() -> Vec<(RunType, Plan)> {
     maintenance.into_iter().chain(power).collect()
 }
 
-/// What the plan of a run on a node is called; without a mode it is onboarded.
+/// The plan id of a run on a node; none means onboarding.
 pub fn node_plan_id(mode: Option<Mode>) -> PlanId {
     PlanId::trusted(match mode {
         None => "plan-node-onboard-v1",
@@ -177,7 +179,7 @@ pub fn node_plan_id(mode: Option<Mode>) -> PlanId {
     })
 }
 
-/// The plans of runs on nodes. They are filled in with their node, and started by its doors only.
+/// The plans of runs on nodes. Only node requests start them, and fill in the node then.
 pub fn node_plans() -> Vec<Plan> {
     let whose =
         Whose { node: NodeId::trusted(""), site: None, by: String::new(), cluster: String::new() };
@@ -195,7 +197,7 @@ pub fn node_plans() -> Vec<Plan> {
     made.collect()
 }
 
-/// All of them.
+/// All built-in plans.
 pub fn built_in() -> Vec<Plan> {
     let defaults = RunType::PLANNED.into_iter().filter_map(default_plan);
     defaults.chain(variants().into_iter().map(|(_, plan)| plan)).chain(node_plans()).collect()
@@ -228,7 +230,7 @@ fn rma(action: RmaAction) -> Effect {
     Effect::Rma { action, manner: Manner::CONFIGURED }
 }
 
-/// What leaves, and what comes back, stands in the log.
+/// Logs the identity of the machine that leaves or comes back.
 fn record() -> Step {
     step("record", 120, 2, rma(RmaAction::Record))
 }
@@ -241,7 +243,8 @@ fn command(text: &str) -> Effect {
     Effect::Ssh { command: text.into(), destructive: false }
 }
 
-/// Draining is the owner's to do; entering and leaving maintenance only record what they see.
+/// An advisory check. Draining is the owner's task, so entering and leaving maintenance only record
+/// the observed state.
 fn look(expect: Expect) -> Effect {
     Effect::Verify { cluster_ref: String::new(), expect, advisory: true }
 }
@@ -289,7 +292,7 @@ mod tests {
             assert!(PlanId::parse(plan.id.as_str()).is_ok());
             assert!(plans[..index].iter().all(|other| other.id != plan.id), "{}", plan.id);
             let of_node = plan.steps.iter().any(|step| matches!(step.effect, Effect::Stage { .. }));
-            // Nobody else may make a plan of stages.
+            // User-defined plans may not contain node stages.
             assert_eq!(plan.clone().checked().is_err(), of_node, "{}", plan.id);
         }
         for (_, plan) in variants() {

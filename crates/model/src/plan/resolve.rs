@@ -1,4 +1,4 @@
-//! From a plan to what one run will really do on one machine.
+//! Resolves a plan into the steps of one run on one machine.
 
 use super::{MAX_TIMEOUT_SECONDS, Plan, RunType, Step, check_document};
 use crate::effect::{Effect, Manner, PowerTo, RebootMode, RmaAction};
@@ -16,15 +16,15 @@ pub const IMAGE_REF: &str = "image_ref";
 pub const NETWORK: &str = "network";
 pub const GRACEFUL_SECONDS: &str = "graceful_seconds";
 pub const FORCE: &str = "force";
-/// Why a run goes ahead whatever is reported of the machine's health.
+/// The reason for which a run ignores the health reports of its machine.
 pub const HEALTH_OVERRIDE: &str = "health_override";
 
-/// What a machine needs beside its shutdown: to be cut off, to start again, to be looked at.
+/// The time that a step needs besides the graceful shutdown: to cut the power, boot and read back.
 const ROOM_SECONDS: u32 = 300;
-/// The most that a drain leaves of its step's time for saying what was in its way.
+/// The longest time that a drain reserves at the end of its step to report what blocked it.
 const LAST_WORDS_SECONDS: u32 = 30;
 
-/// What the server fills in where a plan is silent.
+/// The server's values for fields that a plan leaves open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defaults {
     pub timeout_seconds: u32,
@@ -39,7 +39,7 @@ impl Default for Defaults {
     }
 }
 
-/// A step with nothing left open.
+/// A resolved step: every field has its value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RunStep {
     pub name: String,
@@ -54,7 +54,7 @@ impl RunStep {
     }
 }
 
-/// Refuses parameters nobody would read.
+/// Refuses unknown and invalid parameters; drops empty ones.
 pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
     for (name, value) in &params {
         let field = format!("params[{}]", name.chars().take(64).collect::<String>());
@@ -76,7 +76,7 @@ pub fn checked_params(mut params: Params) -> Result<Params, Refusal> {
     Ok(params)
 }
 
-/// How the run wants power to be switched off.
+/// The power-off policy that the run's parameters request.
 fn manner_of(params: &Params) -> Result<Manner, Refusal> {
     let bad = |name: &str, value: &str, instead: &str| {
         let shown: String = value.chars().take(64).collect();
@@ -97,7 +97,7 @@ fn manner_of(params: &Params) -> Result<Manner, Refusal> {
     Ok(Manner { graceful_seconds, force })
 }
 
-/// The parameters of a run, with what the server chooses where the client did not.
+/// Adds the server's defaults for parameters that the client did not set.
 pub fn with_defaults(run_type: RunType, mut params: Params, defaults: &Defaults) -> Params {
     if run_type == RunType::Reimage && !params.contains_key(IMAGE_REF) {
         params.insert(IMAGE_REF.into(), defaults.image_ref.clone());
@@ -106,8 +106,8 @@ pub fn with_defaults(run_type: RunType, mut params: Params, defaults: &Defaults)
 }
 
 impl Plan {
-    /// The steps of a run of this plan. A built-in plan leaves out what a machine without a cluster
-    /// cannot do; a plan that somebody wrote is taken at its word and refused.
+    /// The steps of a run of this plan. If the machine has no cluster, a built-in plan skips the
+    /// steps that need one; a user-defined plan is refused.
     pub fn resolve(
         &self,
         machine: &Machine,
@@ -137,8 +137,9 @@ impl Plan {
 }
 
 impl RunStep {
-    /// With what the run says about power, where the plan does not. Whoever asks for patience and sets no limit to the step
-    /// gets the time for it. Refused when the two do not go together.
+    /// Fills the unset fields of the power-off policy from the run's parameters. The step's timeout
+    /// is extended for the graceful shutdown, unless the plan sets both the timeout and
+    /// `graceful_seconds`. Refused when the merged values contradict each other.
     fn in_manner(mut self, asked: Manner, unlimited: bool) -> Result<Self, Refusal> {
         let Some(own) = switching_off(&mut self.effect) else { return Ok(self) };
         let may_grow = unlimited || own.graceful_seconds.is_none();
@@ -152,7 +153,7 @@ impl RunStep {
     }
 }
 
-/// How it switches the machine off through its BMC, if it does.
+/// The power-off policy of an effect that switches the machine off through its BMC.
 fn switching_off(effect: &mut Effect) -> Option<&mut Manner> {
     match effect {
         Effect::Reboot { mode: RebootMode::Bmc, manner }
@@ -176,7 +177,7 @@ fn switching_off(effect: &mut Effect) -> Option<&mut Manner> {
     }
 }
 
-/// Nothing is there that it could be done to.
+/// Whether the effect has nothing to act on, because the machine is in no cluster.
 fn moot(effect: &Effect) -> bool {
     match effect {
         Effect::Drain { cluster_ref, .. } | Effect::Uncordon { cluster_ref, .. } => {
@@ -198,7 +199,8 @@ fn moot(effect: &Effect) -> bool {
     }
 }
 
-/// A drain that is given up says what was in its way, so it ends a little before its step does.
+/// Limits the deadline of a drain so that it ends shortly before its step: the remaining time is
+/// for reporting what blocked it.
 fn within(effect: Effect, timeout_seconds: u32) -> Effect {
     match effect {
         Effect::Drain { cluster_ref, deadline_seconds } => {
@@ -211,7 +213,7 @@ fn within(effect: Effect, timeout_seconds: u32) -> Effect {
     }
 }
 
-/// What neither the plan, the parameters nor the machine says.
+/// A value that is missing in the plan, the parameters and the machine.
 enum Gap {
     Cluster,
     Image,
@@ -257,7 +259,7 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
             labels: labels.clone(),
             taints: taints.clone(),
         },
-        // A machine in no cluster has nothing to drain, and that is worth its answer.
+        // For a machine in no cluster these steps succeed and report that there is nothing to do.
         Effect::Drain { cluster_ref, deadline_seconds } => Effect::Drain {
             cluster_ref: cluster(cluster_ref).unwrap_or_default(),
             deadline_seconds: *deadline_seconds,
@@ -270,7 +272,8 @@ fn fill_in(step: &Step, machine: &Machine, params: &Params) -> Result<Effect, Ga
         }
         Effect::Verify { cluster_ref, expect, advisory } => {
             let found = cluster(cluster_ref);
-            // An advisory look at no cluster is still worth its answer: nothing is there to drain.
+            // An advisory check without a cluster is valid: it reports that there is nothing to
+            // drain.
             let found = if *advisory { Some(found.unwrap_or_default()) } else { found };
             let cluster_ref = found.ok_or(Gap::Cluster)?;
             Effect::Verify { cluster_ref, expect: *expect, advisory: *advisory }
@@ -350,7 +353,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(deadline(&with[0]), ("cluster-a".into(), Some(1_770)));
-        // Somebody's own plan does it all the same, and says that there was nothing to do.
+        // A user-defined plan keeps the step, which reports that there was nothing to do.
         let own = Plan { built_in: false, ..rma };
         let alone = own.resolve(&machine(""), &Params::new(), &defaults).unwrap();
         assert_eq!(deadline(&alone[0]), (String::new(), Some(1_770)));
@@ -393,7 +396,7 @@ mod tests {
         *switching_off(&mut own.steps[0].effect).unwrap() = manner(Some(0), None);
         let refusal = own.resolve(&machine(""), &params(&both), &defaults).unwrap_err();
         assert_eq!(refusal.field.as_deref(), Some("params[graceful_seconds]"));
-        // What switches on has nothing to be patient about.
+        // Powering on has no power-off policy.
         let on =
             default_plan(RunType::Power).unwrap().resolve(&machine(""), &params(&both), &defaults);
         let expected = Effect::Power { to: PowerTo::On, manner: Manner::CONFIGURED };

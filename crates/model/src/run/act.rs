@@ -1,5 +1,5 @@
-//! What an operator may do with a run: the actions of the workflow model, from every state in which
-//! they make sense, idempotent there and refused with a reason elsewhere.
+//! Operator actions on runs. Each action is idempotent in the states that allow it, and refused
+//! with a reason in all others.
 
 use super::next::undo_steps;
 use super::{Halt, HaltKind, Note, Progress, Run, RunPhase, StepPhase, StepState, Workflow};
@@ -20,30 +20,30 @@ pub enum Action {
     MarkManual,
 }
 
-/// An action that makes a new run out of an ended one.
+/// An action that creates a new run from an ended one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Again {
-    /// From the top, adopting what already holds.
+    /// From the first step, skipping the steps that hold already.
     Rerun,
-    /// From the top, after undoing what was done.
+    /// From the first step, after undoing what was done.
     RestartClean,
 }
 
-/// What an action comes to.
+/// The result of an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acted {
-    /// It is so already; a wake-up does no harm.
+    /// The run is in that state already. Waking it is harmless.
     Already,
-    /// The run, still active, was told.
+    /// The run is active; the request is recorded in its progress.
     Told(Progress, Note),
     /// The ended run changed, and stays ended.
     Changed(Progress, Note),
-    /// The ended run goes on: it needs its machine again.
+    /// The ended run continues, so it must hold its target again.
     Reopened(Progress, Note),
 }
 
-/// Who asked, and why.
+/// The operator who requested an action, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Who {
     pub by: String,
@@ -95,7 +95,7 @@ fn cancel(run: &Run, who: &Who) -> Result<Acted, Refusal> {
         (Workflow::Pending | Workflow::Running | Workflow::Compensating, _) => {
             Ok(halt(run, HaltKind::Cancel, who))
         }
-        // What failed on a node has made something in MAAS: it is given up, and that is taken back.
+        // A failed run on a node may have created objects in MAAS: canceling it undoes them.
         (Workflow::FailedRetryable | Workflow::FailedManualIntervention, _) if run.is_of_node() => {
             Ok(given_up(run, who))
         }
@@ -111,14 +111,15 @@ fn cancel(run: &Run, who: &Who) -> Result<Acted, Refusal> {
     }
 }
 
-/// A failed run that goes on only to take back what it did. What an attempt came to that nobody knows of is found out first.
+/// Continues a failed run only to undo its steps. If the result of its last attempt is unknown,
+/// that is read first.
 fn given_up(run: &Run, who: &Who) -> Acted {
     let mut progress = reopened(run, Action::Resume);
     let (by, reason) = (who.by.clone(), who.reason.clone());
     let undoing = progress.halt.as_ref().is_some_and(|halt| halt.undoing)
         || progress.current().is_some_and(|step| step.undo);
     if undoing {
-        // What was to be taken back and then done anew is only taken back.
+        // A restart that was still undoing keeps only its undo steps.
         let mut left = progress.steps.split_off(progress.at);
         left.retain(|step| step.undo);
         progress.steps.append(&mut left);
@@ -151,8 +152,8 @@ fn mark_manual(run: &Run, who: &Who, now: Timestamp) -> Result<Acted, Refusal> {
     }
 }
 
-/// A run that did not end well and is not to go on any more, because a person has decided about what it worked on: it ends in this
-/// state. None where there is nothing to decide.
+/// Ends a failed run in the state `end`, after an operator has decided about its target. None when
+/// the run has not failed or is in that state already.
 pub fn close(run: &Run, end: Workflow, who: &Who) -> Option<(Progress, Note)> {
     if run.phase() != RunPhase::Failed || run.progress.workflow == end {
         return None;
@@ -167,7 +168,7 @@ fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
     let undoing = progress.halt.is_some_and(|halt| halt.undoing);
     progress.halt = Some(Halt { kind, by, reason, undoing });
     if let Some(step) = progress.current_mut() {
-        // Who asks for a stop does not wait for a backoff to end.
+        // A requested stop does not wait for the end of a backoff.
         step.not_before = None;
     }
     let what = match kind {
@@ -177,7 +178,7 @@ fn halt(run: &Run, kind: HaltKind, who: &Who) -> Acted {
     Acted::Told(progress, Note::new(who.because(what), here!()))
 }
 
-/// Retry, resume and adopt: the failed run goes on at the step where it stands.
+/// Retry, resume and adopt: the failed run continues at its current step.
 fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
     match run.progress.workflow {
         Workflow::FailedRetryable | Workflow::FailedManualIntervention => {
@@ -203,7 +204,8 @@ fn go_on(run: &Run, action: Action, who: &Who) -> Result<Acted, Refusal> {
     }
 }
 
-/// The stage where a run stands, if only an agent can say what is there, by doing it.
+/// The current stage of the run, if it is an agent's task: only executing it shows whether it is
+/// done.
 fn unseen(run: &Run) -> Option<Stage> {
     let step = run.progress.current().and_then(|step| run.plan_step(step))?;
     match &step.effect {
@@ -221,7 +223,7 @@ fn reopened(run: &Run, action: Action) -> Progress {
     let mut progress = run.progress.clone();
     let retries =
         progress.current().and_then(|step| run.plan_step(step)).map_or(0, |plan| plan.max_retries);
-    // A cancel that was already undoing stays a cancel; any other wish to stop is withdrawn.
+    // A cancel that is already undoing stays a cancel; any other stop request is withdrawn.
     let undoing = progress.halt.filter(|halt| halt.undoing);
     progress.halt = undoing.map(|halt| Halt { kind: HaltKind::Cancel, ..halt });
     progress.failure = None;
@@ -236,10 +238,10 @@ fn reopened(run: &Run, action: Action) -> Progress {
         step.looks = 0;
         step.budget = step.attempt + 1 + retries;
         step.pursuit = match action {
-            // A rerun that has not yet found out what holds goes on finding out.
+            // A rerun that was still scanning continues its scan.
             _ if scanning => Verb::Observe,
             Action::Adopt => Verb::Observe,
-            // What the last attempt did must be found out before anything else is done.
+            // The status of the last attempt must be known before anything else is done.
             Action::Resume if begun && step.open => Verb::Inquire,
             Action::Resume | Action::RetryStep | Action::Cancel | Action::MarkManual => {
                 Verb::Perform
@@ -266,7 +268,7 @@ fn finished(run: &Run, action: Action) -> Refusal {
     );
     let next = match run.phase() {
         RunPhase::Failed => run.command("retry-step"),
-        // What goes on with a node is asked of the node.
+        // Further actions are requested on the node, not on its run.
         RunPhase::Canceled | RunPhase::Succeeded if run.is_of_node() => {
             format!("farrier why {}", run.spec.id)
         }
@@ -276,7 +278,7 @@ fn finished(run: &Run, action: Action) -> Refusal {
     Refusal::precondition("ALREADY_FINISHED", said).next(next)
 }
 
-/// The progress with which a new run takes up where an ended one left off.
+/// The initial progress of a new run that repeats an ended one.
 pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
     if !run.ended() {
         let said = format!("{} is still at work: cancel it before starting over", run.spec.id);
@@ -284,7 +286,7 @@ pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
     }
     let mut progress = Progress::fresh(&run.spec.steps);
     match how {
-        // Its stages go by what they find, and adopt what holds one by one.
+        // The stages of a node check what holds already, so no scan is needed.
         Again::Rerun if run.is_of_node() => {}
         Again::Rerun => {
             let done = |step: &&StepState| !step.undo && step.state == StepPhase::Succeeded;

@@ -1,4 +1,4 @@
-//! What a run does to its machine: conditions, phase, and letting it go.
+//! What a run changes on its machine: conditions, phase, and the hold.
 
 use super::{HaltKind, Run, RunPhase};
 use crate::condition::{ConditionType, Evidence};
@@ -6,8 +6,8 @@ use crate::machine::{Machine, Phase};
 use crate::plan::{OnFailure, RunType};
 use crate::time::Timestamp;
 
-/// Writes what a commit of this run means for its machine. Called in the transaction of that commit,
-/// with the evidence of the answer that led to it.
+/// Applies a commit of this run to its machine. Called in the same transaction, with the evidence
+/// of the answer that led to the commit.
 pub fn apply_to_machine(machine: &mut Machine, run: &Run, evidence: &[Evidence], now: Timestamp) {
     machine.learn(evidence, now);
     if run.ended() {
@@ -19,7 +19,7 @@ pub fn apply_to_machine(machine: &mut Machine, run: &Run, evidence: &[Evidence],
             machine.phase = phase;
         }
     } else {
-        // A part works under the claim of the whole.
+        // A child run works under its parent's hold.
         if run.spec.part_of.is_none() {
             machine.active_run = Some(run.spec.id.clone());
         }
@@ -30,7 +30,7 @@ pub fn apply_to_machine(machine: &mut Machine, run: &Run, evidence: &[Evidence],
     }
 }
 
-/// What the end of a run says about the machine.
+/// The conditions that follow from the end of a run.
 fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
     use ConditionType::{Drained, NeedsIntervention, OperationCanceled, Rma};
     let id = &run.spec.id;
@@ -55,7 +55,7 @@ fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
             if run.progress.failure.is_some() {
                 said.push(Evidence::new(NeedsIntervention, true, trouble(run)));
             } else if by_this {
-                // It had failed, and was given up: nobody is wanted for it any more.
+                // It had failed and was then canceled, so no intervention is needed any more.
                 said.push(Evidence::new(NeedsIntervention, false, format!("Canceled:{id}")));
             }
         }
@@ -64,7 +64,7 @@ fn verdict(machine: &Machine, run: &Run) -> Vec<Evidence> {
     said
 }
 
-/// The fault's code and the run, short enough for a table.
+/// The fault code and the run, short enough for a table.
 fn trouble(run: &Run) -> String {
     let code =
         run.progress.failure.as_ref().map_or("failed", |failure| failure.fault.code.as_str());
@@ -74,7 +74,7 @@ fn trouble(run: &Run) -> String {
 fn new_phase(run: &Run) -> Option<Phase> {
     let frozen = run.progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Freeze);
     match (run.phase(), run.spec.run_type) {
-        // Whoever comes back from the vendor is looked at before it serves again.
+        // A machine that returns from the vendor is checked in maintenance before it serves again.
         (RunPhase::Succeeded, RunType::EnterMaintenance | RunType::ExitRma) => {
             Some(Phase::Maintenance)
         }

@@ -1,6 +1,6 @@
-//! A whole turn of deciding: from what is stored and what the world answered to the next thing that
-//! must be committed. Folding the moves together here is what makes a step cost one commit: the end of
-//! one step and the intent of the next are one decision.
+//! One whole turn of a run: from the stored run and the provider's answer to the next commit. All
+//! moves that need no provider call are folded into one decision, so the end of one step and the
+//! intent of the next are one commit.
 
 use super::next::Asking;
 use super::{Next, Note, Policy, Run, interrupt, judge, next};
@@ -10,22 +10,22 @@ use crate::fault::Fault;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// What came of the order in hand.
+/// The result of the provider call that was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Given {
     Answered(Verb, Result<Answer, Fault>),
-    /// It was left alone because the run is to stop.
+    /// The call was abandoned because the run has to stop.
     Interrupted,
 }
 
-/// What to commit, and what to do once it is committed.
+/// What to commit, and what to do after the commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// The run as it is to be written, still at the version it was read at.
+    /// The run to write; it still has the version at which it was read.
     pub run: Run,
     pub notes: Vec<Note>,
     pub evidence: Vec<Evidence>,
-    /// What the step that has just ended read of its device.
+    /// What the step that just ended read from its device.
     pub facts: Option<Facts>,
     pub then: Then,
 }
@@ -37,7 +37,7 @@ pub enum Then {
     Rest,
 }
 
-/// More moves than this without asking the world would be a loop in the rules.
+/// The limit of moves without a provider call; more would be a loop in the rules.
 const MAX_MOVES: usize = 1_000;
 
 pub fn decide(

@@ -1,8 +1,8 @@
-//! What an answer from the world means for a run.
+//! Classifies a provider's answer: what it means for the run.
 //!
-//! The rules of doubt live here. A fault after which the effect may have happened is never followed
-//! by another try, only by a look. A look that cannot find out stops for a person when doing the
-//! effect twice would do harm.
+//! When an effect may have happened in spite of a fault, it is never simply retried: its status is
+//! read first. If the status cannot be determined and a repetition would do harm, the run stops for
+//! an operator.
 
 use super::next::{close_step, fail, halted, moving};
 use super::{Note, Progress, Run, StepPhase, StepState};
@@ -15,25 +15,26 @@ use crate::retry::Backoff;
 use crate::time::Timestamp;
 use std::time::Duration;
 
-/// How often a look may fail in a row before a person is asked.
+/// How many status calls may fail in a row before the run stops trying.
 pub const MAX_LOOKS: u32 = 8;
 
-/// Following is taken up again after a rest that has doubled no more often than this.
+/// The limit of doublings of the delay before a call is followed again.
 const MAX_RESTS: u32 = 4;
 
-/// What the server's configuration says about trying again.
+/// The server's retry configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Policy {
     pub backoff: Backoff,
 }
 
-/// A judgement: the new progress, what to say, and what it proves about the machine.
+/// The result of a classification: the new progress, its note, and what the answer proves about the
+/// machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
     pub progress: Progress,
     pub note: Note,
     pub evidence: Vec<Evidence>,
-    /// What was read of a device.
+    /// What was read from the device.
     pub facts: Option<Facts>,
 }
 
@@ -65,7 +66,7 @@ pub fn judge(
         Verb::Observe => case.observed(result),
         Verb::Stop => case.stopped(result),
     };
-    // Whatever was decided, the order that was answered is settled.
+    // The intent of the answered call is settled, whatever was decided.
     let index = run.progress.scan.unwrap_or(run.progress.at);
     if let Some(step) = verdict.progress.steps.get_mut(index) {
         step.asked = None;
@@ -73,7 +74,7 @@ pub fn judge(
     verdict
 }
 
-/// The order in hand was left alone because the run is to stop: ask the world to stop it.
+/// The call was abandoned because the run has to stop: the next call asks the provider to stop it.
 pub fn interrupt(run: &Run) -> Verdict {
     let mut progress = run.progress.clone();
     if let Some(step) = progress.current_mut() {
@@ -100,7 +101,7 @@ impl Case<'_> {
         }
     }
 
-    /// Not being able to see the work says nothing about the work.
+    /// An unreachable peer says nothing about the work it does.
     fn followed(&self, result: Result<Answer, Fault>) -> Verdict {
         match result {
             Err(fault) if fault.code.unseen() => self.doubt(fault),
@@ -112,8 +113,8 @@ impl Case<'_> {
         match result {
             Ok(Answer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(Answer::UnderWay) => self.under_way(),
-            // An order that is still on its way, from a worker that lost its claim, must find the key
-            // barred before this run ends or goes on under another key.
+            // A call of a worker that lost its claim may still arrive. Stopping the key makes the
+            // provider refuse it, before this run ends or continues under another key.
             Ok(Answer::NeverStarted)
                 if self.run.progress.halting() || self.step.doubt.is_some() =>
             {
@@ -155,7 +156,7 @@ impl Case<'_> {
             Ok(Answer::Done(outcome)) => self.succeed(outcome, ""),
             Ok(Answer::Stopped) if halting => {
                 let mut verdict = self.halted();
-                // The key is barred: whoever takes the run up again needs another one.
+                // The key is stopped for good; a resumed run needs a new attempt.
                 let index = self.run.progress.scan.unwrap_or(self.run.progress.at);
                 if let Some(step) = verdict.progress.steps.get_mut(index) {
                     step.open = false;
@@ -175,8 +176,9 @@ impl Case<'_> {
         }
     }
 
-    /// It cannot be called back: it is seen through, so that nobody else comes to a device that is half written. What has its own
-    /// deadline, as the parts of a group have, is waited for; anything else until its time is up.
+    /// The work cannot be stopped, so the run waits for its end: no other operation may touch a
+    /// half-written device. Child runs have deadlines of their own and are waited for without
+    /// limit; anything else until the step's deadline.
     fn unstoppable(&self) -> Verdict {
         let said = "it cannot be stopped any more, and is seen through";
         let ends_by_itself = self.run.effect(self.step).is_some_and(|one| one.group().is_some());
@@ -191,7 +193,8 @@ impl Case<'_> {
         verdict
     }
 
-    /// It is still being done: see it through, or stop it when its time is up or the run is to stop.
+    /// The work is still in progress: follow it, or stop it when its deadline has passed or the run
+    /// has to stop.
     fn under_way(&self) -> Verdict {
         let deadline = self.deadline();
         if self.run.progress.halting() || self.now >= deadline {
@@ -199,19 +202,19 @@ impl Case<'_> {
         }
         let mut verdict = self.pursue(Verb::Follow, "it is under way", here!());
         if let (Some(_), Some(step)) = (&self.step.doubt, verdict.progress.current_mut()) {
-            // Who has just lost sight of it would lose it again at once.
+            // The connection was just lost; an immediate call would probably fail again.
             step.not_before = Some(deadline.min(self.now + self.rest()));
         }
         verdict
     }
 
-    /// When the attempt in hand has used up its time.
+    /// The deadline of the current attempt.
     fn deadline(&self) -> Timestamp {
         let timeout = self.run.plan_step(self.step).map_or(Duration::ZERO, RunStep::timeout);
         self.step.attempt_since + timeout
     }
 
-    /// How long to wait before following it again: the longer it has been going on, the longer.
+    /// The delay before following again. It grows with the age of the attempt.
     fn rest(&self) -> Duration {
         let first = self.policy.backoff.first.as_millis().max(1);
         let going = self.now.since(self.step.attempt_since).as_millis() / first;
@@ -230,7 +233,7 @@ impl Case<'_> {
         self.attempt_failed(Fault::new(Code::EffectFailed, said))
     }
 
-    /// The effect may have happened. The only thing to do is to look.
+    /// The effect may have happened. The only legal follow-up is to get the status.
     fn doubt(&self, fault: Fault) -> Verdict {
         let note = Note::new(format!("step {}: {}; looking", self.name, fault.said), here!());
         let mut progress = self.progress();
@@ -254,7 +257,7 @@ impl Case<'_> {
         Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
-    /// A question went unanswered. Asked again later, and in the end a person is asked.
+    /// A status call failed. It is repeated with backoff, at most `MAX_LOOKS` times.
     fn look_failed(&self, fault: Fault) -> Verdict {
         let looks = self.step.looks + 1;
         if looks >= MAX_LOOKS {
@@ -290,8 +293,8 @@ impl Case<'_> {
         }
     }
 
-    /// The observed state is not what the step wants. That fails the run, unless it is to stop
-    /// anyway; what an earlier attempt did must then still be found out.
+    /// The observed state is not the goal of the step. That fails the run, unless it has to stop
+    /// anyway; then the status of an open attempt must still be read.
     fn not_adoptable(&self, said: String) -> Verdict {
         match (self.run.progress.halting(), self.step.open) {
             (true, true) => self.pursue(Verb::Inquire, "looking what became of it", here!()),
@@ -300,7 +303,7 @@ impl Case<'_> {
         }
     }
 
-    /// The attempt is over and did not work: another one if the budget allows, else the step failed.
+    /// The attempt ended without success: retry if the budget allows, else the step fails.
     fn attempt_failed(&self, fault: Fault) -> Verdict {
         if self.run.progress.halting() {
             return self.halted();
@@ -308,7 +311,7 @@ impl Case<'_> {
         let again = fault.class() == Class::Retryable && self.step.attempt < self.step.budget;
         if !again {
             let mut verdict = self.step_failed(fault);
-            // This attempt is concluded; only a fresh one can go on from here.
+            // This attempt is concluded; continuing needs a new one.
             if let Some(step) = verdict.progress.steps.get_mut(self.run.progress.at) {
                 step.open = false;
             }
@@ -340,7 +343,8 @@ impl Case<'_> {
         Verdict { progress, note, evidence: Vec::new(), facts: None }
     }
 
-    /// A canceled run goes on undoing the rest; the failure is kept for the person who must look.
+    /// A canceled run continues with its remaining undo steps; the failure is kept for the
+    /// operator.
     fn undo_failed(&self, fault: Fault) -> Verdict {
         let mut progress = self.progress();
         let said = format!("step {} failed: {}", self.name, fault.said);
@@ -370,7 +374,7 @@ impl Case<'_> {
         Verdict { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
-    /// A rerun found the last step whose goal holds: it and all before it need not be done again.
+    /// A rerun found the last step whose goal holds: this step and all before it are skipped.
     fn adopt_up_to_here(&self, outcome: Outcome) -> Verdict {
         let mut progress = self.progress();
         let last = progress.scan.take().unwrap_or_default();
@@ -388,7 +392,7 @@ impl Case<'_> {
         Verdict { progress, note, evidence: outcome.evidence, facts: outcome.facts }
     }
 
-    /// This step's goal does not hold; perhaps that of the one before it does.
+    /// The goal of this step does not hold; the scan continues with the step before it.
     fn scan_back(&self, seen: &str) -> Verdict {
         let mut progress = self.progress();
         if let Some(step) = progress.current_mut() {
@@ -426,7 +430,7 @@ impl Case<'_> {
         self.run.effect(self.step).is_some_and(|effect| effect.destructive())
     }
 
-    /// A doubt that was cleared up is an ordinary failure: the effect did not happen.
+    /// The effect is now known not to have happened: reports the fault as an ordinary failure.
     fn plainly(&self, fault: &Fault) -> Fault {
         let code = match fault.code.class() {
             Class::Retryable => Code::EffectFailed,

@@ -1,4 +1,4 @@
-//! What a run does now.
+//! Decides what a run does now.
 
 use super::{
     Asked, ENGINE_VERSION, Failure, HaltKind, Note, Progress, Run, StepPhase, StepState, Workflow,
@@ -10,18 +10,18 @@ use crate::plan::RunType;
 use crate::time::{Timestamp, spoken};
 use std::time::Duration;
 
-/// How long a question that changes nothing may take.
+/// The timeout of a call that changes nothing.
 pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, until somebody wakes it.
+    /// Idle until woken.
     Rest,
-    /// Nothing, until then.
+    /// Idle until this time.
     Until(Timestamp),
-    /// A move that needs nothing from outside.
+    /// A transition that needs no provider call.
     Become(Box<Move>),
-    /// An order to the world, to be committed before it is given.
+    /// A provider call; its intent must be committed before it is made.
     Do(Box<Asking>),
 }
 
@@ -31,7 +31,7 @@ pub struct Move {
     pub note: Note,
 }
 
-/// An order, the progress that records the intent, and how long to wait for the answer.
+/// A provider call, the progress that records its intent, and how long to wait for the answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asking {
     pub order: Order,
@@ -81,7 +81,7 @@ fn begin(run: &Run, now: Timestamp) -> Move {
     Move { progress, note: Note::new("started", here!()) }
 }
 
-/// Running, or compensating while the step in hand is an undo.
+/// Running, or compensating while the current step is an undo.
 pub(super) fn moving(progress: &Progress) -> Workflow {
     match progress.current() {
         Some(step) if step.undo => Workflow::Compensating,
@@ -99,7 +99,7 @@ fn advance(run: &Run, epoch: i64, now: Timestamp) -> Next {
     }
     match step.state {
         StepPhase::Waiting if progress.halting() => become_(halted(run, now)),
-        // An attempt that is open may be at work in the world: it is looked into first.
+        // An open attempt may still be in progress on the device: its status is read first.
         StepPhase::Running if progress.halting() && !step.open => become_(halted(run, now)),
         StepPhase::Waiting | StepPhase::Running => match step.not_before {
             Some(at) if at > now => Next::Until(at),
@@ -114,8 +114,9 @@ fn advance(run: &Run, epoch: i64, now: Timestamp) -> Next {
     }
 }
 
-/// An order was committed under an earlier claim, and nobody settled it: that worker died or lost its
-/// lease. What changes the world is looked into; what only looks is simply asked again.
+/// Takes over a call whose intent was committed under an earlier claim and never settled: that
+/// worker crashed or lost its lease. After a call that changes the device its status is read; other
+/// calls are simply repeated.
 fn taken_over(run: &Run, step: &StepState, now: Timestamp) -> Move {
     let mut progress = run.progress.clone();
     let said = match step.asked.as_ref().map_or(step.pursuit, |asked| asked.verb) {
@@ -129,7 +130,8 @@ fn taken_over(run: &Run, step: &StepState, now: Timestamp) -> Move {
     if let Some(step) = progress.current_mut() {
         if step.asked.take().is_some_and(|asked| changes_the_world(asked.verb)) {
             step.pursuit = Verb::Inquire;
-            // Nobody watched in the meantime: what is still under way gets its full time again.
+            // The attempt was not supervised meanwhile: if it is still in progress, it gets its
+            // full time again.
             step.attempt_since = now;
         }
         step.looks = 0;
@@ -145,7 +147,7 @@ const fn changes_the_world(verb: Verb) -> bool {
     }
 }
 
-/// The order for the step in hand, with the intent written into the progress.
+/// The provider call for the current step, with its intent recorded in the progress.
 fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     let (Some(effect), Some(plan)) = (run.effect(step), run.plan_step(step)) else {
         let mut progress = run.progress.clone();
@@ -156,7 +158,7 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     let mut progress = run.progress.clone();
     let name = run.step_name(step);
     let verb = match step.pursuit {
-        // Its time ran out while nobody looked: it is looked into once more, and then stopped.
+        // The deadline passed while the run was idle: read the status once more, then stop it.
         Verb::Follow if now >= step.attempt_since + plan.timeout() => Verb::Inquire,
         other => other,
     };
@@ -177,7 +179,7 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
                     note = Note::new(said, here!());
                 }
             }
-            // What was never started, however long it took to find out, has its full time before it.
+            // An effect that turned out not to have started gets its full time.
             step.attempt_since = now;
         }
         attempt = step.attempt;
@@ -196,7 +198,7 @@ fn ask(run: &Run, step: &StepState, epoch: i64, now: Timestamp) -> Next {
     Next::Do(Box::new(Asking { order, progress, timeout, note }))
 }
 
-/// What is asked, for the history.
+/// The verb in words, for the history.
 const fn asking_words(verb: Verb) -> &'static str {
     match verb {
         Verb::Perform => "asked for",
@@ -207,7 +209,7 @@ const fn asking_words(verb: Verb) -> &'static str {
     }
 }
 
-/// All steps are done.
+/// Ends the run after its last step.
 fn finished(run: &Run, now: Timestamp) -> Move {
     let mut progress = run.progress.clone();
     progress.finished_at = Some(now);
@@ -225,7 +227,7 @@ fn finished(run: &Run, now: Timestamp) -> Move {
     Move { progress, note: Note::new(said, here!()) }
 }
 
-/// What a cancel could not take back, as its steps remember it: a freeze in between forgets the rest.
+/// The failure of an undo step, read from the steps: a freeze in between overwrites `failure`.
 fn undo_failure(run: &Run) -> Option<Failure> {
     let mut undo = run.progress.steps.iter().rev().take_while(|step| step.undo);
     let step = undo.find(|step| step.state == StepPhase::Failed)?;
@@ -234,8 +236,8 @@ fn undo_failure(run: &Run) -> Option<Failure> {
     Some(Failure { fault, step: name, attempts: step.attempt })
 }
 
-/// The work in hand has stopped, as was asked: a frozen run waits for a person, a canceled one undoes
-/// what can be undone.
+/// The current work has stopped as requested: a frozen run waits for the operator, a canceled run
+/// starts its undo steps.
 pub(super) fn halted(run: &Run, now: Timestamp) -> Move {
     let mut progress = run.progress.clone();
     let Some(halt) = progress.halt.clone() else {
@@ -254,7 +256,7 @@ pub(super) fn halted(run: &Run, now: Timestamp) -> Move {
             progress.halt = Some(super::Halt { undoing: true, ..halt.clone() });
             progress.scan = None;
             let mut undo = undo_steps(run, &progress);
-            // A run that began by undoing another one's work has used these names already.
+            // A run that began by undoing its parent's work has used these effect keys already.
             for step in &mut undo {
                 let same = progress.steps.iter().filter(|one| one.undo && one.of == step.of);
                 let used = same.map(|one| one.attempt).max().unwrap_or(0);
@@ -276,14 +278,14 @@ pub(super) fn halted(run: &Run, now: Timestamp) -> Move {
     }
 }
 
-/// The steps that take back what was done or begun, last first.
+/// The steps that undo what was done or started, in reverse order.
 pub(super) fn undo_steps(run: &Run, progress: &Progress) -> Vec<StepState> {
     let done_or_begun = progress.steps.iter().filter(|step| !step.undo && step.attempt > 0);
     done_or_begun
         .rev()
         .filter_map(|step| {
             let plan = run.plan_step(step)?;
-            // A node that has been emptied stays out of service: nothing is to be placed on it.
+            // A drained node stays cordoned: nothing may be scheduled on it.
             let emptied = matches!(plan.effect, Effect::Drain { .. })
                 && step.state == StepPhase::Succeeded
                 && RunType::NODES.contains(&run.spec.run_type);
@@ -295,7 +297,7 @@ pub(super) fn undo_steps(run: &Run, progress: &Progress) -> Vec<StepState> {
         .collect()
 }
 
-/// Ends the step in hand.
+/// Ends the current step.
 pub(super) fn close_step(progress: &mut Progress, state: StepPhase, said: &str, now: Timestamp) {
     if let Some(step) = progress.current_mut()
         && step.state != StepPhase::Succeeded
@@ -309,7 +311,7 @@ pub(super) fn close_step(progress: &mut Progress, state: StepPhase, said: &str, 
     }
 }
 
-/// Ends the run with a fault at the step in hand.
+/// Ends the run with a fault at the current step.
 pub(super) fn fail(run: &Run, progress: &mut Progress, fault: Fault, now: Timestamp) {
     close_step(progress, StepPhase::Failed, &fault.said, now);
     let (step, attempts) = match progress.current() {
