@@ -1,8 +1,8 @@
 //! Filters: `phase=READY AND labels.env in (prod, stage) AND condition.Reachable!=true`.
 //!
-//! One small language for every list and watch. A filter is parsed once, at the door; an error points
-//! at the character. The store turns the parsed terms into SQL, a watch asks [`Filter::matches`]; both
-//! read the same terms, and a test holds them against each other.
+//! One small language for every list and watch. A filter is parsed once, at the API boundary; an
+//! error points at the character. The store turns the parsed terms into SQL, and a watch calls
+//! [`Filter::matches`]. A test checks that both agree.
 
 mod parse;
 
@@ -12,14 +12,14 @@ use crate::plan::Plan;
 use crate::refusal::Refusal;
 use crate::run::{Run, RunPhase};
 
-/// The longest filter that is read.
+/// The length limit of a filter, in bytes.
 pub const MAX_FILTER: usize = 4_096;
-/// The most terms a filter may have.
+/// The number of terms that a filter may have.
 pub const MAX_TERMS: usize = 32;
-/// The most values in one `in (…)`.
+/// The number of values in one `in (…)`.
 pub const MAX_VALUES: usize = 100;
 
-/// What is being listed or watched.
+/// The kind of object that is listed or watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     Machine,
@@ -30,14 +30,14 @@ pub enum Subject {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
     MachineId,
-    /// The phase of the machine, where machines are listed.
+    /// The phase of the machine.
     Phase,
-    /// The phase of the run, where runs are listed.
+    /// The phase of the run.
     RunPhase,
     EffectiveState,
     LifecycleState,
     Provider,
-    /// The rack that the machine stands in.
+    /// The rack that holds the machine.
     Rack,
     Label(String),
     Condition(ConditionType),
@@ -48,7 +48,7 @@ pub enum Field {
     WorkflowState,
 }
 
-/// One comparison. `negated` turns "is one of" into "is none of".
+/// One comparison: the field has one of the values, or none of them when `negated`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Term {
     pub field: Field,
@@ -56,23 +56,23 @@ pub struct Term {
     pub values: Vec<String>,
 }
 
-/// All terms must hold; none at all lets everything through.
+/// All terms must hold; an empty filter matches everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Filter {
     pub terms: Vec<Term>,
 }
 
-/// What a filter is held against.
+/// An object to match.
 #[derive(Debug, Clone, Copy)]
 pub enum Item<'a> {
     Machine(&'a Machine),
-    /// A run, with its machine where the filter asks about it.
+    /// A run, with its machine when the filter needs it.
     Run(&'a Run, Option<&'a Machine>),
     Plan(&'a Plan),
 }
 
 impl Filter {
-    /// A label that everything wanted has, where the filter names one.
+    /// A label that every match must have, if the filter names one.
     pub fn label(&self) -> Option<(&str, &str)> {
         self.terms.iter().find_map(|term| match (&term.field, term.values.as_slice()) {
             (Field::Label(key), [value]) if !term.negated => Some((key.as_str(), value.as_str())),
@@ -80,13 +80,13 @@ impl Filter {
         })
     }
 
-    /// Runs that have not ended.
+    /// Matches runs that have not ended.
     pub fn in_flight() -> Self {
         let words = [RunPhase::Pending, RunPhase::Running].map(|phase| phase.as_str().to_string());
         Self { terms: vec![Term { field: Field::RunPhase, negated: false, values: words.into() }] }
     }
 
-    /// What both let through.
+    /// Matches what both filters match.
     pub fn and(mut self, other: Self) -> Self {
         self.terms.extend(other.terms);
         self
@@ -100,7 +100,7 @@ impl Filter {
         self.terms.iter().all(|term| term.holds(item))
     }
 
-    /// True when a run cannot be judged without its machine.
+    /// Whether matching a run needs its machine.
     pub fn needs_machine(&self) -> bool {
         self.terms.iter().any(|term| term.field.is_of_machine())
     }
@@ -115,7 +115,7 @@ impl Term {
 }
 
 impl Field {
-    /// True for what only the machine behind a run can answer.
+    /// Whether the field is a property of the machine, not of the run.
     pub const fn is_of_machine(&self) -> bool {
         match self {
             Self::Phase

@@ -1,8 +1,8 @@
-//! Machines: the hardware, for ever.
+//! Machines: the permanent records of the hardware.
 //!
-//! A machine has what its owner says of it (spec, labels), what its operator intends (phase), and
-//! what was seen (conditions). Everything else a person is shown is computed from these, in `view`.
-//! Whether an operation may start on it is decided in `admit`.
+//! A machine has the owner's description (spec, labels), the operator's intent (phase), and
+//! observations (conditions). Everything else is derived from these in `view`. Whether an operation
+//! may start is decided in `admit`.
 
 pub mod admit;
 pub mod roster;
@@ -19,7 +19,8 @@ use std::collections::BTreeMap;
 
 pub type Labels = BTreeMap<String, String>;
 
-/// What the operator intends. Only entering and leaving maintenance change it, and coming back from RMA.
+/// The operator's intent. It changes when maintenance is entered or left, on return from RMA, and
+/// when a run fails whose plan says `OnFailure::EnterMaintenance`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Phase {
@@ -44,7 +45,7 @@ impl Phase {
     }
 }
 
-/// What the owner says of a machine.
+/// The owner's description of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MachineSpec {
@@ -55,23 +56,24 @@ pub struct MachineSpec {
     pub provider: String,
     pub serial: String,
     pub customer_id: String,
-    /// The credentials for its BMC and its host, by name. Empty: the provider's default.
+    /// The names of the credentials for its BMC and its host. Empty means the provider's default.
     pub bmc_credential: String,
     pub ssh_credential: String,
-    /// Where it stands: the rack, and the place in it, counted from the bottom.
+    /// The rack that holds the machine, and the slot in it, counted from the bottom.
     pub rack: Option<RackId>,
     pub slot: Option<u32>,
-    /// Which disk an image is written to: `serial:…`, `wwn:…` or `path:…`. Empty: the only one there is.
+    /// The disk that images are written to: `serial:…`, `wwn:…` or `path:…`. Empty means the only
+    /// disk.
     pub root_disk: String,
 }
 
-/// The highest place in a rack.
+/// The highest slot number.
 pub const MAX_SLOT: u32 = 64;
-/// The most MAC addresses one machine may have.
+/// The number of MAC addresses that one machine may have.
 pub const MAX_MACS: usize = 64;
 
 impl MachineSpec {
-    /// Checks every field and brings MAC addresses into one form.
+    /// Checks every field and normalizes the MAC addresses.
     pub fn checked(mut self) -> Result<Self, Refusal> {
         text::endpoint("machine.spec.ssh_endpoint", &self.ssh_endpoint)?;
         text::endpoint("machine.spec.bmc_endpoint", &self.bmc_endpoint)?;
@@ -118,7 +120,7 @@ pub struct Machine {
     pub spec: MachineSpec,
     pub phase: Phase,
     pub conditions: Conditions,
-    /// What its health reports come to.
+    /// The summary of its health reports.
     #[serde(default, skip_serializing_if = "Standing::is_clear")]
     pub health: Standing,
     pub active_run: Option<RunId>,
@@ -147,9 +149,9 @@ impl Machine {
         self.conditions.is_true(condition)
     }
 
-    /// Takes in what was seen. True when anything changed.
+    /// Merges observations; returns whether anything changed.
     pub fn learn(&mut self, seen: &[Evidence], now: Timestamp) -> bool {
-        // No short cut: every piece of evidence is taken in.
+        // No short-circuit: every observation must be merged.
         seen.iter().fold(false, |changed, one| self.conditions.learn(one, now) | changed)
     }
 }

@@ -1,4 +1,4 @@
-//! From text to terms. Every complaint carries the line and a caret under the character.
+//! Parses a filter. Every error shows the text with a caret under the character.
 
 use super::{Field, Filter, MAX_FILTER, MAX_TERMS, MAX_VALUES, Subject, Term};
 use crate::condition::ConditionType;
@@ -8,7 +8,7 @@ use crate::plan::RunType;
 use crate::refusal::Refusal;
 use crate::run::{RunPhase, Workflow};
 
-/// How much of a long filter an error shows on either side of the caret.
+/// How many characters an error shows on either side of the caret.
 const SHOWN: usize = 40;
 
 pub(super) fn parse(text: &str, subject: Subject) -> Result<Filter, Refusal> {
@@ -55,7 +55,7 @@ impl<'a> Parser<'a> {
         self.at += rest.len() - rest.trim_start().len();
     }
 
-    /// The bare word here, which may be empty.
+    /// Reads a bare word; it may be empty.
     fn word(&mut self) -> &'a str {
         let legal = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | ':');
         let rest = self.rest();
@@ -122,7 +122,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A bare word or a quoted text, brought into the form that is compared.
+    /// Reads a bare word or a quoted text, and converts it to the compared form.
     fn value(&mut self, field: &Field) -> Result<String, Refusal> {
         let start = self.at;
         let value = if self.eat("\"") { self.quoted(start)? } else { self.word().to_string() };
@@ -257,7 +257,7 @@ fn fields(subject: Subject) -> &'static [&'static str] {
     }
 }
 
-/// The value as it is compared, or the words that would have been right.
+/// The compared form of a value, or the list of valid values.
 fn canonical(field: &Field, value: &str) -> Result<String, Vec<&'static str>> {
     let among = |words: Vec<&'static str>| {
         let found = words.iter().find(|word| word.eq_ignore_ascii_case(value));

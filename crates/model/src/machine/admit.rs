@@ -1,7 +1,7 @@
 //! Gates: whether an operation may start on a machine now.
 //!
-//! The same function guards every door: StartRun, the customer's verbs, and reopening a failed run.
-//! The store calls it in the transaction that writes the run, so two requests cannot both pass.
+//! The same function guards every entry: StartRun, the customer's requests, and reopening a failed
+//! run. It is called in the transaction that writes the run, so two requests cannot both pass.
 
 use super::{Machine, Phase};
 use crate::condition::ConditionType;
@@ -15,16 +15,16 @@ use crate::target::TargetId;
 pub const fn allowed(run_type: RunType) -> &'static [Phase] {
     use Phase::{FactoryReady, Maintenance, Ready};
     match run_type {
-        // What a POWER run does decides; switching on is harmless.
+        // The steps of a POWER run are checked one by one; powering on is harmless.
         RunType::EnterMaintenance
         | RunType::Power
         | RunType::ExitRma
         | RunType::Intake
         | RunType::Check
-        // The state of its node is the gate.
+        // The state of the node is the gate.
         | RunType::Decommission
         | RunType::NodeDrain => &[FactoryReady, Ready, Maintenance],
-        // Who is in service is not touched, unless the rack's own gate has let it through.
+        // A machine in service is not touched, unless the rack's own gate has admitted it.
         RunType::RackMaintenance | RunType::Firmware | RunType::Fabric | RunType::Onboard => {
             &[FactoryReady, Maintenance]
         }
@@ -37,7 +37,7 @@ pub const fn allowed(run_type: RunType) -> &'static [Phase] {
     }
 }
 
-/// The phases in which an effect may be had at all, whatever the run that asks for it is called.
+/// The phases that allow an effect, whatever the type of its run.
 pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
     match effect {
         Effect::Repave { .. }
@@ -50,13 +50,13 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
         Effect::Reboot { .. } | Effect::Power { to: PowerTo::Off, .. } => {
             allowed(RunType::Reboot)
         }
-        // The run that asks for it has the gate.
+        // The type of the run is the gate.
         Effect::Device { .. }
         | Effect::Stage { .. }
         | Effect::Parts { .. }
         | Effect::Ssh { destructive: false, .. }
         | Effect::Verify { .. }
-        // A record only reads.
+        // Recording only reads.
         | Effect::Rma { action: RmaAction::Record, .. }
         | Effect::Drain { .. }
         | Effect::Uncordon { .. }
@@ -64,8 +64,8 @@ pub const fn allowed_for(effect: &Effect) -> &'static [Phase] {
     }
 }
 
-/// Whether an effect may be had on a machine that is flagged RMA, by the run that takes it back: what it takes to see that
-/// the machine is there again, and nothing that changes what is on it.
+/// Whether a run that returns a machine from RMA may have this effect while the machine is flagged
+/// RMA: only what shows that the machine is back, and nothing that changes its content.
 const fn on_the_way_back(effect: &Effect) -> bool {
     match effect {
         Effect::Power { to: PowerTo::On, .. }
@@ -89,7 +89,7 @@ const fn on_the_way_back(effect: &Effect) -> bool {
     }
 }
 
-/// Whether an effect has new work placed on the machine.
+/// Whether the effect lets new workloads onto the machine.
 const fn places(effect: &Effect) -> bool {
     match effect {
         Effect::Join { .. } | Effect::Uncordon { .. } => true,
@@ -109,11 +109,12 @@ const fn places(effect: &Effect) -> bool {
     }
 }
 
-/// What a run means for who has been told not to use the machine.
+/// What the run means to the health gate: it changes the machine, or also places workloads on it.
 fn wish(run_type: RunType, steps: &[RunStep]) -> Wish {
     match run_type {
         RunType::ExitMaintenance | RunType::Onboard => Wish::Place,
-        // What is emptied may be let go again, whatever is said of the machine.
+        // A machine may always be drained and decommissioned, even when its health forbids new
+        // workloads.
         RunType::Decommission | RunType::NodeDrain => Wish::Change,
         RunType::Reboot
         | RunType::Reimage
@@ -139,7 +140,7 @@ pub fn admit(machine: &Machine, run_type: RunType, steps: &[RunStep]) -> Result<
     admit_by(machine, run_type, steps, None)
 }
 
-/// The same where somebody says why it must be, whatever is reported of the machine's health. No other gate yields to that.
+/// Like `admit`, with a reason that overrides the health gate. It overrides no other gate.
 pub fn admit_by(
     machine: &Machine,
     run_type: RunType,
@@ -175,7 +176,7 @@ pub fn admit_by(
     let target = TargetId::from(&machine.id);
     machine.health.permit(&target, what, wish(run_type, steps), force).map_err(|refusal| {
         let look = format!("farrier health get {id}");
-        // A node has doors of its own, which yield to no health report.
+        // Node requests accept no health override, so the report has to be removed.
         let anyway = match RunType::NODES.contains(&run_type) {
             true => format!("farrier health remove {id} --source …"),
             false => {
@@ -186,7 +187,7 @@ pub fn admit_by(
     })
 }
 
-/// The one run that a flag lets through is the one that takes it back.
+/// Only the run that returns the machine may start on a machine flagged RMA.
 fn may_come_back(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
     let id = &machine.id;
     if !machine.is(ConditionType::Rma) {
@@ -206,7 +207,7 @@ fn may_come_back(machine: &Machine, steps: &[RunStep]) -> Result<(), Refusal> {
     }
 }
 
-/// Every gate that needs a phase is opened by entering maintenance.
+/// Every phase gate can be satisfied by entering maintenance.
 fn in_phase(machine: &Machine, what: &str, phases: &[Phase]) -> Result<(), Refusal> {
     if phases.contains(&machine.phase) {
         return Ok(());
@@ -246,7 +247,7 @@ mod tests {
             (RunType::Rma, [false, false, true]),
             (RunType::Power, [true, true, true]),
         ];
-        // Coming back from RMA has a gate of its own.
+        // `ExitRma` has its own gate.
         assert_eq!(table.len() + 1, RunType::PLANNED.len());
         for (run_type, row) in table {
             for (phase, open) in Phase::ALL.into_iter().zip(row) {
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// A harmless name does not make a harmful plan harmless.
+    /// The gate depends on the effects, not only on the run type.
     #[test]
     fn gates_by_effect() {
         use crate::effect::{Manner, NetbootMode, NodeLabels, RebootMode};
@@ -327,7 +328,8 @@ mod tests {
         }
     }
 
-    /// Rows: what is asked for. Columns: with an alert that prevents allocations, with one that prevents changes.
+    /// Rows: the request. Columns: admitted with an alert that prevents allocations, and with one
+    /// that prevents state changes.
     #[test]
     fn gates_by_health() {
         use crate::effect::NodeLabels;
@@ -372,7 +374,7 @@ mod tests {
                     );
                 }
                 assert_eq!(admit_by(&machine, run_type, &steps, Some("it must be")), Ok(()));
-                // Force opens no other gate.
+                // The override applies to no other gate.
                 machine.active_run = Some(RunId::trusted("op-7"));
                 let refusal = admit_by(&machine, run_type, &steps, Some("it must be")).unwrap_err();
                 assert_eq!(refusal.reason, "MACHINE_BUSY");

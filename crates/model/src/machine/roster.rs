@@ -1,17 +1,19 @@
-//! Whether a machine that was found is one that is registered.
+//! Matches a discovered machine against the registered ones.
 //!
-//! A serial number, a MAC address or the place of its BMC tells. Each of them lies now and then: boards come with the
-//! same serial number from the factory, cards move between machines. So where two of them speak against each other
-//! nothing is taken for granted, and a person is told: a second record of one machine is as bad as one record of two.
+//! A machine is matched by its serial number, a MAC address or its BMC endpoint. Each of them can
+//! be wrong: boards leave the factory with equal serial numbers, and network cards move between
+//! machines. If they contradict each other, the operator decides: two records of one machine are as
+//! bad as one record of two machines.
 
 use super::{Labels, MAX_MACS, Machine, MachineSpec};
 use crate::id::{MAX_ID_LEN, MachineId};
 use crate::text;
 use std::collections::HashMap;
 
-/// The fewest letters and digits that make a serial number.
+/// The least number of letters and digits in a valid serial number.
 const MIN_SERIAL: usize = 4;
-/// What factories leave where a serial number should be, in small letters without blanks and dots.
+/// Placeholders that vendors leave in the serial number field, in lower case without blanks and
+/// dots.
 const NO_SERIAL: [&str; 12] = [
     "tobefilledbyoem",
     "defaultstring",
@@ -27,19 +29,19 @@ const NO_SERIAL: [&str; 12] = [
     "unknown",
 ];
 
-/// A computer as it was found behind a BMC.
+/// A computer that was discovered behind a BMC.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Sighting {
-    /// What it is registered with. It names the System where the BMC shows several.
+    /// The endpoint to register. It names the System if the BMC has several.
     pub endpoint: String,
     pub vendor: String,
     pub model: String,
     pub serial: String,
-    /// In small letters with colons.
+    /// In lower case, separated by colons.
     pub macs: Vec<String>,
 }
 
-/// By what a machine was recognised.
+/// The attribute by which a machine was matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     Serial,
@@ -61,11 +63,11 @@ impl Mark {
 pub enum Recognition {
     New,
     Known(MachineId, Mark),
-    /// It may be this machine and may be another. The text says what speaks against it.
+    /// It may be this machine or another one. The text gives the contradiction.
     Doubtful(MachineId, String),
 }
 
-/// The registered machines, by what they are recognised by.
+/// The registered machines, indexed by their identifying attributes.
 #[derive(Debug, Default)]
 pub struct Roster {
     machines: Vec<Entry>,
@@ -75,7 +77,7 @@ pub struct Roster {
     by_name: HashMap<MachineId, usize>,
 }
 
-/// Which machine something marks. What marks two of them marks neither.
+/// Attribute value to machine. A value that two machines share identifies neither (`None`).
 type Marks = HashMap<String, Option<usize>>;
 
 #[derive(Debug)]
@@ -105,7 +107,7 @@ impl Roster {
         self.machines.push(Entry { id, serial, macs, place });
     }
 
-    /// Which machine it is, if any.
+    /// Finds the registered machine that was discovered, if any.
     pub fn recognise(&self, seen: &Sighting) -> Recognition {
         let entry = |at: Option<&Option<usize>>| self.machines.get((*at?)?);
         let serial = real_serial(&seen.serial);
@@ -154,7 +156,7 @@ impl Roster {
         }
     }
 
-    /// A new machine must not be written over one that happens to have its name.
+    /// A new machine must not overwrite a registered one that happens to have its name.
     fn by_its_name(&self, seen: &Sighting) -> Recognition {
         let name = name_for(seen);
         match self.by_name.contains_key(&name) {
@@ -191,8 +193,8 @@ fn doubt(known: &Entry, said: &str) -> Recognition {
     Recognition::Doubtful(known.id.clone(), said.to_string())
 }
 
-/// The name under which a machine that was found is registered. It is always the same for the same machine, so that
-/// two who find it at once register it once.
+/// The id for a discovered machine. It depends only on the machine, so two replicas that discover
+/// it at the same time register it once.
 pub fn name_for(seen: &Sighting) -> MachineId {
     let named = match (real_serial(&seen.serial), seen.macs.first()) {
         (Some(_), _) => plain(&seen.serial),
@@ -200,13 +202,13 @@ pub fn name_for(seen: &Sighting) -> MachineId {
         (None, None) => format!("bmc-{}", plain(&place(&seen.endpoint))),
     };
     MachineId::parse(&named).unwrap_or_else(|_| {
-        // What cannot be a name as it is becomes one with a beginning that can.
+        // A text that is not a valid id becomes one with the prefix `m-`, shortened if needed.
         let short: String = named.chars().take(MAX_ID_LEN - "m-".len()).collect();
         MachineId::trusted(format!("m-{}", short.trim_matches('-')))
     })
 }
 
-/// What a machine that was found is registered with.
+/// The spec for a discovered machine.
 pub fn spec_for(seen: &Sighting, provider: &str, credential: &str) -> MachineSpec {
     let serial = seen.serial.trim();
     let kept = real_serial(serial).is_some() && text::short("serial", serial).is_ok();
@@ -220,7 +222,7 @@ pub fn spec_for(seen: &Sighting, provider: &str, credential: &str) -> MachineSpe
     }
 }
 
-/// The command that registers it.
+/// The command that registers the machine.
 pub fn register_command(seen: &Sighting, spec: &MachineSpec, labels: &Labels) -> String {
     let mut words = vec![
         format!("farrier machine register {}", name_for(seen)),
@@ -245,7 +247,7 @@ pub fn register_command(seen: &Sighting, spec: &MachineSpec, labels: &Labels) ->
     words.join(" ")
 }
 
-/// A serial number as it is compared: in small letters. None where a factory left something else.
+/// A serial number in its compared form, lower case. None for vendor placeholders.
 fn real_serial(text: &str) -> Option<String> {
     let small = text.trim().to_lowercase();
     let bare: String = small.chars().filter(char::is_ascii_alphanumeric).collect();
@@ -254,7 +256,7 @@ fn real_serial(text: &str) -> Option<String> {
     real.then_some(small)
 }
 
-/// Letters, digits and dashes only.
+/// Replaces everything but letters, digits and underscores by single dashes.
 fn plain(text: &str) -> String {
     let dashed: String = text
         .trim()
@@ -265,13 +267,14 @@ fn plain(text: &str) -> String {
     pieces.join("-")
 }
 
-/// Where a BMC is, however it was written: `10.1.0.7`, `https://10.1.0.7:443/` and `https://10.1.0.7/redfish/v1` are one place.
+/// Normalizes a BMC endpoint: `10.1.0.7`, `https://10.1.0.7:443/` and `https://10.1.0.7/redfish/v1`
+/// are the same.
 fn place(endpoint: &str) -> String {
     let small = endpoint.trim().to_lowercase();
     let rest = small.strip_prefix("https://").unwrap_or(&small);
     let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
     let host = match small.contains("://") && !small.starts_with("https://") {
-        // Another scheme is part of the place; its host begins behind the slashes.
+        // A scheme other than https belongs to the normalized form.
         true => return small.trim_end_matches('/').to_string(),
         false => host.strip_suffix(":443").unwrap_or(host),
     };

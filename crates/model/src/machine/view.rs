@@ -1,13 +1,12 @@
 //! The two derived views of a machine, computed on read and never stored.
 //!
-//! Each view is an ordered list of rules; the first whose guard holds gives the value. The lists are
-//! data, so the store selects by the very same rules that a read computes: there is no second copy
-//! of them in SQL.
+//! Each view is an ordered list of rules; the first rule whose guard holds gives the value. The
+//! lists are data: the store builds its SQL from them, so the rules exist only once.
 
 use super::{Machine, Phase};
 use crate::condition::ConditionType::{self, InCustomerCluster, NeedsIntervention, Retired, Rma};
 
-/// What the machine is doing right now.
+/// The current activity of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum EffectiveState {
     New,
@@ -18,7 +17,7 @@ pub enum EffectiveState {
     Blocked,
 }
 
-/// Where the machine is in its life.
+/// The place of the machine in its lifecycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LifecycleState {
     FactoryReady,
@@ -147,7 +146,7 @@ mod tests {
         machine
     }
 
-    /// The documents' own tables, written out again by hand, against every combination there is.
+    /// The tables of the documents, written out by hand, against every combination.
     #[test]
     fn every_combination_follows_the_documents() {
         let flags = [Retired, Rma, NeedsIntervention, InCustomerCluster];
