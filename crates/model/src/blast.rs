@@ -1,5 +1,5 @@
-//! The blast radius: which machines suffer when power or the fabric is taken away or their firmware is upgraded, computed before anything
-//! runs.
+//! The blast radius: which machines lose power or the fabric, or are restarted, computed before
+//! anything runs.
 
 use crate::condition::ConditionType;
 use crate::id::{MachineId, NodeId, RunId};
@@ -7,16 +7,16 @@ use crate::machine::{Machine, Phase};
 use crate::refusal::Refusal;
 use crate::text;
 
-/// How many machines are named where all should be: more than stand in a rack. Beyond that they are counted.
+/// How many machines a message names: more than a rack holds. The rest is counted.
 pub const MAX_NAMED: usize = 64;
 
-/// What is done to machines that are taken down.
+/// What happens to the affected machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     LosePower,
-    /// As new firmware makes them.
+    /// New firmware restarts them.
     Restart,
-    /// What they compute together breaks off.
+    /// Their distributed workloads break off.
     LoseFabric,
 }
 
@@ -30,7 +30,7 @@ impl Fate {
     }
 }
 
-/// A machine that would go dark, and what speaks against it.
+/// An affected machine, and the objection to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dark {
     pub machine: MachineId,
@@ -39,18 +39,18 @@ pub struct Dark {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Against {
-    /// It is READY, and its work has not been moved away.
+    /// It is READY and not drained.
     InService,
     /// It serves as this node.
     Serves(NodeId),
-    /// This operation works on it.
+    /// This operation holds it.
     HeldBy(RunId),
-    /// Its record cannot be read, so nobody knows.
+    /// Its record cannot be read, so its use is unknown.
     Unreadable,
 }
 
 impl Against {
-    /// The same of one or more machines.
+    /// The objection in words, for one or more machines.
     fn said(&self, machines: &[&str]) -> String {
         let verb = if machines.len() == 1 { "is" } else { "are" };
         let machines = machines.join(", ");
@@ -64,7 +64,7 @@ impl Against {
 }
 
 impl Dark {
-    /// `serves`: the node in service on it, where there is one.
+    /// `serves` is the node in service on the machine, if there is one.
     pub fn of(machine: &Machine, serves: Option<&NodeId>) -> Self {
         let in_service = machine.phase == Phase::Ready && !machine.is(ConditionType::Drained);
         let against = match (&machine.active_run, serves, in_service) {
@@ -76,7 +76,7 @@ impl Dark {
         Self { machine: machine.id.clone(), against }
     }
 
-    /// One whose record cannot be read.
+    /// A machine whose record cannot be read.
     pub const fn unreadable(machine: MachineId) -> Self {
         Self { machine, against: Some(Against::Unreadable) }
     }
@@ -85,13 +85,14 @@ impl Dark {
         self.against.is_some()
     }
 
-    /// What speaks against it, in words; none when nothing does.
+    /// The objection in words, if there is one.
     pub fn said(&self) -> Option<String> {
         self.against.as_ref().map(|against| against.said(&[self.machine.as_str()]))
     }
 }
 
-/// Whether these machines may go down: those that nobody would miss may, the others only by force, with a reason that is written down.
+/// Whether these machines may be affected: without objection if none is needed, else only by force
+/// with a reason, which is recorded.
 pub fn permit(what: &str, fate: Fate, dark: &[Dark], force: Option<&str>) -> Result<(), Refusal> {
     if let Some(reason) = force {
         text::short("reason", reason)?;
@@ -106,8 +107,8 @@ pub fn permit(what: &str, fate: Fate, dark: &[Dark], force: Option<&str>) -> Res
         .next("repeat it with --force --reason …, or move their work away first"))
 }
 
-/// The machines that would be missed, by what speaks against it: one sentence for all of which the same is said, as what is said
-/// of a whole rack must fit into the answer to a request. None where nobody misses any.
+/// The needed machines, grouped by objection. One sentence per objection keeps the message for a
+/// whole rack short. None if no machine is needed.
 fn missed(dark: &[Dark]) -> Option<String> {
     let needed = || dark.iter().filter_map(|one| Some((one.against.as_ref()?, &one.machine)));
     let mut groups: Vec<(&Against, Vec<&str>)> = Vec::new();

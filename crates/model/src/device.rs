@@ -1,7 +1,9 @@
-//! Devices beside machines: what switches and power shelves have in common, and what is believed of looks at them.
+//! Devices other than machines: what switches and power shelves share, and which observations of
+//! them are accepted.
 //!
-//! A look says whether a device answers, and what it says of itself. Its power is believed at once, as it is its own word;
-//! that it does not answer is only believed after a few looks in a row, as for machines.
+//! A probe tells whether a device answers and what it reports. Its power state is accepted at once,
+//! because the device reports it itself. A missing answer is accepted only after several
+//! consecutive probes, as for machines.
 
 mod ahead;
 pub(crate) mod moves;
@@ -21,30 +23,30 @@ use crate::target::{TargetId, TargetKind};
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What the last looks at a device came to. Its power is in its [`Facts`].
+/// The reachability of a device, as accepted. Its power state is in its [`Facts`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observed {
     pub reachable: bool,
-    /// What was said when it last changed.
+    /// The message of the last change.
     pub said: String,
     pub at: Timestamp,
 }
 
-/// A device that is registered, reached and placed like every other.
+/// A device with a lifecycle, an address and a place in a rack.
 pub trait Device: Lifecycle {
-    /// What its lifecycle is in.
+    /// The states of its lifecycle.
     type State;
 
     const TARGET: TargetKind;
-    /// What it is called in fields on the wire.
+    /// The prefix of its field names in requests.
     const FIELD: &'static str;
-    /// The command that everything about it is typed with.
+    /// The subcommand of `farrier` for this kind.
     const COMMAND: &'static str;
 
-    /// The states in which it waits for something.
+    /// The states in which the device waits for something.
     const WAITING: &'static [&'static str];
 
-    /// A name for one that has none.
+    /// Makes an id for a device that was registered without one.
     fn name(now: Timestamp, chance: u64) -> String;
     fn create(head: Head, spec: DeviceSpec) -> Self;
     fn spec(&self) -> &DeviceSpec;
@@ -52,24 +54,24 @@ pub trait Device: Lifecycle {
     fn facts(&self) -> &Facts;
     fn observed(&self) -> Option<&Observed>;
     fn observed_mut(&mut self) -> &mut Option<Observed>;
-    /// The same in another state, which waits for this run, or for nothing. What was to be tried again is.
+    /// A copy in another state, which waits for this run or for none. A requested retry is cleared.
     fn in_state(&self, state: Self::State, run: Option<RunId>) -> Self;
     fn in_error(cause: Trouble) -> Self::State;
     /// The run that its state waits for.
     fn run(&self) -> Option<&RunId>;
-    /// What went wrong, in the state of error.
+    /// The cause, in the error state.
     fn trouble(&self) -> Option<&Trouble>;
-    /// Has what failed tried again.
+    /// Requests a retry of what failed.
     fn want_retry(&mut self);
-    /// Whether it is in a state in which it is looked at from time to time.
+    /// Whether the device is polled in its current state.
     fn is_watched(&self) -> bool;
-    /// What it is busy with beyond its state: the operation of a maintenance.
+    /// The activity within its state, such as the operation of a maintenance.
     fn detail(&self) -> String {
         String::new()
     }
 
-    /// The run whose end moves it on: the one that its state waits for, or the one that failed, which an operator may
-    /// have brought to a good end.
+    /// The run whose end moves the device on: the one that its state waits for, or the failed one,
+    /// which an operator may have resumed and completed.
     fn waits_for(&self) -> Option<&RunId> {
         match self.trouble() {
             Some(cause) => cause.run.as_ref(),
@@ -82,7 +84,7 @@ pub trait Device: Lifecycle {
     }
 }
 
-/// Only what has failed can be tried again.
+/// Requests a retry; refused unless the device is in the error state.
 pub fn retry<D: Device>(device: &mut D) -> Result<(), Refusal> {
     let id = &device.head().id;
     if device.trouble().is_none() {
@@ -94,7 +96,7 @@ pub fn retry<D: Device>(device: &mut D) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A run that a device's own lifecycle starts on it.
+/// A run that the device's own lifecycle starts on it.
 pub(crate) fn own_run<D: Device>(
     device: &D,
     id: RunId,
@@ -116,14 +118,14 @@ pub(crate) fn own_run<D: Device>(
     }
 }
 
-/// The power that is known of a device: as it was read last, unless the last that was done to it is a switching that did not
-/// succeed. Nobody knows what that has left behind.
+/// The known power state of a device: the last reading, or unknown when the last run was a power
+/// change that did not succeed.
 pub fn power_known(read: Option<PowerTo>, last: Option<&Run>) -> Option<PowerTo> {
     let in_doubt = |run: &Run| switches_power(run).is_some() && run.phase() != RunPhase::Succeeded;
     if last.is_some_and(in_doubt) { None } else { read }
 }
 
-/// The power that a run is to leave behind, where it switches any.
+/// The power state that a run leaves behind, if it switches power.
 pub fn switches_power(run: &Run) -> Option<PowerTo> {
     run.spec.steps.iter().rev().find_map(|step| match &step.effect {
         Effect::Power { to, .. } => Some(*to),
@@ -144,28 +146,29 @@ pub fn switches_power(run: &Run) -> Option<PowerTo> {
     })
 }
 
-/// What is said of a device that answers.
+/// The reason of a device that answers.
 const ANSWERS: &str = "it answers";
 
-/// What is remembered between two looks at a device.
+/// The poller's memory of one device.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Glance {
     doubts: Doubts,
-    /// The version that was seen or written last. Another one: somebody has changed the device.
+    /// The row version that the poller last read or wrote. A different one means another component
+    /// changed the device.
     version: Option<i64>,
 }
 
-/// What a look has brought to light.
+/// What a probe changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct News {
     pub observed: Observed,
     pub facts: Facts,
-    /// What changed, for the history.
+    /// The changes, for the history.
     pub said: String,
 }
 
 impl Glance {
-    /// Takes in what a look saw. Answers what is believed and new.
+    /// Records a probe; returns what is new and accepted.
     pub fn look<D: Device>(
         &mut self,
         device: &D,
@@ -179,7 +182,7 @@ impl Glance {
         };
         let (evidence, facts) = match seen {
             Ok(facts) => (Evidence::new(ConditionType::BmcReachable, true, ANSWERS), Some(facts)),
-            // Who cannot look, or cannot read what is known, has seen nothing.
+            // The probe is not supported, or the database is unreachable: nothing was observed.
             Err(fault) if tells_nothing(fault.code) => return None,
             Err(fault) => (Evidence::new(ConditionType::BmcReachable, false, fault.said), None),
         };
@@ -202,7 +205,7 @@ impl Glance {
         Some(News { observed, facts: learned, said: said.join(", ") })
     }
 
-    /// What was believed has been written; the device has this version now.
+    /// The observation was stored, and the row now has this version.
     pub fn written(&mut self, version: i64) {
         self.version = Some(version);
     }

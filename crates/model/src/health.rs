@@ -1,9 +1,9 @@
-//! Health reports: what others say of an object, and what Farrier then leaves undone.
+//! Health reports: alerts from external monitors, and what Farrier does not do because of them.
 //!
-//! Anybody who watches a machine, a switch, a power shelf or a rack may report on it, under a name of his own: the source. A
-//! report is a list of alerts by id. Sources do not touch each other's reports: each merges into, replaces or removes its own. What
-//! all of them together keep from happening is the object's [`Standing`], which is kept with the object, so that a gate sees
-//! it without asking for more.
+//! Any monitor may report on a machine, switch, power shelf or rack under its own name, the source.
+//! A report is a set of alerts by id. A source merges into, replaces or removes only its own
+//! report. [`Standing`] summarizes what all reports of an object prevent. It is stored with the
+//! object, so a gate needs no second query.
 
 use crate::refusal::Refusal;
 use crate::target::TargetId;
@@ -12,21 +12,22 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How many sources may report on one object.
+/// The number of sources that may report on one object.
 pub const MAX_SOURCES: usize = 16;
-/// How many alerts one report may have.
+/// The number of alerts in one report.
 pub const MAX_ALERTS: usize = 32;
-/// How many classifications one alert may have.
+/// The number of classifications of one alert.
 pub const MAX_CLASSES: usize = 8;
 
-/// The classifications that Farrier honours. Any other word is kept and shown, and means nothing to it.
+/// The classifications that Farrier acts on. Any other word is stored and shown, but has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Nothing new is placed on it: it does not leave maintenance, join a cluster, or have its node uncordoned.
+    /// Nothing new is placed on the object: it does not leave maintenance, join a cluster, or get
+    /// its node uncordoned.
     PreventAllocations,
-    /// No new operation starts on it.
+    /// No new operation starts on the object.
     PreventStateChanges,
-    /// It is counted apart from the alerts that page somebody.
+    /// The alert is counted separately from those that page an operator.
     SuppressExternalAlerting,
 }
 
@@ -49,13 +50,13 @@ impl Class {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alert {
-    /// The part of the object that it is about; empty: all of it.
+    /// The component that the alert is about; empty means the whole object.
     #[serde(default)]
     pub part: String,
     pub message: String,
     #[serde(default)]
     pub classes: BTreeSet<String>,
-    /// Since when it has been so.
+    /// When the problem began.
     pub since: Timestamp,
 }
 
@@ -64,21 +65,20 @@ impl Alert {
         self.classes.contains(class.as_str())
     }
 
-    /// The same alert, said again: it has been so since it was first said.
+    /// The same alert reported again keeps its earliest `since`.
     fn again(&self, known: Option<&Self>) -> Self {
         let since = known.map_or(self.since, |known| known.since.min(self.since));
         Self { since, ..self.clone() }
     }
 }
 
-/// Alerts by id.
 pub type Alerts = BTreeMap<String, Alert>;
 
-/// What one source says of an object.
+/// The alerts of one source about an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     pub alerts: Alerts,
-    /// When it last changed.
+    /// When the report last changed.
     #[serde(default)]
     pub updated_at: Timestamp,
 }
@@ -88,7 +88,7 @@ impl Report {
         Self { alerts: alerts.into_iter().collect(), updated_at: Timestamp::default() }
     }
 
-    /// What the metrics count of it.
+    /// The alert counts for the metrics.
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();
         for alert in self.alerts.values() {
@@ -106,7 +106,8 @@ impl Report {
     }
 }
 
-/// How many alerts there are of each kind that the metrics tell apart. One that prevents two things counts for both.
+/// Alert counts by kind, for the metrics. An alert that prevents two things counts for both; a
+/// suppressed alert counts only as suppressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tally {
     pub prevent_allocations: i64,
@@ -115,22 +116,22 @@ pub struct Tally {
     pub suppressed: i64,
 }
 
-/// What all sources say of an object.
+/// All reports on an object, by source.
 pub type Reports = BTreeMap<String, Report>;
 
-/// What a source changes in its report.
+/// A change of a source's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// These alerts are added, or take the place of those with the same ids; the others stay.
+    /// Adds these alerts, replacing those with the same ids; the others stay.
     Merge(Alerts),
-    /// The report is exactly this.
+    /// The report becomes exactly these alerts.
     Replace(Alerts),
-    /// These alerts are over; none named: all of them.
+    /// Removes these alerts; an empty set removes all.
     Remove(BTreeSet<String>),
 }
 
 impl Change {
-    /// Checks every field that a client wrote.
+    /// Checks every field from the client.
     pub fn checked(self) -> Result<Self, Refusal> {
         match &self {
             Self::Merge(alerts) | Self::Replace(alerts) => check_alerts(alerts)?,
@@ -139,7 +140,7 @@ impl Change {
         Ok(self)
     }
 
-    /// What is said of it in the object's history.
+    /// The message for the object's history.
     pub fn said(&self, source: &str) -> String {
         let list = |alerts: &Alerts| {
             let said: Vec<String> =
@@ -161,7 +162,7 @@ impl Change {
     }
 }
 
-/// The name of a source, as a client wrote it.
+/// Checks the name of a source.
 pub fn source(field: &str, value: &str) -> Result<String, Refusal> {
     text::name(field, value)?;
     Ok(value.to_string())
@@ -191,7 +192,7 @@ fn too_many(field: &str, count: usize, most: usize) -> Result<(), Refusal> {
     }
 }
 
-/// The reports on an object after a change of one of them. A report without alerts is no report.
+/// The reports on an object after one change. A report without alerts is removed.
 pub fn apply(
     known: &Reports,
     source: &str,
@@ -235,7 +236,7 @@ pub fn apply(
     }
 }
 
-/// The alert that keeps something from happening.
+/// The alert that prevents something.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bar {
     pub source: String,
@@ -243,11 +244,11 @@ pub struct Bar {
     pub message: String,
 }
 
-/// What all reports on an object come to: the effective report, as short as a gate needs it.
+/// The summary of all reports on an object, reduced to what a gate needs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Standing {
-    /// How many alerts there are, of all sources.
+    /// The number of alerts of all sources.
     pub alerts: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocations: Option<Bar>,
@@ -255,12 +256,12 @@ pub struct Standing {
     pub state_changes: Option<Bar>,
 }
 
-/// What somebody wants to do with an object that has a standing.
+/// What a request does to the object, for the health gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wish {
-    /// To work on it.
+    /// It changes the object.
     Change,
-    /// To work on it, and to have new work placed on it in the end.
+    /// It changes the object and finally lets new workloads onto it.
     Place,
 }
 
@@ -274,7 +275,7 @@ impl Standing {
         }
     }
 
-    /// Nobody has anything to say.
+    /// No source reports an alert.
     pub fn is_clear(&self) -> bool {
         *self == Self::default()
     }
@@ -288,7 +289,7 @@ impl Standing {
         all.into_iter().filter_map(|(class, bar)| Some((class, bar.as_ref()?))).collect()
     }
 
-    /// The same in sentences, for whoever asks why.
+    /// The alerts as sentences for `farrier why`.
     pub fn said(&self) -> Vec<String> {
         let bars = self.bars();
         let mut said: Vec<String> = bars
@@ -303,7 +304,8 @@ impl Standing {
         said
     }
 
-    /// Whether something may begin. `what` is what is asked for, in a word; force has a reason that is written down.
+    /// The health gate. `what` names the request in the message; `force` is the reason of an
+    /// override.
     pub fn permit(
         &self,
         target: &TargetId,
@@ -340,7 +342,7 @@ const fn prevented(class: Class) -> &'static str {
     }
 }
 
-/// The alert of a class that has been there longest.
+/// The oldest alert of a class.
 fn first(reports: &Reports, class: Class) -> Option<Bar> {
     let all = reports.iter().flat_map(|(source, report)| {
         report.alerts.iter().map(move |(id, alert)| (alert.since, source, id, alert))
@@ -355,7 +357,7 @@ fn first(reports: &Reports, class: Class) -> Option<Bar> {
     })
 }
 
-/// Which objects a list shows: those with an alert of this class, of this source; none: any.
+/// Selects objects that have an alert of this source and class; none matches any.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Filter {
     pub source: Option<String>,
@@ -426,7 +428,7 @@ mod tests {
         let table: [(&str, Change, &[&str]); 9] = [
             ("a", Change::Merge(alerts(&[("x", "new", 9)])), &["a[x=new@1 y=old@2]@9", b]),
             ("a", Change::Merge(alerts(&[("w", "new", 9)])), &["a[w=new@9 x=old@1 y=old@2]@9", b]),
-            // The same again changes nothing, not even the time.
+            // An unchanged alert changes nothing, not even the time.
             ("a", Change::Merge(alerts(&[("x", "old", 9)])), &["a[x=old@1 y=old@2]@3", b]),
             ("a", Change::Replace(alerts(&[("x", "new", 9)])), &["a[x=new@1]@9", b]),
             ("a", Change::Replace(Alerts::new()), &[b]),
@@ -438,7 +440,7 @@ mod tests {
         for (source, change, expected) in table {
             let after = apply(&known, source, &change, at(9)).unwrap();
             assert_eq!(shown(&after), expected, "{change:?}");
-            // Whoever says a thing twice says it once.
+            // Every change is idempotent.
             assert_eq!(apply(&after, source, &change, at(10)), Ok(after.clone()), "{change:?}");
         }
     }
@@ -488,7 +490,7 @@ mod tests {
         Standing::of(&classes.iter().enumerate().map(|(n, one)| report(n, one)).collect())
     }
 
-    /// Rows: the alerts. Columns: may it be worked on, may new work be placed on it.
+    /// Rows: the alerts. Columns: may the object be changed, may workloads be placed on it.
     #[test]
     fn gates_by_classification() {
         let place = Class::PreventAllocations.as_str();

@@ -1,24 +1,24 @@
-//! Which addresses somebody means who wants BMCs found.
+//! Parses the addresses for BMC discovery.
 //!
-//! Only what was written is ever asked: an address, a name, an endpoint with its scheme, or a range of addresses. A
-//! range that is larger than anybody looks through in one go is refused with the ranges to type instead, because it
-//! is more often a slip of the hand than a wish.
+//! Discovery probes only the given addresses: an address, a host name, an endpoint with its scheme,
+//! or an address range. An oversized range is more often a typing error than an intent, so it is
+//! refused with the smaller ranges to type instead.
 
 use crate::refusal::Refusal;
 use crate::text;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeSet;
 
-/// The most addresses of one range: an IPv4 /20.
+/// The size limit of one range: an IPv4 /20.
 pub const MAX_RANGE: u128 = 4_096;
-/// The most addresses of one search.
+/// The number of addresses in one discovery.
 pub const MAX_ADDRESSES: usize = 16_384;
-/// What a BMC may be spoken to by.
+/// The protocols that discovery speaks.
 const SCHEMES: [&str; 3] = ["https", "http", "ipmi"];
 const V4_BITS: u8 = 32;
 const V6_BITS: u8 = 128;
 
-/// The endpoints that are meant, in the order they were written and each once.
+/// The endpoints in the given order, without duplicates.
 pub fn endpoints(field: &str, given: &[String]) -> Result<Vec<String>, Refusal> {
     if given.is_empty() {
         return Err(Refusal::missing(field));
@@ -39,7 +39,7 @@ pub fn endpoints(field: &str, given: &[String]) -> Result<Vec<String>, Refusal> 
 
 fn expanded(field: &str, text: &str) -> Result<Vec<String>, Refusal> {
     if text.contains('@') {
-        // Not shown again: what stands before the sign is probably a password.
+        // The text is not shown: the part before the `@` is probably a password.
         let instead = "write it without, and give them as a credential";
         return Err(Refusal::invalid(field, "has a user or a password in it", instead));
     }
@@ -73,7 +73,7 @@ fn unreadable(field: &str, text: &str) -> Refusal {
     Refusal::invalid(field, format!("{shown:?} is no address and no range of addresses"), instead)
 }
 
-/// The addresses of a range, without those that stand for the network itself and for everybody in it.
+/// The addresses of a range. For IPv4 the network and the broadcast address are left out.
 fn range(field: &str, text: &str, base: IpAddr, prefix: u8) -> Result<Vec<String>, Refusal> {
     let (bits, number) = match base {
         IpAddr::V4(v4) => (V4_BITS, u128::from(v4.to_bits())),
@@ -108,7 +108,7 @@ fn too_large(field: &str, text: &str, base: IpAddr, first: u128, prefix: u8) -> 
     Refusal::invalid(field, format!("{text:?} is a /{prefix}, which is too large"), instead)
 }
 
-/// An address of the same family.
+/// The address with this number, in the same family.
 fn address(family: IpAddr, number: u128) -> IpAddr {
     match family {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),

@@ -1,6 +1,7 @@
-//! Why something is as it is, since when, what is normal, and what to type now.
+//! Explanations for `farrier why`: why an object is in its state, since when, what is normal, and
+//! what to type now.
 //!
-//! Every state a machine or a run can be in has an answer here; the matches are closed, so a state
+//! Every state of a machine or a run has an explanation here; the matches are closed, so a state
 //! without one does not compile.
 
 mod device;
@@ -30,12 +31,12 @@ pub struct Explanation {
     pub failed: String,
     pub fault: Option<Code>,
     pub next_commands: Vec<String>,
-    /// What is reported of its health, and what that prevents.
+    /// The health reports, and what they prevent.
     pub health: Vec<String>,
 }
 
 impl Explanation {
-    /// The same, with what is reported of the object's health.
+    /// Adds the health reports of the object.
     #[must_use]
     pub(crate) fn with_health(mut self, id: &str, health: &Standing) -> Self {
         self.health = health.said();
@@ -46,18 +47,18 @@ impl Explanation {
     }
 }
 
-/// What a wait is for and how long it normally lasts.
+/// What a run waits for and how long that normally takes.
 struct Wait {
     what: String,
     since: Timestamp,
     patience: Duration,
 }
 
-/// How long a run normally waits before a worker takes it.
+/// How long a run normally waits for a worker to claim it.
 const PENDING_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// `node` is the identity that lives on it, where there is one.
+/// `node` is the node identity on this machine, if there is one.
 pub fn explain_machine(
     machine: &Machine,
     run: Option<&Run>,
@@ -72,7 +73,7 @@ pub fn explain_machine(
     told.with_health(machine.id.as_str(), &machine.health)
 }
 
-/// What is said of a machine that serves as a node, or may again: the node is asked first.
+/// Adapts the explanation of a machine that is or was a node: the node's explanation comes first.
 fn as_node(
     machine: &Machine,
     run: Option<&Run>,
@@ -82,7 +83,8 @@ fn as_node(
     let (id, node_id) = (&machine.id, &node.head.id);
     let is_node = format!("it is {node_id}, which is {}", node.state);
     let why = format!("farrier why {node_id}");
-    // Neither that nobody has provisioned it otherwise, nor what was canceled on the node, is worth a word beside it.
+    // Two facts are left out for a node: that the machine was never provisioned otherwise, and that
+    // a run on the node was canceled.
     let canceled = machine.is(ConditionType::OperationCanceled) && run.is_some_and(Run::is_of_node);
     let quiet = match machine.effective_state() {
         EffectiveState::New => true,
@@ -133,7 +135,7 @@ fn plain(headline: String, next_commands: Vec<String>) -> Explanation {
     Explanation { headline, next_commands, ..Explanation::default() }
 }
 
-/// Nothing is waiting, but what was canceled may have left something half done.
+/// Nothing is waiting, but the canceled run may have left work half done.
 fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
     let id = &machine.id;
     let known = machine.conditions.get(ConditionType::OperationCanceled);
@@ -153,7 +155,7 @@ fn canceled(machine: &Machine, run: Option<&Run>) -> Explanation {
     }
 }
 
-/// The first of these conditions that is not as it should be.
+/// The first of these conditions that is bad.
 fn bad_news(
     machine: &Machine,
     looked_at: [ConditionType; 3],
@@ -164,7 +166,7 @@ fn bad_news(
         .find(|(condition, known)| condition.bad_news() == Some(known.status))
 }
 
-/// What is worked on may well be switched off. That its BMC does not talk to us is worth a word all the same.
+/// A machine in maintenance may well be powered off. An unreachable BMC is shown all the same.
 fn in_maintenance(machine: &Machine) -> Explanation {
     let id = &machine.id;
     let intended = format!("{id} is in maintenance, as its operator intends");
@@ -301,7 +303,7 @@ pub fn explain_run(run: &Run, now: Timestamp) -> Explanation {
 fn headline(run: &Run) -> String {
     let id = &run.spec.id;
     let what = format!("{} {id}", run.spec.run_type.as_str());
-    // What failed before its first step has none in hand.
+    // A run that failed before its first step has no current step.
     let failed_at = run.progress.failure.as_ref().map(|failure| failure.step.clone());
     let step = match run.current_step() {
         step if step.is_empty() && run.phase() == RunPhase::Failed => failed_at.unwrap_or_default(),
@@ -323,7 +325,7 @@ fn headline(run: &Run) -> String {
     }
 }
 
-/// Who has frozen what had failed before, and why.
+/// Who froze the run, and why.
 fn frozen(run: &Run) -> String {
     let by_hand = |halt: &&Halt| halt.kind == HaltKind::Freeze && !halt.reason.is_empty();
     run.progress.halt.as_ref().filter(by_hand).map_or_else(String::new, |halt| {
@@ -360,7 +362,7 @@ fn step_wait(run: &Run, step: &StepState) -> Wait {
     let timeout = run.plan_step(step).map_or(Duration::ZERO, |plan| plan.timeout());
     let begun = step.started_at.unwrap_or(run.spec.created_at);
     if let (Some(at), None) = (step.not_before, &step.asked) {
-        // A step that was only looked at has no attempt to count from.
+        // A step that was only observed has no attempt to count from.
         let since = step.attempt_since.max(begun);
         let what = match step.pursuit {
             Verb::Perform => {
@@ -403,18 +405,18 @@ fn next_commands(run: &Run) -> Vec<String> {
     }
 }
 
-/// What fits the fault, most useful first.
+/// The commands that fit the fault, most useful first.
 fn failed_commands(run: &Run) -> Vec<String> {
-    // A part goes on best with its whole, which waits for it.
+    // A child run is best resumed through its parent, which waits for it.
     let whole = run.spec.part_of.iter().map(|whole| format!("farrier run retry-step {whole}"));
     whole.chain(own_commands(run)).collect()
 }
 
-/// The same for a finished or a failed run's error, as one command.
+/// The one command that fits a failed run best.
 pub fn next_command(run: &Run) -> Option<String> {
     match run.phase() {
         RunPhase::Failed => {
-            // A command that only looks is no way on.
+            // A command that only reads does not resolve the failure.
             let looks = |one: &String| one.contains(" logs ") || one.contains(" status ");
             failed_commands(run).into_iter().find(|one| !looks(one))
         }
@@ -422,7 +424,7 @@ pub fn next_command(run: &Run) -> Option<String> {
     }
 }
 
-/// True when an active run has waited longer than is normal, for the metric of stuck objects.
+/// Whether an active run has waited longer than normal, for the metric of stuck objects.
 pub fn overdue(run: &Run, now: Timestamp) -> bool {
     waiting(run).is_some_and(|wait| now.since(wait.since) > wait.patience)
 }

@@ -1,15 +1,16 @@
-//! What a device would do by itself from here on, if all that it starts succeeds. For who looks before they ask: it is the
-//! lifecycle itself that is walked, so that nothing is foretold which would not be done.
+//! Predicts what a device does by itself from here on, if all its runs succeed. It walks the real
+//! lifecycle, so a dry run never shows a step that would not happen.
 
 use super::Device;
 use crate::lifecycle::{Around, Change, NewRun, Next};
 use crate::run::{Run, Workflow};
 use crate::time::Timestamp;
 
-/// More moves than this would be a circle in the rules.
+/// The limit of transitions; more would be a cycle in the rules.
 const MAX_MOVES: usize = 32;
 
-/// The steps of its operations in their order, each with the state that waits for it, and then how it stays.
+/// The steps of its runs in order, each with the state that waits for it, and finally the reason
+/// why the device is idle.
 pub fn ahead<D: Device<Seen = Around>>(device: &D, seen: Around, now: Timestamp) -> Vec<String> {
     let (mut device, mut seen) = (device.clone(), seen);
     let mut said = Vec::new();
@@ -29,7 +30,7 @@ pub fn ahead<D: Device<Seen = Around>>(device: &D, seen: Around, now: Timestamp)
                 for step in start.iter().flat_map(|new| &new.steps) {
                     said.push(format!("{}: step {}", device.word(), step.name));
                 }
-                // What has succeeded holds nothing any more.
+                // A run that succeeded releases the device.
                 let done = start.pop().map(|new| succeeded(new, now));
                 if done.is_some() {
                     device.head_mut().active_run = None;

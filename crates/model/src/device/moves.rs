@@ -1,5 +1,5 @@
-//! The moves that the lifecycle of every device makes: into a state that waits for nothing, into one that waits for a run on it, and
-//! into error.
+//! The transitions that all device lifecycles share: to an idle state, to a state that waits for a
+//! run, and to the error state.
 
 use super::{Device, own_run};
 use crate::effect::{DeviceWork, Effect};
@@ -10,18 +10,19 @@ use crate::plan::{RunStep, RunType};
 use crate::run::Note;
 use std::time::Duration;
 
-/// How long each step of a device's own may take, in seconds, and how often it is tried again.
+/// Timeout in seconds and number of retries of a device's own steps.
 pub(crate) const READ: (u32, u32) = (120, 3);
 pub(crate) const CONFIGURE: (u32, u32) = (120, 3);
-/// How long it normally takes until the next worker has looked at a device.
+/// How long a device normally waits for the next worker.
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
-/// The same in another state, which waits for nothing.
+/// A transition to a state that waits for no run.
 pub(crate) fn become_<D: Device>(device: &D, state: D::State, note: Note) -> Next<D> {
     Next::Become(Box::new(Change::new(device.in_state(state, None), note)))
 }
 
-/// The same in a state that waits for a run on the device, once nobody else holds it.
+/// A transition to a state that waits for a new run. The device stays idle while another run holds
+/// it.
 pub(crate) fn work<D: Device>(device: &D, state: D::State, run: NewRun, note: Note) -> Next<D> {
     if let Some(holder) = &device.head().active_run {
         return Next::Rest(held_by(holder));
@@ -31,7 +32,7 @@ pub(crate) fn work<D: Device>(device: &D, state: D::State, run: NewRun, note: No
     Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
 }
 
-/// A run of one step that the device's own lifecycle wants.
+/// A one-step run that the device's own lifecycle starts.
 pub(crate) fn engine_run<D: Device>(device: &D, seen: &Around, step: (RunType, RunStep)) -> NewRun {
     own_run(device, seen.fresh.clone(), step, "engine".into())
 }
@@ -55,7 +56,7 @@ pub(crate) fn held_by(holder: &RunId) -> Why {
     Why::new(format!("it is held by operation {holder}"))
 }
 
-/// How long a step of the device's own normally takes.
+/// The normal duration of a device's own step.
 pub(crate) const fn patience_of((timeout, _): (u32, u32)) -> Option<Duration> {
     Some(Duration::from_secs(timeout as u64))
 }

@@ -1,4 +1,4 @@
-//! Why a switch or a power shelf is as it is.
+//! Explanations of switches and power shelves.
 
 use super::Explanation;
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::fault::Code;
 use crate::lifecycle::{Next, Trouble};
 use crate::time::{Timestamp, spoken};
 
-/// `next` is what its lifecycle would do now.
+/// `next` is what the device's lifecycle would do now.
 pub fn explain_device<D: Device>(device: &D, next: &Next<D>, now: Timestamp) -> Explanation {
     let head = device.head();
     explain_state(device, next, now).with_health(&head.id, &head.health)
@@ -81,7 +81,7 @@ fn in_error<D: Device>(
     }
 }
 
-/// True when a device has been in its state for longer than is normal.
+/// Whether a device has been in its state longer than normal.
 pub fn device_overdue<D: Device>(device: &D, now: Timestamp) -> bool {
     device.patience().is_some_and(|patience| now.since(device.head().since) > patience)
 }

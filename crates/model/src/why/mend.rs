@@ -1,32 +1,32 @@
-//! What fits a fault: which way out of it is best, and what to type for that.
+//! Chooses the commands that resolve a failed run, by its fault code.
 
 use crate::fault::Code;
 use crate::run::Run;
 
-/// The ways out of a failure.
+/// How a failure is best resolved.
 enum Mend {
-    /// The cause may have gone.
+    /// Retry: the cause may be gone.
     TryAgain,
-    /// What became of it must be found out.
+    /// Resume: the status of the last attempt must be read.
     Resume,
-    /// A person decides whether it happened.
+    /// The operator decides whether the effect happened.
     Decide,
-    /// What stopped it was a person.
+    /// Resume: an operator stopped the run.
     GoOn,
     NotAdoptable,
-    /// What is there is no good beginning.
+    /// Restart clean: the current state is no good starting point.
     StartClean,
-    /// What is there may be as good.
+    /// Adopt: the current state may be good enough.
     Adopt,
-    /// From the top, adopting what holds.
+    /// Rerun from the first step, skipping what holds.
     Rerun,
-    /// Something of the target or of Farrier's own must be put right first: look there.
+    /// Something else must be corrected first; the command shows it. Then retry.
     First(&'static str),
-    /// The same, and then from the top.
+    /// Like `First`, then rerun.
     FirstThenRerun(&'static str),
     Target,
     TargetThenRerun,
-    /// What its parts say names the device; those that are done stay done.
+    /// The status of the child runs names the device; completed child runs stay completed.
     Parts,
     Firmware,
     Disk,
@@ -69,7 +69,7 @@ const fn mend(code: Code) -> Mend {
         Code::NotAdoptable => Mend::NotAdoptable,
         Code::DeployFailed | Code::DatasourceFailed => Mend::StartClean,
         Code::HardwareSyncFailed | Code::StateDisagrees => Mend::Adopt,
-        // The record that the run was working on is not there any more: from the top, it is found or made again.
+        // The record that the run worked on no longer exists; a rerun finds or creates it.
         Code::UndoFailed | Code::MaasMachineGone => Mend::Rerun,
         Code::SiteUnfit => Mend::First("farrier site list"),
         Code::LoginRefused | Code::CredentialMissing => Mend::First("farrier credential list"),
@@ -91,7 +91,7 @@ const fn mend(code: Code) -> Mend {
     }
 }
 
-/// What to type about a failed run, the best first.
+/// The commands for a failed run, best first.
 pub(super) fn own_commands(run: &Run) -> Vec<String> {
     let (id, target) = (&run.spec.id, &run.spec.target);
     let [retry, resume, adopt, rerun] =
