@@ -1,8 +1,9 @@
-//! Hosts: the reprovisioning of a machine's firmware, whoever asked for it. The record has the id of its machine.
+//! Hosts: the firmware reprovisioning of a machine. The record has the id of its machine.
 //!
-//! An operator's request has the host check its firmware and upgrade it by itself, in a run on the machine. A request of the rack has
-//! it wait for the part that the rack's operation runs on the machine. What failed is tried again after a while, a bounded number
-//! of times, where trying again does no harm; then a person is waited for. A fresh request starts over, whatever went before.
+//! On an operator's request the host checks its firmware and upgrades it in a run on the machine.
+//! On a rack's request it waits for the child run that the rack's operation starts on the machine.
+//! A failed upgrade is retried after an interval, a limited number of times, if a retry does no
+//! harm; after that the host waits for an operator. A new request always starts over.
 
 mod why;
 
@@ -22,17 +23,17 @@ use crate::time::{Timestamp, spoken};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How often a failed upgrade is tried again by itself.
+/// How often a failed upgrade is retried automatically.
 pub const MAX_FIRMWARE_UPGRADE_RETRIES: u32 = 3;
-/// How long a failed upgrade rests before it is tried again, unless the server is set otherwise.
+/// The default interval before a failed upgrade is retried.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(600);
-/// How long the operation of a rack may take until it comes to a machine.
+/// How long a host waits until the rack's operation reaches its machine.
 pub const RACK_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-/// How often a machine that does not let its firmware be upgraded now is asked again.
+/// How often the machine's gate is checked again while it refuses an upgrade.
 const GATE_PAUSE: Duration = Duration::from_secs(60);
-/// How long it is asked; then a person is.
+/// How long the gate is checked; after that the upgrade fails.
 const GATE_PATIENCE: Duration = Duration::from_secs(24 * 3_600);
-/// How long an upgrade by the host itself normally takes at most.
+/// The normal maximum duration of an upgrade by the host itself.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +46,7 @@ pub enum HostState {
 }
 
 impl HostState {
-    /// The words of the states in which somebody waits for its firmware.
+    /// The names of the states in which a firmware request is being served.
     pub const UNDER_WAY: [&'static str; 3] =
         ["CheckingFirmwareV2", "WaitingForRackFirmwareUpgrade", "FailedFirmwareUpgrade"];
 
@@ -59,11 +60,11 @@ impl HostState {
     }
 }
 
-/// Who owns a reprovisioning: a field, not a prefix.
+/// Who requested a reprovisioning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "owner", rename_all = "snake_case")]
 pub enum Owner {
-    /// The operation on a rack that drives the upgrade itself.
+    /// An operation on the rack, which drives the upgrade itself.
     Rack {
         operation: RunId,
     },
@@ -77,7 +78,7 @@ pub struct ReprovisionRequest {
     pub owner: Owner,
     pub firmware: Option<FirmwareId>,
     pub requested_at: Timestamp,
-    /// None: nobody has taken it up; a fresh request.
+    /// None: the request is new and not started.
     pub started_at: Option<Timestamp>,
 }
 
@@ -85,7 +86,7 @@ pub struct ReprovisionRequest {
 pub struct Host {
     pub head: Head,
     pub state: HostState,
-    /// None: nothing is wanted of it, or no longer.
+    /// None: nothing is requested, or the request was withdrawn.
     #[serde(default)]
     pub request: Option<ReprovisionRequest>,
     /// The run that the state waits for.
@@ -93,46 +94,49 @@ pub struct Host {
     pub run: Option<RunId>,
     #[serde(default)]
     pub facts: Facts,
-    /// The name of the last request of an operator, so that repeating it starts nothing twice.
+    /// The id of the last operator request: repeating it starts nothing.
     #[serde(default)]
     pub request_id: String,
 }
 
-/// What a turn sees beside the host itself.
+/// The input of a turn besides the host itself.
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// An id for a run that this turn may start.
+    /// The id for a run that this turn may start.
     pub fresh: RunId,
-    /// The run that the host waits for, or that failed, which an operator may have brought to a good end.
+    /// The run that the host waits for, or the failed one, which an operator may have resumed and
+    /// completed.
     pub run: Option<Run>,
-    /// What it is to have.
+    /// The firmware that the request resolves to.
     pub firmware: Resolution,
-    /// Whether its machine would let an upgrade begin now.
+    /// Whether its machine admits an upgrade now.
     pub gate: Result<(), Refusal>,
-    /// The operation of the rack that owns the request, where one does.
+    /// The rack's operation, if it owns the request.
     pub operation: Option<Run>,
-    /// The newest part of that operation that is about this machine's firmware.
+    /// The newest child run of that operation for this machine's firmware.
     pub part: Option<Run>,
     pub retry_interval: Duration,
 }
 
-/// What an upgrade by the host itself comes to.
+/// What an upgrade by the host itself has to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
-    /// Nothing is to be done, and why.
+    /// Nothing to do, and why.
     Nothing(String),
-    /// What was named is not there.
+    /// The named firmware does not exist.
     Unknown(String),
-    /// The host is asked, and gets what differs.
+    /// The run reads the host's versions and installs what differs.
     Install {
         firmware: FirmwareId,
         steps: Vec<RunStep>,
-        /// What is known of it, component by component. It decides nothing: a board may have been replaced since it was read.
+        /// The recorded versions, component by component. For information only: a board may have
+        /// been replaced since they were read.
         known: Vec<String>,
     },
 }
 
-/// What is to be done for a host to have a firmware. Whether it has it already is the device's to say, in the run.
+/// Decides what to do for a host to have a firmware. Whether the host has it already is read in the
+/// run.
 pub fn check(facts: &Facts, firmware: &Resolution) -> Check {
     let kind = TargetKind::Machine;
     match firmware {
@@ -176,7 +180,7 @@ impl Host {
         self.state == HostState::Ready
     }
 
-    /// The run whose end moves it on: the one that its state waits for, or the one that failed.
+    /// The run whose end moves the host on: the one that its state waits for, or the failed one.
     pub fn waits_for(&self) -> Option<&RunId> {
         match &self.state {
             HostState::FailedFirmwareUpgrade { cause, .. } => cause.run.as_ref(),
@@ -186,7 +190,7 @@ impl Host {
         }
     }
 
-    /// The operation of the rack that owns its request.
+    /// The rack's operation that owns the request.
     pub fn rack_operation(&self) -> Option<&RunId> {
         match self.request.as_ref().map(|request| &request.owner) {
             Some(Owner::Rack { operation }) => Some(operation),
@@ -194,7 +198,8 @@ impl Host {
         }
     }
 
-    /// Whether an operator may ask for it to be reprovisioned now: from Ready, and to start over from a failure.
+    /// Whether an operator may request a reprovisioning now: in `Ready` or after a failure, and no
+    /// unstarted request may be pending.
     pub fn admit(&self) -> Result<(), Refusal> {
         let fresh = self.request.as_ref().is_some_and(|request| request.started_at.is_none());
         let idle = match self.state {
@@ -213,7 +218,8 @@ impl Host {
         Err(Refusal::precondition("REPROVISION_UNDER_WAY", said).next(format!("farrier why {id}")))
     }
 
-    /// Whether what was asked may be given up by somebody who looks at this machine alone. `operation` is that of its rack.
+    /// Whether the request may be withdrawn for this machine alone: not while the rack's
+    /// `operation` is active.
     pub fn admit_give_up(&self, operation: Option<&Run>) -> Result<(), Refusal> {
         let going = operation.filter(|run| !run.ended());
         let Some(operation) = going.map(|run| &run.spec.id) else { return Ok(()) };
@@ -230,7 +236,7 @@ impl Host {
         Next::Become(Box::new(Change::new(record, Note::new(said, line))))
     }
 
-    /// Back to Ready. What was asked is seen to; what was asked since is not.
+    /// Back to `Ready`. A started request is removed; a new one that arrived since stays.
     fn settle(&self, said: impl Into<String>, line: &'static str) -> Next<Self> {
         let request = self.request.clone().filter(|request| request.started_at.is_none());
         Self { request, ..self.clone() }.become_(HostState::Ready, said, line)
@@ -241,7 +247,7 @@ impl Host {
         self.become_(HostState::FailedFirmwareUpgrade { retry_count, cause }, said, here!())
     }
 
-    /// Both branches of the document: the rack drives the upgrade itself, or the host does.
+    /// Starts a request: the rack drives the upgrade, or the host does.
     fn take_up(&self, request: &ReprovisionRequest, now: Timestamp) -> Next<Self> {
         let request = ReprovisionRequest { started_at: Some(now), ..request.clone() };
         let (state, said) = match &request.owner {
@@ -257,9 +263,9 @@ impl Host {
         Self { request: Some(request), ..self.clone() }.become_(state, said, here!())
     }
 
-    /// Nobody wants it any more: what runs is stopped first.
+    /// The request was withdrawn: an active run is canceled first.
     fn give_up(&self, seen: &Seen) -> Next<Self> {
-        // An operation of the rack is the rack's to stop: others stand in it too.
+        // Only the rack may cancel an operation on the rack: it includes other machines.
         let own = |run: &&Run| run.spec.target.kind == TargetKind::Machine;
         let going = seen.run.as_ref().filter(own).filter(|run| waited(run) == Waited::Going);
         match going {
@@ -327,7 +333,8 @@ impl Host {
         Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
     }
 
-    /// The part that the rack's operation runs on this machine decides; where there is none, the end of the operation does.
+    /// The child run of the rack's operation on this machine decides. If there is none, the end of
+    /// the operation does.
     fn waiting(&self, seen: &Seen, now: Timestamp) -> Next<Self> {
         if let Some(part) = &seen.part {
             return match waited(part) {
@@ -370,7 +377,8 @@ impl Host {
         }
     }
 
-    /// A failed upgrade is tried again by itself where that does no harm; and what the rack brings to an end later counts.
+    /// Retries a failed upgrade if that is safe. A later child run of the rack's operation takes
+    /// precedence.
     fn failed(&self, retry_count: u32, cause: &Trouble, seen: &Seen, now: Timestamp) -> Next<Self> {
         let later = seen.part.as_ref().filter(|part| cause.run.as_ref() != Some(&part.spec.id));
         match later.map(waited) {
@@ -407,7 +415,7 @@ impl Host {
         }
     }
 
-    /// When a failed upgrade is tried again by itself; never, where a person must look first.
+    /// When a failed upgrade is retried automatically. None when an operator must decide first.
     pub fn next_attempt(&self, interval: Duration) -> Option<Timestamp> {
         match &self.state {
             HostState::FailedFirmwareUpgrade { retry_count, cause } => {
@@ -467,11 +475,12 @@ impl Lifecycle for Host {
         match (&self.state, &self.request) {
             (S::Ready, None) => Next::Rest(Why::new("nothing is asked of it")),
             (_, None) => self.give_up(seen),
-            // What is at work is seen through first; a fresh request waits for its end.
+            // An active run is not interrupted: a new request waits for its end.
             (_, Some(request)) if request.started_at.is_none() && !at_work() => {
                 self.take_up(request, now)
             }
-            // A request that was taken up leaves Ready with it and is gone when it is back.
+            // Starting a request leaves `Ready`, and returning to `Ready` removes it; so a started
+            // request is complete here.
             (S::Ready, Some(_)) => self.settle("its request was seen to", here!()),
             (S::CheckingFirmwareV2 { retry_count }, Some(_)) => {
                 self.checking(*retry_count, seen, now)

@@ -1,7 +1,7 @@
-//! Racks: what stands together, is fed together, and is maintained together.
+//! Racks: devices that share a place and power feeds, and are maintained together.
 //!
-//! A rack's lifecycle only decides: when its devices are all there, which of its operations may begin, and what their ends mean.
-//! What is done to the devices is done by those operations, each a run on the rack; `maintenance` says how one is made.
+//! The lifecycle only decides: when all devices are present, which operations may begin, and what
+//! their results mean. The operations do the work, each as a run on the rack (see `maintenance`).
 
 pub mod maintenance;
 mod power;
@@ -27,14 +27,14 @@ use maintenance::Leg;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The most devices of one kind that may be expected in a rack.
+/// The limit of expected devices of one kind.
 pub const MAX_EXPECTED: u32 = 256;
-/// How soon to look again whether a device has been let go, should nobody say so.
+/// How soon to check again whether a device was released, in case no wake-up arrives.
 const RECHECK: Duration = Duration::from_secs(15);
-/// How many things a sentence names; the others are counted.
+/// How many items a message names; the rest is counted.
 const MAX_NAMED: usize = 6;
 
-/// How many devices are to stand in it.
+/// How many devices the rack is expected to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Counts {
     pub machines: u32,
@@ -73,16 +73,16 @@ pub struct Rack {
     /// A device was added, moved or removed.
     #[serde(default)]
     pub topology_changed: bool,
-    /// The operation that a reprovision asked for. It has not begun, and holds nothing yet.
+    /// The operation of a reprovision request. It has not begun and holds nothing yet.
     #[serde(default)]
     pub reprovision_requested: Option<RunId>,
-    /// Operations that were accepted, hold their devices, and have not begun.
+    /// Accepted operations that hold their devices and have not begun.
     #[serde(default)]
     pub maintenance_requested: Vec<RunId>,
-    /// Operations that have begun, until what all of them came to is known.
+    /// Operations that have begun, kept until the results of all of them are known.
     #[serde(default)]
     pub active: Vec<RunId>,
-    /// What had failed on a device that those at work leave alone: the rack is in error again when they have ended.
+    /// A failure on a device that no active operation touches: Error follows when they end.
     #[serde(default)]
     pub unmended: Option<RackTrouble>,
 }
@@ -109,7 +109,7 @@ impl Rack {
         TargetId::new(TargetKind::Rack, self.head.id.as_str())
     }
 
-    /// The state with its stage, for people.
+    /// The state with its stage, for display.
     pub fn state_words(&self) -> String {
         match &self.state {
             RackState::Maintenance { stage } => format!("Maintenance ({})", stage.as_str()),
@@ -160,7 +160,7 @@ impl Rack {
         }
     }
 
-    /// It has looked for its devices for as long as it may.
+    /// The time limit of discovery has passed.
     fn not_found(&self, said: String) -> Next<Self> {
         self.fail(RackTrouble {
             during: During::Discovery,
@@ -198,7 +198,7 @@ impl Rack {
         Next::Become(Box::new(Change { start: vec![run], ..Change::new(record, note) }))
     }
 
-    /// Ready and Error: what may begin begins, in the documented order.
+    /// Ready and Error: begins what may begin, in the documented order.
     fn idle(&self, seen: &Seen, now: Timestamp, stays: String) -> Next<Self> {
         if self.head.deleted {
             return self.delete();
@@ -219,7 +219,7 @@ impl Rack {
         self.next_pending(seen).unwrap_or_else(|| Next::Rest(Why::new(stays)))
     }
 
-    /// What was asked for begins, but for what was withdrawn and what may not begin any more.
+    /// Begins the accepted operations, unless they were canceled or a gate refuses them now.
     fn next_pending(&self, seen: &Seen) -> Option<Next<Self>> {
         let pending = &self.maintenance_requested;
         let ended: Vec<RunId> = pending.iter().filter(|id| seen.is_over(id)).cloned().collect();
@@ -238,7 +238,7 @@ impl Rack {
         }
     }
 
-    /// What was accepted may not begin as things are now: it is canceled with the reason, and a person may ask again.
+    /// A gate refuses an accepted operation now: it is canceled with the reason.
     fn refuse(&self, id: &RunId, against: &str) -> Next<Self> {
         let mut left = self.clone();
         left.maintenance_requested.retain(|one| one != id);
@@ -248,7 +248,7 @@ impl Rack {
         Next::Become(Box::new(Change { cancel, ..Change::new(left, note) }))
     }
 
-    /// A failed maintenance is a person's to look at. A rack that only lacked devices looks again when one arrives.
+    /// Whether a changed topology restarts discovery; after a failed maintenance it does not.
     fn looks_for_devices(&self) -> bool {
         match &self.state {
             RackState::Error { cause } => cause.during == During::Discovery,
@@ -261,7 +261,7 @@ impl Rack {
         }
     }
 
-    /// A reprovision comes before what else was asked for, and needs all devices of the rack.
+    /// A reprovision takes precedence over pending maintenance, and needs all its devices released.
     fn reprovision(&self, id: &RunId, seen: &Seen, now: Timestamp) -> Next<Self> {
         if seen.is_over(id) {
             let left = Self { reprovision_requested: None, ..self.clone() };
@@ -275,7 +275,7 @@ impl Rack {
         }
         let claims = seen.operation(id).map(|one| one.claims.as_slice()).unwrap_or_default();
         let held = held(seen.devices.iter().filter(|device| claims.contains(&device.target)));
-        // Who still holds a device may be what gives way to it: that is waited for before leave is asked again.
+        // The holder may be an operation that is being canceled for this one: wait for it first.
         match (held.is_empty(), seen.against(id)) {
             (true, Some(against)) => self.refuse(id, against),
             (true, None) => self.begin(vec![id.clone()], "reprovision", seen),
@@ -299,7 +299,7 @@ impl Rack {
         Next::Become(Box::new(Change { begin: ids, ..Change::new(record, note) }))
     }
 
-    /// What had failed, where those that begin leave its device alone: it does not get well by work on others.
+    /// The earlier failure, if the new operations do not touch its device and so cannot resolve it.
     fn left_alone(&self, ids: &[RunId], seen: &Seen) -> Option<RackTrouble> {
         let failed = match &self.state {
             RackState::Error { cause } => Some(cause),
@@ -313,7 +313,7 @@ impl Rack {
         failed.filter(|cause| !seen.touches(ids, cause)).cloned()
     }
 
-    /// What was accepted and has not begun is canceled, with the reason.
+    /// Cancels the accepted operations that have not begun, with the reason.
     fn drop_pending(&self, state: RackState, reason: &str, note: Note) -> Next<Self> {
         let mut record = Self { state, ..self.clone() };
         let pending = std::mem::take(&mut record.maintenance_requested);
@@ -328,7 +328,7 @@ impl Rack {
         let mut record = Self { state: RackState::Deleting, ..self.clone() };
         let mut pending = std::mem::take(&mut record.maintenance_requested);
         pending.extend(record.reprovision_requested.take());
-        // They are waited for like those at work.
+        // Canceled operations are waited for like active ones.
         record.active.extend(pending.iter().cloned());
         let reason = format!("{} is being deleted", self.head.id);
         let cancel = pending.into_iter().map(|id| (id, reason.clone())).collect();
@@ -336,7 +336,7 @@ impl Rack {
         Next::Become(Box::new(Change { cancel, ..Change::new(record, note) }))
     }
 
-    /// Maintenance and Validating: goes where its operations are, and at the end says what they came to.
+    /// Maintenance and Validating: follows the active operations and takes over their result.
     fn follow(&self, seen: &Seen) -> Next<Self> {
         if let Some(next) = self.next_pending(seen) {
             return next;
@@ -368,7 +368,7 @@ impl Rack {
         Next::Rest(Why::new(some_of(&going)))
     }
 
-    /// While others are at work, what has ended well is not followed any more, nor what is done anew.
+    /// While others are active: drops operations that succeeded or that a rerun replaces.
     fn let_go(&self, seen: &Seen) -> Option<Next<Self>> {
         if !seen.any_going(&self.active) {
             return None;
@@ -392,7 +392,7 @@ impl Rack {
         Next::Become(Box::new(Change::new(record, note)))
     }
 
-    /// The next state on the way to where the operations are. No stop on the way is left out, however fast they were.
+    /// The next state towards the stage of its operations. No intermediate state is skipped.
     fn at_work(&self, seen: &Seen) -> RackState {
         let legs = seen.going(&self.active).map(|one| one.leg);
         let stage = match legs.map(stage_of).min() {
@@ -412,7 +412,7 @@ impl Rack {
         }
     }
 
-    /// The requests are cleared in the very commit that makes it an error: nothing is tried again on hope.
+    /// Enters Error. The same commit clears pending requests: only an operator retries.
     fn fail(&self, cause: RackTrouble) -> Next<Self> {
         let device = cause.device.as_ref().map(|device| format!("{device}: ")).unwrap_or_default();
         let said = format!("{}: {device}{}", cause.during.as_str(), cause.trouble.said);
@@ -424,7 +424,7 @@ impl Rack {
     }
 }
 
-/// What is at the last step validates; what has not come to its first is at the firmware, as the document has it.
+/// As documented: before its first step an operation counts as the firmware upgrade.
 fn stage_of(leg: Option<Leg>) -> Stage {
     match leg.map(Leg::activity) {
         None | Some(Some(Activity::FirmwareUpgrade)) => Stage::FirmwareUpgrade,

@@ -1,4 +1,4 @@
-//! What is said of a host to who asks why its firmware is as it is, and what to type.
+//! Explains the firmware state of a host.
 
 use super::{GATE_PAUSE, Host, HostState, RACK_PATIENCE, Seen, UPGRADE_PATIENCE};
 use crate::fault::Code;
@@ -7,13 +7,13 @@ use crate::time::{Timestamp, spoken};
 use crate::why::Explanation;
 
 impl Host {
-    /// Why it is as it is, for who asks. None when nothing is asked of it.
+    /// None when nothing is requested.
     pub fn explain(&self, seen: &Seen, now: Timestamp) -> Option<Explanation> {
         let id = &self.head.id;
         let named = self.request.as_ref().and_then(|request| request.firmware.as_ref());
         let named = named.map(|firmware| format!(" --firmware {firmware}")).unwrap_or_default();
         let again = format!("farrier machine reprovision {id}{named}");
-        // What its rack does is the rack's to stop.
+        // Only the rack's operation can be canceled while it drives the upgrade.
         let stop = match seen.operation.as_ref().filter(|run| !run.ended()) {
             Some(run) => format!("farrier cancel {}", run.spec.id),
             None => format!("farrier machine reprovision {id} --cancel"),

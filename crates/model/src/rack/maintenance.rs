@@ -1,7 +1,8 @@
-//! A maintenance of a rack: what was asked, who is in its scope, and the steps that come of it.
+//! A maintenance of a rack: the request, the devices in its scope, and the resulting steps.
 //!
-//! Everything here is a function of what was asked and what stands in the rack, so a preview is made by the very code that
-//! makes the operation. What was asked is kept in the operation's parameters, and read back from there when it is done anew.
+//! Everything here is a function of the request and the devices in the rack, so a dry run uses the
+//! same code as the operation. The request is stored in the operation's parameters, and a rerun
+//! reads it from there.
 
 mod gate;
 mod legs;
@@ -26,10 +27,10 @@ use crate::refusal::Refusal;
 use crate::target::{TargetId, TargetKind};
 use serde::{Deserialize, Serialize};
 
-/// The most devices that a request may name.
+/// The number of devices that a request may name.
 pub const MAX_SCOPE: usize = 768;
 
-/// Which devices; all three empty: all that stand in the rack.
+/// The devices in scope. If all three lists are empty: all devices of the rack.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scope {
     pub machines: Vec<MachineId>,
@@ -42,7 +43,7 @@ impl Scope {
         self.machines.is_empty() && self.switches.is_empty() && self.power_shelves.is_empty()
     }
 
-    /// Every device that is named, and the field that names it.
+    /// Every named device, with the request field that names it.
     pub fn named(&self) -> Vec<(String, TargetId)> {
         let field = |name: &str, index: usize| format!("scope.{name}[{index}]");
         let machines = self.machines.iter().enumerate();
@@ -59,7 +60,7 @@ impl Scope {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PowerSequence {
-    /// The default: it takes power from nobody.
+    /// The default: it never removes power.
     #[default]
     On,
     Off,
@@ -89,10 +90,10 @@ impl PowerSequence {
     }
 }
 
-/// One activity that was asked for, with its settings.
+/// One requested activity with its settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Asked {
-    /// With this firmware; none: the default of the rack's hardware type.
+    /// The firmware to install; none means the default of the rack's hardware type.
     FirmwareUpgrade(Option<FirmwareId>),
     ConfigureNmxCluster,
     PowerSequence(PowerSequence),
@@ -108,7 +109,7 @@ impl Asked {
     }
 }
 
-/// What was asked of a rack. No activity: all of them.
+/// A maintenance request. An empty list of activities means all of them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Wanted {
     pub scope: Scope,
@@ -116,7 +117,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Refuses what says one thing twice.
+    /// Refuses too large scopes and duplicate activities.
     pub fn checked(self) -> Result<Self, Refusal> {
         let named = self.scope.named().len();
         if named > MAX_SCOPE {
@@ -144,7 +145,7 @@ impl Wanted {
         self.activities.iter().any(|asked| asked.activity() == activity)
     }
 
-    /// Which firmware it names, where it names one.
+    /// The firmware that the request names.
     pub fn firmware(&self) -> Option<&FirmwareId> {
         self.activities.iter().find_map(|asked| match asked {
             Asked::FirmwareUpgrade(named) => named.as_ref(),
@@ -152,7 +153,7 @@ impl Wanted {
         })
     }
 
-    /// How it switches power, where it does.
+    /// The power sequence, if power is switched.
     pub fn power(&self) -> Option<PowerSequence> {
         let asked = self.activities.iter().find_map(|asked| match asked {
             Asked::PowerSequence(sequence) => Some(*sequence),
@@ -162,7 +163,7 @@ impl Wanted {
     }
 }
 
-/// Who asked for an operation, and how.
+/// What caused an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
     OnDemand,
@@ -180,22 +181,23 @@ impl Trigger {
     }
 }
 
-/// What an operation would be.
+/// The plan of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     pub wanted: Wanted,
     pub trigger: Trigger,
-    /// The devices in scope, by kind and place.
+    /// The devices in scope, ordered by kind and slot.
     pub devices: Vec<Device>,
     pub steps: Vec<RunStep>,
-    /// Machines that are taken down, in scope or not.
+    /// The affected machines, in scope or not.
     pub dark: Vec<Dark>,
     pub fate: Fate,
     pub firmware: Option<FirmwareId>,
     pub firmware_skipped: Option<String>,
-    /// The firmware that was named is not in the catalogue: the operation fails, and the rack with it.
+    /// The named firmware is not in the catalogue: the operation fails, and the rack enters the
+    /// error state.
     pub unknown: Option<FirmwareId>,
-    /// What is left alone, and what to mind.
+    /// What is left out, and warnings.
     pub notes: Vec<String>,
 }
 
@@ -204,7 +206,7 @@ impl Planned {
         self.devices.iter().map(|device| device.target.clone()).collect()
     }
 
-    /// The operation itself, as an operation of this rack.
+    /// The run on the rack for this plan.
     pub fn new_run(&self, rack: &Rack, id: &RunId, initiator: String) -> NewRun {
         NewRun {
             id: id.clone(),
@@ -225,8 +227,8 @@ impl Planned {
     }
 }
 
-/// What a request or a reprovision comes to. `devices` are all that stand in the rack; those out of scope are not looked at, but
-/// for what would go dark with them.
+/// Plans a request or a reprovision. `devices` are all devices of the rack; those out of scope
+/// matter only as affected machines.
 pub fn plan(
     rack: &Rack,
     devices: &[Device],
@@ -274,8 +276,9 @@ pub fn plan(
     })
 }
 
-/// A rack that has found its devices brings them into service by itself. Nobody could be asked, so machines that serve already are
-/// left alone, and so is what they use: the fabric, and the firmware of switches and power shelves.
+/// Plans the ingestion of a rack that has found its devices. No operator can be asked, so machines
+/// in service are left out, and so is what they use: the fabric, and the firmware of switches and
+/// power shelves.
 pub fn ingestion(seen: &Seen) -> Planned {
     let mut notes = Vec::new();
     let serving: Vec<String> = seen
@@ -318,7 +321,7 @@ pub fn ingestion(seen: &Seen) -> Planned {
     }
 }
 
-/// What is left of a firmware under machines that serve: what it has for machines, of which those that do not serve get it.
+/// Reduces a firmware to its components for machines, for a rack with machines in service.
 fn spare(firmware: &Firmware, notes: &mut Vec<String>) -> (Option<Firmware>, Option<String>) {
     let mut left = firmware.clone();
     left.components.retain(|kind, _| *kind == TargetKind::Machine);
@@ -333,7 +336,8 @@ fn spare(firmware: &Firmware, notes: &mut Vec<String>) -> (Option<Firmware>, Opt
     (Some(left), None)
 }
 
-/// The devices in scope. Who names one that may not be touched is told so; in a full scope it is left out.
+/// The devices in scope. A named device that is blocked is an error; with a full scope it is left
+/// out.
 fn select(
     rack: &Rack,
     devices: &[Device],
@@ -374,7 +378,8 @@ fn leave_blocked(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
     }
 }
 
-/// Nobody is there who could say that it must be all the same, and one that is ill does not keep the others waiting.
+/// Leaves out unhealthy devices: no operator can override the health gate here, and one unhealthy
+/// device must not delay the others.
 fn leave_ill(scope: &mut Vec<Device>, notes: &mut Vec<String>) {
     let ill = |device: &Device| {
         let health = &device.health;
@@ -391,13 +396,14 @@ fn in_order(scope: &mut [Device]) {
     scope.sort_by(|a, b| (a.target.kind, a.place()).cmp(&(b.target.kind, b.place())));
 }
 
-/// The primary switch: the one with the lowest place.
+/// The primary switch: the one in the lowest slot.
 fn primary(devices: &[Device]) -> Option<TargetId> {
     let switches = devices.iter().filter(|device| device.target.kind == TargetKind::Switch);
     switches.min_by_key(|device| device.place()).map(|device| device.target.clone())
 }
 
-/// The switch that manages the fabric, when the fabric is to be configured. A scope without it cannot do that.
+/// The switch that manages the fabric, if the fabric is to be configured. The scope must contain
+/// it.
 fn fabric(
     devices: &[Device],
     scope: &[Device],
@@ -423,8 +429,8 @@ fn fabric(
     Err(Refusal::invalid("scope.switch_ids", format!("cannot form a fabric: {why}"), instead))
 }
 
-/// Machines that are taken down: by their own power or firmware, or because what feeds them goes off. Whoever is in service also suffers
-/// when the fabric is formed anew, or its switches go down.
+/// The affected machines: those whose power or firmware is changed, or whose power feed goes off.
+/// Machines in service are also affected when the fabric is configured or its switches go down.
 fn dark(devices: &[Device], course: &legs::Course) -> (Fate, Vec<Dark>) {
     let of = |devices: &[Device]| devices.iter().filter_map(|one| one.dark.clone()).collect();
     let has = |kind| course.devices.iter().any(|one| one.target.kind == kind);

@@ -1,21 +1,21 @@
-//! What is on and what is off, in words.
+//! Formats the power states of devices.
 
 use crate::device::power_word;
 use crate::effect::PowerTo;
 use crate::say::few;
 use crate::target::TargetId;
 
-/// How many devices are named for each; a rack has fewer.
+/// How many devices are named per power state; a rack has fewer.
 const MAX_NAMED: usize = 64;
 
-/// A device, and its power as far as it is known.
+/// A device and its known power state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Powered {
     pub device: TargetId,
     pub power: Option<PowerTo>,
 }
 
-/// What is on, what is off, and of what nobody knows: where a sequence stopped, somebody must go on.
+/// Lists what is on, off and unknown, so that an operator can continue a stopped power sequence.
 pub fn power_said(devices: &[Powered]) -> String {
     let lists = [Some(PowerTo::On), Some(PowerTo::Off), None].into_iter().filter_map(|power| {
         let word = power.map_or("not known", power_word);

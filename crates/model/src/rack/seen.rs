@@ -1,4 +1,4 @@
-//! What a rack's lifecycle sees beside the rack: its devices, its operations, and what an ingestion would use.
+//! The input of a rack's lifecycle: its devices, its operations, and the firmware of an ingestion.
 
 use super::maintenance::{Leg, Limits};
 use super::{Counts, During, Powered, RackTrouble, power_said};
@@ -16,28 +16,29 @@ use crate::run::{Run, RunPhase};
 use crate::switch::{Switch, SwitchState};
 use crate::target::{TargetId, TargetKind};
 
-/// A device that stands in a rack.
+/// A device in a rack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
     pub target: TargetId,
     pub slot: Option<u32>,
-    /// Its state, in one word.
+    /// The name of its state.
     pub state: String,
-    /// It has come into service by itself. A machine has no lifecycle of its own to wait for.
+    /// The device has come into service. Machines have no lifecycle to wait for, so they are always
+    /// ready.
     pub ready: bool,
     pub active_run: Option<RunId>,
-    /// As far as it is known.
+    /// None when unknown.
     pub power: Option<PowerTo>,
-    /// What speaks against taking it down; machines only.
+    /// The objection to taking it down; machines only.
     pub dark: Option<Dark>,
-    /// Why nothing may be done to it.
+    /// Why no operation may touch it.
     pub blocked: Option<String>,
-    /// What its health reports come to.
+    /// The summary of its health reports.
     pub health: Standing,
 }
 
 impl Device {
-    /// `serves`: the node in service on it, where there is one.
+    /// `serves` is the node in service on the machine, if there is one.
     pub fn of_machine(machine: &Machine, serves: Option<&NodeId>) -> Self {
         let flag = [ConditionType::Retired, ConditionType::Rma]
             .into_iter()
@@ -88,7 +89,8 @@ impl Device {
         }
     }
 
-    /// A device whose record cannot be read: it is shown, and nothing is done to it. Its neighbours go on without it.
+    /// A device whose record cannot be read. It is shown but not touched, and does not block the
+    /// other devices.
     pub fn unreadable(target: TargetId, said: &str) -> Self {
         Self {
             dark: target.machine().map(Dark::unreadable),
@@ -103,37 +105,37 @@ impl Device {
         }
     }
 
-    /// A machine whose work has not been moved away.
+    /// Whether it is a machine whose workloads have not been moved away.
     pub fn in_service(&self) -> bool {
         let against = self.dark.as_ref().and_then(|dark| dark.against.as_ref());
         matches!(against, Some(Against::InService | Against::Serves(_)))
     }
 
-    /// From the bottom to the top; what has no place comes last.
+    /// The sort key: from the bottom to the top, devices without a slot last.
     pub(crate) fn place(&self) -> (u32, &str) {
         (self.slot.unwrap_or(u32::MAX), self.target.as_str())
     }
 }
 
-/// An operation of the rack.
+/// An operation on the rack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operation {
     pub id: RunId,
     pub phase: RunPhase,
-    /// Where it is, or where it stopped; none before its first step.
+    /// The current or last step; none before the first.
     pub leg: Option<Leg>,
-    /// Parts of it are at work, although it may have ended.
+    /// Child runs are active, although the operation may have ended.
     pub parts_at_work: bool,
     pub claims: Vec<TargetId>,
     pub trouble: Option<RackTrouble>,
-    /// The operation that this one does anew.
+    /// The operation that this one reruns.
     pub parent: Option<RunId>,
-    /// Why it may not begin now, although it was accepted; only asked of one that has not begun.
+    /// Why an accepted operation may not begin now; computed only before it has begun.
     pub against: Option<String>,
 }
 
 impl Operation {
-    /// `failed` is the part that its failure is about, where there is one.
+    /// `failed` is the child run that caused its failure, if any.
     pub fn of(run: &Run, parts_at_work: bool, failed: Option<&Run>) -> Self {
         let last = run.progress.steps.iter().rfind(|step| step.started_at.is_some());
         let leg = last.and_then(|step| run.plan_step(step));
@@ -150,12 +152,13 @@ impl Operation {
         }
     }
 
-    /// A power sequence that did not get to its end.
+    /// Whether a power sequence stopped before its end.
     pub fn stopped_switching(&self) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| trouble.during == During::PowerSequence)
     }
 
-    /// Says what such a sequence has left on and off, unless what is said of it tells so already: a failure of the parts does.
+    /// Adds the power states that a stopped sequence left behind. The failure of a child run
+    /// contains them already.
     pub fn tell_power(&mut self, devices: &[Powered]) {
         if let Some(RackTrouble { trouble, .. }) = &mut self.trouble
             && Code::parse(&trouble.code) != Some(Code::PartFailed)
@@ -165,7 +168,7 @@ impl Operation {
         }
     }
 
-    /// It has ended, and so have its parts.
+    /// Whether the operation and all its child runs have ended.
     pub(crate) fn is_over(&self) -> bool {
         self.phase.ended() && !self.parts_at_work
     }
@@ -214,12 +217,12 @@ fn trouble(run: &Run, leg: Option<Leg>, failed: Option<&Run>) -> Option<RackTrou
 
 #[derive(Debug, Clone)]
 pub struct Seen {
-    /// An id for a run that this turn may start.
+    /// The id for a run that this turn may start.
     pub fresh: RunId,
     pub devices: Vec<Device>,
-    /// Those that the rack names, as far as they are there.
+    /// The operations that the rack names, as far as they exist.
     pub operations: Vec<Operation>,
-    /// Which firmware an ingestion uses.
+    /// The firmware of an ingestion.
     pub firmware: Resolution,
     pub limits: Limits,
 }
@@ -229,12 +232,12 @@ impl Seen {
         self.operations.iter().find(|one| one.id == *id)
     }
 
-    /// What is not there any more is over.
+    /// A run that no longer exists counts as ended.
     pub(crate) fn is_over(&self, id: &RunId) -> bool {
         self.operation(id).is_none_or(Operation::is_over)
     }
 
-    /// Why what was accepted may not begin.
+    /// Why an accepted operation may not begin.
     pub(crate) fn against(&self, id: &RunId) -> Option<&str> {
         self.operation(id)?.against.as_deref()
     }
@@ -243,13 +246,14 @@ impl Seen {
         self.operation(id).is_some_and(|one| one.phase == RunPhase::Succeeded)
     }
 
-    /// Whether one of these works on the device that something failed on. What failed on no device in particular is everybody's.
+    /// Whether one of these operations includes the device that failed. A failure without a device
+    /// concerns all of them.
     pub(crate) fn touches(&self, ids: &[RunId], cause: &RackTrouble) -> bool {
         let mut at_work = ids.iter().filter_map(|id| self.operation(id));
         cause.device.as_ref().is_none_or(|device| at_work.any(|one| one.claims.contains(device)))
     }
 
-    /// Whether the first does the second anew.
+    /// Whether `one` reruns `of`.
     pub(crate) fn is_anew(&self, one: &RunId, of: &RunId) -> bool {
         self.operation(one).is_some_and(|one| one.parent.as_ref() == Some(of))
     }
@@ -262,7 +266,7 @@ impl Seen {
         self.going(ids).next().is_some()
     }
 
-    /// The first that did not succeed.
+    /// The failure of the first operation that did not succeed.
     pub(crate) fn trouble(&self, ids: &[RunId]) -> Option<RackTrouble> {
         ids.iter().find_map(|id| match self.operation(id) {
             Some(operation) => operation.trouble.clone(),
@@ -279,7 +283,7 @@ impl Seen {
         })
     }
 
-    /// What keeps the rack from being complete, in words.
+    /// What is missing for the rack to be complete, in words.
     pub(crate) fn missing(&self, expected: Counts) -> Vec<String> {
         let count = |kind: TargetKind| {
             let there = self.devices.iter().filter(|device| device.target.kind == kind).count();

@@ -1,4 +1,4 @@
-//! The states of a rack, and what it says when it is in trouble.
+//! The states of a rack, and the description of its errors.
 
 use super::maintenance::Leg;
 use crate::lifecycle::Trouble;
@@ -26,7 +26,7 @@ impl Activity {
     }
 }
 
-/// Where a maintenance is.
+/// The progress of a maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -59,7 +59,7 @@ pub enum RackState {
     Deleting,
 }
 
-/// What a rack was at when it ran into trouble.
+/// The activity during which a rack failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum During {
@@ -83,7 +83,7 @@ impl During {
 
     pub(crate) fn of(leg: Option<Leg>) -> Self {
         match leg.map(Leg::activity) {
-            // An operation that has not come to its first step is at the firmware, as the document has it.
+            // Before its first step an operation counts as the firmware upgrade, as documented.
             None | Some(Some(Activity::FirmwareUpgrade)) => Self::FirmwareUpgrade,
             Some(Some(Activity::ConfigureNmxCluster)) => Self::ConfigureNmxCluster,
             Some(Some(Activity::PowerSequence)) => Self::PowerSequence,
@@ -92,7 +92,7 @@ impl During {
     }
 }
 
-/// Which device, in which activity, what was said, and what to type.
+/// The cause of a rack's error state: the device, the activity, the message, and the next command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RackTrouble {
     pub during: During,

@@ -1,4 +1,4 @@
-//! Why a rack is as it is, since when, and what to type now.
+//! Explains the state of a rack.
 
 use super::{Rack, RackState, RackTrouble};
 use crate::fault::Code;
@@ -6,10 +6,10 @@ use crate::time::{Timestamp, spoken};
 use crate::why::Explanation;
 use std::time::Duration;
 
-/// How long a rack normally waits for its own next turn.
+/// How long a rack normally waits for its next turn.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// `waits_for` is what its lifecycle says it waits for.
+/// `waits_for` is what its lifecycle waits for.
 pub fn explain(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     explain_state(rack, waits_for, now).with_health(&rack.head.id, &rack.head.health)
 }
@@ -56,7 +56,7 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
         },
         RackState::Ready => Explanation {
             headline: format!("{id} is Ready"),
-            // What is asked of a rack that is Ready begins with its next turn, unless somebody holds its devices.
+            // A request to a rack in Ready begins with its next turn, unless its devices are held.
             waiting_for: match asked(rack) {
                 true => waits_for.to_string(),
                 false => String::new(),
@@ -74,7 +74,7 @@ fn explain_state(rack: &Rack, waits_for: &str, now: Timestamp) -> Explanation {
     }
 }
 
-/// It says which device, in which activity, and how to go on.
+/// Names the device, the activity and the next command.
 fn in_error(rack: &Rack, cause: &RackTrouble, told: Explanation) -> Explanation {
     let id = &rack.head.id;
     let device = cause.device.as_ref().map(|device| format!(" on {device}")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Whether a maintenance may be accepted now. A preview shows all that speaks against it, a request is refused with the first.
+//! The gates of a rack maintenance. A dry run shows all refusals; a request is refused with the
+//! first.
 
 use super::super::{Device, Rack, RackState};
 use super::{FORCED, Leg, Planned, Trigger};
@@ -10,18 +11,18 @@ use crate::run::Run;
 use crate::target::{TargetId, TargetKind};
 use std::collections::BTreeSet;
 
-/// Everything that speaks against it: the rack, those who hold its devices, what is reported of them, the machines that are taken
-/// down.
+/// All refusals: by the state of the rack, by operations that hold its devices, by health reports,
+/// and by affected machines that are needed.
 pub fn gates(rack: &Rack, planned: &Planned, force: Option<&str>) -> Vec<Refusal> {
     let state = admit(rack, planned.wanted.scope.is_full(), planned.trigger).err();
     let held = planned.devices.iter().filter_map(|device| busy(rack, device, planned.trigger));
-    // Which firmware would take them down is not known either.
+    // With an unknown firmware the affected machines are unknown too.
     let dark = if planned.unknown.is_some() { None } else { interlock(planned, force).err() };
     let ill = ill(rack, &planned.devices, force);
     state.into_iter().chain(held).chain(ill).chain(dark).collect()
 }
 
-/// What is reported of the rack or of a device, and prevents that anything is begun there.
+/// The health reports of the rack and its devices that prevent a start.
 pub(crate) fn ill(rack: &Rack, devices: &[Device], force: Option<&str>) -> Vec<Refusal> {
     let own = (rack.target(), &rack.head.health);
     let all = devices.iter().map(|device| (device.target.clone(), &device.health));
@@ -31,7 +32,8 @@ pub(crate) fn ill(rack: &Rack, devices: &[Device], force: Option<&str>) -> Vec<R
     [own].into_iter().chain(all).filter_map(permit).collect()
 }
 
-/// The documented preconditions. While others are at work in the rack, a scope of its own may join them.
+/// The documented preconditions. While other operations are active in the rack, a request with a
+/// limited scope may join them.
 pub fn admit(rack: &Rack, full: bool, trigger: Trigger) -> Result<(), Refusal> {
     let id = &rack.head.id;
     let why = format!("farrier why {id}");
@@ -71,14 +73,15 @@ pub fn admit(rack: &Rack, full: bool, trigger: Trigger) -> Result<(), Refusal> {
     }
 }
 
-/// Whoever holds a device is named. What was accepted and has not begun gives way to a reprovision.
+/// Refuses a device that an operation holds. A pending maintenance that has not begun gives way to
+/// a reprovision.
 fn busy(rack: &Rack, device: &Device, trigger: Trigger) -> Option<Refusal> {
     let holder = device.active_run.as_ref()?;
     let gives_way = trigger == Trigger::Reprovision && rack.maintenance_requested.contains(holder);
     (!gives_way).then(|| device.target.held_by(holder))
 }
 
-/// Machines in service are taken down by force only, with a reason that is written down.
+/// Machines in service are affected only by force, with a reason that is recorded.
 pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> {
     let what = match planned.fate {
         Fate::LosePower => "this power sequence",
@@ -88,8 +91,8 @@ pub fn interlock(planned: &Planned, force: Option<&str>) -> Result<(), Refusal> 
     permit(what, planned.fate, &planned.dark, force)
 }
 
-/// Whether an operation may do what is left of it now: it may have been accepted, or have failed, long ago. `devices` are all that
-/// stand in the rack.
+/// Whether an operation may execute its remaining steps now. It may have been accepted, or have
+/// failed, long ago. `devices` are all devices of the rack.
 pub fn may_go_on(run: &Run, devices: &[Device]) -> Result<(), Refusal> {
     let (id, rack) = (&run.spec.id, &run.spec.target);
     let stands = |target: &TargetId| devices.iter().any(|device| device.target == *target);

@@ -1,4 +1,5 @@
-//! The legs of a maintenance: each sends some of the devices to work, and ends when all of them have done it.
+//! The steps of a rack maintenance. Each step starts child runs on some of the devices and ends
+//! when all of them have ended.
 
 use super::super::{Activity, Device};
 use super::PowerSequence;
@@ -10,7 +11,7 @@ use crate::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long the legs of a maintenance may take, and how many devices are at work at once.
+/// The timeouts of a rack's steps, and how many devices are worked on at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// How long a rack waits for its devices.
@@ -41,20 +42,20 @@ impl Limits {
     }
 }
 
-/// How long one device may take for one step, in seconds, and how often it is tried again.
+/// Timeout in seconds and number of retries of one step on one device.
 const FABRIC: (u32, u32) = (900, 2);
 const POWER: (u32, u32) = (600, 2);
 const CHECK: (u32, u32) = (120, 2);
 
-/// A step of a maintenance.
+/// A step of a rack maintenance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leg {
     Firmware(TargetKind),
-    /// The scale-up fabric is disabled.
+    /// Disables the scale-up fabric.
     FabricOff,
-    /// The fabric manager is configured on the primary.
+    /// Configures the fabric manager on the primary switch.
     FabricManager,
-    /// Every switch reports the fabric configured.
+    /// Waits until every switch reports that the fabric is configured.
     FabricConfigured,
     PowerOff(TargetKind),
     PowerOn(TargetKind),
@@ -64,7 +65,7 @@ pub enum Leg {
 use TargetKind::{Machine, PowerShelf, Switch};
 
 impl Leg {
-    /// In the order in which they are done.
+    /// In order of execution.
     pub const ALL: [Self; 13] = [
         Self::Firmware(Machine),
         Self::Firmware(Switch),
@@ -107,7 +108,7 @@ impl Leg {
         Self::ALL.into_iter().find(|leg| leg.as_str() == word)
     }
 
-    /// What it belongs to; the last one to none.
+    /// The activity it belongs to; `Validate` belongs to none.
     pub const fn activity(self) -> Option<Activity> {
         match self {
             Self::Firmware(_) => Some(Activity::FirmwareUpgrade),
@@ -120,12 +121,12 @@ impl Leg {
     }
 }
 
-/// What is to be done to whom.
+/// What a maintenance does to which devices.
 pub(super) struct Course {
-    /// By kind and place.
+    /// Ordered by kind and slot.
     pub devices: Vec<Device>,
     pub firmware: Option<Firmware>,
-    /// The primary switch, when the fabric is configured.
+    /// The primary switch, if the fabric is configured.
     pub fabric: Option<TargetId>,
     pub power: Option<PowerSequence>,
 }
@@ -189,7 +190,7 @@ impl Course {
         primary.map(|target| fabric_part(target, FabricTo::Manager)).collect()
     }
 
-    /// A fabric that is as wanted already is not taken down to be formed again.
+    /// A fabric that is already configured is not disabled and configured again.
     fn unless(&self, leg: Leg) -> Vec<Part> {
         match leg {
             Leg::FabricOff => {
@@ -218,7 +219,8 @@ impl Course {
         self.of_kind(kind).map(part).collect()
     }
 
-    /// Reachable, with the firmware and the power that were wanted. What has lost its power with the shelves cannot be asked.
+    /// Checks that every device is reachable with the desired firmware and power. If the shelves
+    /// were switched off, machines and switches cannot answer and are left out.
     fn checked(&self) -> Vec<Part> {
         let power = self.power.map(|power| match power {
             PowerSequence::On | PowerSequence::Reset => PowerTo::On,
@@ -242,7 +244,7 @@ impl Course {
         self.power == Some(PowerSequence::Off) && self.of_kind(PowerShelf).next().is_some()
     }
 
-    /// What to mind about it.
+    /// Warnings for the operator.
     pub fn warnings(&self) -> Vec<String> {
         let off = self.power.is_some_and(PowerSequence::goes_off);
         let shelves = self.of_kind(PowerShelf).count();

@@ -1,4 +1,5 @@
-//! What was asked of a rack, as the parameters of its operation: shown to people, and read back when it is done anew.
+//! The request of a rack maintenance as parameters of its operation: shown to operators, and read
+//! back by a rerun.
 
 use super::{Asked, Planned, PowerSequence, Scope, Wanted};
 use crate::id::{FirmwareId, Id, Kind};
@@ -9,19 +10,19 @@ const MACHINES: &str = "machines";
 const SWITCHES: &str = "switches";
 const POWER_SHELVES: &str = "power_shelves";
 const ACTIVITIES: &str = "activities";
-/// The firmware that was named.
+/// The firmware that the request named.
 const FIRMWARE: &str = "firmware";
 /// The firmware that is applied.
 pub const FIRMWARE_USED: &str = "firmware_used";
 const POWER: &str = "power";
-/// Why no firmware is applied, where none is.
+/// Why no firmware is applied.
 pub const FIRMWARE_SKIPPED: &str = "firmware_skipped";
-/// Why it was let through although machines in service are taken down.
+/// The reason for which machines in service may be affected.
 pub const FORCED: &str = "forced";
 pub const REFERENCE: &str = "reference";
-/// on-demand, ingestion or reprovision.
+/// `on-demand`, `ingestion` or `reprovision`.
 pub const TRIGGER: &str = "trigger";
-/// What is left alone, and what to mind, one a line.
+/// What is left out, and warnings, one per line.
 pub const NOTES: &str = "notes";
 
 pub(super) fn params(planned: &Planned) -> Params {
@@ -61,7 +62,7 @@ fn words<'a>(params: &'a Params, name: &str) -> impl Iterator<Item = &'a str> {
     all.split(',').filter(|word| !word.is_empty())
 }
 
-/// What an operation with these parameters was asked.
+/// The request that these parameters describe.
 pub fn wanted_of(params: &Params) -> Wanted {
     let asked = |activity: Activity| match activity {
         Activity::FirmwareUpgrade => {
@@ -84,13 +85,13 @@ pub fn wanted_of(params: &Params) -> Wanted {
     }
 }
 
-/// The notes of an operation, one by one.
+/// The notes of an operation.
 pub fn notes_of(params: &Params) -> Vec<String> {
     let notes = params.get(NOTES).map(String::as_str).unwrap_or_default();
     notes.lines().map(String::from).collect()
 }
 
-/// Who asked, with the ticket that tracks it.
+/// The caller, with the reference of the request, such as a ticket.
 pub fn initiator(by: &str, reference: &str) -> String {
     match reference {
         "" => by.to_string(),
@@ -98,7 +99,7 @@ pub fn initiator(by: &str, reference: &str) -> String {
     }
 }
 
-/// Writes down what a request says of itself beside what it asks: the reason of its force, and its ticket.
+/// Adds the request's metadata: the reason of an override, and its reference.
 pub fn record(params: &mut Params, force: Option<&str>, reference: &str) {
     let said = [(FORCED, force), (REFERENCE, Some(reference))];
     for (name, value) in said {
@@ -108,7 +109,7 @@ pub fn record(params: &mut Params, force: Option<&str>, reference: &str) {
     }
 }
 
-/// How the history tells of a request: for whom it was accepted, and why by force.
+/// The history message of an accepted request.
 pub fn accepted(what: &str, initiator: &str, force: Option<&str>) -> String {
     let forced = force.map(|reason| format!(", by force: {reason}")).unwrap_or_default();
     format!("{what} accepted for {initiator}{forced}")
