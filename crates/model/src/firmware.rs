@@ -1,4 +1,4 @@
-//! Firmware: the catalogue of what racks run, which record a maintenance uses, and what was applied where.
+//! Firmware: the catalogue, which record a maintenance uses, and what was applied to which device.
 
 use crate::effect::{DeviceWork, Effect, Facts};
 use crate::id::{FirmwareId, RunId};
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// One file for one component of one kind of device.
+/// The file for one component of one kind of device.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Component {
     pub name: String,
@@ -22,7 +22,7 @@ pub struct Component {
     pub sha256: String,
 }
 
-/// A record of the catalogue. It never changes, but for its two flags.
+/// A record of the catalogue. Only its two flags can change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Firmware {
     pub id: FirmwareId,
@@ -30,7 +30,7 @@ pub struct Firmware {
     #[serde(default)]
     pub description: String,
     pub components: BTreeMap<TargetKind, Vec<Component>>,
-    /// The one that racks of its hardware type get when nobody names another.
+    /// Racks of its hardware type get this record when a request names none.
     pub is_default: bool,
     pub available: bool,
     pub created_at: Timestamp,
@@ -38,19 +38,19 @@ pub struct Firmware {
 
 /// The parameter of a run that names the record it applies.
 pub const FIRMWARE: &str = "firmware";
-/// The devices that have components.
+/// The kinds of devices that have components.
 pub const DEVICES: [TargetKind; 3] =
     [TargetKind::Machine, TargetKind::Switch, TargetKind::PowerShelf];
-/// The most components that one kind of device may have in a record.
+/// The number of components of one kind of device in a record.
 pub const MAX_COMPONENTS: usize = 32;
-/// How much of what was applied to one device is kept; older entries go.
+/// How many applied entries are kept per device; older ones are deleted.
 pub const MAX_APPLIED: i64 = 256;
 
-/// How long one component may take, in seconds: a BMC restarts in between. And how often it is tried again.
+/// Timeout in seconds and number of retries of one component. A BMC restarts meanwhile.
 const INSTALL: (u32, u32) = (3_600, 0);
 
 impl Firmware {
-    /// What a device of this kind does to have it, component by component in the order of the record.
+    /// The steps that install it on a device of this kind, in the order of the record.
     pub fn steps(&self, kind: TargetKind) -> Vec<RunStep> {
         let components = self.components.get(&kind).map(Vec::as_slice).unwrap_or_default();
         let step = |component: &Component| {
@@ -62,7 +62,7 @@ impl Firmware {
         components.iter().map(step).collect()
     }
 
-    /// The versions that a device of this kind has once it has it.
+    /// The versions of a device of this kind that has it installed.
     pub fn versions(&self, kind: TargetKind) -> BTreeMap<String, String> {
         let components = self.components.get(&kind).map(Vec::as_slice).unwrap_or_default();
         components.iter().map(|one| (one.name.clone(), one.version.clone())).collect()
@@ -70,7 +70,6 @@ impl Firmware {
 }
 
 impl Firmware {
-    /// Checks every field.
     pub fn checked(self) -> Result<Self, Refusal> {
         const HARDWARE: &str = "firmware.hardware_type";
         if self.hardware_type.is_empty() {
@@ -88,7 +87,7 @@ impl Firmware {
         Ok(self)
     }
 
-    /// Whether it says the same as another, its flags and its age aside.
+    /// Whether both records have the same content, apart from id, flags and age.
     pub fn same_as(&self, other: &Self) -> bool {
         let said = |one: &Self| {
             (one.hardware_type.clone(), one.description.clone(), one.components.clone())
@@ -96,7 +95,7 @@ impl Firmware {
         said(self) == said(other)
     }
 
-    /// Whether these steps install a file of this record, on a device or on those of a group.
+    /// Whether these steps install a file of this record, directly or in a group.
     pub fn installed_by(&self, steps: &[RunStep]) -> bool {
         steps.iter().any(|step| match &step.effect {
             Effect::Device { work: DeviceWork::Firmware { component, version, sha256, .. } } => {
@@ -125,7 +124,8 @@ impl Firmware {
         })
     }
 
-    /// What a device of this kind has otherwise, or does not say: nothing when it has it already.
+    /// The components that differ on the device or whose version is unknown; empty when it is up to
+    /// date.
     pub fn missing_on(&self, kind: TargetKind, has: &BTreeMap<String, String>) -> Vec<String> {
         let differs = |(name, wanted): (String, String)| match has.get(&name) {
             Some(version) if *version == wanted => None,
@@ -151,7 +151,7 @@ fn check_components(kind: TargetKind, components: &[Component]) -> Result<(), Re
     for (index, component) in components.iter().enumerate() {
         let field = |name: &str| format!("{list}[{index}].{name}");
         check_name(&field("name"), &component.name)?;
-        // A step is called after it, in small letters.
+        // The name becomes part of a step name, in lower case.
         if !seen.insert(component.name.to_lowercase()) {
             let problem = format!("{:?} is there twice", component.name);
             return Err(Refusal::invalid(&field("name"), problem, "name each component once"));
@@ -166,7 +166,7 @@ fn check_components(kind: TargetKind, components: &[Component]) -> Result<(), Re
     Ok(())
 }
 
-/// A component as devices name it; it becomes a part of a step's name.
+/// Checks a component's name, which becomes part of a step name.
 fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
     if name.is_empty() {
         return Err(Refusal::missing(field));
@@ -180,22 +180,23 @@ fn check_name(field: &str, name: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// One component of one device, brought to a version by one step of a run.
+/// The result of one firmware step on one component.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
     pub run: RunId,
     pub step: String,
     pub device: TargetId,
     pub component: String,
-    /// The version before; empty where the device did not say.
+    /// The version before; empty if the device did not report it.
     pub previous: String,
     pub version: String,
-    /// False: it was there already, and left alone.
+    /// False: the component had this version already.
     pub changed: bool,
     pub at: Timestamp,
 }
 
-/// What the step in hand has applied, once it has ended with these facts. Others than firmware apply nothing.
+/// What the current step applied, once it has ended with these facts. None if it is no firmware
+/// step.
 pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
     let state = run.progress.current()?;
     let Effect::Device { work: DeviceWork::Firmware { component, version, .. } } =
@@ -221,13 +222,14 @@ pub fn applied(run: &Run, facts: &Facts, at: Timestamp) -> Option<Applied> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Resolution {
     Use(Box<Firmware>),
-    /// None is applied, and this is why.
+    /// No firmware is applied, and why.
     Skip(String),
-    /// The record that was named is not there: an error, never a guess.
+    /// The named record does not exist, which is an error.
     Unknown(FirmwareId),
 }
 
-/// The documented table: a version that was named is looked up by id; otherwise the default of the hardware type holds.
+/// The documented table: a named record is looked up by id; otherwise the default of the hardware
+/// type applies.
 pub fn resolve(
     named: Option<&FirmwareId>,
     found: Option<Firmware>,
@@ -279,14 +281,14 @@ mod tests {
         }
     }
 
-    /// The document's table, and what it says below it.
+    /// The table of the document, and the rules below it.
     #[test]
     fn which_firmware_is_used() {
         let named = FirmwareId::trusted("fw-v2.1");
         let one = |id: &str, available| Some(firmware(id, available));
         let uses = |id: &str| format!("use {id}");
         let table = [
-            // Ingestion, reprovision, on demand without a version: the default.
+            // Ingestion, reprovision and on demand without a version: the default.
             (None, None, one("default", true), "nvl72", uses("default")),
             (None, None, one("default", false), "nvl72", "skip: default firmware default".into()),
             (None, None, None, "nvl72", "skip: no default firmware for hardware type nvl72".into()),
@@ -298,7 +300,7 @@ mod tests {
             (Some(&named), one("fw-v2.1", false), one("default", true), "nvl72", {
                 "skip: firmware fw-v2.1 is not available".into()
             }),
-            // What is made for other hardware is not put on this.
+            // Firmware for other hardware is not installed.
             (Some(&named), one("fw-v2.1", true), one("default", true), "nvl36", {
                 "skip: firmware fw-v2.1 is for hardware type nvl72, not for nvl36".into()
             }),

@@ -1,7 +1,7 @@
-//! Images: what a machine can be made to run, by name.
+//! Images: the operating systems that can be written to a machine or booted, by name.
 //!
-//! An image never changes once it is in the catalogue: what is written to a disk today under a name is what was written
-//! yesterday. Its files are known by their checksums, and whoever writes them to a disk checks them again.
+//! An image never changes after it was added to the catalogue. Its files are identified by their
+//! checksums, and the deploy environment verifies these when it writes a file to a disk.
 
 use crate::refusal::Refusal;
 use crate::text;
@@ -16,15 +16,15 @@ pub struct Image {
     pub created_at: Timestamp,
 }
 
-/// What an image is made of.
+/// The content of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Body {
-    /// A system for a disk, written there by the deploy environment.
+    /// A disk image, written by the deploy environment.
     Disk { format: DiskFormat, file: Artifact },
-    /// A kernel that is booted over the network: somebody's own installer.
+    /// A kernel that is booted over the network, such as a custom installer.
     Kernel { kernel: Artifact, initrd: Option<Artifact>, cmdline: String },
-    /// A disc that the BMC shows to the machine.
+    /// An ISO that the BMC attaches as virtual media.
     Iso { file: Artifact },
 }
 
@@ -53,19 +53,19 @@ impl DiskFormat {
     }
 }
 
-/// A file, known by what is in it.
+/// A file, identified by its content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// In lower-case hexadecimal.
     pub sha256: String,
     pub size: u64,
-    /// Where a machine fetches it. None: from Farrier, which has it.
+    /// Where a machine downloads it. None: from Farrier, which stores it.
     pub url: Option<String>,
 }
 
 const SHA256_DIGITS: usize = 64;
 const MAX_CMDLINE: usize = 2_048;
-/// What a kernel's command line may leave to be filled in.
+/// The placeholders in a kernel's command line.
 pub const PLACEHOLDERS: [&str; 5] = ["{url}", "{token}", "{mac}", "{hostname}", "{machine}"];
 
 impl Body {
@@ -86,7 +86,8 @@ impl Body {
         }
     }
 
-    /// Whether what is booted tells Farrier how it goes on. What does not is only waited for.
+    /// Whether the booted system reports its progress to Farrier. If not, Farrier only waits for
+    /// it.
     pub fn phones_home(&self) -> bool {
         match self {
             Self::Disk { .. } => true,
@@ -97,7 +98,6 @@ impl Body {
 }
 
 impl Image {
-    /// Checks every field.
     pub fn checked(self) -> Result<Self, Refusal> {
         text::name("image.name", &self.name)?;
         match &self.body {
@@ -142,7 +142,7 @@ impl Artifact {
     }
 }
 
-/// Whether a machine without TLS and without a name server can fetch something there.
+/// Whether a machine without TLS and DNS can download from this URL.
 pub fn plain_place(url: &str) -> bool {
     let Some(rest) = url.strip_prefix("http://") else { return false };
     if rest.chars().any(|c| c.is_whitespace() || c.is_control()) {
@@ -152,7 +152,7 @@ pub fn plain_place(url: &str) -> bool {
     place.parse::<SocketAddr>().is_ok() || place.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
 }
 
-/// A checksum as `sha256sum` prints it.
+/// Checks a checksum in the format of `sha256sum`.
 pub fn sha256(field: &str, value: &str) -> Result<(), Refusal> {
     let digit = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
     if value.len() == SHA256_DIGITS && value.chars().all(digit) {

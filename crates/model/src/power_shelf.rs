@@ -1,4 +1,5 @@
-//! Power shelves: what feeds a rack. The states and moves are those of the document; what each of them does is a run on the shelf.
+//! Power shelves: the power supply of a rack. The states and transitions are those of the document;
+//! the work in each state is a run on the shelf.
 
 pub mod maintenance;
 
@@ -34,16 +35,16 @@ pub enum PowerShelfState {
     Deleting,
 }
 
-/// What was asked of a shelf, and by whom.
+/// A requested power change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MaintenanceRequest {
     pub requested_at: Timestamp,
     pub initiator: String,
     pub operation: PowerTo,
-    /// Why it was let through although machines in service go dark.
+    /// The reason for which machines in service may lose power.
     #[serde(default)]
     pub forced: Option<String>,
-    /// What the client calls its request, so that the same again is not refused as another one.
+    /// The client's id of the request: repeating it is not refused as a second request.
     #[serde(default)]
     pub request_id: Option<String>,
 }
@@ -62,17 +63,18 @@ pub struct PowerShelf {
     pub run: Option<RunId>,
     #[serde(default)]
     pub maintenance_requested: Option<MaintenanceRequest>,
-    /// Somebody wants what failed tried again.
+    /// An operator requested a retry of what failed.
     #[serde(default)]
     pub retry_requested: bool,
-    /// It could not be read or configured, so that is made up for before it is Ready, whatever else is asked of it meanwhile.
+    /// Reading or configuring failed. It must be repeated before the shelf is Ready, whatever else
+    /// is requested meanwhile.
     #[serde(default)]
     pub intake_owed: bool,
 }
 
-/// How long switching may take, in seconds, and how often it is tried again.
+/// Timeout in seconds and number of retries of a power change.
 const POWER: (u32, u32) = (300, 1);
-/// How long a device is normally held by somebody else, so that nobody wonders why it is still there.
+/// How long another operation normally holds a shelf that is being deleted.
 const HELD: Duration = Duration::from_secs(3_600);
 
 impl PowerShelf {
@@ -106,7 +108,7 @@ impl PowerShelf {
         let operation = request.operation;
         let name = maintenance::step_name(operation);
         if let Some(against) = &seen.against {
-            // It waited for somebody else, and machines have come into service since.
+            // While the request waited for another operation, machines came into service.
             let note = Note::new(format!("{name} does not begin: {against}"), here!());
             return become_(&self.answered(), self.state.clone(), note);
         }
@@ -120,13 +122,13 @@ impl PowerShelf {
         work(self, PowerShelfState::Maintenance { operation }, run, note)
     }
 
-    /// It was not taken in: that stays owed.
+    /// Enters the error state; reading and configuring remain to be done.
     fn fail_intake(&self, cause: Trouble) -> Next<Self> {
         fail(&Self { intake_owed: true, ..self.clone() }, cause)
     }
 
-    /// Its power is as it was asked for. The document has Ready follow, for a shelf that was Ready before; one that could not be
-    /// taken in is read first.
+    /// The power change succeeded. The document says Ready follows, for a shelf that was Ready
+    /// before; a shelf that was not read and configured yet is read first.
     fn switched(&self, seen: &Around, note: Note) -> Next<Self> {
         match self.intake_owed {
             true => self.fetch(seen, note),
@@ -134,13 +136,14 @@ impl PowerShelf {
         }
     }
 
-    /// What was asked for has ended, this way or that. It is cleared in the very commit that leaves the state: nothing is tried
-    /// again on hope.
+    /// The request has ended, with or without success. It is cleared in the commit that leaves the
+    /// state, so nothing is retried without an operator.
     fn answered(&self) -> Self {
         Self { maintenance_requested: None, ..self.clone() }
     }
 
-    /// In error and asked for nothing: it rests, unless somebody has brought to a good end what had failed.
+    /// In the error state without a request: idle, unless a retry is requested or the failed run
+    /// was resumed and completed.
     fn rest_in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
         if self.retry_requested {
             return self.fetch(seen, Note::new("trying again", here!()));

@@ -1,5 +1,6 @@
-//! Switches of a rack's scale-up fabric. A new one is read, configured and validated, each by a run on it. While an operation on
-//! its rack holds it, it is being reprovisioned; afterwards it is validated again.
+//! Switches of a rack's scale-up fabric. A new switch is read, configured and validated, each by a
+//! run on it. While an operation on its rack holds it, it is in `ReProvisioning`; afterwards it is
+//! validated again.
 
 use crate::device::moves::{
     CONFIGURE, READ, SOON, become_, configuring, engine_run, fail, held_by, patience_of, reading,
@@ -33,7 +34,7 @@ pub enum SwitchState {
     Deleting,
 }
 
-/// The place in the rack (`head.slot`) is its tray index: the lowest is the primary.
+/// The slot in the rack (`head.slot`) is the tray index: the lowest is the primary.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switch {
     pub head: Head,
@@ -46,12 +47,13 @@ pub struct Switch {
     /// The run that the state waits for.
     #[serde(default)]
     pub run: Option<RunId>,
-    /// Somebody wants what failed tried again.
+    /// An operator requested a retry of what failed.
     #[serde(default)]
     pub retry_requested: bool,
 }
 
-/// How long the check may take, in seconds, and how often it is tried again: a switch that was worked on may still be starting.
+/// Timeout in seconds and number of retries of the validation: a switch may still be booting after
+/// an operation.
 const CHECK: (u32, u32) = (120, 5);
 /// How long an operation on a rack normally holds a switch.
 const HELD: Duration = Duration::from_secs(3 * 3_600);
@@ -81,7 +83,7 @@ impl Switch {
         work(self, SwitchState::Configuring, engine_run(self, seen, configuring()), note)
     }
 
-    /// It answers, and has this power.
+    /// Checks that the switch answers and has this power state.
     fn validate(&self, power: PowerTo, seen: &Around, note: Note) -> Next<Self> {
         let check = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
         let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work: check });
@@ -89,8 +91,8 @@ impl Switch {
         work(self, SwitchState::Validating, run, note)
     }
 
-    /// In error and held by nobody: it rests, unless it is to be tried again or somebody has brought to a good end what had
-    /// failed.
+    /// In the error state and not held: idle, unless a retry is requested or the failed run was
+    /// resumed and completed.
     fn rest_in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
         if self.retry_requested {
             return self.read(seen, Note::new("trying again", here!()));
@@ -106,7 +108,8 @@ impl Switch {
         }
     }
 
-    /// Somebody holds it: an operation on its rack, or the run that failed and goes on.
+    /// In the error state and held by an operation on its rack, or by the failed run, which was
+    /// resumed.
     fn held_in_error(&self, holder: &RunId, seen: &Around) -> Next<Self> {
         match seen.run.as_ref().is_some_and(|run| run.spec.id == *holder) {
             true => {
@@ -282,7 +285,7 @@ impl Lifecycle for Switch {
             (S::Ready, false, None) => Next::Rest(Why::new("nothing is asked of it")),
             (S::ReProvisioning, _, Some(holder)) => Next::Rest(held_by(holder)),
             (S::ReProvisioning, false, None) => {
-                // A rack that was switched off leaves its switches off, and that is as it should be.
+                // After its rack was powered off, a switch is off, and that is correct.
                 let left = self.facts.power.unwrap_or(PowerTo::On);
                 self.validate(left, seen, Note::new("it was let go", here!()))
             }

@@ -1,8 +1,8 @@
-//! Switching power shelves on and off by request: who asked, what would come of it, and what speaks against it. All of it is known
-//! before anything is written, so a preview and the request itself are one function.
+//! Requested power changes of power shelves: what a request would do, and which gates refuse it. It
+//! is computed before anything is written, so a dry run and the request use the same function.
 //!
-//! Nobody knows which shelf feeds which machine. So as long as another shelf of the rack stays on, none goes dark; when none
-//! does, all machines of the rack do.
+//! It is not known which shelf feeds which machine. So if another shelf of the rack stays on, no
+//! machine counts as affected; if none does, all machines of the rack do.
 
 use super::{MaintenanceRequest, PowerShelf, PowerShelfState};
 use crate::blast::{Dark, Fate, permit};
@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 
 pub const DEFAULT_MAX_IDS: usize = 100;
 
-/// The step that does it, and the word for it in sentences.
+/// The name of the step, also used in messages.
 pub const fn step_name(operation: PowerTo) -> &'static str {
     match operation {
         PowerTo::On => "power-on",
@@ -27,7 +27,7 @@ pub const fn step_name(operation: PowerTo) -> &'static str {
     }
 }
 
-/// Who is said to have asked. The table is that of the document.
+/// The recorded initiator. The table is that of the document.
 pub fn initiator(user: Option<&str>, reference: Option<&str>) -> String {
     let given =
         |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(String::from);
@@ -39,20 +39,20 @@ pub fn initiator(user: Option<&str>, reference: Option<&str>) -> String {
     }
 }
 
-/// A request for one or more shelves, all or none.
+/// A power request for one or more shelves, all or none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// Sorted, each once.
+    /// Sorted, without duplicates.
     pub ids: Vec<PowerShelfId>,
     pub operation: PowerTo,
     pub initiator: String,
-    /// Why it must be although machines in service go dark.
+    /// The reason for which machines in service may lose power.
     pub forced: Option<String>,
     pub request_id: Option<String>,
 }
 
 impl Asked {
-    /// Naming a shelf twice does no harm. `most` is how many may be named.
+    /// Removes duplicates. `most` is the number of shelves that may be named.
     pub fn checked(mut self, most: usize) -> Result<Self, Refusal> {
         const FIELD: &str = "power_shelf_ids";
         if self.ids.is_empty() {
@@ -78,35 +78,35 @@ impl Asked {
     }
 }
 
-/// What is known of a shelf that was named.
+/// A named shelf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Named {
     pub id: PowerShelfId,
     pub shelf: Option<PowerShelf>,
-    /// The run that the same request has made before.
+    /// The run that an earlier delivery of the same request created.
     pub made: Option<Run>,
 }
 
-/// A rack in which a shelf stands that was named.
+/// A rack that contains a named shelf.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fed {
     pub rack: RackId,
-    /// All of its shelves, named or not.
+    /// All shelves of the rack, named or not.
     pub shelves: Vec<PowerShelf>,
-    /// What speaks against taking power from its machines.
+    /// The objections to powering off its machines.
     pub machines: Vec<Dark>,
 }
 
-/// What would come of a request.
+/// What a request would do.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Foreseen {
-    /// Shelves that would be told; those that the same request has told already are not among them.
+    /// The shelves that would get the request, without those that have it from an earlier delivery.
     pub told: Vec<PowerShelfId>,
-    /// Why it cannot be, in the order in which it would be refused.
+    /// All refusals, in order of precedence.
     pub refusals: Vec<Refusal>,
     pub dark: Vec<Dark>,
     pub warnings: Vec<String>,
-    /// How it was found out what goes dark.
+    /// How the affected machines were determined.
     pub rules: Vec<String>,
 }
 
@@ -116,7 +116,7 @@ impl Foreseen {
     }
 }
 
-/// What a request would come to, whether it is let through or not.
+/// Computes what a request would do, whether it is admitted or not.
 pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
     let mut seen = Foreseen::default();
     for one in named {
@@ -138,7 +138,7 @@ pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
             darken(&mut seen, &asked.ids, rack);
         }
     }
-    // Who has nothing left to do takes power from nobody.
+    // A request that has nothing left to do affects no machine.
     let what = format!("{} of {}", step_name(asked.operation), listed(&asked.ids));
     if !seen.told.is_empty() || asked.forced.is_some() {
         let verdict = permit(&what, Fate::LosePower, &seen.dark, asked.forced.as_deref());
@@ -149,7 +149,7 @@ pub fn foresee(asked: &Asked, named: &[Named], fed: &[Fed]) -> Foreseen {
 
 enum Standing {
     Free,
-    /// By the same request, earlier.
+    /// An earlier delivery of the same request reached it.
     Told,
 }
 
@@ -186,7 +186,7 @@ fn standing(asked: &Asked, named: &Named) -> Result<Standing, Refusal> {
     }
 }
 
-/// Whether the same request was made before. Another one under its name is refused.
+/// Whether the same request was delivered before. A different request with the same id is refused.
 fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<bool, Refusal> {
     let pending =
         shelf.maintenance_requested.as_ref().filter(|one| one.request_id == asked.request_id);
@@ -205,14 +205,15 @@ fn replayed(asked: &Asked, shelf: &PowerShelf, made: Option<&Run>) -> Result<boo
         .next("repeat it with a new --request-id"))
 }
 
-/// Whether one shelf may be switched off now: it may have been asked for, or have failed, long ago.
+/// Whether one shelf may be switched off now. It may have been requested, or have failed, long ago.
 pub fn may_go_off(shelf: &PowerShelf, fed: &Fed, forced: Option<&str>) -> Result<(), Refusal> {
     let mut seen = Foreseen::default();
     darken(&mut seen, std::slice::from_ref(&shelf.id()), fed);
     permit(&format!("PowerOff of {}", shelf.head.id), Fate::LosePower, &seen.dark, forced)
 }
 
-/// Whether a shelf goes on feeding its rack: known to be on by its own word, and nobody is about to change that.
+/// Whether a shelf keeps feeding its rack: it reports its power as on, and no operation is about to
+/// change that.
 fn stays_on(shelf: &PowerShelf) -> bool {
     let asked_off =
         shelf.maintenance_requested.as_ref().is_some_and(|one| one.operation == PowerTo::Off);
@@ -257,7 +258,7 @@ fn own_controller(shelves: &[&str]) -> String {
     )
 }
 
-/// How many shelves a sentence names; the others are counted.
+/// How many shelves a message names; the rest is counted.
 const MAX_NAMED: usize = 4;
 
 fn listed(ids: &[PowerShelfId]) -> String {
@@ -265,7 +266,7 @@ fn listed(ids: &[PowerShelfId]) -> String {
     few(&ids, ", ", MAX_NAMED)
 }
 
-/// What a shelf is in, for a preview: its state, and its power as far as it is known.
+/// The state and the known power state of a shelf, for a dry run.
 pub fn standing_words(shelf: &PowerShelf) -> String {
     let power = shelf.facts.power.map_or("not known", power_word);
     format!("{}, power {power}", shelf.word())
