@@ -1,8 +1,10 @@
-//! Deployments: a machine that is to boot over the network and have an image put on it.
+//! Deployments: a machine boots over the network and gets an image.
 //!
-//! It is wanted for one attempt at one step, under that attempt's key. While it is wanted, the machine is told by its MAC what
-//! to boot, with a token. The token is good for one claim, by one who chose a session of its own: whoever repeats the claim
-//! under the same session gets the same answer, and anybody else none. From then on the session is what counts.
+//! A deployment belongs to one attempt of one step and has that attempt's effect key. While it is
+//! requested, the machine is told by its MAC address what to boot, and gets a token. The token is
+//! valid for one claim; the claiming deploy environment chooses a session. A repeated claim with
+//! the same session gets the same answer, any other is refused. After the claim the session
+//! authenticates every call.
 
 use crate::effect::Key;
 use crate::fault::{Code, Fault};
@@ -21,28 +23,28 @@ pub struct Deployment {
     pub hostname: String,
     pub user: String,
     pub authorized_keys: Vec<String>,
-    /// Which disk, or empty: the only one there is.
+    /// The target disk; empty means the only disk.
     pub root_disk: String,
     pub opened_at: Timestamp,
     pub token_until: Timestamp,
     pub stage: Stage,
-    /// When the machine asked last for what it boots.
+    /// When the machine last asked what to boot.
     pub asked_at: Option<Timestamp>,
     /// The checksum of the session that claimed it.
     pub session: Option<String>,
-    /// When whoever claimed it said something last.
+    /// When the claiming deploy environment last sent a message.
     pub heard_at: Option<Timestamp>,
     pub done: u64,
     pub total: u64,
     pub said: String,
-    /// Whom one will meet there afterwards.
+    /// The SSH host keys of the new system.
     pub host_keys: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Not yet: the machine is being switched off first, and what still runs on it must not be told anything.
+    /// The machine is still being powered off: the system that still runs on it must get nothing.
     Prepared,
     /// The machine is told what to boot.
     Wanted,
@@ -50,16 +52,16 @@ pub enum Stage {
     Writing,
     Installing,
     Installed,
-    /// It may go and boot what was installed.
+    /// The machine may boot the installed system.
     Released,
     Failed(Trouble),
     /// The new system has answered.
     Finished,
-    /// Nobody wants it any more.
+    /// The deployment is no longer requested.
     Closed,
 }
 
-/// What the deploy environment could not do.
+/// Why the deploy environment failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trouble {
@@ -71,7 +73,7 @@ pub enum Trouble {
     InstallFailed,
 }
 
-/// Who asks to carry it out.
+/// A claim by a deploy environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub macs: Vec<String>,
@@ -79,7 +81,7 @@ pub struct Claim {
     pub session: String,
 }
 
-/// How it goes, as the deploy environment says.
+/// A progress report of the deploy environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     pub step: ReportStep,
@@ -97,22 +99,22 @@ pub enum ReportStep {
     Failed(Trouble),
 }
 
-/// What becomes of it, as its provider decides.
+/// A deployment command of the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steer {
-    /// The machine is off: whoever boots next may be told.
+    /// The machine is off: from now on a booting machine is told what to boot.
     Arm,
-    /// The machine may go and boot what was installed.
+    /// The machine may boot the installed system.
     Release,
     /// The new system has answered.
     Finish,
-    /// Nothing more may happen under it.
+    /// Nothing more may happen in this deployment.
     Close,
-    /// The same, unless the machine was let go already: then it boots the new system.
+    /// Like `Close`, unless the machine was released already: then it boots the new system.
     Stop,
 }
 
-/// What the deploy environment is to do next.
+/// What the deploy environment does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     GoOn,
@@ -152,11 +154,11 @@ impl Denied {
     }
 }
 
-/// A word about progress alone is written down no more often than this.
+/// Progress reports without a change of stage are stored at most this often.
 pub const HEARD_EVERY: Duration = Duration::from_secs(3);
 
 impl Deployment {
-    /// One that is wanted from now on, with a token that is good for so long. Nothing is said of it yet.
+    /// A new deployment in stage `Prepared`. Its token is valid for the duration `token`.
     pub fn new(
         key: Key,
         machine_id: MachineId,
@@ -186,7 +188,7 @@ impl Deployment {
         }
     }
 
-    /// Whether anything may still happen under it.
+    /// Whether anything may still happen in this deployment.
     pub const fn open(&self) -> bool {
         !matches!(self.stage, Stage::Finished | Stage::Closed)
     }
@@ -196,13 +198,14 @@ impl Deployment {
         self.stage == Stage::Wanted && now < self.token_until
     }
 
-    /// Whether its files are given to who has the token. A BMC may copy a disc as soon as it is put in, while the machine is still on.
+    /// Whether the bearer of the token may download its files. A BMC may copy an ISO as soon as it
+    /// is attached, while the machine is still on.
     pub fn gives_files(&self, now: Timestamp) -> bool {
         let early = matches!(self.image.body, Body::Iso { .. }) && self.stage == Stage::Prepared;
         self.boots(now) || (early && now < self.token_until)
     }
 
-    /// Lets whoever has the token carry it out.
+    /// Accepts a claim by the bearer of the token.
     pub fn claim(&mut self, claim: &Claim, now: Timestamp) -> Result<(), Denied> {
         if self.session.as_ref() == Some(&claim.session) {
             return if self.open() { Ok(()) } else { Err(Denied::TokenUsed) };
@@ -225,7 +228,7 @@ impl Deployment {
         Ok(())
     }
 
-    /// Takes in how it goes. The flag says whether it is worth writing down.
+    /// Records a progress report. The flag says whether the deployment changed and must be stored.
     pub fn hear(&mut self, report: &Report, now: Timestamp) -> (Then, bool) {
         let then = match self.stage {
             Stage::Released => return (Then::Reboot, false),
@@ -237,7 +240,7 @@ impl Deployment {
         };
         let before = self.stage;
         self.stage = match report.step {
-            // What was said late, or again, takes nothing back.
+            // A late or repeated report never moves the stage back.
             ReportStep::Writing if before == Stage::Claimed => Stage::Writing,
             ReportStep::Installing if matches!(before, Stage::Claimed | Stage::Writing) => {
                 Stage::Installing
@@ -260,7 +263,7 @@ impl Deployment {
         (then, true)
     }
 
-    /// Takes the engine's word for how it goes on. False: nothing changed.
+    /// Applies a command of the provider. False when nothing changed.
     pub fn steer(&mut self, to: Steer) -> bool {
         let next = match to {
             Steer::Arm if self.stage == Stage::Prepared => Stage::Wanted,
@@ -276,12 +279,12 @@ impl Deployment {
         true
     }
 
-    /// What the new system says of itself when it is asked which image it is.
+    /// The stamp that the new system returns when it is asked for its image.
     pub fn stamp(&self) -> String {
         stamp(&self.image, &self.key)
     }
 
-    /// How far it is, from 0 to 100.
+    /// The progress in percent, 0 to 100.
     pub fn percent(&self) -> u64 {
         match self.total {
             0 => 0,
@@ -290,12 +293,12 @@ impl Deployment {
     }
 }
 
-/// The image, its checksum, and the attempt that put it there, a line each.
+/// The image, its checksums and the effect key, one per line.
 pub fn stamp(image: &Image, key: &Key) -> String {
     format!("{}by {key}\n", image_lines(image))
 }
 
-/// The lines of a stamp that say which image it is, whoever put it there.
+/// The lines of a stamp that identify the image, without the effect key.
 pub fn image_lines(image: &Image) -> String {
     let sums: Vec<_> = image.body.artifacts().iter().map(|one| one.sha256.as_str()).collect();
     format!("image {}\nsha256 {}\n", image.name, sums.join(" "))

@@ -1,12 +1,20 @@
 //! Nodes: one identity in service on a machine, from its onboarding to its deletion.
 //!
-//! Three layers, never collapsed: the coarse state of the node is here, the state of the work on it is that of its run, and what MAAS
-//! says of the machine is only observed ([`Upstream`]). A node moves by requests, by heartbeats, by the reconciler, and with every
-//! commit of a run that works on it ([`follow`]); each of them owns some of the ways between the states and no others.
+//! Three layers are kept apart: the coarse state of the node is here, the progress of the work on
+//! it is that of its run, and the MAAS state of the machine is only observed ([`Upstream`]). A node
+//! changes by requests, heartbeats, the reconciler, and every commit of a run on it ([`follow`]).
+//! Each of them owns some transitions and may make no others.
 //!
-//! `state` is the states and their ways, `adopt` what need not be done, `stage` what onboarding and decommission are made of, `follow` what a run means for its node,
-//! `upstream` what MAAS may say, `drift` what is done about it, `silence` who is not heard of, `task` what the agent is asked,
-//! `enroll` how it becomes one of ours, `door` what may be asked of a node.
+//! - `state`: the states and their transitions
+//! - `adopt`: stages that have nothing to do
+//! - `stage`: the stages of onboarding and decommissioning
+//! - `follow`: what a commit of a run means for its node
+//! - `upstream`: what MAAS reports
+//! - `drift`: the reconciler's decisions
+//! - `silence`: missing heartbeats
+//! - `task`: tasks of the agent
+//! - `enroll`: enrollment of agents
+//! - `door`: requests on nodes
 
 mod adopt;
 pub mod door;
@@ -37,27 +45,27 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The parameters of a run on a node: which node, and how it is decommissioned.
+/// The parameters of a run on a node: the node's id, and the decommission mode.
 pub const NODE: &str = "node";
 pub const MODE: &str = "mode";
-/// Why the agent is not waited for.
+/// The reason for which the run does not wait for the agent.
 pub const WITHOUT_AGENT: &str = "without_agent";
-/// Why its MAAS is not asked.
+/// The reason for which the run does not call MAAS.
 pub const WITHOUT_MAAS: &str = "without_maas";
-/// How long a node is normally on its way.
+/// How long a node is normally enrolling, draining or being removed.
 const PROGRESS_PATIENCE: Duration = Duration::from_secs(6 * 3_600);
 
-/// Why a node is in quarantine. Only drift is taken back by the reconciler.
+/// Why a node is in quarantine. The reconciler only ends a quarantine for drift.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quarantine {
-    /// MAAS says something else than is expected.
+    /// MAAS reports a state other than the expected one.
     Drift,
-    /// Its onboarding could not be brought to an end, or not be taken back.
+    /// Its onboarding could neither be completed nor undone.
     Onboarding,
     /// It was not clean, or could not be cleaned.
     Cleanup,
-    /// Somebody wanted it.
+    /// An operator requested it.
     Operator,
 }
 
@@ -72,7 +80,7 @@ impl Quarantine {
     }
 }
 
-/// What the agent said of itself when it enrolled.
+/// What the agent reported when it enrolled.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Agent {
@@ -86,9 +94,9 @@ pub struct Agent {
 pub struct Node {
     pub head: Head,
     pub state: NodeState,
-    /// Who made the last transition.
+    /// The component that made the last transition.
     pub moved_by: Owner,
-    /// Why it is in its state, where somebody has to know.
+    /// Why the node is in its state, if the operator needs to know.
     #[serde(default)]
     pub reason: String,
     #[serde(default)]
@@ -100,18 +108,18 @@ pub struct Node {
     /// The newest operation on it.
     #[serde(default)]
     pub workflow: Option<RunId>,
-    /// What MAAS calls its machine; empty until it is found there.
+    /// The machine's id in MAAS; empty until it was found there.
     #[serde(default)]
     pub system_id: String,
-    /// What MAAS last said of it.
+    /// What MAAS last reported.
     #[serde(default)]
     pub upstream: Option<UpstreamSeen>,
-    /// How many passes in a row have seen it drift, or seen it well again.
+    /// How many consecutive reconciler passes saw it drift, or saw it healthy again.
     #[serde(default)]
     pub passes: u32,
     #[serde(default)]
     pub agent: Option<Agent>,
-    /// It has come into service once. One that never has is only taken away.
+    /// The node has been in service. A node that never was can only be removed.
     #[serde(default)]
     pub served: bool,
 }
@@ -139,13 +147,15 @@ impl Node {
         NodeId::trusted(&self.head.id)
     }
 
-    /// The node as an owner moves it. Refused where the way does not exist or is somebody else's.
+    /// A transition by `owner`. Refused if the transition does not exist or belongs to another
+    /// owner.
     pub fn become_(&self, to: NodeState, owner: Owner, why: &str) -> Result<Self, Refusal> {
         let owners = self.state.owners(to);
         if !owners.contains(&owner) {
             return Err(self.no_way(to, owner, owners));
         }
-        // Whoever is emptied out of quarantine goes back there when that fails, and not into service.
+        // A node that is drained out of quarantine returns there when the drain fails, not into
+        // service.
         let kept = matches!(
             (self.state, to),
             (_, NodeState::Quarantined)
@@ -158,7 +168,7 @@ impl Node {
         Ok(Self { state: to, moved_by: owner, reason, quarantine, passes, served, ..self.clone() })
     }
 
-    /// The same into quarantine, with its cause.
+    /// A transition into quarantine, with its cause.
     pub fn quarantined(&self, cause: Quarantine, owner: Owner, why: &str) -> Result<Self, Refusal> {
         let node = self.become_(NodeState::Quarantined, owner, why)?;
         Ok(Self { quarantine: Some(cause), ..node })
@@ -178,7 +188,7 @@ impl Node {
     }
 }
 
-/// What a turn sees beside the node: the operation that works on it, where there is one.
+/// The input of a turn: the operation that works on the node, if there is one.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
     pub run: Option<Run>,
@@ -201,8 +211,9 @@ impl Lifecycle for Node {
         self.state.as_str()
     }
 
-    /// A node moves with the commits of its runs and by its doors. What is left for its own turn is the guard: one that is on its way
-    /// without anybody at work on it goes back to where it can be taken up again.
+    /// A node changes with the commits of its runs and by requests. Its own turn is only a guard: a
+    /// node in an intermediate state without an active run returns to a state from which it can be
+    /// continued.
     fn next(&self, seen: &Seen, _now: Timestamp) -> Next<Self> {
         let at_work = seen.run.as_ref().is_some_and(|run| !run.ended());
         let why = "nothing works on it any more";
@@ -210,7 +221,7 @@ impl Lifecycle for Node {
         let moved = match (self.state, self.quarantine) {
             (NodeState::Draining, _) if !at_work => back(NodeState::Offline),
             (NodeState::Removing, _) if !at_work => back(NodeState::Retired),
-            // It was emptied out of quarantine, and goes back there and not into service.
+            // It was drained out of quarantine, so it returns there and not into service.
             (NodeState::Offline, Some(cause)) if !at_work => {
                 self.quarantined(cause, Owner::Decommission, why)
             }
@@ -247,7 +258,7 @@ impl Lifecycle for Node {
         }
     }
 
-    /// Who made the last transition may have come from these states only, or from this one.
+    /// The legal sources of the last transition, and the current state itself.
     fn sources(&self) -> Option<Vec<&'static str>> {
         let mut from = self.state.sources(self.moved_by);
         from.push(self.state);
@@ -256,7 +267,7 @@ impl Lifecycle for Node {
 
     fn learn(&mut self, facts: &Facts) {
         if let Some(seen) = &facts.maas {
-            // A machine that is gone has no name to tell; the node still knows which one it was.
+            // A machine that is gone from MAAS reports no id; the node keeps the last one.
             if !seen.system_id.is_empty() {
                 self.system_id.clone_from(&seen.system_id);
             }

@@ -1,8 +1,8 @@
-//! Sites: a MAAS, and how the nodes behind it are to be.
+//! Sites: a MAAS, and the desired configuration of the nodes that it manages.
 //!
-//! A site says where its MAAS is and with which key it is asked, and what every node there is given: image, zone and pool, storage and
-//! network layout, and a cloud-init document with the agent in it. It has a state of its own, for those who ask why nothing moves:
-//! whether its MAAS answers, and whether its nodes are cut off.
+//! A site has the address and API key of its MAAS, and what every node gets: image, zone and pool,
+//! storage and network layout, and a cloud-init document that installs the agent. Its state shows
+//! whether the MAAS answers and whether the nodes are cut off.
 
 use crate::id::SiteId;
 use crate::lifecycle::{Head, Lifecycle, Next, SubjectKind, Why};
@@ -13,12 +13,12 @@ use crate::time::Timestamp;
 use crate::why::Explanation;
 use serde::{Deserialize, Serialize};
 
-/// The longest cloud-init template.
+/// The length limit of a cloud-init template, in bytes.
 pub const MAX_TEMPLATE: usize = 64 * 1_024;
-/// The most calls at once, and a second, that a site may ask for.
+/// The limit of concurrent calls, and of calls per second, that a site may configure.
 pub const MAX_CALLS: u32 = 1_000;
 const MAX_DATASOURCE_RETRIES: u32 = 5;
-/// What a template may name, in double braces.
+/// The variables of a template, written in double braces.
 pub const VARIABLES: [&str; 9] = [
     "node_id",
     "machine_id",
@@ -34,34 +34,34 @@ pub const VARIABLES: [&str; 9] = [
 /// The template of a site that has none: it installs the agent and gives it its token.
 pub const DEFAULT_TEMPLATE: &str = include_str!("site/cloud-init.yaml");
 
-/// What every node of a site is given.
+/// The configuration of a site and its nodes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SiteSpec {
-    /// Who speaks to its MAAS: `maas`, or `sim`.
+    /// The provider that calls its MAAS: `maas` or `sim`.
     pub provider: String,
-    /// Where its MAAS answers, up to and with `/MAAS`.
+    /// The URL of its MAAS, up to and including `/MAAS`.
     pub maas_url: String,
-    /// The credential with its API key.
+    /// The name of the credential with the API key.
     pub maas_credential: String,
     pub zone: String,
     pub pool: String,
-    /// `ubuntu/jammy`: what MAAS calls the operating system and the release.
+    /// The operating system and release as MAAS names them, such as `ubuntu/jammy`.
     pub image: String,
-    /// What MAAS calls the layout: flat, lvm, bcache, vmfs6, blank, custom.
+    /// The storage layout as MAAS names it: flat, lvm, bcache, vmfs6, blank, custom.
     pub storage_layout: String,
-    /// How the boot disk is recognized: part of its model. Empty: MAAS's own choice.
+    /// A part of the boot disk's model name. Empty: MAAS chooses.
     pub boot_disk_model: String,
     pub network: Network,
     /// Empty: [`DEFAULT_TEMPLATE`].
     pub cloud_init: String,
-    /// How often a deployment that failed for its datasource is made again.
+    /// How often a deployment that failed because of its datasource is repeated.
     pub datasource_retries: u32,
     /// Whether MAAS erases disks when a machine is released.
     pub erase_on_release: bool,
-    /// Whether the record of a machine stays in MAAS when its node is decommissioned.
+    /// Whether the machine's record stays in MAAS when its node is decommissioned.
     pub keep_in_maas: bool,
-    /// How many calls its MAAS gets at once, and a second.
+    /// How many calls its MAAS gets concurrently, and per second.
     pub calls_at_once: u32,
     pub calls_per_second: u32,
 }
@@ -88,14 +88,14 @@ impl Default for SiteSpec {
     }
 }
 
-/// How the network cards of a node are set up.
+/// The configuration of a node's network interfaces.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Network {
-    /// The fabric's cards are those whose names begin so; empty: there are none.
+    /// The name prefix of the fabric interfaces; empty: there are none.
     pub roce_interfaces: String,
     pub roce_mtu: u32,
-    /// What their subnet is called in MAAS; empty: they are left without a link.
+    /// The name of their subnet in MAAS; empty: they get no link.
     pub roce_subnet: String,
 }
 
@@ -154,7 +154,7 @@ impl SiteSpec {
         }
     }
 
-    /// What MAAS calls the operating system, and the release of it.
+    /// The operating system and the release, as MAAS names them.
     pub fn system_and_release(&self) -> (&str, &str) {
         self.image.split_once('/').unwrap_or(("", &self.image))
     }
@@ -164,20 +164,20 @@ impl SiteSpec {
     }
 }
 
-/// What stands in a template for its variables.
+/// The values of a template's variables.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Values<'a> {
     pub node_id: &'a str,
     pub machine_id: &'a str,
     pub hostname: &'a str,
     pub site_id: &'a str,
-    /// One of Farrier's addresses, to fetch from.
+    /// One of Farrier's addresses, for downloads.
     pub farrier_url: &'a str,
-    /// All of them with blanks between them, for a shell.
+    /// All of Farrier's addresses, separated by blanks, for a shell.
     pub farrier_urls: &'a str,
-    /// All of them, as the agent's configuration has them.
+    /// All of Farrier's addresses, in the format of the agent's configuration.
     pub controllers: &'a str,
-    /// The checksum of the agent that Farrier gives out.
+    /// The checksum of the agent binary that Farrier serves.
     pub agent_sha256: &'a str,
     pub enrollment_token: &'a str,
 }
@@ -199,23 +199,23 @@ impl Values<'_> {
     }
 }
 
-/// Farrier's addresses, as they are written behind each other with commas between them.
+/// Splits Farrier's addresses, which are separated by commas.
 pub fn addresses(urls: &str) -> Vec<&str> {
     urls.split(',').map(str::trim).filter(|url| !url.is_empty()).collect()
 }
 
-/// The same as the agent's configuration has them.
+/// Farrier's addresses in the format of the agent's configuration.
 pub fn controllers(urls: &str) -> String {
     format!("{:?}", addresses(urls))
 }
 
-/// Whether a template names a variable.
+/// Whether a template uses a variable.
 pub fn names(template: &str, variable: &str) -> bool {
     let mut named = template.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
     named.any(|(name, _)| name.trim() == variable)
 }
 
-/// Fills a template in. An error names what it does not know.
+/// Fills in a template. The error names an unknown variable.
 pub fn render(template: &str, values: &Values<'_>) -> Result<String, String> {
     let mut text = String::with_capacity(template.len());
     let mut rest = template;
@@ -251,15 +251,15 @@ fn check_template(field: &str, template: &str) -> Result<(), Refusal> {
     }
 }
 
-/// How a site is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SiteState {
-    /// Nobody has looked yet.
+    /// The MAAS has not been polled yet.
     New,
     Connected,
-    /// Its MAAS does not answer, or not to us.
+    /// The MAAS does not answer, or refuses Farrier.
     Unreachable,
-    /// So many of its nodes are silent, or otherwise than expected, that the site or the way to it is to blame.
+    /// A mass outage: so many nodes are silent, or drift, that the site or the connection to it is
+    /// to blame.
     CutOff,
 }
 
@@ -274,17 +274,17 @@ impl SiteState {
     }
 }
 
-/// Something that is wrong with a site, and since when.
+/// A problem with a site, and since when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Alarm {
     pub said: String,
     pub since: Timestamp,
 }
 
-/// What somebody who has looked at a site has to say: that something is wrong, or that it is not.
+/// The result of a poll: a problem, or that it is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// Its MAAS has so many machines.
+    /// The MAAS has this many machines.
     Answered(usize),
     Unreachable(String),
     Silence(Option<String>),
@@ -295,15 +295,15 @@ pub enum Report {
 pub struct Site {
     pub head: Head,
     pub spec: SiteSpec,
-    /// How many machines its MAAS had when it last answered; none before it did.
+    /// How many machines the MAAS had when it last answered; none before its first answer.
     #[serde(default)]
     pub machines: Option<usize>,
     #[serde(default)]
     pub unreachable: Option<Alarm>,
-    /// Too many of its nodes are silent at once.
+    /// Too many nodes are silent at once.
     #[serde(default)]
     pub silence: Option<Alarm>,
-    /// Too many of its nodes are otherwise than expected at once.
+    /// Too many nodes drift at once.
     #[serde(default)]
     pub drift: Option<Alarm>,
 }
@@ -327,12 +327,12 @@ impl Site {
         }
     }
 
-    /// Everything that is wrong with it.
+    /// All current problems.
     pub fn alarms(&self) -> Vec<&Alarm> {
         [&self.unreachable, &self.silence, &self.drift].into_iter().flatten().collect()
     }
 
-    /// The site after somebody has looked. Each takes back only what it has said itself.
+    /// The site after a report. Each kind of report clears only its own alarm.
     #[must_use]
     pub fn told(&self, report: &Report, now: Timestamp) -> Self {
         let mut after = self.clone();
@@ -349,7 +349,7 @@ impl Site {
     }
 }
 
-/// What is said again has been so since it was first said; its counts move from look to look.
+/// A repeated alarm keeps its first text and time: the counts in the text change with every poll.
 fn set(known: &mut Option<Alarm>, said: Option<&String>, now: Timestamp) {
     match (known.is_some(), said) {
         (_, None) => *known = None,
@@ -375,13 +375,13 @@ impl Lifecycle for Site {
         self.state().as_str()
     }
 
-    /// It is moved by who looks at it.
+    /// A site has no turn of its own: polls change it.
     fn next(&self, _seen: &(), _now: Timestamp) -> Next<Self> {
         Next::Rest(Why::new("the next look at its MAAS"))
     }
 }
 
-/// Why a site is as it is.
+/// Explains the state of a site.
 pub fn explain_site(site: &Site) -> Explanation {
     let id = &site.head.id;
     let said: Vec<&str> = site.alarms().iter().map(|alarm| alarm.said.as_str()).collect();

@@ -1,11 +1,13 @@
-//! Which stages have nothing to do: what MAAS has already is adopted, not done again, and an agent is asked for nothing that it cannot do.
+//! Which stages have nothing to do: what MAAS has done already is adopted, and an agent gets no
+//! task that it cannot do.
 
 use super::follow::mode;
 use super::{Mode, NodeState, Stage, Upstream, WITHOUT_AGENT};
 use crate::effect::Effect;
 use crate::run::Run;
 
-/// Why a stage has nothing to do on a node in this state whose machine MAAS has so; none when it has.
+/// Why a stage has nothing to do, given the state of the node and the MAAS state of its machine;
+/// none when it has work.
 pub fn adopts(stage: Stage, state: NodeState, upstream: Upstream) -> Option<String> {
     let installed = matches!(upstream, Upstream::Deploying | Upstream::Deployed);
     let known = installed || matches!(upstream, Upstream::Ready | Upstream::Allocated);
@@ -14,7 +16,7 @@ pub fn adopts(stage: Stage, state: NodeState, upstream: Upstream) -> Option<Stri
         Stage::CreateOrFindInMaas => !matches!(upstream, Upstream::Absent | Upstream::Unknown),
         Stage::CommissionNode => known || upstream == Upstream::Commissioning,
         Stage::WaitForReady => known,
-        // What is installed keeps the layout that it was installed with.
+        // An installed system keeps the layout it was installed with.
         Stage::ConfigureStorage
         | Stage::ApplyRocePhase2
         | Stage::EnsurePxeInterfaceAuto
@@ -46,19 +48,19 @@ pub fn adopts(stage: Stage, state: NodeState, upstream: Upstream) -> Option<Stri
     has.then(|| format!("MAAS has the machine as {upstream}"))
 }
 
-/// What is known of a node when its agent would be asked for something.
+/// What is known of a node before its agent gets a task.
 #[derive(Debug, Clone, Copy)]
 pub struct AgentAsked<'a> {
     pub run: &'a Run,
     pub state: NodeState,
     pub has_agent: bool,
-    /// The run has given its disk back to MAAS by then.
+    /// The run has already released the machine to MAAS.
     pub released: bool,
 }
 
 impl AgentAsked<'_> {
-    /// Why there is nothing for the agent to do in a stage; none when it is asked. What MAAS was last seen to say is no reason: an
-    /// agent that is there is asked.
+    /// Why the agent has nothing to do in a stage; none when it gets the task. The last observed
+    /// MAAS state is no reason: an enrolled agent gets its task.
     pub fn needless(&self, stage: Stage) -> Option<String> {
         let kind = stage.task()?.as_str();
         if let Some(why) = self.run.spec.params.get(WITHOUT_AGENT) {
@@ -71,11 +73,12 @@ impl AgentAsked<'_> {
         if emptying && self.state == NodeState::Retired {
             return Some("the node is retired, and empty".into());
         }
-        // Whoever stops the work of a cluster behind its back only has it placed anew.
+        // Stopping a cluster's pods behind its back only makes it reschedule them.
         if stage == Stage::ForceReleaseAllocations && drained_by_cluster(self.run) {
             return Some("its cluster moves its work away".into());
         }
-        // Its session is revoked when its disk is given back; before it enrolls there is none.
+        // The agent's session is revoked when its machine is released, and does not exist before it
+        // enrolls.
         let missed = self.has_agent || is_missed(stage, self.run);
         (!missed).then(|| format!("no agent is enrolled: {kind} has nothing to do"))
     }
@@ -85,7 +88,8 @@ fn drained_by_cluster(run: &Run) -> bool {
     run.spec.steps.iter().any(|step| matches!(step.effect, Effect::Drain { .. }))
 }
 
-/// Whether nobody but the agent can make sure of what this stage is there for: what stays installed serves again, and must be clean.
+/// Whether only the agent can do this stage: a system that stays installed serves again, so it must
+/// be clean.
 fn is_missed(stage: Stage, run: &Run) -> bool {
     let cleaning =
         matches!(stage, Stage::CleanupStorage | Stage::ScrubGpu | Stage::ValidateCleanNode);

@@ -1,4 +1,4 @@
-//! What may be asked of a node, state by state.
+//! Requests on nodes: which request is admitted in which state.
 
 use super::follow::{has_done, mode};
 use super::{Mode, Node, NodeState, Owner, Quarantine, Stage, Upstream};
@@ -9,19 +9,21 @@ use crate::plan::{RunStep, RunType};
 use crate::refusal::Refusal;
 use crate::run::{Run, Workflow};
 
-/// A request that moves a node by itself, without an operation.
+/// A request that moves a node directly, without an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// Kept from scheduling until somebody has looked.
+    /// Keeps it from scheduling until an operator has checked it.
     Quarantine { why: String },
-    /// Out of quarantine. `unproven`: although nothing shows that it is well.
+    /// Out of quarantine. `unproven`: although it is not proven healthy.
     Release { why: String, unproven: bool },
-    /// Retired, and to serve again under the same identity. `unproven`: although its cleanup did not come to its end.
+    /// A retired node serves again under the same identity. `unproven`: although its cleanup was
+    /// not completed.
     Reactivate { why: String, unproven: bool },
 }
 
 impl Ask {
-    /// What it is called where it brings a node back into service: what works on its machine must end first.
+    /// The name of the request, if it brings a node back into service: operations on its machine
+    /// must end first.
     pub const fn brings_back(&self) -> Option<&'static str> {
         match self {
             Self::Release { .. } => Some("release"),
@@ -31,12 +33,12 @@ impl Ask {
     }
 }
 
-/// What is known of a node beside its record.
+/// What is known of a node besides its record.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
     /// Its newest operation.
     pub run: Option<&'a Run>,
-    /// It is heard of, and says that it is well.
+    /// It sends heartbeats and reports that it is healthy.
     pub healthy: bool,
 }
 
@@ -46,7 +48,8 @@ impl Known<'_> {
     }
 }
 
-/// The node as it becomes, move by move; empty where it is so already.
+/// The transitions that the request makes, one record each; empty if the node is in that state
+/// already.
 pub fn ask(node: &Node, ask: &Ask, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
     match ask {
         Ask::Quarantine { why } => quarantine(node, why, known),
@@ -55,14 +58,14 @@ pub fn ask(node: &Node, ask: &Ask, known: Known<'_>) -> Result<Vec<Node>, Refusa
     }
 }
 
-/// What becomes of the failed operation of a node that somebody has decided about: it does not stand beside a state that it does not
-/// fit any more.
+/// The end state of the node's failed operation after a request: the operation must not contradict
+/// the node's new state.
 pub fn closes(node: &Node, ask: &Ask, run: &Run) -> Option<Workflow> {
     match (ask, run.spec.run_type) {
-        // It serves, whatever failed on the way.
+        // The node serves, although its onboarding failed.
         (Ask::Release { .. }, RunType::Onboard) => Some(Workflow::Reconciled),
         (Ask::Release { .. } | Ask::Reactivate { .. }, _) => Some(Workflow::Cancelled),
-        // Nothing leads back to its onboarding.
+        // There is no transition back to its onboarding.
         (Ask::Quarantine { .. }, RunType::Onboard) if node.state == NodeState::Enrolling => {
             Some(Workflow::FailedManualIntervention)
         }
@@ -75,11 +78,11 @@ fn quarantine(node: &Node, why: &str, known: Known<'_>) -> Result<Vec<Node>, Ref
     let by = Quarantine::Operator;
     match node.state {
         NodeState::Quarantined if node.quarantine == Some(by) => Ok(Vec::new()),
-        // Nobody but a person takes back what a person has decided, whatever it was quarantined for before.
+        // A quarantine by an operator replaces any other cause: only an operator ends it.
         NodeState::Quarantined => {
             Ok(vec![Node { quarantine: Some(by), reason: why.into(), passes: 0, ..node.clone() }])
         }
-        // The way from service to quarantine is the reconciler's; a person only tells it to.
+        // The reconciler owns the transition from service to quarantine; the operator requests it.
         NodeState::Active | NodeState::Offline => {
             Ok(vec![node.quarantined(by, Owner::Reconciler, why)?])
         }
@@ -96,7 +99,7 @@ fn quarantine(node: &Node, why: &str, known: Known<'_>) -> Result<Vec<Node>, Ref
 }
 
 fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
-    // Whoever asks twice has asked once: its cluster is being told.
+    // The request was repeated: an operation is already uncordoning the node.
     if node.state == NodeState::Active && is_reactivated(known) {
         return Ok(Vec::new());
     }
@@ -106,7 +109,7 @@ fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<V
         NodeState::Quarantined if given_up(node, known) => Err(never_served(node)),
         NodeState::Quarantined => {
             let doubt = doubts(node, known);
-            // Nobody's word makes up for an onboarding that did not come to its end.
+            // An override cannot replace an incomplete onboarding.
             if !node.served && doubt.is_some() {
                 return Err(never_served(node));
             }
@@ -128,12 +131,12 @@ fn release(node: &Node, why: &str, unproven: bool, known: Known<'_>) -> Result<V
     }
 }
 
-/// Whether it never came into service, and nothing is left that could bring it there: its onboarding was canceled, or never began.
+/// Whether the node never served and cannot any more: its onboarding was canceled, or never began.
 fn given_up(node: &Node, known: Known<'_>) -> bool {
     !node.served && known.run.is_none_or(|run| !run.progress.workflow.failed())
 }
 
-/// Why it cannot be taken to serve.
+/// Why the node is not proven healthy.
 fn doubts(node: &Node, known: Known<'_>) -> Option<String> {
     let upstream = node.upstream.as_ref().filter(|_| node.site.is_some()).map(|seen| seen.state);
     match upstream {
@@ -150,14 +153,14 @@ fn reactivate(
     known: Known<'_>,
 ) -> Result<Vec<Node>, Refusal> {
     let back = matches!(node.state, NodeState::Offline | NodeState::Active);
-    // Whoever asks twice has asked once: its cluster is being told.
+    // The request was repeated: an operation is already uncordoning the node.
     if back && is_reactivated(known) {
         return Ok(Vec::new());
     }
     idle(node, "reactivate", known)?;
     let id = &node.head.id;
     match node.state {
-        // It is on its way already: its heartbeats decide.
+        // It is reactivated already: its heartbeats decide.
         NodeState::Offline | NodeState::Active => Ok(Vec::new()),
         NodeState::Retired if !node.served => Err(never_served(node)),
         NodeState::Retired => {
@@ -191,12 +194,12 @@ fn reactivate(
     }
 }
 
-/// Whether somebody is just letting its cluster place work on it again.
+/// Whether an active operation is uncordoning the node in its cluster.
 fn is_reactivated(known: Known<'_>) -> bool {
     known.at_work().and_then(mode) == Some(Mode::Reactivate)
 }
 
-/// Whether a cluster may still have been told to place nothing on a node that serves, or is to serve, again.
+/// Whether the cluster may still have the node cordoned, although it serves or is to serve again.
 pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
     let stopped = |run: &Run| {
         matches!(run.spec.run_type, RunType::Decommission | RunType::NodeDrain)
@@ -206,7 +209,8 @@ pub fn may_be_cordoned(node: &Node, known: Known<'_>) -> bool {
     node.state == NodeState::Retired || known.run.is_some_and(stopped)
 }
 
-/// Whether what was to clean a node stopped on the way, or was canceled there: what its last user left may still be there.
+/// Whether a cleanup failed or was canceled before the node was proven clean: data of its last user
+/// may remain.
 fn is_unclean(run: &Run) -> bool {
     let cleans =
         mode(run).is_some_and(|mode| mode.stages(false).contains(&Stage::ValidateCleanNode));
@@ -229,7 +233,8 @@ fn unclean(node: &Node, run: &Run) -> Refusal {
     ))
 }
 
-/// Whether a decommission may start, and the node as it is then: one that never came to serve is quarantined first.
+/// Whether a decommission may start, and the transitions before it: a node that never served is
+/// quarantined first.
 pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Node>, Refusal> {
     idle(node, mode.as_str(), known)?;
     let away = mode == Mode::FullDecommission;
@@ -267,7 +272,8 @@ pub fn decommission(node: &Node, mode: Mode, known: Known<'_>) -> Result<Vec<Nod
     }
 }
 
-/// Whether its MAAS may be left out: only where the node goes, as nothing is installed or given back by anybody else.
+/// Whether MAAS may be left out: only for a full decommission, because otherwise MAAS must install
+/// or release the machine.
 pub fn without_maas(mode: Mode) -> Result<(), Refusal> {
     match mode == Mode::FullDecommission {
         true => Ok(()),
@@ -279,7 +285,8 @@ pub fn without_maas(mode: Mode) -> Result<(), Refusal> {
     }
 }
 
-/// Whether its agent may be left out: not where what is installed serves again, as nobody else can clean that.
+/// Whether the agent may be left out: not if the installed system serves again, because only the
+/// agent can clean it.
 pub fn without_agent(mode: Mode) -> Result<(), Refusal> {
     match mode.keeps_system() {
         false => Ok(()),
@@ -290,13 +297,15 @@ pub fn without_agent(mode: Mode) -> Result<(), Refusal> {
     }
 }
 
-/// What would take a machine down or change what is on it, while its node serves there. The node is asked first, by its own door.
+/// Refuses operations that take a machine down or change its content while its node is in service.
+/// The node must be drained first.
 pub fn spare(node: &NodeId, run_type: RunType, steps: &[RunStep]) -> Result<(), Refusal> {
     let meant = [(run_type.as_str().to_string(), allowed(run_type))].into_iter();
     let asked = steps
         .iter()
         .map(|step| (format!("step {} of this plan", step.name), allowed_for(&step.effect)));
-    // The gates of a machine in service are those of its node, whatever its phase; to leave maintenance takes nothing away.
+    // While a node is in service, the gates of phase READY apply, whatever the machine's phase.
+    // Leaving maintenance takes nothing away.
     let back = run_type == RunType::ExitMaintenance;
     let mut shut =
         meant.filter(|_| !back).chain(asked).filter(|(_, open)| !open.contains(&Phase::Ready));
@@ -311,7 +320,7 @@ pub fn spare(node: &NodeId, run_type: RunType, steps: &[RunStep]) -> Result<(), 
     }
 }
 
-/// An operation on the node must end first.
+/// Refuses while an operation on the node is active.
 fn idle(node: &Node, what: &str, known: Known<'_>) -> Result<(), Refusal> {
     let Some(run) = known.at_work() else { return Ok(()) };
     let (id, run) = (&node.head.id, &run.spec.id);
@@ -342,7 +351,7 @@ fn deleted(node: &Node) -> Refusal {
     Refusal::precondition("NODE_DELETED", said).next(next)
 }
 
-/// Whether a run may go on where it stands: its node must still be where the run left it.
+/// Whether a failed run may continue: its node must still be where the run left it.
 pub fn may_go_on(node: &Node, run: &Run) -> Result<(), Refusal> {
     let mut after = node.clone();
     after.workflow = Some(run.spec.id.clone());
@@ -356,7 +365,7 @@ pub fn may_go_on(node: &Node, run: &Run) -> Result<(), Refusal> {
     Err(Refusal::precondition("NODE_MOVED_ON", said).next(format!("farrier why {id}")))
 }
 
-/// Whether the run, at work again, finds its node where it may be.
+/// Whether the node's state fits the run once it is active again.
 fn goes_on(node: &Node, run: &Run) -> bool {
     let mut running = run.clone();
     running.progress.workflow = Workflow::Running;

@@ -1,7 +1,8 @@
-//! What the reconciler does about a node whose machine MAAS sees otherwise than is expected.
+//! Drift: what the reconciler does when MAAS reports an unexpected state of a node's machine.
 //!
-//! It may change the state of the work on a node, and quarantine a node that serves; it invents no states. What one pass sees is not
-//! believed at once, and when many drift together it is MAAS or the way to it that is wrong, not the nodes.
+//! The reconciler may change the state of the work on a node, and quarantine a node in service; it
+//! sets no other state. It acts only after `CONFIRMATIONS` consecutive passes. When many nodes
+//! drift at once, MAAS or the connection to it is at fault, not the nodes.
 
 use super::silence::Flood;
 use super::{Node, NodeState, Quarantine, Stage, Upstream, UpstreamSeen, expected, fits};
@@ -9,41 +10,42 @@ use crate::id::RunId;
 use crate::plan::RunType;
 use crate::run::{Run, Workflow};
 
-/// How many passes in a row must see the same before anything is done.
+/// How many consecutive passes must see the same before the reconciler acts.
 pub const CONFIRMATIONS: u32 = 2;
 
-/// What is to be done about a node.
+/// What to do about a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Act {
-    /// All is as it should be, or somebody else sees to it.
+    /// The state is as expected, or an operation takes care of it.
     Nothing,
-    /// It has been seen so often now.
+    /// Store the number of consecutive passes.
     Count(u32),
     Quarantine(String),
     /// It was quarantined for drift, and is proven healthy again.
     Heal,
-    /// What the failed stage waited for has come about: the run may go on from what is seen.
+    /// The goal of the failed stage has been reached: the run may adopt the observed state.
     Adopt(RunId),
-    /// The run cannot go on from what is seen.
+    /// The run cannot continue from the observed state.
     MarkManual(RunId, String),
 }
 
-/// A node as a pass finds it.
+/// A node as a pass observes it.
 #[derive(Debug, Clone)]
 pub struct Case<'a> {
     pub node: &'a Node,
     pub seen: &'a UpstreamSeen,
     /// Its newest operation.
     pub run: Option<&'a Run>,
-    /// It is heard of, and says that it is well.
+    /// It sends heartbeats and reports that it is healthy.
     pub healthy: bool,
-    /// What is seen was first seen only a moment ago, by a pass of another replica or of one that was restarted since: that it is seen
-    /// once more says nothing yet.
+    /// The state was first seen only a moment ago, by another replica or before a restart. Seeing
+    /// it again so soon is no confirmation.
     pub lately: bool,
 }
 
 impl Case<'_> {
-    /// Whether it serves and MAAS says that it cannot. A state that is new to us says neither.
+    /// Whether a node is in service although MAAS reports that it cannot be. An unknown MAAS state
+    /// is not drift.
     pub fn drifts(&self) -> bool {
         let (node, seen) = (self.node, self.seen.state);
         let wrong = seen != Upstream::Unknown && !expected(node.state, seen);
@@ -54,7 +56,7 @@ impl Case<'_> {
         self.run.is_some_and(|run| !run.ended())
     }
 
-    /// `flooded`: so many drift at once that none of them is to blame.
+    /// `flooded`: a mass outage, so no single node is to blame.
     pub fn decide(&self, flooded: bool) -> Act {
         let node = self.node;
         match node.state {
@@ -103,7 +105,7 @@ impl Case<'_> {
         }
     }
 
-    /// A failed onboarding whose machine has gone on without us, or has gone.
+    /// A failed onboarding whose machine has progressed without Farrier, or is gone from MAAS.
     fn workflow(&self, run: &Run) -> Act {
         let id = &run.spec.id;
         if run.spec.run_type != RunType::Onboard {
@@ -127,7 +129,8 @@ impl Case<'_> {
     }
 }
 
-/// Whether the newest operation of a node lets it serve: one that stopped for a person in the middle of its work does not.
+/// Whether the newest operation lets the node serve: one that stopped for an operator in the middle
+/// of its work does not.
 pub fn lets_serve(run: &Run) -> bool {
     fits(NodeState::Active, run)
 }
@@ -136,11 +139,12 @@ fn forget(node: &Node) -> Act {
     if node.passes == 0 { Act::Nothing } else { Act::Count(0) }
 }
 
-/// Whether so many drift at once that it is not theirs.
+/// Detects a mass outage: too many nodes drift at once.
 pub fn flood(cases: &[Case<'_>], limits: &super::silence::Limits) -> Option<Flood> {
     let serving = cases.iter().filter(|case| case.node.state.in_service()).count();
     let drifting = cases.iter().filter(|case| case.drifts()).count();
-    // A MAAS that knows none of them is another one, or has lost its memory, however few they are.
+    // A MAAS that knows none of them is a different one or has lost its database, even if they are
+    // few.
     let unknown = |case: &Case<'_>| case.seen.state == Upstream::Absent;
     match cases.len() > 1 && drifting > 0 && cases.iter().all(unknown) {
         true => Some(Flood { count: drifting, of: serving }),

@@ -1,4 +1,5 @@
-//! How an agent becomes that of a node: by a token that is issued for it, works once, and runs out.
+//! Enrollment: an agent becomes the agent of a node by a token that was issued for it, works once,
+//! and expires.
 
 use crate::id::NodeId;
 use crate::machine::MachineSpec;
@@ -6,27 +7,27 @@ use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// How long a token is good for, unless somebody says otherwise.
+/// The default lifetime of a token.
 pub const TOKEN_LIFE: Duration = Duration::from_secs(24 * 3_600);
-/// The longest that may be asked for.
+/// The longest lifetime that may be requested.
 pub const MAX_TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 3_600);
 
-/// A token that was issued. Only its checksum is kept.
+/// An issued enrollment token. Only its checksum is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ticket {
     pub node: NodeId,
-    /// Tells one token of a node from the next.
+    /// Distinguishes successive tokens of a node.
     pub issued_at: Timestamp,
     pub expires_at: Timestamp,
-    /// The checksum of the session that has used it.
+    /// The checksum of the session that used it.
     #[serde(default)]
     pub used_by: Option<String>,
 }
 
-/// Who shows a token.
+/// An enrolling agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applicant {
-    /// The checksum of the session that it has made for itself.
+    /// The checksum of the session it chose.
     pub session: String,
     pub hostname: String,
     pub serial: String,
@@ -34,7 +35,7 @@ pub struct Applicant {
     pub version: String,
 }
 
-/// Why somebody is not let in.
+/// Why an agent is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Denied {
     TokenUnknown,
@@ -77,7 +78,8 @@ impl Denied {
 }
 
 impl Ticket {
-    /// Lets somebody in. The same session may ask again: its answer may have been lost.
+    /// Enrolls an agent. The same session may repeat the call, because the answer may have been
+    /// lost.
     pub fn admit(
         &self,
         who: &Applicant,
@@ -99,7 +101,7 @@ impl Ticket {
     }
 }
 
-/// Whether who applies can be on this machine. What one of the two does not know speaks against nobody.
+/// Whether the agent can be on this machine. A value that one side does not know is not compared.
 fn same_machine(who: &Applicant, machine: &MachineSpec) -> bool {
     let serials = (who.serial.trim(), machine.serial.trim());
     let other_serial = !serials.0.is_empty()

@@ -1,12 +1,13 @@
-//! What a run means for its node: the state that follows from how far the run is, in the very commit that takes it there.
+//! What a commit of a run means for its node: the node's state follows from the run's progress in
+//! the same commit.
 //!
-//! So the documents' two tables, of node states beside workflow states, hold at every commit: there is no moment between the two.
+//! So the documents' two tables, of node states beside workflow states, hold at every commit.
 
 use super::{MODE, Mode, Node, NodeState, Owner, Quarantine, Stage};
 use crate::plan::RunType;
 use crate::run::{HaltKind, Run, StepPhase, Workflow};
 
-/// One transition that a run makes.
+/// One transition that a run causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
     pub to: NodeState,
@@ -24,7 +25,7 @@ impl Step {
         Self { cause: Some(cause), ..Self::new(NodeState::Quarantined, owner, why) }
     }
 
-    /// The node after it. None: it may not go this way.
+    /// The node after the transition. None if the transition is not legal.
     pub fn apply(&self, node: &Node) -> Option<Node> {
         let moved = match self.cause {
             Some(cause) => node.quarantined(cause, self.owner, &self.why),
@@ -34,7 +35,8 @@ impl Step {
     }
 }
 
-/// The transition that a run makes next; none when the node is where it belongs. Asked again until there is none.
+/// The next transition that a run causes; none when the node's state fits. Called again until there
+/// is none.
 pub fn follow(node: &Node, run: &Run) -> Option<Step> {
     let whose = node.workflow.as_ref() == Some(&run.spec.id);
     match run.spec.run_type {
@@ -67,7 +69,7 @@ fn onboarding(node: &Node, run: &Run) -> Option<Step> {
         (NodeState::Enrolling, Workflow::Completed | Workflow::Reconciled) => {
             Some(Step::new(NodeState::Active, Owner::Onboarding, format!("{id} has onboarded it")))
         }
-        // What could not be taken back is not to be built upon.
+        // What could not be undone is no basis for another onboarding.
         (NodeState::Enrolling, Workflow::Cancelled) if run.progress.failure.is_some() => {
             let why = format!("{id} was canceled, and could not be taken back as a whole");
             Some(Step::quarantine(Owner::Onboarding, Quarantine::Onboarding, why))
@@ -76,12 +78,12 @@ fn onboarding(node: &Node, run: &Run) -> Option<Step> {
     }
 }
 
-/// The way a decommission is set to go.
+/// The decommission mode of a run.
 pub fn mode(run: &Run) -> Option<Mode> {
     run.spec.params.get(MODE).and_then(|word| Mode::parse(word))
 }
 
-/// Whether a stage of a run has come to its end.
+/// Whether a stage of a run has succeeded.
 pub fn has_done(run: &Run, stage: Stage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     steps.any(|step| {
@@ -90,7 +92,7 @@ pub fn has_done(run: &Run, stage: Stage) -> bool {
     })
 }
 
-/// Begun, or found to be done already.
+/// Whether a stage was started, or found to hold already.
 fn begun(run: &Run, stage: Stage) -> bool {
     let mut steps = run.progress.steps.iter().filter(|step| !step.undo);
     let tried = steps.any(|step| {
@@ -116,7 +118,7 @@ fn decommission(node: &Node, run: &Run) -> Option<Step> {
 
 fn under_way(node: &Node, run: &Run) -> Option<Step> {
     let id = &run.spec.id;
-    // What is only taken back sets out for nowhere.
+    // A canceled run only undoes its work and causes no further transitions.
     let canceled = run.progress.halt.as_ref().is_some_and(|halt| halt.kind == HaltKind::Cancel);
     match node.state {
         NodeState::Active | NodeState::Offline | NodeState::Quarantined
@@ -153,18 +155,19 @@ fn completed(node: &Node, run: &Run) -> Option<Step> {
             let why = format!("{id} gives it back; its health must prove it active");
             Some(Step::new(NodeState::Offline, Owner::Decommission, why))
         }
-        // What this very commit has brought it to. One that is given back has nothing more to do with what was done.
+        // Transitions that this same commit causes. A node that was released has left this run
+        // behind.
         (NodeState::Draining | NodeState::Retired, _) => under_way(node, run),
         _ => None,
     }
 }
 
-/// Nobody is at work on it any more: it must not stay on its way.
+/// The run ended: the node must not stay in an intermediate state.
 fn stopped(node: &Node, run: &Run) -> Option<Step> {
     let id = &run.spec.id;
     let how = run.phase().as_str().to_lowercase();
     match node.state {
-        // It was asked to stop, and heard of the end of the drain all the same.
+        // The drain succeeded although a stop was requested.
         NodeState::Draining if has_done(run, Stage::DrainNode) => under_way(node, run),
         NodeState::Draining => {
             let why = format!("{id} {how} before it was empty");
@@ -184,14 +187,14 @@ fn stopped(node: &Node, run: &Run) -> Option<Step> {
     }
 }
 
-/// It was in quarantine when the work on it began, and nothing has come of that.
+/// The node was in quarantine when the run began, and the run did not succeed.
 fn back_to_quarantine(node: &Node, run: &Run) -> Option<Step> {
     let cause = node.quarantine.filter(|_| node.state == NodeState::Offline)?;
     let why = format!("{} has not brought it out of quarantine", run.spec.id);
     Some(Step::quarantine(Owner::Decommission, cause, why))
 }
 
-/// What stops for a person must not serve meanwhile.
+/// A node must not serve while its run waits for an operator.
 fn unsafe_(node: &Node, run: &Run) -> Option<Step> {
     if !node.state.in_service() {
         return None;
@@ -202,7 +205,8 @@ fn unsafe_(node: &Node, run: &Run) -> Option<Step> {
     Some(Step::quarantine(Owner::Decommission, Quarantine::Cleanup, why))
 }
 
-/// Whether a node in this state may stand beside its newest run in that one: the documents' tables, with what they leave open.
+/// Whether a node in this state fits its newest run: the documents' tables, and the cases that they
+/// leave open.
 pub fn fits(state: NodeState, run: &Run) -> bool {
     use NodeState::{
         Active, Deleted, Draining, Enrolling, Offline, Quarantined, Removing, Retired,
@@ -213,21 +217,22 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
             Workflow::Pending | Workflow::Running | Workflow::Compensating => state == Enrolling,
             Workflow::FailedRetryable => state == Enrolling,
             Workflow::FailedManualIntervention => matches!(state, Enrolling | Quarantined),
-            // Left open: nothing has been left behind, or it is looked into.
+            // Left open by the documents: everything was undone, or an operator investigates.
             Workflow::Cancelled => matches!(state, Enrolling | Quarantined),
-            // From here on it lives by its heartbeats.
+            // From here on heartbeats decide.
             Workflow::Completed | Workflow::Reconciled => {
                 matches!(state, Active | Offline | Quarantined)
             }
         };
     }
     match workflow {
-        // Left open: nothing has happened to it yet.
+        // Left open by the documents: nothing has happened to the node yet.
         Workflow::Pending => matches!(state, Active | Offline | Quarantined | Retired),
         Workflow::Running | Workflow::Compensating => {
             matches!(state, Active | Offline | Quarantined | Draining | Retired | Removing)
         }
-        // Left open: what failed or was canceled before it was emptied leaves it where it can be taken up again.
+        // Left open by the documents: a run that failed or was canceled before the drain leaves the
+        // node in a state from which it can be continued.
         Workflow::FailedRetryable | Workflow::Cancelled => {
             matches!(state, Retired | Offline | Active | Quarantined)
         }
@@ -240,15 +245,15 @@ pub fn fits(state: NodeState, run: &Run) -> bool {
     }
 }
 
-/// Whether nobody may speak for a node any more: its disk was given back, or its secrets were cleaned up, and nothing is installed anew
-/// yet.
+/// Whether the node's sessions are revoked: its machine was released or its secrets were cleaned
+/// up, and no new installation has begun.
 pub fn revokes(run: &Run) -> bool {
     let gone = has_done(run, Stage::ReleaseMaasNode) || has_done(run, Stage::CleanupSecrets);
     gone && !begun(run, Stage::RenderCloudInit)
 }
 
-/// Whether a node has come back into service after this run had emptied it: what was done then says nothing of it now. Nothing but
-/// service leads from there to quarantine.
+/// Whether a node came back into service after this run had drained it: then the run's results no
+/// longer apply. Such a node reaches quarantine only through service.
 pub(super) fn served_since(node: &Node, run: &Run) -> bool {
     let emptied = run.spec.run_type != RunType::Onboard && has_done(run, Stage::DrainNode);
     emptied && (node.state.in_service() || node.state == NodeState::Quarantined)

@@ -1,7 +1,8 @@
-//! Who is not heard of any more, and who is again.
+//! Heartbeats: which nodes have fallen silent, and which are heard again.
 //!
-//! One node that falls silent goes offline. When many fade at once, a site or Farrier itself is cut off: then nobody is moved for a
-//! while, and one alert is raised. It stays until enough of them are heard again, wherever they have gone meanwhile.
+//! A single silent node goes offline. When many fall silent at once (a mass outage), a site or
+//! Farrier itself is cut off: then no node is moved for a while, and one alert is raised. The alert
+//! stays until enough of them send heartbeats again, even if they have gone offline meanwhile.
 
 use super::NodeState;
 use crate::id::NodeId;
@@ -12,10 +13,11 @@ use std::time::Duration;
 pub struct Limits {
     /// How long a node may be silent before it is offline.
     pub silence: Duration,
-    /// So many of a hundred that serve make a flood, and never fewer than `flood_least`.
+    /// A mass outage: at least this percentage of the nodes in service, and at least `flood_least`
+    /// nodes.
     pub flood_percent: u32,
     pub flood_least: usize,
-    /// How long a flood keeps nodes where they are. Then they are offline, whatever it was.
+    /// How long a mass outage keeps nodes in their state. After that they go offline.
     pub flood_hold: Duration,
 }
 
@@ -30,7 +32,7 @@ impl Default for Limits {
     }
 }
 
-/// Too many at once to be theirs.
+/// A mass outage: too many nodes at once for the nodes to be the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flood {
     pub count: usize,
@@ -49,23 +51,24 @@ impl Limits {
 pub struct Heard {
     pub node: NodeId,
     pub state: NodeState,
-    /// Never, where there is none.
+    /// The last heartbeat; none if there was never one.
     pub at: Option<Timestamp>,
-    /// What it complained of when it was last heard; empty: it is well.
+    /// The problems in its last heartbeat; empty when healthy.
     pub problems: String,
-    /// When it went offline for its silence, if it was not heard since.
+    /// When it went offline for silence, if it sent no heartbeat since.
     pub lost_at: Option<Timestamp>,
-    /// When anything about it was last written down: one that has just come into service could not be heard before.
+    /// When its record last changed. A node that just came into service could not send heartbeats
+    /// before.
     pub changed_at: Timestamp,
 }
 
-/// A move that heartbeats make.
+/// A transition caused by heartbeats or their absence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Moved {
     pub node: NodeId,
     pub to: NodeState,
     pub why: String,
-    /// It goes for its silence, not for what it says of itself.
+    /// The cause is silence, not a reported problem.
     pub lost: bool,
 }
 
@@ -73,11 +76,11 @@ pub struct Moved {
 pub struct Verdict {
     pub moves: Vec<Moved>,
     pub flood: Option<Flood>,
-    /// There are nodes that should be heard.
+    /// Heartbeats are expected from some nodes.
     pub expects: bool,
 }
 
-/// Whether nobody is heard of anywhere: then it is not the sites that are cut off, but who listens.
+/// Whether all sites have a mass outage: then Farrier is cut off, not the sites.
 pub fn everywhere<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> bool {
     let (mut places, mut flooded) = (0, 0);
     for verdict in verdicts.filter(|verdict| verdict.expects) {
@@ -87,17 +90,17 @@ pub fn everywhere<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> bool {
     places > 1 && flooded == places
 }
 
-/// When a look is made.
+/// The times that a classification needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct When {
     pub now: Timestamp,
-    /// Since when anybody could have been heard: whoever was silent before that may have spoken to nobody.
+    /// Since when heartbeats could arrive at all. Silence before that proves nothing.
     pub listening_since: Timestamp,
-    /// Since when there has been a flood here, if there is one.
+    /// The start of the current mass outage of this site, if there is one.
     pub flooded_since: Option<Timestamp>,
 }
 
-/// What follows for the nodes of one site.
+/// Classifies the nodes of one site.
 pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
     let gap = |one: &Heard| {
         let last = one.at.unwrap_or(one.changed_at);
@@ -107,9 +110,10 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
         let in_it = one.lost_at.zip(when.flooded_since).is_some_and(|(at, since)| at >= since);
         in_it && one.state == NodeState::Offline
     };
-    // Whoever went offline in this very flood still belongs to it.
+    // A node that went offline in the current mass outage still counts.
     let concerned = || nodes.iter().filter(|one| one.state == NodeState::Active || lost(one));
-    // Whoever is half way to being silent shows what is coming, before the first one is moved.
+    // Nodes at half of the limit count as well, so a mass outage is detected before the first node
+    // is moved.
     let silent = concerned().filter(|one| lost(one) || gap(one) > limits.silence / 2).count();
     let of = concerned().count();
     let flood = limits.flood(silent, of);
@@ -118,7 +122,8 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
         (Some(_), None) => true,
         (None, _) => false,
     };
-    // All of a few are worth an alert too, but not that a scheduler goes on placing work on them.
+    // If all of a few nodes are silent, an alert is raised too, but they go offline, so that no
+    // workloads are scheduled on them.
     let all = (of > 1 && silent == of).then_some(Flood { count: silent, of });
     let flood = flood.or(all);
     let mut moves = Vec::new();
@@ -152,7 +157,8 @@ pub fn judge(nodes: &[Heard], limits: &Limits, when: When) -> Verdict {
     Verdict { moves, flood, expects: of > 0 }
 }
 
-/// Heard of lately, and well. Since when anybody listens proves nothing: it must have spoken.
+/// Whether a recent heartbeat reported no problem. The start of listening proves nothing: a
+/// heartbeat must have arrived.
 fn proven(one: &Heard, limits: &Limits, now: Timestamp) -> bool {
     let lately = one.at.is_some_and(|at| now.since(at) <= limits.silence / 2);
     lately && one.problems.is_empty()

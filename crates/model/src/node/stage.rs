@@ -1,7 +1,8 @@
-//! The stages of onboarding and decommission, by the documents' own names, and what the modes are made of.
+//! The stages of onboarding and decommissioning, named as in the documents, and the stages of each
+//! mode.
 //!
-//! A stage is a step of a run. Where it is carried out differs: at the MAAS of the node's site, by the agent on the node, or in
-//! Farrier's own record of it.
+//! A stage is a step of a run. It is executed by the MAAS of the node's site, by the agent on the
+//! node, or in Farrier's own record.
 
 use super::NodeState;
 use crate::effect::Effect;
@@ -25,12 +26,12 @@ macro_rules! stages {
                 match self { $(Self::$variant => $word,)* }
             }
 
-            /// Where it is carried out.
+            /// The executor of the stage.
             pub const fn room(self) -> Room {
                 match self { $(Self::$variant => Room::$room,)* }
             }
 
-            /// How long an attempt may take, and how often it is made again.
+            /// Timeout of an attempt in seconds, and number of retries.
             const fn limits(self) -> (u32, u32) {
                 match self { $(Self::$variant => ($timeout, $retries),)* }
             }
@@ -71,14 +72,14 @@ stages! {
     RemoveMaasRecord = "remove_maas_record", Maas, 5 * MINUTE, 3;
 }
 
-/// Where a stage is carried out.
+/// The executor of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// At the MAAS of the site.
+    /// The MAAS of the site.
     Maas,
-    /// By the agent on the node.
+    /// The agent on the node.
     Agent,
-    /// In Farrier's own record.
+    /// Farrier's own record.
     Record,
 }
 
@@ -122,12 +123,12 @@ impl Stage {
         Self::ALL.iter().copied().find(|stage| stage.as_str() == word)
     }
 
-    /// How long an attempt may take.
+    /// The timeout of an attempt.
     pub const fn patience(self) -> Duration {
         Duration::from_secs(self.limits().0 as u64)
     }
 
-    /// Doing it twice does harm: a disk is written, or taken from who has come to use it since.
+    /// Whether a repetition does harm: a disk is written, or taken from a new user.
     pub const fn destructive(self) -> bool {
         matches!(
             self,
@@ -139,12 +140,13 @@ impl Stage {
         )
     }
 
-    /// Whether a cancel has something to take back: what this run has made in MAAS, what it has MAAS commission, and what it has installed.
+    /// Whether a cancel has something to undo: what this run created, commissioned or installed in
+    /// MAAS.
     pub const fn undoable(self) -> bool {
         matches!(self, Self::CreateOrFindInMaas | Self::CommissionNode | Self::DeployViaMaas)
     }
 
-    /// The task that the agent is given for it. Enrolling is nobody's task: the agent does it by itself.
+    /// The agent's task for this stage. Enrollment is no task: the agent enrolls by itself.
     pub const fn task(self) -> Option<TaskKind> {
         match self {
             Self::ForceReleaseAllocations => Some(TaskKind::Release),
@@ -185,7 +187,7 @@ impl fmt::Display for Stage {
     }
 }
 
-/// What the agent on a node is asked to do.
+/// A task of the agent on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TaskKind {
     #[serde(rename = "node.drain")]
@@ -228,19 +230,19 @@ impl TaskKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Emptied and cleaned, with what is installed kept; the same identity serves again.
+    /// Drained and cleaned; the installed system stays, and the same identity serves again.
     SoftReset,
-    /// The same, and installed anew.
+    /// Like `SoftReset`, but the system is installed again.
     Reimage,
-    /// Taken away altogether: its identity is deleted, MAAS lets it go.
+    /// Removed: its identity is deleted, and its machine released from MAAS.
     FullDecommission,
-    /// Only what its users have stored is removed.
+    /// Only the data that its users stored is removed.
     StorageCleanup,
-    /// Emptied, and kept out of scheduling.
+    /// Drained and kept out of scheduling.
     Drain,
-    /// The same at once: what is on it is not waited for.
+    /// Like `Drain`, but without waiting for the workloads.
     Retire,
-    /// Let back into scheduling, where its cluster was told to place nothing on it.
+    /// Returned to scheduling: its cluster uncordons it.
     Reactivate,
 }
 
@@ -255,7 +257,7 @@ impl Mode {
         Self::Reactivate,
     ];
 
-    /// Those that the documents name.
+    /// The modes that the documents name.
     pub const DECOMMISSION: [Self; 4] =
         [Self::SoftReset, Self::Reimage, Self::FullDecommission, Self::StorageCleanup];
 
@@ -275,12 +277,12 @@ impl Mode {
         Self::ALL.into_iter().find(|mode| mode.as_str() == word)
     }
 
-    /// The stages, in the order of the document. A node that no MAAS manages has none at MAAS.
+    /// The stages in the order of the document. A node that no MAAS manages has no MAAS stages.
     pub fn stages(self, managed: bool) -> Vec<Stage> {
         let of: Vec<Stage> = Stage::DECOMMISSION.into_iter().filter(|one| self.has(*one)).collect();
         let mut all = of;
         if self == Self::Reimage {
-            // What was released is installed again, by the stages that installed it first.
+            // The released machine is installed again by the stages of onboarding.
             let deploy =
                 Stage::ONBOARDING.into_iter().skip_while(|one| *one != Stage::WaitForReady);
             all.extend(deploy);
@@ -310,7 +312,7 @@ impl Mode {
             RetireGpuaasNode => {
                 matches!(self, Self::FullDecommission | Self::Drain | Self::Retire)
             }
-            // What was installed before must not speak for the node any more.
+            // The previous installation must no longer be able to act for the node.
             CleanupSecrets => matches!(self, Self::Reimage | Self::FullDecommission),
             PowerOffMaasNode | RemoveGpuaasNodeRecord | RemoveMaasRecord => {
                 matches!(self, Self::FullDecommission)
@@ -333,7 +335,7 @@ impl Mode {
         }
     }
 
-    /// What is installed stays, and serves again: only the agent can have cleaned it.
+    /// The installed system stays and serves again, so only the agent can clean it.
     pub const fn keeps_system(self) -> bool {
         match self {
             Self::SoftReset | Self::StorageCleanup => true,
@@ -345,7 +347,7 @@ impl Mode {
         }
     }
 
-    /// Where the node is once all of it is done.
+    /// The state of the node after a complete run.
     pub const fn ends_in(self) -> NodeState {
         match self {
             Self::FullDecommission => NodeState::Deleted,
@@ -363,36 +365,36 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Whose stages they are.
+/// The node that stages work on, and how it is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Whose {
     pub node: NodeId,
     /// None: no MAAS manages it.
     pub site: Option<SiteId>,
-    /// The provider that the site's MAAS is reached through; empty without a site.
+    /// The provider that reaches the site's MAAS; empty without a site.
     pub by: String,
-    /// The cluster that its work is placed by; empty: the agent sees to it.
+    /// The cluster that schedules its workloads; empty: the agent drains the node.
     pub cluster: String,
 }
 
-/// How long letting work onto a node again may take, and how often it is tried again.
+/// Timeout in seconds and number of retries of an uncordon.
 const UNCORDON: (u32, u32) = (2 * MINUTE, 3);
 
-/// What lets a cluster place work on a node again, whoever told it not to.
+/// Makes a node schedulable in its cluster again, whoever cordoned it.
 pub fn uncordon(cluster: &str) -> RunStep {
     let (timeout_seconds, max_retries) = UNCORDON;
     let effect = Effect::Uncordon { cluster_ref: cluster.into(), own: false };
     RunStep { name: "uncordon_node".into(), timeout_seconds, max_retries, effect }
 }
 
-/// Stages as the steps of a run.
+/// The stages as steps of a run.
 pub fn steps(stages: &[Stage], whose: &Whose) -> Vec<RunStep> {
     stages.iter().map(|stage| step(*stage, whose)).collect()
 }
 
 fn step(stage: Stage, whose: &Whose) -> RunStep {
     let (timeout_seconds, max_retries) = stage.limits();
-    // Who places work on it moves it away.
+    // The cluster that schedules the workloads also drains them.
     let drained_by_cluster = stage == Stage::DrainNode && !whose.cluster.is_empty();
     let effect = match drained_by_cluster {
         true => Effect::Drain {

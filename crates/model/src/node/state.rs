@@ -1,6 +1,7 @@
-//! The nine coarse states of a node, the ways between them, and who may take each.
+//! The nine coarse states of a node, the transitions between them, and who may make each.
 //!
-//! This is the document's own table. The store refuses a way that is not in it, and one that is taken by somebody else.
+//! This is the document's table. The store refuses a transition that is not in it or that belongs
+//! to another owner.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -8,17 +9,17 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
-    /// A bundle was issued by hand; nobody has enrolled with it yet.
+    /// A bundle was issued manually; no agent has enrolled with it yet.
     BootstrapIssued,
     Enrolling,
     /// Healthy and schedulable.
     Active,
-    /// Expected to be there, and not heard of.
+    /// Expected, but sends no healthy heartbeats.
     Offline,
-    /// There, and kept from scheduling until somebody has looked.
+    /// Present, but kept from scheduling until an operator has checked it.
     Quarantined,
     Draining,
-    /// Out of scheduling on purpose, and kept.
+    /// Taken out of scheduling on purpose, and kept.
     Retired,
     Removing,
     Deleted,
@@ -34,14 +35,14 @@ pub enum Owner {
     Decommission,
     Heartbeat,
     Reconciler,
-    /// A person who recovers something.
+    /// An operator who recovers something.
     Operator,
 }
 
-/// From, to, and who may.
+/// Source, destination, and the owners of a transition.
 type Way = (NodeState, NodeState, &'static [Owner]);
 
-/// Every transition there is. Nothing leads out of Deleted: the same machine gets another node.
+/// All transitions. None leads out of Deleted: the machine gets a new node.
 pub const WAYS: [Way; 17] = {
     use NodeState::{
         Active, BootstrapIssued, Deleted, Draining, Enrolling, Offline, Quarantined, Removing,
@@ -63,7 +64,7 @@ pub const WAYS: [Way; 17] = {
         (Offline, Draining, &[Admin]),
         (Draining, Retired, &[Decommission]),
         (Draining, Offline, &[Decommission, Operator]),
-        // A reset that gives the same identity back is a reuse too.
+        // A reset that returns the same identity to service is a reuse too.
         (Retired, Offline, &[Admin, Decommission]),
         (Retired, Removing, &[Decommission]),
         (Removing, Retired, &[Decommission, Operator]),
@@ -84,7 +85,7 @@ impl NodeState {
         Self::Deleted,
     ];
 
-    /// The same by their words.
+    /// The names of all states.
     pub const WORDS: [&'static str; 9] = [
         "bootstrap_issued",
         "enrolling",
@@ -115,18 +116,18 @@ impl NodeState {
         Self::ALL.into_iter().find(|state| state.as_str() == word)
     }
 
-    /// Who may move a node from here to there; nobody where there is no such way.
+    /// Who may make this transition; empty if it does not exist.
     pub fn owners(self, to: Self) -> &'static [Owner] {
         WAYS.iter().find(|way| (way.0, way.1) == (self, to)).map_or(&[], |way| way.2)
     }
 
-    /// The states from which this one is reached by an owner.
+    /// The states from which this owner may reach this state.
     pub fn sources(self, owner: Owner) -> Vec<Self> {
         let leads = |from: &Self| from.owners(self).contains(&owner);
         Self::ALL.into_iter().filter(leads).collect()
     }
 
-    /// It serves, or would if it were heard of.
+    /// Whether the node serves, or would if it sent healthy heartbeats.
     pub const fn in_service(self) -> bool {
         match self {
             Self::Active | Self::Offline => true,
@@ -140,7 +141,7 @@ impl NodeState {
         }
     }
 
-    /// It is in the hands of an operation that must be there while it lasts.
+    /// Whether the state requires an active operation.
     pub const fn in_progress(self) -> bool {
         match self {
             Self::Draining | Self::Removing => true,

@@ -1,7 +1,8 @@
-//! Tasks: what the agent on a node is asked to do, under a lease.
+//! Tasks: work for the agent on a node, under a lease.
 //!
-//! A task has the name of the attempt that wants it, so it is wanted once. An agent that falls silent loses its lease and the task is
-//! there for it again: a lease that has run out leaves nothing behind but a task in the queue.
+//! A task has the effect key of the attempt that requested it, so it exists once. An agent that
+//! falls silent loses its lease and gets the task again. An expired lease leaves nothing behind but
+//! a queued task.
 
 use super::TaskKind;
 use crate::effect::Key;
@@ -11,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How long an agent holds a task without a word.
+/// How long an agent holds a task without a message.
 pub const LEASE: Duration = Duration::from_secs(60);
-/// The most that is kept of what a task has said.
+/// The length limit of a task's log, in bytes.
 pub const MAX_LOG: usize = 256 * 1_024;
-/// How much of that is for its last word, which says how it ended.
+/// How much of the log is reserved for its last message, which says how the task ended.
 const TAIL: usize = 64 * 1_024;
-/// What stands where something is missing between its beginning and its end.
+/// Marks the gap in a shortened log.
 const CUT: &str = "\n[it says too much: the rest is left out up to its end]\n";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ pub enum TaskState {
     Dispatched,
     Done,
     Failed,
-    /// Nobody wants it any more.
+    /// The task is no longer requested.
     Stopped,
 }
 
@@ -40,14 +41,14 @@ pub struct Task {
     #[serde(default)]
     pub params: BTreeMap<String, String>,
     pub state: TaskState,
-    /// Until when its agent holds it.
+    /// The end of the agent's lease.
     #[serde(default)]
     pub lease_until: Option<Timestamp>,
-    /// How often it was given out.
+    /// How often the task was dispatched.
     #[serde(default)]
     pub dispatched: u32,
     pub deadline: Timestamp,
-    /// How it ended.
+    /// The final message.
     #[serde(default)]
     pub said: String,
     #[serde(default)]
@@ -55,32 +56,32 @@ pub struct Task {
     pub created_at: Timestamp,
 }
 
-/// How a task stands.
+/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// In the queue, for its agent to take.
+    /// Queued for its agent.
     Fresh,
-    /// An agent holds it.
+    /// An agent holds its lease.
     Live,
-    /// An agent held it, and has not been heard of since.
+    /// The lease of its agent has expired.
     Stale,
     Over,
 }
 
-/// What came of asking for a task to go on.
+/// The result of a request to resume a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resumed {
-    /// A fresh one is in the queue already.
+    /// It is queued already.
     Fresh,
-    /// Its agent is at work on it.
+    /// Its agent works on it.
     Live,
-    /// It is in the queue again.
+    /// It was queued again.
     Requeued,
-    /// There is none that could go on.
+    /// The task has ended.
     None,
 }
 
-/// What an agent is told when it says how a task goes.
+/// The answer to an agent's progress message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     GoOn,
@@ -97,7 +98,7 @@ impl Task {
         }
     }
 
-    /// Its agent takes it, or takes it up again.
+    /// Dispatches the task to its agent, or renews its lease.
     pub fn taken(&self, now: Timestamp) -> Option<Self> {
         match self.standing(now) {
             Standing::Over => None,
@@ -107,15 +108,15 @@ impl Task {
                 dispatched: self.dispatched + 1,
                 ..self.clone()
             }),
-            // There is one agent on a node: who asks again has forgotten that it was given.
+            // A node has only one agent: it asks again because it lost its state.
             Standing::Live => Some(Self { lease_until: Some(now + LEASE), ..self.clone() }),
         }
     }
 
-    /// Its agent is still at work on it, and says this.
+    /// Its agent is still at work and sends this log.
     pub fn renewed(&self, said: &str, now: Timestamp) -> (Self, Then) {
         match self.standing(now) {
-            // Who hears it here has let go of it.
+            // The agent stops working on the task when it gets this answer, so the lease ends.
             Standing::Over => (Self { lease_until: None, ..self.clone() }, Then::Stop),
             Standing::Fresh | Standing::Live | Standing::Stale => {
                 let held = Self {
@@ -129,7 +130,7 @@ impl Task {
         }
     }
 
-    /// Its agent has come to an end with it. None: nobody waits for that any more.
+    /// Its agent has finished. None if the result is no longer expected.
     pub fn reported(&self, ok: bool, said: &str, log: &str) -> Option<Self> {
         let state = if ok { TaskState::Done } else { TaskState::Failed };
         match self.state {
@@ -140,13 +141,14 @@ impl Task {
                 log: ended(&self.log, log),
                 ..self.clone()
             }),
-            // The same, said twice.
+            // A repeated report.
             TaskState::Done | TaskState::Failed if self.state == state => Some(self.clone()),
             TaskState::Done | TaskState::Failed | TaskState::Stopped => None,
         }
     }
 
-    /// Nobody wants it any more; what has ended stays as it ended. Its agent holds it until it has heard of that, or its lease runs out.
+    /// Stops the task; an ended task stays as it is. The lease stays until the agent has learned of
+    /// it or the lease expires.
     pub fn stopped(&self) -> Self {
         match self.state {
             TaskState::Queued | TaskState::Dispatched => {
@@ -156,12 +158,12 @@ impl Task {
         }
     }
 
-    /// It was stopped, and its agent may still be at it.
+    /// Whether a stopped task may still be running on its agent.
     pub fn lingers(&self, now: Timestamp) -> bool {
         self.state == TaskState::Stopped && self.lease_until.is_some_and(|until| now < until)
     }
 
-    /// The document's rule: what is fresh or live is left alone, what is stale is queued again.
+    /// The document's rule: a fresh or live task is left alone, a stale one is queued again.
     pub fn resumed(&self, now: Timestamp) -> (Self, Resumed) {
         match self.standing(now) {
             Standing::Fresh => (self.clone(), Resumed::Fresh),
@@ -175,7 +177,7 @@ impl Task {
     }
 }
 
-/// What was said before and what is said now, as far as there is room before the end.
+/// Appends to the log, up to the part that is reserved for the last message.
 fn begun(before: &str, said: &str) -> String {
     let most = MAX_LOG - TAIL - CUT.len();
     let room = most.saturating_sub(before.len());
@@ -189,7 +191,7 @@ fn begun(before: &str, said: &str) -> String {
     format!("{before}{}{CUT}", &said[..whole.unwrap_or_default()])
 }
 
-/// The same with the last word; of one that is too long the end is kept.
+/// Appends the last message; if it is too long, its end is kept.
 fn ended(before: &str, said: &str) -> String {
     let over = (before.len() + said.len()).saturating_sub(MAX_LOG);
     let whole = (over..said.len()).find(|at| said.is_char_boundary(*at));

@@ -1,11 +1,12 @@
-//! What MAAS may say of a machine, and what is expected of it in each state of its node. It is observed, never owned.
+//! The MAAS states of a machine, and which are expected in each state of its node. They are
+//! observed, never set.
 
 use super::NodeState;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// MAAS's own states, and the machine's absence.
+/// The states of MAAS, and the absence of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Upstream {
@@ -67,13 +68,13 @@ impl Upstream {
         Self::Absent,
     ];
 
-    /// By MAAS's number for it.
+    /// The state with MAAS' status number.
     pub fn of_number(number: i64) -> Self {
         let known = usize::try_from(number).ok().and_then(|at| Self::ALL[..23].get(at));
         known.copied().unwrap_or(Self::Unknown)
     }
 
-    /// As MAAS says it.
+    /// The name in MAAS.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::New => "New",
@@ -104,7 +105,7 @@ impl Upstream {
         }
     }
 
-    /// MAAS has given up on what it was doing, or somebody has given up on the machine.
+    /// MAAS gave up its work on the machine, or an operator marked the machine broken.
     pub const fn failed(self) -> bool {
         match self {
             Self::FailedCommissioning
@@ -142,34 +143,34 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// What was seen of a machine in MAAS, and when.
+/// An observation of a machine in MAAS.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
     pub state: Upstream,
-    /// What MAAS says beside it.
+    /// The status message of MAAS.
     #[serde(default)]
     pub said: String,
-    /// Whether it is on, where MAAS knows.
+    /// The power state, if MAAS knows it.
     #[serde(default)]
     pub on: Option<bool>,
     pub at: Timestamp,
 }
 
 impl Seen {
-    /// The same, whenever it was seen.
+    /// Whether both observations are equal, apart from their time.
     pub fn same(&self, other: &Self) -> bool {
         (self.state, &self.said, self.on) == (other.state, &other.said, other.on)
     }
 }
 
-/// Whether what MAAS says is what the document expects of a machine whose node is in this state.
+/// Whether the MAAS state is the one that the document expects in this node state.
 pub const fn expected(state: NodeState, upstream: Upstream) -> bool {
     use Upstream::{
         Absent, Allocated, Commissioning, Deployed, Deploying, DiskErasing, New, Ready, Releasing,
         Testing,
     };
     match state {
-        // Nothing is asked of MAAS yet, or any more.
+        // MAAS has nothing to do yet, or any more.
         NodeState::BootstrapIssued | NodeState::Deleted => true,
         NodeState::Enrolling => {
             matches!(
@@ -182,7 +183,8 @@ pub const fn expected(state: NodeState, upstream: Upstream) -> bool {
             matches!(upstream, Ready | Deployed | Absent) || upstream.failed()
         }
         NodeState::Draining => matches!(upstream, Deployed | Ready),
-        // On its way to Ready, or to being installed anew, is as good as there: its operation sees to it.
+        // States on the way to Ready or to a new installation are fine: the operation takes care of
+        // them.
         NodeState::Retired => {
             matches!(
                 upstream,

@@ -1,4 +1,4 @@
-//! Why a node is as it is, and what to type.
+//! Explains the state of a node.
 
 use super::{Node, NodeState, Quarantine, expected};
 use crate::effect::Effect;
@@ -7,7 +7,7 @@ use crate::time::{Timestamp, spoken};
 use crate::why::{Explanation, explain_run};
 
 impl Node {
-    /// Why it rests.
+    /// What the node waits for in its state.
     pub(super) fn rests(&self) -> String {
         match self.state {
             NodeState::BootstrapIssued => "an agent to enroll with the token that was issued",
@@ -23,7 +23,7 @@ impl Node {
         .into()
     }
 
-    /// `run` is its newest operation, `heard` when its agent was last heard of.
+    /// `run` is its newest operation, `heard` the time of its agent's last heartbeat.
     pub fn explain(
         &self,
         run: Option<&Run>,
@@ -40,7 +40,7 @@ impl Node {
         {
             headline = format!("{headline}; MAAS has its machine as {}", seen.state);
         }
-        // While there is work on it, that is what is waited for; a failure of it is what is to be mended.
+        // An active operation is what the node waits for; a failed one is what must be resolved.
         let speaks = run.filter(|run| !run.ended() || self.owes(run));
         if let Some(run) = speaks {
             let told = explain_run(run, now);
@@ -56,7 +56,7 @@ impl Node {
                 ..told
             };
         }
-        // Of one that serves, what stopped on the way is told beside.
+        // For a node in service, an operation that stopped is mentioned in the headline.
         let stopped = run.filter(|run| run.ended() && !is_done(run));
         if let Some(run) = stopped.filter(|_| self.state != NodeState::Deleted) {
             headline = format!("{headline}; {}", explain_run(run, now).headline);
@@ -86,7 +86,7 @@ impl Node {
         .with_health(id, &self.head.health)
     }
 
-    /// The same of one of its operations. One that another has followed is history: what is to be done is said there.
+    /// Explains one of its operations. If a newer one exists, the commands point there.
     pub fn explain_run(&self, run: &Run, now: Timestamp) -> Explanation {
         let told = explain_run(run, now);
         match &self.workflow {
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Whether a run that has ended is still what this state is about.
+    /// Whether a failed run still determines this state.
     fn owes(&self, run: &Run) -> bool {
         run.progress.workflow.failed()
             && !self.state.in_service()
@@ -113,13 +113,13 @@ impl Node {
         format!("farrier node decommission {} --mode full_decommission", self.head.id)
     }
 
-    /// What makes its machine another node.
+    /// The command that onboards its machine as a new node.
     pub(super) fn onboard_again(&self) -> String {
         let site = self.site.as_ref().map_or_else(|| "SITE".to_string(), ToString::to_string);
         format!("farrier node onboard {} --site {site}", self.machine)
     }
 
-    /// What to type now, the best first.
+    /// The commands for this state, best first.
     pub fn recommended(&self, run: Option<&Run>) -> Vec<String> {
         let (id, machine) = (&self.head.id, &self.machine);
         let mut all = match (self.state, self.quarantine) {
@@ -153,7 +153,7 @@ impl Node {
         if let Some(run) = run.filter(|run| !run.ended() || self.owes(run)) {
             all.insert(0, format!("farrier why {}", run.spec.id));
         }
-        // It serves again, and its cluster may still have been told to place nothing on it.
+        // The node serves again, but its cluster may still have it cordoned.
         if let Some(run) = run.filter(|run| self.state.in_service() && is_cordoned_by(run)) {
             all.insert(0, format!("farrier node reactivate {id}"));
             all.insert(0, run.command("retry-step"));
@@ -167,7 +167,7 @@ fn is_done(run: &Run) -> bool {
     matches!(run.progress.workflow, Workflow::Completed | Workflow::Reconciled)
 }
 
-/// Whether a run that failed may have left its cordon on the node.
+/// Whether a failed run may have left the node cordoned.
 fn is_cordoned_by(run: &Run) -> bool {
     let speaks = |effect: &Effect| matches!(effect, Effect::Drain { .. } | Effect::Uncordon { .. });
     run.progress.workflow.failed() && run.spec.steps.iter().any(|step| speaks(&step.effect))
