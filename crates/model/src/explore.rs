@@ -1,8 +1,9 @@
-//! Walking a lifecycle: every record it can get to, under everything that can happen to it.
+//! Explores a lifecycle: every reachable record, under every event.
 //!
-//! A lifecycle is a pure function, so it can be asked about every state. The walk begins with a new record and lets everything
-//! happen to it that a kind names in [`Explore::happens`], breadth first. It proves that every state is reached, that none is without a
-//! way out, and it is what the pages in `docs/states` are drawn from: they cannot say anything else than the code does.
+//! A lifecycle is a pure function, so it can be called for every state. The walk starts with a new
+//! record and applies every event that [`Explore::happens`] lists, breadth first. It proves that
+//! every state is reachable and that none is a dead end. The pages in `docs/states` are generated
+//! from it, so they always agree with the code.
 
 mod devices;
 mod host;
@@ -20,60 +21,61 @@ use crate::time::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-/// More records than this means that the kind tells apart what no decision depends on.
+/// More records mean that the kind distinguishes records that no decision depends on.
 const MAX_RECORDS: usize = 20_000;
 
-/// What happened where nothing did.
+/// The name of the empty event.
 const AT_ONCE: &str = "at once";
 
-/// Something that can happen to a record between two turns: in a few words, the record as it is then, and what the turn sees.
+/// An event between two turns: its name, the record after it, and the input of the turn.
 pub struct Happening<R: Lifecycle> {
     pub what: &'static str,
     pub record: R,
     pub seen: R::Seen,
 }
 
-/// A lifecycle that can be walked through.
+/// A lifecycle that can be explored.
 pub trait Explore: Lifecycle + fmt::Debug {
-    /// What the page about it is called, and what it says at its top.
+    /// The title and the introduction of its page.
     const TITLE: &'static str;
     const ABOUT: &'static str;
-    /// The states that are never left.
+    /// The states without an exit.
     const FINAL: &'static [&'static str] = &[];
 
     fn fresh() -> Self;
-    /// Everything that the doors, other objects and its own run can do to it as it stands; first of all nothing.
+    /// All events in the current state: requests, other objects and its own run. The first is
+    /// always the empty event.
     fn happens(&self) -> Vec<Happening<Self>>;
-    /// What a person can do in this state.
+    /// What an operator can do in this state.
     fn advice(&self) -> &'static str;
-    /// What its history says of how it came to its state, where somebody else than its own turn brought it there.
+    /// The history message of the last transition, if it was not made in the record's own turn.
     fn said(&self) -> String {
         String::new()
     }
 }
 
-/// One way from a state to another.
+/// A transition between two states.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Edge {
     pub from: String,
-    /// None: it is gone.
+    /// None: the record is removed.
     pub to: Option<String>,
-    /// What happened.
+    /// The events that cause it.
     pub when: BTreeSet<String>,
-    /// What the history says of it.
+    /// The history message.
     pub said: String,
 }
 
-/// What is known of a state.
+/// A state on the page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stay {
     pub state: String,
-    /// What it waits for there.
+    /// What the record waits for in this state.
     pub waits: BTreeSet<String>,
     pub advice: String,
 }
 
-/// A lifecycle as a page shows it.
+/// A lifecycle as shown on its page.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Chart {
     pub title: String,
@@ -83,21 +85,21 @@ pub struct Chart {
     pub edges: Vec<Edge>,
 }
 
-/// From where to where, and what is said of it.
+/// Source, destination, and history message.
 type Way = (String, Option<String>, String);
 
-/// What is learned on the way.
+/// The working state of an exploration.
 struct Walk<R> {
     records: Vec<R>,
     known: BTreeMap<String, usize>,
     queue: VecDeque<usize>,
-    /// Where each record leads; the flag says that it leads away altogether.
+    /// The successors of each record; the flag says that it can be removed.
     ways: Vec<(BTreeSet<usize>, bool)>,
     edges: BTreeMap<Way, BTreeSet<String>>,
     waits: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// Walks a kind. An error is a mistake in its rules, and says which.
+/// Explores a kind. An error describes a mistake in its rules.
 pub fn chart<R: Explore>() -> Result<Chart, String> {
     let mut walk = Walk {
         records: Vec::new(),
@@ -141,8 +143,8 @@ impl<R: Explore> Walk<R> {
         Ok(index)
     }
 
-    /// One turn, and where the time matters another when it has come. What the record would have done anyway (`at_once`) is not put
-    /// down to what happened.
+    /// One turn, and another one at the time it waits for. A transition that the record makes
+    /// without the event (`at_once`) is not attributed to the event.
     fn step(
         &mut self,
         index: usize,
@@ -183,7 +185,8 @@ impl<R: Explore> Walk<R> {
         Ok(())
     }
 
-    /// What happened was itself a move: somebody else has made it, and there is nothing left for its own turn.
+    /// The event itself was a transition, made by another component; the record's own turn has
+    /// nothing to do.
     fn moved(&mut self, index: usize, record: &R, what: &str) {
         let from = self.records[index].word();
         if from != record.word() {
@@ -220,7 +223,8 @@ impl<R: Explore> Walk<R> {
         Ok(Some(way))
     }
 
-    /// Every state is reached, and from every record another state can be reached, or its end.
+    /// Checks that every state is reached, and that every record can reach another state or its
+    /// removal.
     fn check_ways_out(&self) -> Result<(), String> {
         let reached: BTreeSet<&str> = self.records.iter().map(R::word).collect();
         if let Some(missing) = R::STATES.iter().find(|state| !reached.contains(*state)) {
@@ -279,16 +283,16 @@ impl<R: Explore> Walk<R> {
     }
 }
 
-/// The run that a device starts, and the one that works on its rack.
+/// The run that a device starts, and the run on its rack.
 const OWN: &str = "op-own";
 const RACK: &str = "op-rack";
 
-/// What is said, whichever run it is said of.
+/// Replaces the run ids, so that equal messages compare equal.
 fn nameless(said: &str) -> String {
     [OWN, RACK, "op-other"].iter().fold(said.to_string(), |said, id| said.replace(id, "op-…"))
 }
 
-/// A run without steps in a state.
+/// A run without steps, in the given state.
 fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
     let spec = RunSpec {
         id: id.clone(),
@@ -325,7 +329,7 @@ fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
 }
 
 impl Chart {
-    /// The page, in Markdown.
+    /// The page in Markdown.
     pub fn page(&self) -> String {
         let mut page = format!(
             "# {}\n\n<!-- Made by `cargo xtask states` from the lifecycle itself. Change the code, not this page. -->\n\n{}\n\n",
@@ -367,7 +371,7 @@ impl Chart {
         }
     }
 
-    /// The arrows of the diagram: one for each two states.
+    /// The arrows of the diagram, one per pair of states.
     fn arrows(&self) -> Vec<((String, String), BTreeSet<String>)> {
         let mut arrows: Vec<((String, String), BTreeSet<String>)> = Vec::new();
         for edge in &self.edges {
@@ -399,7 +403,7 @@ mod tests {
     use serde::{Deserialize, Serialize};
     use std::time::Duration;
 
-    /// A lifecycle with a mistake, or without one.
+    /// A mistake in the lifecycle under test.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
     enum Mistake {
         None,

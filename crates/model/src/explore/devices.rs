@@ -1,4 +1,5 @@
-//! What can happen to switches and power shelves: to their own runs, by requests, and by operations on their rack.
+//! The events of switches and power shelves: ends of their own runs, requests, and operations on
+//! their rack.
 
 use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
 use crate::device::Device;
@@ -16,7 +17,7 @@ fn around(run: Option<Run>) -> Around {
     Around { fresh: RunId::trusted(OWN), run, against: None }
 }
 
-/// How the run stands that a device waits for, or that failed, as long as nothing happens.
+/// The input of a turn in which the run of the device is unchanged.
 fn as_it_stands<D: Device>(device: &D, run: Option<&RunId>) -> Around {
     let workflow = match device.trouble() {
         None => Workflow::Running,
@@ -33,7 +34,7 @@ fn held<D: Device>(device: &D, holder: Option<&RunId>) -> D {
     device
 }
 
-/// What becomes of its run: the one that it waits for, or the failed one that somebody takes up again.
+/// The events of its run: the one that it waits for, or the failed one that an operator resumes.
 fn of_its_run<D: Device<Seen = Around>>(
     device: &D,
     id: &RunId,
@@ -59,7 +60,7 @@ fn of_its_run<D: Device<Seen = Around>>(
     }
 }
 
-/// What may happen to every device. `kinds` are the types that its run can have.
+/// The events of all devices. `kinds` are the types that its run can have.
 fn of_devices<D: Device<Seen = Around>>(
     device: &D,
     waits_for: Option<&RunId>,
@@ -84,7 +85,7 @@ fn of_devices<D: Device<Seen = Around>>(
     let rack = RunId::trusted(RACK);
     match &device.head().active_run {
         None => asked.push(("an operation on the rack claims it", held(device, Some(&rack)))),
-        // The end of the run that it waits for is told above.
+        // The end of the run that it waits for is covered above.
         Some(holder) if waits_for == Some(holder) => {}
         Some(_) => asked.push(("the operation that holds it ends", held(device, None))),
     }
@@ -110,7 +111,7 @@ impl Explore for PowerShelf {
         let mut all = of_devices(self, self.waits_for(), &[RunType::Intake, RunType::Power]);
         let asked =
             [("PowerOn is requested", PowerTo::On), ("PowerOff is requested", PowerTo::Off)];
-        // The door refuses a second request, and one in any other state.
+        // The API refuses a second request, and a request in any other state.
         if self.is_watched() && self.maintenance_requested.is_none() {
             all.extend(asked.map(|(what, operation)| {
                 let request = MaintenanceRequest {

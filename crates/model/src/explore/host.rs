@@ -1,4 +1,4 @@
-//! What can happen to the reprovisioning of a host's firmware.
+//! The events of a host's firmware reprovisioning.
 
 use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
 use crate::firmware::{Component, Firmware, Resolution};
@@ -11,7 +11,7 @@ use crate::target::TargetKind;
 use crate::time::Timestamp;
 use std::collections::BTreeMap;
 
-/// Firmware that the host does not have.
+/// A firmware that the host does not have.
 fn other_firmware() -> Resolution {
     let component = Component {
         name: "BMC".into(),
@@ -47,7 +47,7 @@ impl Host {
         }
     }
 
-    /// What may be asked of it, as its doors let it through.
+    /// The requests that the API admits.
     fn asked(&self) -> Vec<(&'static str, Self)> {
         let request = |owner| ReprovisionRequest {
             owner,

@@ -1,7 +1,8 @@
-//! What can happen to a node: by its doors, by heartbeats, by the reconciler, and by every commit of the runs on it.
+//! The events of a node: requests, heartbeats, the reconciler, and every commit of its runs.
 //!
-//! A node hardly ever moves in its own turn, so what happens is a changed record; the turn then finds nothing to do. Its runs are shown by how far
-//! they are: each stage of each mode in hand, and each of the ways in which it may end there.
+//! A node rarely moves in its own turn, so an event is a changed record, and the turn has nothing
+//! to do. Its runs are represented by their progress: each stage of each mode as the current one,
+//! and each end that the run may have there.
 
 use super::{AT_ONCE, Explore, Happening, OWN, run_in};
 use crate::id::{MachineId, NodeId, RunId, SiteId};
@@ -16,7 +17,7 @@ use crate::plan::RunType;
 use crate::run::{Progress, Run, StepPhase, Workflow};
 use crate::time::Timestamp;
 
-/// The commits of a run, and how each of them is told.
+/// The commits of a run, and their descriptions.
 const COMMITS: [(&str, Workflow); 5] = [
     ("its operation goes on", Workflow::Running),
     ("its operation succeeds", Workflow::Completed),
@@ -25,7 +26,7 @@ const COMMITS: [(&str, Workflow); 5] = [
     ("its operation is canceled", Workflow::Cancelled),
 ];
 
-/// A run with so many stages done, and the next one begun.
+/// A run with `done` stages completed and the next one started.
 fn run(run_type: RunType, mode: Option<Mode>, done: usize, workflow: Workflow) -> Run {
     let stages = mode.map_or(Stage::ONBOARDING.to_vec(), |mode| mode.stages(true));
     let whose = Whose {
@@ -73,7 +74,7 @@ fn commits() -> Vec<(&'static str, Run)> {
 }
 
 impl Node {
-    /// Somebody is at work on it while it is on its way, and nobody else's turn depends on a run.
+    /// A run is active while the state requires one; other turns do not depend on a run.
     fn as_it_stands(&self) -> Seen {
         let mode = Some(Mode::FullDecommission);
         let at_work = self.state.in_progress();
@@ -84,7 +85,8 @@ impl Node {
         let one = |(what, run): (&'static str, Run)| {
             let mut before = run.clone();
             before.progress.workflow = Workflow::Running;
-            // What begins finds it issued; whatever goes on finds it where a run may be at work on it.
+            // A new run finds the node in `BootstrapIssued`; any other commit finds it in a state
+            // that fits an active run.
             let issued = self.state == NodeState::BootstrapIssued;
             let begins = issued && run.progress.workflow == Workflow::Running;
             let there = begins || fits(self.state, &before);
@@ -94,7 +96,7 @@ impl Node {
         commits().into_iter().filter_map(one).collect()
     }
 
-    /// What its agent and its MAAS make of it.
+    /// What heartbeats and the reconciler change.
     fn of_watching(&self) -> Vec<(&'static str, Self)> {
         let now = Timestamp::default() + Limits::default().silence * 2;
         let when = When { now, listening_since: Timestamp::default(), flooded_since: None };
@@ -136,7 +138,7 @@ impl Node {
         all
     }
 
-    /// What its doors let through.
+    /// The requests that the API admits.
     fn of_requests(&self) -> Vec<(&'static str, Self)> {
         let why = || "what they said".to_string();
         let known = Known { run: None, healthy: true };
@@ -146,7 +148,7 @@ impl Node {
             ("somebody releases it", Ask::Release { why: why(), unproven: false }),
             ("somebody reactivates it", Ask::Reactivate { why: String::new(), unproven: true }),
         ] {
-            // Move by move: each of them is a transition of its own.
+            // Only the first transition: each one is an edge of its own.
             let first = ask(self, &asked, known).unwrap_or_default().into_iter().next();
             all.extend(first.map(|node| (what, node)));
         }

@@ -1,4 +1,4 @@
-//! What can happen to a rack: to its operations, to its devices, and by requests.
+//! The events of a rack: its operations, its devices, and requests.
 
 use super::{AT_ONCE, Explore, Happening, OWN, RACK};
 use crate::firmware::Resolution;
@@ -12,7 +12,7 @@ use crate::run::RunPhase;
 use crate::target::{TargetId, TargetKind};
 use crate::time::Timestamp;
 
-/// How many operations the walk lets work at once: one, and one that joins it.
+/// How many operations may be active at once in the walk: one, and one that joins it.
 const MAX_AT_WORK: usize = 2;
 
 fn device(holder: Option<&str>) -> Device {
@@ -51,7 +51,8 @@ fn operation(id: &RunId, phase: RunPhase, leg: Option<Leg>) -> Operation {
 }
 
 impl Rack {
-    /// What a turn sees when those at work are so, and those that have not begun are so.
+    /// The input of a turn with the given phase and step of the active operations and the given
+    /// phase of the pending ones.
     fn sees(
         &self,
         devices: &[Device],
@@ -70,7 +71,7 @@ impl Rack {
         }
     }
 
-    /// Where its operations are as long as nothing happens.
+    /// The step of its operations in the current state.
     fn leg(&self) -> Option<Leg> {
         match &self.state {
             RackState::Maintenance { stage } => match stage {
@@ -100,7 +101,7 @@ impl Rack {
         self.sees(&devices, (RunPhase::Running, self.leg()), RunPhase::Pending)
     }
 
-    /// What may be asked of it, as its doors let it through.
+    /// The requests that the API admits.
     fn asked(&self) -> Vec<(&'static str, Self)> {
         let mut asked = vec![
             (

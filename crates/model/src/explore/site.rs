@@ -1,4 +1,5 @@
-//! What can happen to a site: its MAAS answers or does not, and its nodes are silent or otherwise than expected, or are not.
+//! The events of a site: its MAAS answers or not, and its nodes are silent, drift, or are as
+//! expected.
 
 use super::{AT_ONCE, Explore, Happening};
 use crate::id::SiteId;
