@@ -1,6 +1,7 @@
-//! Nodes as tables, from the documents' own: states and owners, workflows beside them, stages, doors, tasks, silence, drift, sites.
+//! Nodes as tables, taken from the documents: states and owners, workflow states beside them,
+//! stages, requests, tasks, heartbeats, drift, sites.
 //!
-//! What a table says is written out here, never taken from the code that it is held against.
+//! The tables are written out here, and never derived from the code under test.
 
 mod actions;
 mod doors;
@@ -22,7 +23,7 @@ use model::node::{MODE, Mode, NODE, Node, NodeState, Stage, Upstream, UpstreamSe
 use model::plan::{Params, RunType};
 use model::run::{Run, RunSpec};
 
-/// What is done to a node.
+/// The work on a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     Onboard,
@@ -83,7 +84,7 @@ pub fn whose(cluster: &str) -> Whose {
     }
 }
 
-/// A run on a node, as its door makes it, of these stages.
+/// A run on a node with these stages, as a request creates it.
 pub fn run_of(work: Work, stages: &[Stage], cluster: &str) -> Run {
     let mut params = Params::from([(NODE.to_string(), "node-1".to_string())]);
     if let Work::Take(mode) = work {
@@ -94,7 +95,7 @@ pub fn run_of(work: Work, stages: &[Stage], cluster: &str) -> Run {
     Run::new(RunSpec { run_type: work.run_type(), params, reports_to, ..spec(steps) })
 }
 
-/// The same with all of its stages.
+/// A run with all stages of its kind.
 pub fn run(work: Work) -> Run {
     run_of(work, &work.stages(), "")
 }

@@ -1,4 +1,5 @@
-//! Every workflow state of an onboarding and of a decommission, and every one of the seven things that an operator may do with it.
+//! Every workflow state of an onboarding and of a decommission with each of the seven operator
+//! actions.
 
 use super::lives::Life;
 use super::{Work, node, run, state};
@@ -10,7 +11,8 @@ use model::node::{Mode, NodeState, Stage};
 use model::run::act::{Acted, Action, Again, act, again};
 use model::run::{Run, StepPhase, Workflow};
 
-/// A run in that state, reached the way runs get there, with its node. A decommission drains through a cluster, which can be taken back.
+/// A run in that state, reached as real runs reach it, with its node. The decommission drains
+/// through a cluster, which can be undone.
 fn life_in(work: Work, workflow: Workflow) -> Life {
     let (from, middle) = match work {
         Work::Onboard => (NodeState::Enrolling, Stage::ConfigureStorage),
@@ -35,7 +37,7 @@ fn life_in(work: Work, workflow: Workflow) -> Life {
             life.until(middle).fail(Code::CapabilityMissing);
         }
         Workflow::Compensating => {
-            // What has been emptied stays so; what is being emptied is let go.
+            // A completed drain is not undone; an incomplete one is.
             let begun = if work == Work::Onboard { middle } else { Stage::DrainNode };
             life.until(begun).act(Action::Cancel).stopped();
         }
@@ -50,7 +52,7 @@ fn life_in(work: Work, workflow: Workflow) -> Life {
     life
 }
 
-/// What came of it, in a word.
+/// The result of an action in one word.
 fn outcome(life: &Life, action: Action) -> &'static str {
     match act(&life.run, action, &who(), at(9)) {
         Ok(Acted::Already) => "already",
@@ -90,10 +92,11 @@ const ACTIVE: &str = "RUN_ACTIVE";
 const ENDED: &str = "ALREADY_FINISHED";
 const MOVED: &str = "NODE_MOVED_ON";
 
-/// Columns: cancel, retry_stage, resume, adopt_observed_state, mark_manual_intervention_required, rerun, restart_clean.
+/// Columns: cancel, retry_stage, resume, adopt_observed_state, mark_manual_intervention_required,
+/// rerun, restart_clean.
 type Row = (Workflow, [&'static str; 7]);
 
-/// What is the same for both.
+/// The rows that both have in common.
 const COMMON: [Row; 6] = [
     (Workflow::Pending, ["told", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
     (Workflow::Running, ["told", "already", "already", ACTIVE, "told", ACTIVE, ACTIVE]),
@@ -111,7 +114,8 @@ const COMMON: [Row; 6] = [
 
 #[test]
 fn every_state_and_every_action() {
-    // What has been done is not done again: one that serves is not onboarded, one that is gone does not come back.
+    // Completed work is not repeated: a node in service is not onboarded, and a deleted one does
+    // not come back.
     let over = [ENDED, ENDED, ENDED, ENDED, ENDED, MOVED, MOVED];
     let ends = [(Workflow::Completed, over), (Workflow::Reconciled, over)];
     for work in [Work::Onboard, Work::Take(Mode::FullDecommission)] {
@@ -131,7 +135,8 @@ fn every_state_and_every_action() {
     }
 }
 
-/// What only an agent can say, by doing it, is not adopted: the run stays where it is, and so does its node.
+/// A stage that only its execution can verify is not adopted: the run and its node stay as they
+/// are.
 #[test]
 fn what_nobody_can_see_is_not_adopted() {
     let work = Work::Take(Mode::FullDecommission);
@@ -144,10 +149,10 @@ fn what_nobody_can_see_is_not_adopted() {
     }
 }
 
-/// What gives a node back, or keeps it, can be done again.
+/// A run that returns or keeps the node can be repeated.
 #[test]
 fn what_leaves_the_node_there_may_be_done_again() {
-    // A reactivation has no stages, only what its cluster is told.
+    // A reactivation has no stages, only the uncordon in its cluster.
     let kept = |mode: &Mode| !matches!(mode, Mode::FullDecommission | Mode::Reactivate);
     for mode in Mode::ALL.into_iter().filter(kept) {
         let mut life = Life::of(Work::Take(mode), NodeState::Active);
@@ -158,13 +163,14 @@ fn what_leaves_the_node_there_may_be_done_again() {
     }
 }
 
-/// The states of a node in which a run on it may go on: of an onboarding, of a decommission that has not emptied it yet, and of one that has.
+/// The node states in which a run may continue. Columns: an onboarding, a decommission before its
+/// drain, and one after it.
 const GOES_ON: [(&str, [bool; 3]); 9] = [
     ("bootstrap_issued", [false, false, false]),
     ("enrolling", [true, false, false]),
     ("active", [false, true, false]),
     ("offline", [false, true, false]),
-    // It has served since it was emptied: nothing but a new decommission gets there.
+    // The node has served since it was drained: only a new decommission applies to it.
     ("quarantined", [false, true, false]),
     ("draining", [false, true, true]),
     ("retired", [false, true, true]),
@@ -196,7 +202,7 @@ fn a_run_goes_on_where_its_node_is_as_it_left_it() {
                     assert_eq!(refusal.next.as_deref(), Some("farrier why node-1"));
                 }
             }
-            // Another operation has come since.
+            // A newer operation exists.
             let mut newer = node(state(word));
             newer.workflow = Some(RunId::trusted("op-2"));
             assert_eq!(may_go_on(&newer, run).unwrap_err().reason, MOVED, "{said}");

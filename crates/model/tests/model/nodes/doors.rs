@@ -1,4 +1,5 @@
-//! What may be asked of a node, state by state: quarantine, release, reactivate, and every way of taking it out of service.
+//! Requests on nodes in every state: quarantine, release, reactivate, and every mode of
+//! decommissioning.
 
 use super::{Work, node, run, seen, state};
 use model::node::door::{Ask, Known, ask, decommission, spare, without_agent};
@@ -27,7 +28,7 @@ fn asks() -> [Ask; 4] {
     ]
 }
 
-/// Where it ends, or why it does not begin; "stays" where it is so already.
+/// The final state, or the reason of the refusal; "stays" if nothing changes.
 fn told(node: &Node, outcome: Result<Vec<Node>, Refusal>) -> String {
     match outcome {
         Ok(moves) => {
@@ -47,7 +48,8 @@ fn told(node: &Node, outcome: Result<Vec<Node>, Refusal>) -> String {
     }
 }
 
-/// Columns: quarantine; release of one that is well, of one that is not, and of one that is not although nothing shows it; reactivate.
+/// Columns: quarantine; release of a healthy node, of an unhealthy one, and of an unhealthy one
+/// with an override; reactivate.
 const ASKED: [(&str, [&str; 5]); 9] = [
     ("bootstrap_issued", ["quarantined", WRONG, WRONG, WRONG, WRONG]),
     ("enrolling", ["quarantined", WRONG, WRONG, WRONG, WRONG]),
@@ -103,7 +105,8 @@ fn whoever_is_at_work_is_waited_for() {
     }
 }
 
-/// The way from service to quarantine is the reconciler's; from enrolling it is the operator's.
+/// The reconciler owns the transition from service to quarantine; the operator owns the one from
+/// enrolling.
 #[test]
 fn a_quarantine_is_made_by_who_may() {
     let [quarantine, ..] = asks();
@@ -121,7 +124,8 @@ fn a_quarantine_is_made_by_who_may() {
     }
 }
 
-/// What MAAS has otherwise than installed is proof of nothing, and what is not installed cannot serve again.
+/// Any MAAS state other than Deployed proves nothing, and a machine that is not installed cannot
+/// serve again.
 #[test]
 fn what_maas_says_counts() {
     let [_, release, unproven, reactivate] = asks();
@@ -136,13 +140,13 @@ fn what_maas_says_counts() {
         let kept = with(NodeState::Retired);
         let expected = if deployed { "offline" } else { "NODE_NOT_INSTALLED" };
         assert_eq!(told(&kept, ask(&kept, &reactivate, well)), expected, "{upstream}");
-        // Of a node that no MAAS manages it says nothing.
+        // For a node that no MAAS manages, the MAAS state does not count.
         let unmanaged = Node { site: None, ..kept };
         assert_eq!(told(&unmanaged, ask(&unmanaged, &reactivate, well)), "offline");
     }
 }
 
-/// Columns: full_decommission; drain and retire; the other three.
+/// Columns: full_decommission; drain, retire and reactivate; the other three.
 const TAKEN: [(&str, [&str; 3]); 9] = [
     ("bootstrap_issued", [WRONG, WRONG, WRONG]),
     ("enrolling", ["quarantined", WRONG, WRONG]),
@@ -184,7 +188,7 @@ fn what_is_deleted_is_onboarded_as_another() {
     assert!(next.starts_with("farrier node onboard m-1"), "{next}");
 }
 
-/// What a person has decided is not taken back by the reconciler, whatever the node was quarantined for before.
+/// The reconciler does not end a quarantine by an operator, whatever its earlier cause.
 #[test]
 fn a_person_takes_a_quarantine_over() {
     use model::node::Quarantine;
@@ -199,7 +203,8 @@ fn a_person_takes_a_quarantine_over() {
     }
 }
 
-/// A node that never came into service is only taken away, or released while its onboarding can still be made good.
+/// A node that never served can only be removed, or released while its failed onboarding can still
+/// be completed.
 #[test]
 fn what_never_served_does_not_serve_by_a_way_around() {
     let never = Node { served: false, ..node(NodeState::Quarantined) };
@@ -211,7 +216,7 @@ fn what_never_served_does_not_serve_by_a_way_around() {
         let expected = if workflow.failed() { "active" } else { WRONG };
         for what in [&release, &unproven] {
             assert_eq!(told(&never, ask(&never, what, known(true))), expected, "{workflow:?}");
-            // Nobody's word stands for the proof.
+            // An override does not replace the proof.
             assert_eq!(told(&never, ask(&never, what, known(false))), WRONG, "{workflow:?}");
         }
         let known = known(true);
@@ -223,7 +228,7 @@ fn what_never_served_does_not_serve_by_a_way_around() {
     assert_eq!(told(&never, ask(&never, &unproven, Known::default())), WRONG, "nobody enrolled");
 }
 
-/// What was to be cleaned and was not does not serve again without a word.
+/// A node whose cleanup was not completed serves again only with an override.
 #[test]
 fn what_is_not_clean_is_reactivated_by_name_only() {
     let kept = node(NodeState::Retired);
@@ -251,7 +256,7 @@ fn what_is_not_clean_is_reactivated_by_name_only() {
     }
 }
 
-/// It was taken out of an onboarding that had failed: nothing is there that could serve again.
+/// Its onboarding had failed: there is nothing that could serve again.
 #[test]
 fn what_never_served_is_not_reactivated() {
     let never = Node { served: false, ..node(NodeState::Retired) };
@@ -262,7 +267,7 @@ fn what_never_served_is_not_reactivated() {
     }
 }
 
-/// Whoever asks twice has asked once.
+/// Requests are idempotent.
 #[test]
 fn a_node_that_is_being_let_back_is_reactivated_already() {
     let [quarantine, .., reactivate] = asks();
@@ -277,7 +282,7 @@ fn a_node_that_is_being_let_back_is_reactivated_already() {
     }
 }
 
-/// A MAAS that is gone for good keeps no machine.
+/// Only a full decommission can do without MAAS, for a MAAS that is gone for good.
 #[test]
 fn maas_is_left_out_only_where_the_node_goes() {
     for mode in Mode::ALL {
@@ -286,7 +291,7 @@ fn maas_is_left_out_only_where_the_node_goes() {
     }
 }
 
-/// Only the agent can clean what stays installed.
+/// Only the agent can clean a system that stays installed.
 #[test]
 fn the_agent_is_left_out_only_where_the_system_goes() {
     for mode in Mode::ALL {
@@ -295,7 +300,7 @@ fn the_agent_is_left_out_only_where_the_system_goes() {
     }
 }
 
-/// What a machine in service lets happen to it, its node lets happen; nothing else, whatever the machine's phase says.
+/// While a node is in service, only runs that phase READY allows are admitted, and ExitMaintenance.
 #[test]
 fn a_node_in_service_is_spared() {
     use model::plan::{RunType, default_plan};
@@ -317,7 +322,7 @@ fn a_node_in_service_is_spared() {
         }
         assert!(default_plan(run_type).is_some());
     }
-    // A harmless name does not make a harmful plan harmless.
+    // The gate depends on the effects, not only on the run type.
     let wipe = model::effect::Effect::Repave { image: "i".into() };
     let steps = [model::lifecycle::run_step("wipe", 1, 0, wipe)];
     assert!(spare(&id, RunType::Reboot, &steps).unwrap_err().said.contains("step wipe"));

@@ -1,4 +1,5 @@
-//! What the reconciler does about what MAAS says: quarantine, heal, adopt, mark; and nothing at all where many drift at once.
+//! The reconciler's decisions about drift: quarantine, heal, adopt, mark; and none when many nodes
+//! drift at once.
 
 use super::{Work, node, run, seen, state};
 use model::fault::{Code, Fault};
@@ -19,7 +20,7 @@ fn in_workflow(work: Work, workflow: Workflow) -> Run {
     run
 }
 
-/// The word of it.
+/// The decision in one word.
 fn word(act: &Act) -> &'static str {
     match act {
         Act::Nothing => "nothing",
@@ -39,7 +40,7 @@ fn what_serves_and_is_not_deployed_is_quarantined_when_it_is_seen_again() {
         for upstream in Upstream::ALL {
             for (passes, drifts, fits) in [(0, "count", "nothing"), (1, "quarantine", "forget")] {
                 let node = Node { passes, ..node(serving) };
-                // What is new to us is held against nobody.
+                // An unknown MAAS state is not drift.
                 let well = matches!(upstream, Upstream::Deployed | Upstream::Unknown);
                 let expected = if well { fits } else { drifts };
                 let act = decide(&node, upstream, None, true);
@@ -53,7 +54,7 @@ fn what_serves_and_is_not_deployed_is_quarantined_when_it_is_seen_again() {
     }
 }
 
-/// Two replicas that look one after the other have seen it once.
+/// Two replicas that poll one after the other count as one pass.
 #[test]
 fn what_was_first_seen_a_moment_ago_is_not_seen_again() {
     let absent = seen(Upstream::Absent);
@@ -103,7 +104,8 @@ fn only_drift_is_taken_back_and_only_by_proof() {
     }
 }
 
-/// Whoever is at work on a node sees to it; and of those that do not serve nothing is expected here.
+/// An active operation takes care of its node; and nothing is expected here of nodes that are not
+/// in service.
 #[test]
 fn nothing_is_done_where_it_is_not_the_reconcilers() {
     for state in NodeState::ALL {
@@ -134,7 +136,8 @@ fn failed_at(work: Work, workflow: Workflow, step: &str) -> Run {
     run
 }
 
-/// What a failed stage waited for may come about without us; a machine that MAAS has no more is a person's to look into.
+/// What a failed stage waited for may happen without Farrier. A machine that is gone from MAAS
+/// needs an operator.
 #[test]
 fn a_failed_onboarding_goes_by_what_maas_says() {
     let onboarding = Stage::ONBOARDING.map(Stage::as_str);
@@ -152,7 +155,7 @@ fn a_failed_onboarding_goes_by_what_maas_says() {
                     ("Deployed", "wait_for_deployed") => "adopt",
                     _ => "nothing",
                 };
-                // One look is not believed at once.
+                // A single pass is not acted on.
                 if expected != "nothing" {
                     let first = decide(&node, upstream, Some(&run), false);
                     assert_eq!(word(&first), "count", "{workflow:?} at {step}, {upstream}");
@@ -168,7 +171,7 @@ fn a_failed_onboarding_goes_by_what_maas_says() {
                     }
                     Act::Nothing | Act::Count(_) | Act::Quarantine(_) | Act::Heal => {}
                 }
-                // It was never found there, so it cannot be gone.
+                // It was never found in MAAS, so it cannot be gone.
                 node.system_id.clear();
                 let act = decide(&node, upstream, Some(&run), false);
                 let expected = if expected == "mark" { "forget" } else { expected };
@@ -182,7 +185,8 @@ fn a_failed_onboarding_goes_by_what_maas_says() {
     assert_eq!(decide(&enrolling, Upstream::Ready, None, false), Act::Nothing);
 }
 
-/// Many at once: MAAS or the way to it is wrong. Nobody is moved, and nothing is counted against anybody.
+/// A mass outage: MAAS or the connection to it is at fault. No node is moved, and no pass is
+/// counted.
 #[test]
 fn when_many_drift_nobody_is_to_blame() {
     let limits = Limits { flood_percent: 20, flood_least: 5, ..Limits::default() };
@@ -196,12 +200,12 @@ fn when_many_drift_nobody_is_to_blame() {
     {
         let mut cases = vec![case(&absent, None); drifting];
         cases.extend(vec![case(&deployed, None); well]);
-        // Those that do not serve count for nothing.
+        // Nodes that are not in service do not count.
         cases.push(Case { node: &retired, seen: &absent, run: None, healthy: true, lately: false });
         let expected = flooded.then_some(Flood { count: drifting, of: drifting + well });
         assert_eq!(flood(&cases, &limits), expected, "{drifting} and {well}");
     }
-    // Those that are worked on do not drift.
+    // A node with an active operation does not drift.
     assert_eq!(flood(&vec![case(&absent, Some(&running)); 9], &limits), None);
     assert_eq!(case(&absent, None).decide(true), Act::Nothing);
     assert_eq!(word(&case(&absent, None).decide(false)), "quarantine");

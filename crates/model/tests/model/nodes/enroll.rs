@@ -1,4 +1,4 @@
-//! Who is let in with a token: once, in time, and on the machine that it was issued for.
+//! Enrollment with a token: once, in time, and on the machine that it was issued for.
 
 use crate::support::at;
 use model::id::NodeId;
@@ -35,10 +35,10 @@ fn a_token_works_once_and_in_time() {
     for (used_by, second, expected) in [
         (None, 0, Ok(())),
         (None, 99, Ok(())),
-        // It ends at its moment.
+        // It expires at `expires_at` exactly.
         (None, 100, Err(Denied::TokenExpired)),
         (None, 101, Err(Denied::TokenExpired)),
-        // Its answer may have been lost, however long ago.
+        // The answer may have been lost, however long ago.
         (Some("s1"), 1, Ok(())),
         (Some("s1"), 500, Ok(())),
         (Some("s2"), 1, Err(Denied::TokenUsed)),
@@ -57,7 +57,7 @@ fn a_token_is_for_one_machine() {
         (applicant("SN1", macs), machine("SN1", macs), true),
         (applicant("sn1 ", &[]), machine("SN1", &[]), true),
         (applicant("SN2", macs), machine("SN1", macs), false),
-        // What one of the two does not know speaks against nobody.
+        // A value that one side does not know is not compared.
         (applicant("", &[]), machine("SN1", macs), true),
         (applicant("SN1", macs), machine("", &[]), true),
         (applicant("", &["AA:BB:CC:00:00:02"]), machine("SN1", macs), true),

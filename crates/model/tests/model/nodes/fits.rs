@@ -1,11 +1,12 @@
-//! Which node state may stand beside which workflow state (4.3, 5.3), and which MAAS state is expected (6.2).
+//! Which node state fits which workflow state (4.3, 5.3), and which MAAS state is expected (6.2).
 
 use super::{Work, run, state};
 use model::node::{Mode, NodeState, Upstream, expected, fits};
 use model::run::{Run, Workflow};
 
-/// 4.3, and then what it leaves open: a compensation is onboarding in progress; a canceled one has left nothing behind, or is looked into;
-/// one that failed may have been put into quarantine by a person; and after its end a node lives by its heartbeats.
+/// Section 4.3, and then what it leaves open: a compensation is onboarding in progress; a canceled
+/// onboarding left nothing behind or is investigated; a failed one may have been quarantined by an
+/// operator; and after its end heartbeats decide.
 const ONBOARDING: [(&str, &[&str], &[&str]); 8] = [
     ("pending", &["enrolling"], &[]),
     ("running", &["enrolling"], &[]),
@@ -17,8 +18,9 @@ const ONBOARDING: [(&str, &[&str], &[&str]); 8] = [
     ("cancelled", &[], &["enrolling", "quarantined"]),
 ];
 
-/// 5.3, and then what it leaves open: nothing has happened while it is pending; taking back is work as well; what failed or was canceled
-/// before the node was empty leaves it where it can be taken up again.
+/// Section 5.3, and then what it leaves open: while pending, nothing has happened; compensating is
+/// work as well; a run that failed or was canceled before the drain leaves the node in a state from
+/// which it can be continued.
 const DECOMMISSION: [(&str, &[&str], &[&str]); 6] = [
     ("pending", &[], &["active", "offline", "quarantined", "retired"]),
     ("running", &["active", "offline", "quarantined", "draining", "retired", "removing"], &[]),
@@ -28,7 +30,7 @@ const DECOMMISSION: [(&str, &[&str], &[&str]); 6] = [
     ("cancelled", &[], &["active", "offline", "quarantined", "retired"]),
 ];
 
-/// Where a node may be after each way of taking it out of service.
+/// The states of a node after each mode.
 const ENDS: [(Mode, &str, &[&str]); 7] = [
     (Mode::FullDecommission, "deleted", &["deleted"]),
     (Mode::Drain, "retired", &["retired", "offline", "active", "quarantined"]),
@@ -87,8 +89,8 @@ fn every_end_of_decommission() {
     }
 }
 
-/// 6.2, and then what it leaves open: MAAS tests while it commissions; what is on its way to Ready, or to being installed anew, is as good
-/// as there; a machine that was released may be New again.
+/// Section 6.2, and then what it leaves open: MAAS tests while it commissions; states on the way to
+/// Ready or to a new installation are fine; a released machine may be New again.
 const EXPECTED: [(&str, &[&str], &[&str]); 7] = [
     (
         "enrolling",

@@ -1,4 +1,5 @@
-//! A node and the run that works on it, commit by commit: what every mode does to its node, and what follows when it stops half-way.
+//! A node and its run, commit by commit: what every mode does to its node, and what follows when
+//! the run stops half-way.
 
 use super::{Work, node, run_of};
 use crate::support::{at, done, fault, who};
@@ -10,10 +11,11 @@ use model::run::act::{Acted, Action, act};
 use model::run::{Decision, Given, Policy, Run, Then, Workflow, decide};
 use model::time::Timestamp;
 
-/// More moves than this at once would be a loop in the rules.
+/// The limit of transitions in one commit; more would be a loop in the rules.
 pub const MAX_MOVES: usize = 8;
 
-/// The node after a commit of its run, move by move, as the engine writes it; every one of them legal for its owner.
+/// The node after a commit of its run, transition by transition, as the engine writes it. Every
+/// transition must be legal for its owner.
 pub fn followed(node: &Node, run: &Run) -> Vec<Node> {
     let mut moves: Vec<Node> = Vec::new();
     loop {
@@ -42,7 +44,7 @@ pub struct Life {
     pub run: Run,
     pub then: Then,
     now: Timestamp,
-    /// Where it has been.
+    /// The transitions so far.
     pub path: Vec<(NodeState, Owner)>,
 }
 
@@ -84,7 +86,7 @@ impl Life {
         self
     }
 
-    /// Everything goes well until this stage is in hand.
+    /// All stages succeed until this one is current.
     pub fn until(&mut self, stage: Stage) -> &mut Self {
         while self.run.current_step() != stage.as_str() {
             self.answer(done());
@@ -92,7 +94,7 @@ impl Life {
         self
     }
 
-    /// The stage in hand fails as often as it may.
+    /// The current stage fails until its attempts are used up.
     pub fn fail(&mut self, code: Code) -> &mut Self {
         while !self.run.ended() {
             self.answer(fault(code));
@@ -128,7 +130,7 @@ impl Life {
         self
     }
 
-    /// What was to stop has stopped.
+    /// The stop succeeded.
     pub fn stopped(&mut self) -> &mut Self {
         self.answer(Ok(Answer::Stopped))
     }
@@ -178,7 +180,7 @@ fn what_is_retired_is_not_drained_again() {
     }
 }
 
-/// One that was issued by hand begins to enroll with its run.
+/// A node that was issued manually enrolls with its run.
 #[test]
 fn what_was_issued_enrolls() {
     let before = node(NodeState::BootstrapIssued);
@@ -188,7 +190,8 @@ fn what_was_issued_enrolls() {
     assert_eq!(path, [(Enrolling, Onboarding)]);
 }
 
-/// Where a node is after its run has ended at a stage: what failed and may be tried again, what stops for a person, what is canceled.
+/// The state of a node after its run ended at a stage. Columns: failed and retryable, needs an
+/// operator, canceled.
 #[test]
 fn where_a_stopped_run_leaves_its_node() {
     use Stage::{CleanupStorage, DisableNode, DrainNode, RemoveGpuaasNodeRecord, RemoveMaasRecord};
@@ -249,7 +252,7 @@ fn a_frozen_node_does_not_serve() {
     assert_eq!((life.node.state, life.node.quarantine), (Retired, None));
 }
 
-/// Frozen after it had failed: it may be serving again by then.
+/// The run is frozen after it failed; the node may be in service again by then.
 #[test]
 fn what_is_marked_afterwards_is_taken_out_of_service() {
     let mut life = Life::of(Work::Take(Mode::SoftReset), Active);
@@ -283,7 +286,7 @@ fn an_older_run_moves_nobody() {
     assert_eq!(follow(&life.node, &life.run), None);
 }
 
-/// Without its name, the next stage would have to guess which machine it is.
+/// Without the id, the next stage would have to guess which machine it is.
 #[test]
 fn a_node_keeps_what_maas_called_its_machine() {
     use super::seen;

@@ -1,4 +1,4 @@
-//! Who goes offline and who is active again, by what is heard; and a silence that is too great to be theirs.
+//! Heartbeats: which nodes go offline and which become active again; and mass outages.
 
 use super::state;
 use crate::support::at;
@@ -9,7 +9,8 @@ use std::time::Duration;
 
 const NOW: i64 = 100_000;
 
-/// Offline after a hundred seconds; a flood is five nodes and a fifth of them, and is waited out for a thousand seconds.
+/// Offline after 100 seconds; a mass outage is five nodes and a fifth of them, and keeps nodes in
+/// their state for 1,000 seconds.
 fn limits() -> Limits {
     Limits {
         silence: Duration::from_secs(100),
@@ -23,7 +24,7 @@ fn when() -> When {
     When { now: at(NOW), listening_since: at(0), flooded_since: None }
 }
 
-/// A node that was heard so many seconds ago, or never.
+/// A node whose last heartbeat was `ago` seconds ago, or never.
 fn heard(name: usize, state: NodeState, ago: Option<i64>, problems: &str) -> Heard {
     let (at, changed_at) = (ago.map(|ago| at(NOW - ago)), at(0));
     let node = NodeId::trusted(format!("node-{name}"));
@@ -34,7 +35,7 @@ fn moved(verdict: &Verdict) -> Vec<(&str, &str)> {
     verdict.moves.iter().map(|one| (one.node.as_str(), one.to.as_str())).collect()
 }
 
-/// What becomes of one node among many that are well.
+/// The transition of one node among many healthy ones.
 fn one(state: NodeState, ago: Option<i64>, problems: &str, when: When) -> Option<String> {
     let mut all: Vec<Heard> = (1..100).map(|n| heard(n, NodeState::Active, Some(1), "")).collect();
     all.push(heard(100, state, ago, problems));
@@ -54,7 +55,8 @@ fn one(state: NodeState, ago: Option<i64>, problems: &str, when: When) -> Option
 
 #[test]
 fn every_state_by_what_is_heard() {
-    // Columns: well and heard just now; a little while ago; at the limit; beyond it; never; heard, and not well.
+    // Columns: healthy heartbeat just now; a while ago; at the limit; beyond it; never; a heartbeat
+    // with a problem.
     let table = [
         ("active", [None, None, None, Some("offline"), Some("offline"), Some("offline")]),
         ("offline", [Some("active"), None, None, None, None, None]),
@@ -100,7 +102,7 @@ fn a_move_says_why() {
     assert_eq!([0, 1, 2].map(|n: usize| verdict.moves[n].lost), [true, false, false]);
 }
 
-/// Who has just begun to listen has not heard anybody yet, and that is nobody's silence.
+/// A controller that just started has received no heartbeats yet: that is not silence.
 #[test]
 fn a_controller_that_has_just_come_waits() {
     for (since, expected) in [(50, None), (100, None), (101, Some("offline"))] {
@@ -110,12 +112,13 @@ fn a_controller_that_has_just_come_waits() {
             assert_eq!(found.as_deref(), expected, "listening for {since}, {ago:?}");
         }
     }
-    // It takes nobody for active whom it has not heard.
+    // It takes no node for active without a heartbeat.
     let when = When { listening_since: at(NOW - 1), ..when() };
     assert_eq!(one(NodeState::Offline, None, "", when), None);
 }
 
-/// Who has just come into service could not be heard before, and is missed from then on.
+/// A node that just came into service could not send heartbeats before; its silence counts from
+/// then on.
 #[test]
 fn a_node_that_has_just_come_is_waited_for() {
     for (ago, silent) in [(1, false), (100, false), (101, true)] {
@@ -124,13 +127,13 @@ fn a_node_that_has_just_come_is_waited_for() {
             let moves = judge(&[new], &limits(), when()).moves.len();
             assert_eq!(moves, usize::from(silent && state == NodeState::Active), "{ago}");
         }
-        // What was heard counts from when it was heard.
+        // The time of the last heartbeat counts, if there is one.
         let old = Heard { changed_at: at(NOW), ..heard(1, NodeState::Active, Some(ago), "") };
         assert_eq!(judge(&[old], &limits(), when()).moves.len(), usize::from(silent), "{ago}");
     }
 }
 
-/// Listening for a second only, what was heard before it began proves nothing either way.
+/// Heartbeats from before the controller started prove nothing.
 #[test]
 fn what_was_heard_long_ago_makes_nobody_active() {
     let when = When { listening_since: at(NOW - 1), ..when() };
@@ -146,13 +149,13 @@ fn fleet(silent: usize, well: usize, ago: i64) -> Vec<Heard> {
 #[test]
 fn too_many_at_once_are_a_flood() {
     for (silent, well, flood, held) in [
-        // A fifth of them, and five at least.
+        // A fifth of the nodes, and at least five.
         (5, 20, true, true),
         (5, 21, false, false),
         (5, 0, true, true),
         (20, 80, true, true),
         (19, 81, false, false),
-        // All of a few are worth an alert; what is on them is not waited for.
+        // If all of a few nodes are silent, an alert is raised, but they go offline.
         (4, 0, true, false),
         (2, 0, true, false),
         (4, 1, false, false),
@@ -167,7 +170,7 @@ fn too_many_at_once_are_a_flood() {
     }
 }
 
-/// Who is half-way to silence shows what is coming, before the first of them is moved.
+/// Nodes at half of the limit reveal a mass outage before the first node is moved.
 #[test]
 fn a_flood_is_seen_before_it_is_there() {
     let mut all = fleet(5, 5, 51);
@@ -175,7 +178,7 @@ fn a_flood_is_seen_before_it_is_there() {
     let verdict = judge(&all, &limits(), when());
     assert_eq!(verdict.flood, Some(Flood { count: 5, of: 10 }));
     assert_eq!(verdict.moves, []);
-    // In those who were not serving there is nothing to be seen.
+    // Nodes that were not in service do not count.
     let mut all = fleet(5, 5, 101);
     all[0].state = NodeState::Offline;
     let verdict = judge(&all, &limits(), when());
@@ -192,13 +195,14 @@ fn a_flood_holds_for_a_while_and_then_they_are_offline() {
         assert_eq!(verdict.flood, Some(Flood { count: 10, of: 20 }));
         assert_eq!(verdict.moves.len(), moves, "since {since}");
     }
-    // It is over: nobody remembers it.
+    // The mass outage is over, so it has no effect.
     let when = When { flooded_since: Some(at(NOW - 5)), ..when() };
     let verdict = judge(&fleet(1, 19, 101), &limits(), when);
     assert_eq!((verdict.flood, verdict.moves.len()), (None, 1));
 }
 
-/// They are offline by now, and the flood is no smaller for it. It ends with those who are heard.
+/// Nodes that went offline in a mass outage still belong to it. It ends when enough of them send
+/// heartbeats.
 #[test]
 fn a_flood_lasts_until_enough_are_heard() {
     let lost = |mut all: Vec<Heard>, count: usize, lost_at: i64| {
@@ -221,21 +225,21 @@ fn a_flood_lasts_until_enough_are_heard() {
         assert_eq!(verdict.flood.is_some(), still, "{heard} are heard");
         assert_eq!(verdict.moves.len(), heard);
     }
-    // Who has just begun to listen forgets nobody.
+    // A controller that just started still counts them.
     let fresh = When { listening_since: at(NOW - 1), ..when };
     assert_eq!(judge(&all, &limits(), fresh).flood, Some(Flood { count: 10, of: 20 }));
-    // Who was lost before it, or is out of service by now, is no part of it.
+    // Nodes that were lost earlier, or are out of service now, do not belong to it.
     assert_eq!(flood(&lost(fleet(10, 10, 9_000), 10, NOW - 2_001)), None);
     let mut all = all;
     all[..6].iter_mut().for_each(|one| one.state = NodeState::Retired);
     assert_eq!(flood(&all), None);
-    // Nor is anybody where there is none.
+    // Without a mass outage, lost nodes do not belong to one.
     assert_eq!(judge(&lost(fleet(10, 10, 101), 10, NOW), &limits(), self::when()).flood, None);
-    // All of a few stay an alert as well.
+    // If all of a few nodes are lost, the alert stays as well.
     assert_eq!(flood(&lost(fleet(2, 0, 1_900), 2, NOW - 5)), Some(Flood { count: 2, of: 2 }));
 }
 
-/// When nobody is heard anywhere, it is who listens.
+/// If no site is heard, Farrier itself is cut off.
 #[test]
 fn silence_everywhere_is_not_the_sites() {
     let judged = |silent, well| judge(&fleet(silent, well, 101), &limits(), when());
@@ -243,7 +247,7 @@ fn silence_everywhere_is_not_the_sites() {
         (vec![], false),
         (vec![(9, 0)], false),
         (vec![(9, 0), (9, 0)], true),
-        // Where nobody serves, nobody is missed.
+        // A site without nodes in service does not count.
         (vec![(9, 0), (9, 0), (0, 0)], true),
         (vec![(9, 0), (0, 0)], false),
         (vec![(9, 0), (0, 9)], false),
@@ -254,7 +258,7 @@ fn silence_everywhere_is_not_the_sites() {
     }
 }
 
-/// A flood keeps nobody from coming back, and nobody from saying that it is ill.
+/// A mass outage prevents neither a return to active nor a reported problem.
 #[test]
 fn a_flood_does_not_hide_what_is_said() {
     let mut all = fleet(10, 10, 101);

@@ -1,4 +1,5 @@
-//! Sites: what may be written of one, what its template becomes, and how it is by what is said of it.
+//! Sites: validation of the spec, rendering of the template, and the state that follows from
+//! reports.
 
 use crate::support::at;
 use model::id::SiteId;
@@ -129,7 +130,7 @@ fn site() -> Site {
     Site::new(&SiteId::trusted("site-1"), maas(), Labels::new(), at(0))
 }
 
-/// Some words that were said of it, and the state that follows from all of them.
+/// A sequence of reports, and the state after each.
 #[test]
 fn a_site_is_as_it_is_said_to_be() {
     let some = |said: &str| Some(said.to_string());
@@ -141,7 +142,7 @@ fn a_site_is_as_it_is_said_to_be() {
         (Report::Drift(some("8 of 10")), "CutOff"),
         (Report::Silence(None), "CutOff"),
         (unreachable(), "Unreachable"),
-        // Each takes back only what it has said itself.
+        // Each kind of report clears only its own alarm.
         (Report::Drift(None), "Unreachable"),
         (Report::Silence(some("9 of 10")), "Unreachable"),
         (Report::Answered(4), "CutOff"),

@@ -1,4 +1,5 @@
-//! The stages of onboarding and of every mode, in the documents' order, and what each of them adopts.
+//! The stages of onboarding and of every mode, in the documents' order, and what each of them
+//! adopts.
 
 use super::{Work, run, run_of, whose};
 use model::effect::Effect;
@@ -44,7 +45,7 @@ const DECOMMISSION: [&str; 13] = [
     "remove_maas_record",
 ];
 
-/// What each mode is made of, as far as the catalogue of 5.2 goes. A full decommission is all of it.
+/// The stages of each mode, from the catalogue of 5.2. A full decommission has all of them.
 const MODES: [(&str, &[&str]); 7] = [
     (
         "soft_reset",
@@ -87,7 +88,7 @@ const MODES: [(&str, &[&str]); 7] = [
     ("reactivate", &[]),
 ];
 
-/// Who carries a stage out, where it is not the MAAS of the site.
+/// The executor of a stage, if it is not the MAAS of the site.
 const AGENT: [(&str, Option<TaskKind>); 7] = [
     ("wait_for_agent_enrollment", None),
     ("force_release_allocations", Some(TaskKind::Release)),
@@ -126,7 +127,7 @@ fn every_mode_has_its_stages_in_order() {
         let mode = Mode::parse(word).unwrap_or_else(|| panic!("{word}?"));
         let mut expected = row.to_vec();
         if word == "reimage" {
-            // What was released is installed again, from Ready on.
+            // A released machine is installed again, from Ready on.
             expected.extend(&ONBOARDING[4..]);
         }
         assert_eq!(words(&mode.stages(true)), expected, "{word}");
@@ -181,7 +182,7 @@ fn what_writes_a_disk_is_not_done_twice_on_hope() {
     }
 }
 
-/// Keys are made of the names of steps, so none may come twice; and each attempt has an end.
+/// Effect keys contain step names, so no name may repeat; and every attempt has a timeout.
 #[test]
 fn a_run_has_each_stage_once() {
     for work in Work::ALL {
@@ -210,7 +211,7 @@ fn who_places_the_work_moves_it_away() {
     }
 }
 
-/// The MAAS states in which a stage has nothing left to do. None of the others ever adopts anything by what MAAS says.
+/// The MAAS states in which a stage has nothing to do. All other stages never adopt a MAAS state.
 const ADOPTS: [(&str, &[&str]); 10] = [
     ("commission_node", &["Commissioning", "Ready", "Allocated", "Deploying", "Deployed"]),
     ("wait_for_ready", &["Ready", "Allocated", "Deploying", "Deployed"]),
@@ -232,7 +233,7 @@ fn every_stage_and_every_maas_state() {
                 let row = ADOPTS.iter().find(|row| row.0 == stage.as_str());
                 let (word, said) = (stage.as_str(), upstream.as_str());
                 let expected = match word {
-                    // Whatever it is like, it is there; unless nobody could see.
+                    // The machine exists in any state, unless its state is unknown.
                     "create_or_find_in_maas" => !matches!(said, "absent" | "Unknown"),
                     "disable_node" | "drain_node" => {
                         matches!(state.as_str(), "retired" | "removing")
@@ -248,7 +249,7 @@ fn every_stage_and_every_maas_state() {
     }
 }
 
-/// Which stages of a mode the agent is not asked for, where the node is so.
+/// The stages of a mode for which the agent gets no task.
 fn left_out(mode: Mode, with: impl Fn(&mut AgentAsked<'_>), cluster: &str) -> Vec<&'static str> {
     let run = run_of(Work::Take(mode), &mode.stages(true), cluster);
     let state = NodeState::Draining;
@@ -258,7 +259,8 @@ fn left_out(mode: Mode, with: impl Fn(&mut AgentAsked<'_>), cluster: &str) -> Ve
     stages.filter(|stage| asked.needless(*stage).is_some()).map(Stage::as_str).collect()
 }
 
-/// An agent is asked for all that it can do; and where what is installed serves again, a missing one is missed.
+/// An agent gets every task that it can do. If the installed system serves again, the agent is
+/// required.
 #[test]
 fn when_an_agent_is_not_asked() {
     let tasks = |mode: Mode| -> Vec<&str> {

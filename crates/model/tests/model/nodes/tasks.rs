@@ -1,4 +1,4 @@
-//! Tasks of agents: how each stands, and what becomes of it under everything that can be said of it.
+//! Tasks of agents: the status of each, and the result of every message.
 
 use crate::support::at;
 use model::effect::Key;
@@ -31,12 +31,12 @@ fn task(state: TaskState, lease_until: Option<i64>) -> Task {
     }
 }
 
-/// Every way a task can stand.
+/// Every status of a task.
 fn all() -> Vec<(Task, Standing)> {
     vec![
         (task(TaskState::Queued, None), Standing::Fresh),
         (task(TaskState::Dispatched, Some(NOW + 1)), Standing::Live),
-        // A lease ends at its moment, not after it.
+        // A lease expires at `lease_until` exactly.
         (task(TaskState::Dispatched, Some(NOW)), Standing::Stale),
         (task(TaskState::Dispatched, Some(NOW - 1)), Standing::Stale),
         (task(TaskState::Dispatched, None), Standing::Stale),
@@ -60,7 +60,7 @@ fn an_agent_takes_what_is_not_over() {
         match standing {
             Standing::Over => assert_eq!(taken, None),
             Standing::Fresh | Standing::Stale | Standing::Live => {
-                // Who asks again for what it holds has not been given it twice.
+                // A repeated request for a held task does not count as a dispatch.
                 let given = task.dispatched + u32::from(standing != Standing::Live);
                 let held = taken.expect("it is there to be taken");
                 assert_eq!(held.standing(now()), Standing::Live);
@@ -89,7 +89,8 @@ fn an_agent_that_speaks_holds_on() {
 #[test]
 fn a_report_counts_once() {
     use TaskState::{Dispatched, Done, Failed, Queued, Stopped};
-    // What it becomes by good news, and by bad ones; none: nobody waits for that any more.
+    // Columns: the state after a success report, and after a failure report; none if the report is
+    // no longer expected.
     let table = [
         (Queued, Some(Done), Some(Failed)),
         (Dispatched, Some(Done), Some(Failed)),
@@ -121,7 +122,7 @@ fn what_is_stopped_stays_as_it_ended() {
         match standing {
             Standing::Over => assert_eq!(after, task),
             Standing::Fresh | Standing::Live | Standing::Stale => {
-                // Its agent has not heard of it yet.
+                // Its agent has not learned of it yet.
                 assert_eq!(
                     (after.state, after.lease_until),
                     (TaskState::Stopped, task.lease_until)
@@ -132,7 +133,7 @@ fn what_is_stopped_stays_as_it_ended() {
     }
 }
 
-/// Section 8: fresh and live, success without duplication; stale, in the queue again.
+/// Section 8: fresh and live succeed without duplication; stale is queued again.
 #[test]
 fn resuming_is_idempotent() {
     for (task, standing) in all() {
@@ -170,7 +171,7 @@ fn of_a_log_that_is_too_long_the_beginning_and_the_end_are_kept() {
     let told = task.log.clone();
     task = task.renewed(&part, now).0;
     assert_eq!(task.log, told, "nothing is added that somebody would be woken for");
-    // The last word has its room; one that is far too long is kept with its end.
+    // The last message has reserved space; if it is too long, its end is kept.
     let last = format!("{}the end\n", "é".repeat(30_000));
     let after = task.reported(true, "done", &last).unwrap();
     assert_eq!(after.log, format!("{told}{last}"));

@@ -1,8 +1,9 @@
-//! Every place that a node and the runs on it can get to, under everything that can happen to both.
+//! Every reachable combination of a node and its run, under every event.
 //!
-//! Beside the answers, faults and actions that a run knows, agents are heard and fall silent, MAAS is seen to drift, and people quarantine,
-//! release, reactivate and start over. After every commit the documents' tables hold, nobody is on its way without work, and nothing is
-//! cleaned or removed on a node that has come back into service since it was emptied.
+//! Besides the answers, faults and actions of a run: agents send heartbeats and fall silent, MAAS
+//! reports drift, and operators quarantine, release, reactivate and start over. After every commit
+//! the documents' tables hold, no node is in an intermediate state without an active run, and
+//! nothing is cleaned or removed on a node that came back into service after it was drained.
 
 use super::lives::{check, followed};
 use super::{Work, node, run_of};
@@ -22,9 +23,9 @@ use model::time::Timestamp;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// More places than this would mean that they are told apart by what no decision depends on.
+/// More combinations would mean that they are distinguished by what no decision depends on.
 const MAX_PLACES: usize = 50_000;
-/// It did not happen; it may have; a person is needed.
+/// The effect did not happen; it may have happened; an operator is needed.
 const FAULTS: [Code; 3] = [Code::EffectFailed, Code::AnswerLost, Code::CapabilityMissing];
 
 #[derive(Clone)]
@@ -33,11 +34,11 @@ struct Place {
     run: Run,
     now: Timestamp,
     epoch: i64,
-    /// It has been in service since the run had emptied it.
+    /// The node has been in service since the run drained it.
     served: bool,
 }
 
-/// What tells one place from another.
+/// What distinguishes two combinations.
 #[derive(PartialEq, Eq, Hash)]
 struct Shape {
     node: (NodeState, Option<Quarantine>, bool),
@@ -66,14 +67,15 @@ fn drained(run: &Run) -> bool {
     steps.any(|step| step.state == StepPhase::Succeeded && run.step_name(step) == "drain_node")
 }
 
-/// How often something is tried moves no node: looks that fail get to the last one, and what is taken back is tried once.
+/// The number of attempts moves no node: failed status calls skip to the last one, and an undo step
+/// has one attempt.
 fn plain(run: &mut Run) {
     skip_the_middle_looks(run);
     let waiting = |step: &&mut StepState| step.undo && step.state == StepPhase::Waiting;
     run.progress.steps.iter_mut().filter(waiting).for_each(|step| step.budget = step.attempt + 1);
 }
 
-/// What can happen to its run, in time: one of each class of faults, and every answer.
+/// The events of its run without timeouts: one fault of each class, and every answer.
 fn timely(run: &Run) -> Vec<(Input, Duration)> {
     let told = |input: &Input| match input {
         Input::Answered(Err(fault)) => FAULTS.contains(&fault.code),
@@ -99,7 +101,7 @@ impl Place {
             looks: step.looks,
             waits: step.not_before.is_some(),
         };
-        // What was taken back before the work began says nothing any more once it is over.
+        // Undo steps of a clean restart no longer matter once they are complete.
         let undone = progress.steps.iter().take_while(|step| step.undo).count();
         let behind = if undone <= progress.at { undone } else { 0 };
         let step = |step: &StepState| (step.of, step.undo, step.state, step.attempt > 0);
@@ -115,14 +117,14 @@ impl Place {
         }
     }
 
-    /// The node moves, by whomever.
+    /// The node moves, whoever the owner is.
     fn moved(mut self, node: Node) -> Self {
         self.served |= node.state.in_service();
         self.node = node;
         self
     }
 
-    /// The run as it is written, and the node with it, as one commit.
+    /// Writes the run and its node as one commit.
     fn commit(&self, run: Run) -> Self {
         let emptied = drained(&run) && !drained(&self.run);
         let mut after = Self { run, ..self.clone() };
@@ -130,7 +132,7 @@ impl Place {
         for node in followed(&self.node, &after.run) {
             after = after.moved(node);
         }
-        // Whatever it did before, it was emptied in this commit.
+        // Whatever it did before, it was drained in this commit.
         after.served &= !emptied || after.node.state.in_service();
         check(&after.node, &after.run);
         after.check_outside();
@@ -151,7 +153,7 @@ impl Place {
         Self { epoch, ..self.commit(run) }
     }
 
-    /// What becomes of it; none where nothing does.
+    /// The state after an event; none when the event changes nothing.
     fn after(&self, input: &Input, wait: Duration) -> Option<Self> {
         let here = Self { now: self.now + wait, ..self.clone() };
         match input {
@@ -176,7 +178,7 @@ impl Place {
         }
     }
 
-    /// A new run in place of the one that has ended.
+    /// A new run in place of the ended one.
     fn anew(&self, how: Again) -> Option<Self> {
         let progress = again(&self.run, how).ok()?;
         let run = Run { progress, ..self.run.clone() };
@@ -185,7 +187,7 @@ impl Place {
         Some(Self { run, now: at(0), epoch: 1, ..self.clone() })
     }
 
-    /// The same work, asked for by a new request.
+    /// The same work, requested again.
     fn requested(&self, mode: Mode) -> Option<Self> {
         let known = Known { run: Some(&self.run), healthy: true };
         let moves = decommission(&self.node, mode, known).ok()?;
@@ -195,7 +197,8 @@ impl Place {
         Some(Self { node, run, now: at(0), epoch: 1, ..self.clone() })
     }
 
-    /// Where heartbeats, the reconciler and people bring the node, past its run.
+    /// Transitions of the node that heartbeats, the reconciler and operators make independently of
+    /// its run.
     fn outside(&self) -> Vec<(&'static str, Self)> {
         let idle = self.run.ended();
         let node = &self.node;
@@ -226,7 +229,7 @@ impl Place {
             let node = moves.into_iter().last()?;
             assert_ne!(self.node.state, NodeState::Deleted, "{what} brings it back");
             let mut after = self.clone().moved(node);
-            // What was decided about its node ends a run that did not end well.
+            // A request on the node also ends its failed run.
             if let Some((progress, _)) = end.and_then(|end| close(&self.run, end, &who())) {
                 after.run.progress = progress;
             }
@@ -287,7 +290,7 @@ impl Walk {
     }
 }
 
-/// Tells how a place was reached when something there is wrong.
+/// Prints the path to a combination when a check fails there.
 struct Story<'a>(&'a Walk, usize);
 
 impl Drop for Story<'_> {
@@ -307,13 +310,13 @@ impl Drop for Story<'_> {
     }
 }
 
-/// Walks a few stages, those that matter for the node, and says that the walk was not cut short.
+/// Walks the few stages that matter for the node, and asserts that the walk was not cut short.
 fn walks(work: Work, stages: &[Stage], cluster: &str, at_least: usize) -> Vec<Place> {
     let all = work.stages();
     assert!(stages.iter().all(|stage| all.contains(stage)), "{work:?} has other stages");
     let mut spec = run_of(work, stages, cluster).spec;
     for step in &mut spec.steps {
-        // One attempt is enough: how often a stage is tried moves no node.
+        // One attempt is enough: the number of attempts moves no node.
         step.max_retries = 0;
     }
     let starts = match work {
@@ -381,7 +384,7 @@ fn full_decommission() {
     let places = walks(Work::Take(Mode::FullDecommission), &stages, "", 7_000);
     let more = ["removing", "deleted"];
     assert_eq!(reached(&places), KEPT.into_iter().chain(more).collect());
-    // What is deleted has been removed as a whole, and stays so.
+    // A deleted node was removed completely, and stays deleted.
     for place in places.iter().filter(|place| place.node.state == NodeState::Deleted) {
         let workflow = place.run.progress.workflow;
         assert!(matches!(workflow, Workflow::Completed | Workflow::Reconciled), "{workflow:?}");

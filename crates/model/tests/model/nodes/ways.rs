@@ -7,8 +7,9 @@ use model::node::{Node, NodeState, Owner, Quarantine, Seen};
 use model::refusal::RefusalKind;
 use model::run::{Run, Workflow};
 
-/// Section 3.3, row by row. The operator of "operator recovery" and "operator rollback" in 3.2 is there, too; the validation of a cleanup
-/// is a stage of a decommission, and so is the reset that gives an identity back.
+/// Section 3.3, row by row, with the operator of "operator recovery" and "operator rollback" in
+/// 3.2. The validation of a cleanup is a stage of a decommission, and so is the reset that returns
+/// an identity to service.
 const DOCUMENT: [(&str, &str, &[&str]); 17] = [
     ("bootstrap_issued", "enrolling", &["admin", "onboarding"]),
     ("enrolling", "active", &["onboarding"]),
@@ -71,7 +72,7 @@ fn every_pair_of_states_and_every_owner() {
                     assert!(may(from, to, word), "{said}");
                     assert_eq!((after.state, after.moved_by), (state(to), owner), "{said}");
                     assert_eq!(after.reason, "because");
-                    // The store asks the same of its own row.
+                    // The store checks the same on its row.
                     let sources = after.sources().expect("somebody owns every way");
                     assert!(sources.contains(&from) && sources.contains(&to), "{said}");
                     allowed += 1;
@@ -116,7 +117,7 @@ fn a_quarantine_has_a_cause_as_long_as_it_lasts() {
     assert_eq!(refused.unwrap_err().reason, "NODE_TRANSITION");
 }
 
-/// The guard: nobody is left on its way because an operation was lost.
+/// The guard: no node stays in an intermediate state because its operation was lost.
 #[test]
 fn without_work_nobody_stays_on_the_way() {
     let with = |workflow| {
@@ -151,7 +152,7 @@ fn without_work_nobody_stays_on_the_way() {
     }
 }
 
-/// Who was emptied out of quarantine goes back there by the guard too, and not into service.
+/// The guard also returns a node to quarantine that was drained out of it, and not into service.
 #[test]
 fn the_guard_leads_back_into_quarantine() {
     let cause = Some(Quarantine::Operator);
