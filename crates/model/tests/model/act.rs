@@ -1,4 +1,4 @@
-//! What an operator may do, in each of the eight workflow states.
+//! The actions of operators in each of the eight workflow states.
 
 use crate::support::{Story, at, done, fault, join, netboot, note, who, wipe};
 use model::effect::{Answer, Verb};
@@ -7,7 +7,7 @@ use model::refusal::RefusalKind;
 use model::run::act::{Acted, Action, Again, act, again};
 use model::run::{HaltKind, Run, StepPhase, Workflow};
 
-/// A run in that state, reached the way runs get there.
+/// A run in that state, reached as real runs reach it.
 fn run_in(workflow: Workflow) -> Run {
     let mut story = Story::of(vec![netboot(0), wipe(0)]);
     match workflow {
@@ -38,7 +38,7 @@ fn run_in(workflow: Workflow) -> Run {
     story.run
 }
 
-/// What came of it, in a word.
+/// The result of an action in one word.
 fn outcome(run: &Run, action: Action) -> String {
     match act(run, action, &who(), at(9)) {
         Ok(Acted::Already) => "already".into(),
@@ -96,7 +96,7 @@ fn every_state_and_every_action() {
     }
 }
 
-/// What has failed on a node is given up by a cancel, and what it made is taken back; to cancel it twice is to cancel it once.
+/// Canceling a failed run on a node undoes what it created. Canceling is idempotent.
 #[test]
 fn what_failed_on_a_node_can_be_given_up() {
     let of_node = |workflow| {
@@ -116,7 +116,7 @@ fn what_failed_on_a_node_can_be_given_up() {
     ] {
         assert_eq!(outcome(&of_node(workflow), Action::Cancel), expected, "{workflow:?}");
     }
-    // What it did is undone, and then it is canceled.
+    // The work is undone, and then the run is canceled.
     let mut story = Story::of(vec![netboot(0), wipe(0)]);
     story.run.spec.run_type = model::plan::RunType::Onboard;
     story.answer(done()).answer(fault(Code::EffectFailed)).act(Action::Cancel);
@@ -126,7 +126,8 @@ fn what_failed_on_a_node_can_be_given_up() {
     assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
 }
 
-/// What was to be taken back and done anew failed while it was taken back: given up, it is taken back to the end, and not done.
+/// A clean restart failed while undoing its parent's work. Canceling it completes the undo, but
+/// does not start the steps.
 #[test]
 fn what_is_given_up_while_it_is_undone_is_undone_to_its_end() {
     let mut story = Story::of(vec![netboot(0), wipe(0)]);
@@ -204,7 +205,7 @@ fn retrying_is_a_new_attempt_and_resuming_looks_first() {
     retried.act(Action::RetryStep).expect(Verb::Perform, "wipe/2");
     let mut resumed = Story::begin(unknown);
     resumed.act(Action::Resume).expect(Verb::Inquire, "wipe/1");
-    // An attempt that is known to be over needs no look.
+    // An attempt that is known to have ended needs no status call.
     let mut plain = Story::begin(run_in(Workflow::FailedRetryable));
     plain.act(Action::Resume).expect(Verb::Perform, "netboot/2").answer(done());
     plain.expect(Verb::Perform, "wipe/1").answer(done());
@@ -239,7 +240,8 @@ fn a_cancel_undoes_what_was_begun_last_first() {
     assert_eq!(states, [Succeeded, Succeeded, Failed, Waiting, Succeeded, Succeeded]);
 }
 
-/// A device that is being written is not given to anybody before it has ended, however often it says that it has not.
+/// A device that is being written is not released before the work has ended, however often the stop
+/// reports that it has not.
 #[test]
 fn what_cannot_be_stopped_is_seen_through() {
     let mut story = Story::of(vec![wipe(0), note(0)]);
@@ -266,7 +268,8 @@ fn a_failed_undo_does_not_keep_the_others_from_being_undone() {
     assert_eq!((failure.fault.code, failure.step.as_str()), (Code::UndoFailed, "undo-join"));
 }
 
-/// Found by the walk: a freeze in the middle of undoing made the run forget that it was canceled.
+/// Regression, found by the walk: a freeze during the undo steps made the run forget that it was
+/// canceled.
 #[test]
 fn a_canceled_run_that_is_frozen_and_resumed_stays_canceled() {
     let mut story = Story::begin(run_in(Workflow::Compensating));
@@ -274,13 +277,14 @@ fn a_canceled_run_that_is_frozen_and_resumed_stays_canceled() {
     story.answer(Ok(Answer::NeverStarted)).expect(Verb::Stop, "undo-netboot/1");
     story.answer(Ok(Answer::Stopped));
     assert_eq!(story.run.progress.workflow, Workflow::FailedManualIntervention);
-    // The first key is barred, so it goes on under another.
+    // The first key is stopped for good, so the run continues under another.
     story.act(Action::Resume).expect(Verb::Perform, "undo-netboot/2");
     story.answer(done());
     assert_eq!(story.run.progress.workflow, Workflow::Cancelled);
 }
 
-/// Found by the walk: a second cancel undid everything a second time, under the keys of the first.
+/// Regression, found by the walk: a second cancel repeated all undo steps under the keys of the
+/// first.
 #[test]
 fn a_cancel_after_a_freeze_goes_on_undoing() {
     let mut run = run_in(Workflow::Compensating);
@@ -297,7 +301,7 @@ fn a_cancel_after_a_freeze_goes_on_undoing() {
     assert_eq!(story.run.progress.steps.len(), steps);
 }
 
-/// Found by the walk: the names of the first undoing came again with the same keys.
+/// Regression, found by the walk: the undo steps of the cancel reused the keys of the restart.
 #[test]
 fn a_clean_restart_that_is_canceled_undoes_under_new_keys() {
     let ended = run_in(Workflow::Completed);
@@ -322,7 +326,7 @@ fn a_foreign_engine_version_is_refused_not_guessed() {
     assert_eq!(story.asked(), None);
 }
 
-/// The world gave no answer about the step, and would be asked again in a while.
+/// A status call failed, and the run waits for its backoff.
 #[test]
 fn who_asks_for_a_stop_does_not_wait_for_a_backoff() {
     for action in [Action::Cancel, Action::MarkManual] {

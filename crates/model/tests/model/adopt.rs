@@ -1,4 +1,5 @@
-//! Adoption: taking what already holds for done, in a rerun and by an operator's word.
+//! Adoption: a step whose goal already holds counts as done, in a rerun and by an operator's
+//! action.
 
 use crate::support::{Story, done, fault, netboot, note, spec, wipe};
 use model::effect::{Answer, Verb};
@@ -15,7 +16,7 @@ fn differs() -> Result<Answer, model::fault::Fault> {
     Ok(Answer::Differs("something else".into()))
 }
 
-/// A rerun of a run of which `held` steps had succeeded before the next one failed.
+/// A rerun of a run whose first `held` steps succeeded before the next one failed.
 fn rerun(held: usize) -> Story {
     let mut story = Story::of(steps());
     for _ in 0..held {
@@ -37,7 +38,7 @@ fn the_last_step_that_holds_adopts_all_before_it() {
         story.run.progress.steps.iter().map(|step| step.message.as_str()).collect();
     assert_eq!(messages, ["adopted: implied by step wipe", "adopted: it holds", ""]);
     story.answer(done());
-    // Nothing was adopted by an operator's word: it is an ordinary success.
+    // No operator adopted a state: the run completed normally.
     assert_eq!(story.run.progress.workflow, Workflow::Completed);
 }
 
@@ -91,7 +92,8 @@ fn a_canceled_rerun_does_not_undo_what_it_only_adopted() {
     assert_eq!(story.run.progress.steps.len(), 3);
 }
 
-/// Found by the walk: the step that was being looked at stayed failed, and broke the run later.
+/// Regression, found by the walk: the step that was being observed stayed failed, and broke the run
+/// later.
 #[test]
 fn a_rerun_that_is_frozen_while_looking_goes_on_looking() {
     for action in [Action::RetryStep, Action::Resume, Action::Adopt] {
@@ -107,7 +109,7 @@ fn a_rerun_that_is_frozen_while_looking_goes_on_looking() {
     }
 }
 
-/// A run whose destructive step nobody can tell the outcome of.
+/// A run whose destructive step has an unknown outcome.
 fn unknown() -> Story {
     let mut story = Story::of(steps());
     story.answer(done()).answer(fault(Code::AnswerLost)).expect(Verb::Inquire, "wipe/1");
@@ -135,7 +137,7 @@ fn what_differs_is_not_adopted() {
     let failure = progress.failure.as_ref().unwrap();
     assert_eq!((failure.fault.code, failure.step.as_str()), (Code::NotAdoptable, "wipe"));
     assert!(failure.fault.said.contains("something else"), "{}", failure.fault.said);
-    // What the attempt did is as unknown as before.
+    // The outcome of the attempt is still unknown.
     story.act(Action::Resume).expect(Verb::Inquire, "wipe/1");
 }
 
@@ -150,13 +152,14 @@ fn an_observation_that_never_comes_is_not_an_adoption() {
     assert_eq!(failure.fault.code, Code::NotAdoptable);
 }
 
-/// Found by the walk: the run failed instead of being canceled, or was stopped without a look.
+/// Regression, found by the walk: the run failed instead of being canceled, or was stopped without
+/// a status call.
 #[test]
 fn a_cancel_while_observing_is_kept() {
     let mut story = unknown();
     story.act(Action::Adopt).act(Action::Cancel).answer(differs());
     story.expect(Verb::Inquire, "wipe/1").answer(Ok(Answer::NeverStarted));
-    // An order that is still on its way must find the key barred before the run ends.
+    // A late call must find the key stopped before the run ends.
     story.expect(Verb::Stop, "wipe/1").answer(Ok(Answer::Stopped));
     story.expect(Verb::Perform, "undo-netboot/1").answer(done());
     assert_eq!(story.run.progress.workflow, Workflow::Cancelled);

@@ -1,4 +1,4 @@
-//! What a run does to its machine: every type of run, every way to end, both kinds of plan.
+//! What a run changes on its machine: every run type, every end, both values of `OnFailure`.
 
 use crate::support::{at, note, spec};
 use model::condition::{ConditionType, Evidence};
@@ -28,7 +28,7 @@ fn run_in(run_type: RunType, on_failure: OnFailure, workflow: Workflow) -> Run {
     run
 }
 
-/// Rule 2 and rule 4 of the documents, written out by hand.
+/// Rules 2 and 4 of the documents, written out by hand.
 #[test]
 fn every_type_every_end_both_plans() {
     let mut cases = 0;
@@ -169,7 +169,7 @@ fn evidence_is_taken_in_before_the_verdict() {
     let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Running);
     apply_to_machine(&mut machine, &run, &seen, at(5));
     assert!(machine.is(Reachable) && machine.is(Drained));
-    // The end of the run overrules what was seen on the way.
+    // The end of the run overrides earlier observations.
     let run = run_in(RunType::ExitMaintenance, OnFailure::KeepPhase, Workflow::Completed);
     apply_to_machine(&mut machine, &run, &seen, at(6));
     assert!(machine.is(Reachable) && !machine.is(Drained));

@@ -1,5 +1,5 @@
-//! The lifecycles of power shelves and switches as tables: every state with everything that can be asked, held and reported, and
-//! exactly one row of the table for each.
+//! The lifecycles of power shelves and switches as tables: every state with every request, holder
+//! and run status matches exactly one row.
 
 use crate::support::{at, note, spec};
 use model::blast::Dark;
@@ -17,7 +17,7 @@ use model::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
 use model::run::{Failure, Run, Workflow};
 use model::switch::{Switch, SwitchState};
 
-/// What a turn meets, in one word each: deleted, asked, retry, held, run.
+/// The inputs of a turn, one word each: deleted, requested, retry, held, run.
 const DELETED: [&str; 2] = ["no", "deleted"];
 const ASKED: [&str; 3] = ["no", "on", "off"];
 const RETRY: [&str; 2] = ["no", "retry"];
@@ -59,7 +59,7 @@ fn request(operation: PowerTo) -> MaintenanceRequest {
     }
 }
 
-/// What a turn came to, in one line.
+/// The result of a turn in one line.
 fn told<D: Device>(next: Next<D>, asked: impl Fn(&D) -> bool) -> String {
     let change = match next {
         Next::Rest(_) => return "rest".into(),
@@ -84,7 +84,7 @@ fn told<D: Device>(next: Next<D>, asked: impl Fn(&D) -> bool) -> String {
     words.join(" ")
 }
 
-/// The one row of the table that speaks of this case.
+/// The one row of the table that matches this case.
 #[track_caller]
 fn row<'a>(table: &'a str, case: &[&str]) -> &'a str {
     let fits = |line: &&str| {
@@ -102,7 +102,8 @@ fn row<'a>(table: &'a str, case: &[&str]) -> &'a str {
     rows[0].split_once("=>").expect("a row").1.trim()
 }
 
-/// The document's transitions, with rules 12 and 13: a failure clears the request, and Error can be left.
+/// The document's transitions, with rules 12 and 13: a failure clears the request, and Error can be
+/// left.
 const SHELF: &str = "
 Initializing      *       *      *     free *        => FetchingData INTAKE/read
 Initializing      *       *      *     held *        => rest
@@ -198,7 +199,8 @@ fn a_power_shelf_does_what_its_table_says() {
     assert_eq!(cases, 8 * 2 * 3 * 2 * 2 * 4);
 }
 
-/// A request goes with the maintenance that answers it, whichever way it ends, and with the shelf itself.
+/// A request is cleared when its maintenance ends, with or without success, and when the shelf is
+/// deleted.
 fn clears(state: &str, shelf: &PowerShelf, next: &Next<PowerShelf>) -> bool {
     let left = matches!(next, Next::Become(_));
     let answered = matches!(state, "PowerOn" | "PowerOff");
@@ -217,14 +219,15 @@ fn a_shelf_in_error_is_read_anew_when_its_reading_succeeded_after_all() {
     assert_eq!(told(shelf.next(&seen, at(1)), |_| false), "FetchingData INTAKE/read");
 }
 
-/// What could not be taken in is not Ready because its power was switched; what was Ready before is, as the document has it.
+/// A power change does not make a shelf Ready that was never read and configured. A shelf that was
+/// Ready before is Ready again, as documented.
 #[test]
 fn a_shelf_that_was_never_taken_in_is_read_after_its_power_was_switched() {
     let after = |shelf: &PowerShelf, run: &str, kind: RunType| {
         let seen = Around { fresh: RunId::trusted(FRESH), run: run_of(run, kind), against: None };
         let Next::Become(change) = shelf.next(&seen, at(1)) else { panic!("{shelf:?} rests") };
         let mut record = change.record;
-        // Its run has ended, and let go of it.
+        // Its run has ended and released it.
         record.head.active_run = None;
         record
     };
@@ -243,7 +246,7 @@ fn a_shelf_that_was_never_taken_in_is_read_after_its_power_was_switched() {
             assert_eq!(ended.word(), expected, "{state} {failing}");
             assert_eq!(ended.maintenance_requested, None);
             if power == "failed" {
-                // Somebody brings the switching to a good end: the same is owed.
+                // The power change is resumed and completed: reading is still required.
                 assert_eq!(after(&ended, "done", RunType::Power).word(), switched);
             } else if switched == "FetchingData" {
                 let configuring = after(&ended, "done", RunType::Intake);
@@ -546,7 +549,7 @@ fn machines_go_dark_when_no_other_shelf_of_their_rack_is_known_to_stay_on() {
     }
 }
 
-/// Nobody knows whether it serves, so it is not left in the dark by the way.
+/// Its use is unknown, so its power is not removed without force.
 #[test]
 fn a_machine_that_cannot_be_read_speaks_against_taking_its_power() {
     let shelf = standing("ps-1", Some(PowerTo::On));
@@ -591,7 +594,7 @@ fn the_same_request_again_is_told_to_nobody_and_another_under_its_name_is_refuse
     let again = foresee(&asked(PowerTo::Off), &[named(&shelf)], &[]);
     assert_eq!((again.told, again.refusals), (vec![], vec![]));
     assert_eq!(reasons(&asked(PowerTo::On), &[named(&shelf)], &[]), ["REQUEST_ID_REUSED"]);
-    // Long done, it is known by its run.
+    // The request of a completed power change is known from its run.
     shelf.maintenance_requested = None;
     let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
     let step = RunStep { name: "power-off".into(), timeout_seconds: 1, max_retries: 0, effect };

@@ -1,4 +1,4 @@
-//! The reprovisioning of a host, as tables: every state with every request and everything that may be seen.
+//! The firmware reprovisioning of a host as tables: every state with every request and every input.
 
 use crate::support::{at, spec};
 use model::fault::{Code, Fault};
@@ -104,7 +104,8 @@ fn seen() -> Seen {
     }
 }
 
-/// The next move in one line: what it becomes, with what started or canceled, or how long it rests and why.
+/// The next transition in one line: the new state with started and canceled runs, or how long it
+/// waits and why.
 fn told(host: &Host, seen: &Seen, now: i64) -> String {
     match host.next(seen, at(now)) {
         Next::Rest(Why(why)) => format!("rests: {why}"),
@@ -139,7 +140,7 @@ fn told(host: &Host, seen: &Seen, now: i64) -> String {
     }
 }
 
-/// Rows: the states. Columns: a fresh request of the rack, one of a person. Both start over, whatever went before.
+/// Rows: the states. Columns: a new request of the rack, one of an operator. Both start over.
 #[test]
 fn a_fresh_request_takes_the_branch_of_its_owner() {
     let states = [
@@ -176,7 +177,7 @@ fn checking_compares_installs_and_follows() {
     let wanted = |firmware: Resolution| Seen { firmware, ..seen() };
     let table = [
         ((plain.clone(), seen()), "Checking 1, starts op-new of 1 steps"),
-        // What it was last seen at decides nothing.
+        // The recorded version does not matter.
         ((current.clone(), seen()), "Checking 1, starts op-new of 1 steps"),
         ((current, wanted(firmware(&[("BMC", "2.0"), ("BIOS", "1.1")]))), {
             "Checking 1, starts op-new of 2 steps"
@@ -250,7 +251,7 @@ fn a_failure_is_tried_again_where_that_does_no_harm() {
         (broken(0, "effect-failed"), due, "Checking 1".into()),
         (broken(2, "effect-failed"), due, "Checking 3".into()),
         (broken(MAX_FIRMWARE_UPGRADE_RETRIES, "effect-failed"), due, rests.into()),
-        // What may have happened, what was canceled, and what is wrong in itself is a person's.
+        // An uncertain outcome, a cancel and a rejected request need an operator.
         (broken(0, "outcome-unknown"), due, rests.into()),
         (broken(0, "part-failed"), due, rests.into()),
         (broken(0, "capability-missing"), due, rests.into()),
@@ -267,7 +268,7 @@ fn a_failure_is_tried_again_where_that_does_no_harm() {
     assert_eq!(told(&quick, &short, SINCE + 1), "Checking 1");
 }
 
-/// The rack's operation is repaired by its own means; what it brings to an end then counts here.
+/// The rack's operation is resumed by its own actions; its later results count for the host.
 #[test]
 fn what_the_rack_does_after_a_failure_counts() {
     let failed_host = host(broken(0, "effect-failed"), taken_up(rack()));
@@ -282,7 +283,7 @@ fn what_the_rack_does_after_a_failure_counts() {
     }
 }
 
-/// An operator may take up the run that failed, by its own actions.
+/// An operator may resume the failed run by its own actions.
 #[test]
 fn what_a_person_does_with_the_failed_run_counts() {
     let stuck = host(broken(3, "outcome-unknown"), taken_up(person()));
@@ -299,7 +300,7 @@ fn what_a_person_does_with_the_failed_run_counts() {
     let unwanted = Host { request: None, ..stuck };
     let stops = "Failed 3, stops op-old, asked nothing";
     assert_eq!(told(&unwanted, &old(Workflow::Running), 200), stops);
-    // What works on the whole rack is not stopped for one machine.
+    // An operation on the whole rack is not canceled for one machine.
     let mut of_rack = run("op-old", Workflow::Running, None);
     of_rack.spec.target = TargetId::new(TargetKind::Rack, "rack-1");
     assert_eq!(unwanted.admit_give_up(Some(&of_rack)).unwrap_err().reason, "REPROVISION_OF_RACK");
@@ -307,7 +308,7 @@ fn what_a_person_does_with_the_failed_run_counts() {
     assert_eq!(told(&unwanted, &seen, 200), "Ready, asked nothing");
 }
 
-/// Every state can be left: who gives up is back at Ready, once what runs has stopped.
+/// Every state can be left: a withdrawn request leads to Ready, once the active run has stopped.
 #[test]
 fn nobody_has_to_wait_for_what_nobody_wants() {
     assert_eq!(told(&host(HostState::Ready, None), &seen(), 200), "rests: nothing is asked of it");

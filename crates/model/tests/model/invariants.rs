@@ -1,7 +1,7 @@
-//! What must hold in every state of a run and between any two of them, whatever happened before.
+//! Invariants of runs: what must hold in every state and in every transition.
 //!
-//! [`Past`] remembers, beside the model and by rules of its own, what the world was asked and what it
-//! answered. The model does not see it.
+//! [`Past`] records provider calls and answers by rules of its own, independently of the model. The
+//! model does not see it.
 
 use model::effect::{Answer, Order, Verb};
 use model::fault::{Class, Code, Fault, Happened};
@@ -15,18 +15,18 @@ use std::time::Duration;
 
 type Said<'a> = &'a dyn Fn() -> String;
 
-/// What somebody outside would remember of a run.
+/// What an outside observer remembers of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Past {
-    /// How many steps the run began with; later ones take back what was done.
+    /// The number of steps at the start; later ones are undo steps of a cancel.
     steps: usize,
-    /// By name of the step.
+    /// By step name.
     by_step: BTreeMap<String, Trace>,
-    /// The furthest step of the plan that was ever performed.
+    /// The last step of the plan that was ever performed.
     furthest: Option<usize>,
-    /// What the operator last asked for and was told would happen.
+    /// The last stop request of the operator that was accepted.
     wish: Option<Wish>,
-    /// Nobody can tell what became of a destructive effect, and a person was told so.
+    /// The outcome of a destructive effect cannot be determined, and the operator was told so.
     unknown: bool,
 }
 
@@ -38,12 +38,12 @@ enum Wish {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Trace {
-    /// The effect was asked for, and what became of it is not known.
+    /// The effect was requested, and its outcome is not known.
     in_doubt: bool,
-    /// That became so just now: the next order must look or stop.
+    /// The outcome became uncertain just now: the next call must get the status or stop.
     just_now: bool,
     performed: Option<u32>,
-    /// The world said that the last key was never started.
+    /// The provider answered that the last key was never started.
     never_started: bool,
 }
 
@@ -62,8 +62,9 @@ impl Past {
         }
     }
 
-    /// What of it still matters, with attempts counted from the run's own, so that equal pasts compare
-    /// equal: of steps that are not in hand only which keys they used, where a name may come again.
+    /// Reduces the past to what still matters, with attempts relative to the run's own, so that
+    /// equivalent pasts compare equal. For steps other than the current one only the used keys
+    /// matter, where a name may be reused.
     pub fn relative_to(&self, run: &Run) -> Self {
         let mut past = self.clone();
         let in_hand = name_in_hand(run);
@@ -83,7 +84,7 @@ impl Past {
         self.by_step.entry(name_in_hand(run)).or_default()
     }
 
-    /// What an answer settles, by the promises of the verbs and nothing else.
+    /// What an answer settles, by the contract of the verbs alone.
     pub fn answered(&mut self, run: &Run, verb: Verb, result: &Result<Answer, Fault>) {
         let destructive = run
             .progress
@@ -112,14 +113,16 @@ impl Past {
         }
     }
 
-    /// An order in hand was left without an answer.
+    /// The current call got no answer.
     pub fn lost(&mut self, run: &Run) {
         if let Some((_, Verb::Perform | Verb::Follow)) = run.open_order() {
             self.trace(run).just_now = true;
         }
     }
 
-    /// (ii), (iii), (v), (vii): what may be asked of the world now.
+    /// Checks a provider call: it has a timeout and the committed key; after an uncertain outcome
+    /// it only gets the status or stops; a destructive effect is not repeated while its outcome is
+    /// uncertain; no key is used twice; and steps are performed in order.
     pub fn asked(&mut self, run: &Run, order: &Order, timeout: Duration, said: Said) {
         assert!(timeout > Duration::ZERO, "{:?} has no time\n{}", order.verb, said());
         let step = run.progress.current().expect("a step in hand");
@@ -149,7 +152,7 @@ impl Past {
         }
     }
 
-    /// An operator was told that it would be done.
+    /// The run accepted an operator's stop request.
     pub fn told(&mut self, run: &Run, action: Action) {
         match action {
             Action::Cancel => self.wish = Some(Wish::Cancel),
@@ -158,7 +161,7 @@ impl Past {
         }
     }
 
-    /// A person looked and decided to go on. Only what was being undone stays canceled.
+    /// An operator resumed the run. Only a run that was already undoing stays canceled.
     pub fn reopened(&mut self, run: &Run, action: Action) {
         let undoing = self.undoing(run);
         self.wish = undoing.then_some(Wish::Cancel);
@@ -170,18 +173,18 @@ impl Past {
         }
     }
 
-    /// A cancel has stopped the work: there are steps that take it back.
+    /// A cancel has stopped the work and added undo steps.
     fn undoing(&self, run: &Run) -> bool {
         run.progress.steps.len() > self.steps
     }
 
-    /// (iii) again, for what is adopted: what lies behind is never in hand again.
+    /// Steps stay in order for adopted steps too: the run never returns to an earlier step.
     pub fn moved(&mut self, run: &Run, said: Said) {
         let in_hand = run.progress.current().filter(|step| !step.undo && !run.ended());
         if let (Some(step), Some(far)) = (in_hand, self.furthest) {
             assert!(step.of >= far, "an earlier step is in hand again\n{}", said());
         }
-        // A step that ended one way or the other has nothing left to look into.
+        // A step that succeeded has no uncertain outcome.
         let settled = run.progress.steps.iter().filter(|one| one.state == StepPhase::Succeeded);
         for step in settled {
             if let Some(trace) = self.by_step.get_mut(&run.step_name(step)) {
@@ -191,12 +194,12 @@ impl Past {
     }
 }
 
-/// (i), (v): an active run does something, or waits until a moment that comes.
+/// Checks an active run: it has an open provider call or waits until a future time.
 pub fn check_open(run: &Run, then: Option<&Then>, now: Timestamp, said: Said) {
     let progress = &run.progress;
     assert!(progress.finished_at.is_none(), "{}", said());
     match then {
-        // Told something by an operator: it is woken.
+        // After an operator's action the run is woken.
         None => {}
         Some(Then::Ask(..)) => assert!(run.open_order().is_some(), "{}", said()),
         Some(Then::Until(at)) => {
@@ -219,7 +222,7 @@ pub fn check_open(run: &Run, then: Option<&Then>, now: Timestamp, said: Said) {
     }
 }
 
-/// (iv), (vi), (viii): how a run may end.
+/// Checks how a run may end.
 pub fn check_ended(run: &Run, past: &Past, said: Said) {
     let progress = &run.progress;
     let workflow = progress.workflow;
@@ -262,7 +265,7 @@ pub fn check_ended(run: &Run, past: &Past, said: Said) {
     assert_eq!(run.phase(), phase, "{}", said());
 }
 
-/// What this run began and could take back, it took back, or says that it could not.
+/// Every undoable step that this run started was undone once, or the run reports that this failed.
 fn check_all_undone(run: &Run, past: &Past, said: Said) {
     for step in run.progress.steps.iter().take(past.steps) {
         let undoable = run.plan_step(step).is_some_and(|plan| plan.effect.undo().is_some());
@@ -301,7 +304,8 @@ fn check_failed(run: &Run, past: &Past, said: Said) {
     }
 }
 
-/// An action that is refused says why and what to type instead, and only where it makes no sense.
+/// A refused action says what to type instead, and is refused only in states where it makes no
+/// sense.
 pub fn check_refused(run: &Run, action: Action, refusal: &Refusal, said: Said) {
     let next = refusal.next.as_deref().unwrap_or_default();
     assert!(next.starts_with("farrier "), "{refusal:?}\n{}", said());

@@ -1,4 +1,4 @@
-//! The model as tables and walks: what a run may do, from every state it can reach.
+//! The model as tables and exhaustive walks: what a run may do from every reachable state.
 
 mod act;
 mod adopt;

@@ -1,4 +1,4 @@
-//! Tables in the documents that list what the code lists: they hold all of it, and nothing else.
+//! The tables in the documents that mirror lists in the code must match them exactly.
 
 use model::fault::{Code, Happened};
 use model::plan::RunType;
@@ -9,7 +9,7 @@ fn page(file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The lines of a page that begin with this, in a fixed order.
+/// The sorted lines of a page that begin with this text.
 fn rows<'a>(page: &'a str, begin: &str) -> Vec<&'a str> {
     let mut rows: Vec<&str> = page.lines().filter(|line| line.starts_with(begin)).collect();
     rows.sort_unstable();

@@ -1,5 +1,5 @@
-//! The rack's lifecycle, by tables: every state with every input that it may meet, as the document has them; and what a maintenance
-//! comes to.
+//! The lifecycle of a rack as tables: every state with every input, as in the document; and the
+//! plans of maintenances.
 
 use crate::support::spec;
 use model::blast::{Against, Dark};
@@ -112,7 +112,7 @@ fn firmware() -> Firmware {
     }
 }
 
-/// What a turn came to, in one line.
+/// The result of a turn in one line.
 fn told(next: Next<Rack>) -> String {
     match next {
         Next::Rest(_) => "rests".into(),
@@ -175,7 +175,7 @@ fn discovering() {
     }
 }
 
-/// The three flags in the documented order, from both states in which they count.
+/// The three flags in the documented order, in both states in which they count.
 #[test]
 fn what_begins_first() {
     use RunPhase::Pending;
@@ -235,7 +235,7 @@ fn what_was_withdrawn_does_not_begin_and_a_reprovision_waits_for_its_devices() {
     let waiting = operation("op-r", RunPhase::Pending, None);
     let barred = Operation { against: Some("m-1 is held by op-9".into()), ..waiting.clone() };
     assert_eq!(told(asked.next(&seen(held.clone(), vec![waiting]), now())), "waits");
-    // Leave is asked for again when nobody holds them any more: who held them may have given way.
+    // The gate is asked again only after all devices are released: the holder may have given way.
     assert_eq!(told(asked.next(&seen(held, vec![barred.clone()]), now())), "waits");
     assert_eq!(told(asked.next(&seen(devices(), vec![barred]), now())), "Ready cancel op-r");
 }
@@ -315,7 +315,7 @@ fn several_at_once_are_one_maintenance_until_the_last_has_ended() {
     assert_eq!(told(rack.next(&both(barred, going), now())), canceled);
 }
 
-/// A rack does not get well by work on devices that were not ill.
+/// Work on healthy devices does not resolve a failure on another one.
 #[test]
 fn what_failed_is_not_forgotten_by_work_on_others() {
     let mut failed = rack(error(During::FirmwareUpgrade));
@@ -344,7 +344,8 @@ fn what_failed_is_not_forgotten_by_work_on_others() {
     assert_eq!(ends_in(&["m-1", "sw-1"]), ("Ready", None));
 }
 
-/// What was accepted long ago, or failed, asks for leave again: by what is left of it.
+/// An operation that was accepted or failed long ago passes the gate again, for its remaining
+/// steps.
 #[test]
 fn what_is_left_of_an_operation_needs_leave_again() {
     let run_of = |sequence, at| {
@@ -379,7 +380,7 @@ fn what_is_left_of_an_operation_needs_leave_again() {
     assert_eq!(refused(&off, &serving(Some("op-2"))), Some("MACHINES_IN_SERVICE"));
     assert_eq!(refused(&off, &serving(Some("op-1"))), None, "it holds them itself");
     assert_eq!(refused(&run_of(PowerSequence::On, 0), &serving(None)), None);
-    // Only the last step is left, and that only looks.
+    // Only the last step remains, and it only reads.
     let last = off.progress.steps.len() - 1;
     assert_eq!(refused(&run_of(PowerSequence::Off, last), &serving(None)), None);
     let mut forced = off.clone();
@@ -388,7 +389,7 @@ fn what_is_left_of_an_operation_needs_leave_again() {
     assert_eq!(refused(&off, &devices()[1..]), Some("DEVICE_MOVED"));
 }
 
-/// What computes together breaks off when the fabric is formed anew, whoever else is in scope.
+/// Reconfiguring the fabric interrupts distributed workloads, whatever else is in scope.
 #[test]
 fn whoever_is_in_service_keeps_the_fabric() {
     let serving = |against: Option<Against>| {
@@ -423,7 +424,7 @@ fn whoever_is_in_service_keeps_the_fabric() {
     }
 }
 
-/// The legs of a plan: names, and how many devices each has.
+/// The steps of a plan: names, and the number of devices of each.
 fn legs(planned: &Planned) -> Vec<(String, usize)> {
     let count = |effect: &Effect| match effect {
         Effect::Parts { group } => group.parts.len(),
@@ -452,7 +453,7 @@ fn power_goes_up_from_the_shelves_and_down_from_the_machines() {
     assert_eq!(names(PowerSequence::On), format!("{on} validate"));
     assert_eq!(names(PowerSequence::Off), format!("{off} validate"));
     assert_eq!(names(PowerSequence::Reset), format!("{off} {on} validate"));
-    // What nothing feeds cannot be asked how it is.
+    // Devices without power cannot be validated.
     let legs = legs(&planned(only(PowerSequence::Off)));
     assert_eq!(legs.last(), Some(&("validate".to_string(), 1)));
 }
@@ -495,7 +496,7 @@ fn machines_in_service_are_taken_down_by_force_only() {
         (Scope::default(), on(), None),
         (Scope::default(), flash(), restarted),
         (Scope::default(), [flash(), off()].concat(), dark),
-        // It stands outside the scope, but this is what feeds it.
+        // The machine is out of scope, but this shelf feeds it.
         (shelves.clone(), off(), dark),
         (shelves.clone(), flash(), None),
         (switches, off(), Some("maintenance would take the fabric from")),
@@ -517,7 +518,7 @@ fn machines_in_service_are_taken_down_by_force_only() {
     }
 }
 
-/// What the alert is on: the rack, or a device in its scope.
+/// Rows: the alert is on the rack, or on a device in its scope.
 #[test]
 fn what_is_reported_prevents_a_maintenance_unless_by_force() {
     let bar = Bar { source: "leak".into(), alert: "water".into(), message: "wet".into() };
@@ -535,7 +536,7 @@ fn what_is_reported_prevents_a_maintenance_unless_by_force() {
         assert!(refusals[0].said.contains("leak reports water: wet"), "{}", refusals[0]);
         assert!(gates(rack, planned, Some("it is dry again")).is_empty());
     }
-    // Nobody forces an ingestion: it waits for the rack, and goes on without the device.
+    // An ingestion has no override: it waits for the rack, and leaves out the device.
     let discovering = Rack { state: RackState::Discovering, ..on_rack };
     assert!(matches!(discovering.next(&seen(devices(), vec![]), now()), Next::Until(..)));
     let mut all = devices();
@@ -584,7 +585,8 @@ fn an_ingestion_leaves_machines_in_service_and_their_fabric_alone() {
     assert!(run.params["notes"].contains("m-1"), "{:?}", run.params);
 }
 
-/// Whoever uses them could not be asked, so nothing is flashed under them; machines that do not serve get theirs.
+/// The users of these machines cannot be asked, so nothing that they use is flashed. Machines that
+/// are not in service are upgraded.
 #[test]
 fn an_ingestion_flashes_nothing_that_machines_in_service_use() {
     let everything = |kinds: &[TargetKind]| {

@@ -1,4 +1,4 @@
-//! The pages in docs/states are what the lifecycles say, and nothing else.
+//! The pages in docs/states match the lifecycles exactly.
 
 use crate::support::{netboot, wipe};
 use crate::walk::moves;
@@ -34,7 +34,7 @@ fn drawn<R: Explore>() -> Chart {
     chart::<R>().unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
-/// Every way between two states, without the reasons.
+/// All transitions between states, without their causes.
 fn ways(chart: &Chart) -> BTreeSet<(&str, &str)> {
     let edges = chart.edges.iter();
     edges.map(|edge| (edge.from.as_str(), edge.to.as_deref().unwrap_or("(gone)"))).collect()
@@ -43,8 +43,8 @@ fn ways(chart: &Chart) -> BTreeSet<(&str, &str)> {
 #[test]
 fn the_power_shelf() {
     let chart = drawn::<PowerShelf>();
-    // The document's own moves, and the ways out of Error, which is not the end: one that could not be read is read after its
-    // power was switched.
+    // The document's transitions, and those out of Error: a shelf that could not be read is read
+    // after a power change.
     let expected = [
         ("Initializing", "FetchingData"),
         ("FetchingData", "Configuring"),
@@ -147,7 +147,7 @@ fn the_host() {
 #[test]
 fn the_node() {
     let chart = drawn::<Node>();
-    // Section 3.2 of the document, line by line, and nothing else.
+    // Section 3.2 of the document, line by line.
     let expected = [
         ("bootstrap_issued", "enrolling"),
         ("enrolling", "active"),
@@ -190,7 +190,7 @@ fn the_site() {
     check_page("site.md", &chart);
 }
 
-/// What is said of a run's state, with the names of this plan taken out of it.
+/// An explanation with the names of this plan replaced by placeholders.
 fn plainly(text: &str, id: &str) -> String {
     let text = text.replace(id, "<operation>").replace("m-1", "<machine>");
     ["set-netboot", "netboot", "wipe"].iter().fold(text, |text, step| {
@@ -231,7 +231,7 @@ fn run_chart() -> Chart {
     let mut pairs: BTreeMap<(usize, usize), BTreeSet<String>> = BTreeMap::new();
     let place = |word: &str| Workflow::ALL.iter().position(|one| one.as_str() == word).unwrap();
     for (from, to, when, halt) in found.into_iter().filter(|(from, to, ..)| from != to) {
-        // What was asked of a run before it ended is over.
+        // A stop request on a run that has ended has no effect.
         let halt = halt.filter(|_| !Workflow::ALL[place(from)].ended());
         let asked = match halt {
             None => "",

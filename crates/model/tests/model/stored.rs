@@ -1,4 +1,4 @@
-//! What is stored of a run stays readable: the golden files were written by an earlier Farrier.
+//! Stored runs stay readable: the golden files were written by an earlier version of Farrier.
 
 use crate::support::{at, join, note, spec, wipe};
 use crate::walk::states;
@@ -16,9 +16,9 @@ use model::target::TargetId;
 
 const SPEC: &str = include_str!("golden/run_spec.json");
 const PROGRESS: &str = include_str!("golden/progress.json");
-/// Each kind as it was first written, then with what was added to it later.
+/// Each kind as it was first stored, then with its later additions.
 const EFFECTS: &str = include_str!("golden/effects.json");
-/// A plan from before anything was added.
+/// A plan from before any additions.
 const PLAN: &str = include_str!("golden/plan.json");
 
 fn golden_spec() -> RunSpec {
@@ -54,7 +54,7 @@ fn step(of: usize, undo: bool, state: StepPhase, attempt: u32) -> StepState {
     }
 }
 
-/// Every field with something in it, somewhere.
+/// Every field has a value somewhere.
 fn golden_progress() -> Progress {
     let lost = Fault::new(Code::AnswerLost, "the BMC closed the connection");
     Progress {
@@ -152,7 +152,7 @@ fn golden_group() -> Group {
     Group { parts, at_once: 4, unless: Vec::new() }
 }
 
-/// What says nothing new is written as it always was, so that nothing in a database moves.
+/// Values without new fields are stored unchanged, so existing rows do not change.
 #[test]
 fn effects_are_read_and_written_as_ever() {
     let read: Vec<Effect> = serde_json::from_str(EFFECTS).expect("stored effects are readable");
@@ -193,8 +193,8 @@ fn an_old_plan_is_read_as_it_was_meant() {
     assert!(plan.checked().is_ok());
 }
 
-/// When this fails because something was added, give the new field a default and leave the files alone;
-/// they stand for the records in other people's databases.
+/// When this fails because a field was added, give the field a default and do not change the files:
+/// they represent the records in existing databases.
 #[test]
 fn stored_records_are_read_as_they_were_meant() {
     let spec: RunSpec = serde_json::from_str(SPEC).expect("a stored RunSpec is readable");
@@ -203,7 +203,7 @@ fn stored_records_are_read_as_they_were_meant() {
     assert_eq!(progress, golden_progress());
 }
 
-/// What is written now reads the same to the Farrier that wrote the files: nothing was renamed.
+/// The version that wrote the files can read what is written now: no field was renamed.
 #[test]
 fn what_is_written_has_every_golden_field() {
     let written = serde_json::to_value(golden_spec()).unwrap();

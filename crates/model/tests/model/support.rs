@@ -1,4 +1,4 @@
-//! Runs to begin with, and the few words the tables share.
+//! Runs to start from, and helpers that the tables share.
 
 use model::effect::{Answer, Effect, Manner, NetbootMode, NodeLabels, Outcome, PowerTo, Verb};
 use model::fault::{Code, Fault};
@@ -18,34 +18,34 @@ fn step(name: &str, max_retries: u32, effect: Effect) -> RunStep {
     RunStep { name: name.into(), timeout_seconds: TIMEOUT_SECONDS, max_retries, effect }
 }
 
-/// Doing it twice does harm, and nothing takes it back.
+/// A repetition does harm, and there is no undo.
 pub fn wipe(max_retries: u32) -> RunStep {
     step("wipe", max_retries, Effect::Repave { image: "ubuntu-2204".into() })
 }
 
-/// Doing it twice does no harm, and nothing takes it back.
+/// A repetition is harmless, and there is no undo.
 pub fn note(max_retries: u32) -> RunStep {
     step("note", max_retries, Effect::Ssh { command: "true".into(), destructive: false })
 }
 
-/// Doing it twice does no harm, and there is something that takes it back.
+/// A repetition is harmless, and there is an undo.
 pub fn netboot(max_retries: u32) -> RunStep {
     step("netboot", max_retries, Effect::Netboot { mode: NetbootMode::Pxe })
 }
 
-/// The same.
+/// A repetition is harmless, and there is an undo.
 pub fn join(max_retries: u32) -> RunStep {
     let (labels, taints) = (NodeLabels::new(), Vec::new());
     step("join", max_retries, Effect::Join { cluster_ref: "cluster-a".into(), labels, taints })
 }
 
-/// The same: what takes it back is to let the node take work again.
+/// A repetition is harmless; the undo uncordons the node.
 pub fn drain(max_retries: u32) -> RunStep {
     let effect = Effect::Drain { cluster_ref: "cluster-a".into(), deadline_seconds: Some(60) };
     step("drain", max_retries, effect)
 }
 
-/// Doing it twice does harm, and nothing takes it back.
+/// A repetition does harm, and there is no undo.
 pub fn power_off(max_retries: u32) -> RunStep {
     let effect = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
     step("power-off", max_retries, effect)
@@ -88,7 +88,7 @@ pub fn fault(code: Code) -> Result<Answer, Fault> {
     Err(Fault::new(code, "as told"))
 }
 
-/// A run driven by hand, one decision after the other.
+/// Drives a run step by step, one decision after the other.
 pub struct Story {
     pub run: Run,
     pub then: Then,
@@ -96,7 +96,7 @@ pub struct Story {
 }
 
 impl Story {
-    /// Begins with the first decision about the run.
+    /// Starts with the first decision about the run.
     pub fn begin(run: Run) -> Self {
         let mut story = Self { run, then: Then::Rest, now: at(1) };
         story.turn(None);
@@ -117,7 +117,7 @@ impl Story {
         self.then = then;
     }
 
-    /// Answers the order in hand; what waits afterwards is waited for.
+    /// Answers the current provider call; then waits as long as the run wants to wait.
     pub fn answer(&mut self, result: Result<Answer, Fault>) -> &mut Self {
         let verb = self.asked().expect("an order is in hand").0;
         self.turn(Some(&Given::Answered(verb, result)));
@@ -128,7 +128,8 @@ impl Story {
         self
     }
 
-    /// Asks for something that the run must accept, and lets it decide unless an order is in hand.
+    /// Applies an action that the run must accept, and lets it decide unless a provider call is
+    /// open.
     pub fn act(&mut self, action: Action) -> &mut Self {
         match act(&self.run, action, &who(), self.now) {
             Ok(Acted::Told(progress, _)) => self.run.progress = progress,
@@ -148,13 +149,13 @@ impl Story {
         self
     }
 
-    /// The worker died with the order in hand, and another one comes.
+    /// The worker crashed during a provider call, and another one takes over.
     pub fn take_over(&mut self) -> &mut Self {
         self.turn(None);
         self
     }
 
-    /// The order in hand: its verb and the step and attempt of its key.
+    /// The current provider call: its verb, and the step and attempt of its key.
     pub fn asked(&self) -> Option<(Verb, String)> {
         match &self.then {
             Then::Ask(order, _) => {
@@ -165,7 +166,7 @@ impl Story {
         }
     }
 
-    /// Says that the order in hand is this one.
+    /// Asserts the current provider call.
     #[track_caller]
     pub fn expect(&mut self, verb: Verb, key: &str) -> &mut Self {
         assert_eq!(self.asked(), Some((verb, key.to_string())), "{:#?}", self.run.progress);

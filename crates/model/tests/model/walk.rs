@@ -1,9 +1,9 @@
-//! Every state a run can reach, under everything that can happen to it.
+//! Every reachable state of a run, under every event.
 //!
-//! The walk begins with a fresh run and gives it, breadth first, every answer and every class of fault
-//! to every order, every interruption, every takeover, every operator's action at every point, early
-//! and late. States are told apart by their shape: moments and counts are reduced to what decisions
-//! depend on, so that the walk ends. The rules that must hold are in `invariants`.
+//! The walk starts with a new run and applies, breadth first: every answer and every class of fault
+//! to every provider call, every interruption, every takeover, and every operator action at every
+//! point, early and late. States are distinguished by their shape: times and counts are reduced to
+//! what decisions depend on, so the walk ends. The rules that must hold are in `invariants`.
 
 use crate::invariants::{Past, check_ended, check_open, check_refused};
 use crate::support::{TIMEOUT_SECONDS, at, drain, join, netboot, note, power_off, spec, who, wipe};
@@ -18,16 +18,16 @@ use model::time::Timestamp;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-/// How often a look may fail in a row; the walk skips the middle of that.
+/// How many status calls may fail in a row; the walk skips those in the middle.
 const MAX_LOOKS: u32 = 8;
 
 const SOON: Duration = Duration::from_millis(1);
-/// Longer than any wait before another try.
+/// Longer than any backoff.
 pub const PAST_WAITS: Duration = Duration::from_secs(61);
-/// Longer than any step may take.
+/// Longer than any step timeout.
 const PAST_DEADLINE: Duration = Duration::from_secs(2 * TIMEOUT_SECONDS as u64);
 
-/// One of each class, of both kinds of `Happened`, and those the rules single out.
+/// One fault of each class and of each `Happened`, and those that the rules treat specially.
 const FAULTS: [Code; 9] = [
     Code::BmcUnreachable,
     Code::EffectFailed,
@@ -40,14 +40,14 @@ const FAULTS: [Code; 9] = [
     Code::RecordUnreadable,
 ];
 
-/// What can happen to a stored run.
+/// An event for a stored run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     Answered(Result<Answer, Fault>),
     Interrupted,
-    /// The worker died with an order in hand.
+    /// The worker crashed during a provider call.
     TakenOver,
-    /// It is due, or was woken, with no order in hand.
+    /// The run is due, or was woken, without an open provider call.
     Due,
     Acted(Action),
 }
@@ -77,8 +77,8 @@ struct Node {
     epoch: i64,
 }
 
-/// What tells one state from another: all that decisions depend on. Which fault ended a run, and
-/// whether something was adopted on the way, is not among it; the rules about that are checked at every
+/// What distinguishes two states: everything that decisions depend on. The fault that ended a run,
+/// and whether a step was adopted, do not count; the rules about them are checked at every
 /// transition.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Shape {
@@ -97,7 +97,7 @@ struct StepShape {
     undo: bool,
     state: StepPhase,
     begun: bool,
-    /// What only the step in hand is asked about.
+    /// Properties that matter only for the current step.
     live: Option<LiveShape>,
 }
 
@@ -107,7 +107,7 @@ struct LiveShape {
     open: bool,
     pursuit: Verb,
     asked: Option<Verb>,
-    /// A doubt, and whether it was one after which another try is allowed.
+    /// Set while the outcome is uncertain: whether a retry is allowed.
     doubt: Option<bool>,
     looks: u32,
     waits: bool,
@@ -152,12 +152,12 @@ fn is_late(step: &StepState, now: Timestamp) -> bool {
     now >= step.attempt_since + Duration::from_secs(TIMEOUT_SECONDS.into())
 }
 
-/// How the world behaves when it is of no help, for the promise that everything ends all the same.
+/// Worst-case worlds, to prove that every run ends all the same.
 #[derive(Debug, Clone, Copy)]
 enum Bleak {
-    /// Nobody ever answers.
+    /// No call is ever answered.
     Silent,
-    /// Whatever was started is under way for ever.
+    /// Everything that was started stays in progress for ever.
     Endless,
 }
 
@@ -175,19 +175,19 @@ impl Bleak {
     }
 }
 
-/// From one workflow state to another, by what, and whether it was asked to cancel or, if not, to freeze.
+/// Source, destination, event, and the open stop request: cancel (true) or freeze (false).
 pub type WorkflowMove = (&'static str, &'static str, &'static str, Option<bool>);
 
 /// All states of the runs of one plan.
 struct Walk {
     nodes: Vec<Node>,
-    /// How each was first reached.
+    /// How each state was first reached.
     from: Vec<Option<(usize, String)>>,
     edges: Vec<Vec<usize>>,
-    /// Where each goes in a bleak world.
+    /// The successor of each state in each worst-case world.
     bleak: Vec<[Option<usize>; 2]>,
     known: HashMap<Shape, usize>,
-    /// Which workflow state led to which, by what.
+    /// The transitions between workflow states.
     moves: BTreeSet<WorkflowMove>,
     queue: VecDeque<usize>,
 }
@@ -205,7 +205,7 @@ impl Walk {
         }
     }
 
-    /// Begins with a run as a request makes it.
+    /// Starts with a run as a request creates it.
     fn root(&mut self, run: Run, from: Option<(usize, String)>) {
         let past = Past::new(&run);
         self.add(Node { run, past, now: at(0), epoch: 1 }, || from);
@@ -255,7 +255,7 @@ impl Walk {
         }
     }
 
-    /// New runs made out of ended ones, until there are no new ones.
+    /// Explores the runs derived from ended ones, until there are no new states.
     fn explore_again(&mut self) {
         let mut seen = 0;
         while seen < self.nodes.len() {
@@ -274,7 +274,7 @@ impl Walk {
         }
     }
 
-    /// How a state was reached, for whoever must find out why it is wrong.
+    /// The path to a state, for diagnosis.
     fn story(&self, index: usize) -> String {
         let mut lines = vec![format!("{:#?}", self.nodes[index].run.progress)];
         let mut at = index;
@@ -286,7 +286,7 @@ impl Walk {
         lines.join("\n")
     }
 
-    /// No state without a way out, and none in which a bleak world could keep a run for ever.
+    /// Every state has an exit, and in no worst-case world does a run last for ever.
     fn check_ends(&self) {
         let mut back = vec![Vec::new(); self.nodes.len()];
         for (index, targets) in self.edges.iter().enumerate() {
@@ -319,7 +319,7 @@ impl Walk {
     }
 }
 
-/// Everything that can happen to a run as it is stored.
+/// All events for a stored run.
 pub fn inputs(run: &Run) -> Vec<(Input, Duration)> {
     let mut all: Vec<_> = Action::ALL.iter().map(|one| (Input::Acted(*one), SOON)).collect();
     if run.ended() {
@@ -355,7 +355,7 @@ pub fn inputs(run: &Run) -> Vec<(Input, Duration)> {
 }
 
 impl Node {
-    /// What it becomes, checked; nothing when the input changes nothing.
+    /// The state after an event, checked; none when the event changes nothing.
     fn after(&self, input: &Input, wait: Duration, said: &dyn Fn() -> String) -> Option<Self> {
         let now = self.now + wait;
         let mut past = self.past.clone();
@@ -433,7 +433,8 @@ impl Node {
     }
 }
 
-/// Looks that fail again and again get to the last one in the end; those in between differ in nothing but their number.
+/// Repeated failed status calls reach the limit eventually; those in between differ only in their
+/// count.
 pub fn skip_the_middle_looks(run: &mut Run) {
     for step in &mut run.progress.steps {
         if step.looks > 1 {
@@ -449,14 +450,14 @@ fn walk(steps: Vec<RunStep>) -> Walk {
     walk
 }
 
-/// Every state of the runs of a plan, each with the moment at which it was reached.
+/// Every state of the runs of a plan, with the time at which it was reached.
 pub fn states(steps: Vec<RunStep>) -> Vec<(Run, Timestamp)> {
     let mut walk = walk(steps);
     walk.explore_again();
     walk.nodes.into_iter().map(|node| (node.run, node.now)).collect()
 }
 
-/// Which workflow state leads to which, by what; and every state of the runs of the plan.
+/// The transitions between workflow states, and every state of the runs of the plan.
 pub fn moves(steps: Vec<RunStep>) -> (BTreeSet<WorkflowMove>, Vec<(Run, Timestamp)>) {
     let walk = walk(steps);
     let states = walk.nodes.into_iter().map(|node| (node.run, node.now)).collect();
@@ -468,8 +469,7 @@ fn workflows(walk: &Walk) -> Vec<Workflow> {
     Workflow::ALL.into_iter().filter(reached).collect()
 }
 
-/// Walks one plan, with the runs made out of its ended ones where `again`, and says that the walk was
-/// not cut short.
+/// Walks one plan, with derived runs if `again`, and asserts that the walk was not cut short.
 fn walks(steps: Vec<RunStep>, again: bool, at_least: usize) {
     let names: Vec<_> =
         steps.iter().map(|one| format!("{}x{}", one.name, 1 + one.max_retries)).collect();

@@ -1,4 +1,4 @@
-//! Why: an answer in every state, with what is normal and what to type.
+//! Explanations: every state has one, with what is normal and what to type.
 
 use crate::support::{at, netboot, spec, wipe};
 use crate::walk::states;
@@ -46,7 +46,7 @@ fn every_reachable_state_of_a_run_has_an_answer() {
         } else {
             assert!(!told.waiting_for.is_empty(), "{}", case());
             assert!(told.normal.starts_with("up to "), "{}", case());
-            // Nobody waits for ever without being told.
+            // Every wait is shown as overdue eventually.
             let later = *now + Duration::from_secs(24 * 3_600);
             assert!(overdue(run, later), "{}", case());
             let resume = "farrier run resume op-1";
@@ -115,7 +115,8 @@ fn every_state_of_a_machine_has_an_answer() {
     }
 }
 
-/// Whoever asks about a machine that serves is led to its node, and never to what would take that away.
+/// The explanation of a machine in service points to its node, and never suggests a command that
+/// would harm the node.
 #[test]
 fn a_machine_that_is_a_node_leads_to_it() {
     for phase in Phase::ALL {
@@ -136,7 +137,7 @@ fn a_machine_that_is_a_node_leads_to_it() {
     }
 }
 
-/// What another operation has followed is history.
+/// The explanation of an older operation points to the newer one.
 #[test]
 fn an_operation_that_another_has_followed_leads_to_that() {
     let mut run = Run::new(spec(vec![wipe(0)]));
@@ -175,13 +176,13 @@ fn a_machine_in_maintenance_whose_bmc_refuses_us_says_so() {
     check_commands(&told, "a refused login");
 }
 
-/// A bar, and another alert that prevents nothing.
+/// An alert that prevents operations, and another one that prevents nothing.
 fn ill() -> Standing {
     let bar = Bar { source: "dcim".into(), alert: "leak".into(), message: "it is wet".into() };
     Standing { alerts: 2, state_changes: Some(bar), ..Standing::default() }
 }
 
-/// `well` is what is said of the same object when nobody reports anything.
+/// `well` is the explanation of the same object without reports.
 fn check_health(told: &Explanation, well: &Explanation, id: &str) {
     let said = ["no operation starts on it: dcim reports leak: it is wet", "2 alerts are reported"];
     assert_eq!(told.health, said, "{id}");
