@@ -104,7 +104,8 @@ fn format() -> Result<(), Failure> {
     shell::run(&mut shell::cargo(["fmt", "--all", "--check"]), "run `cargo fmt --all`")
 }
 
-const LINTS: &str = "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
+const LINTS: &str =
+    "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
 
 /// A cargo command that compiles our crates with clippy in place of rustc: one build for lints and tests.
 fn linted<const N: usize>(arguments: [&str; N]) -> Command {
