@@ -11,6 +11,7 @@ mod peers;
 mod postgres;
 mod python;
 mod shell;
+mod soak;
 mod states;
 mod test;
 mod tidy;
@@ -36,6 +37,9 @@ Commands:
   chaos [--seed N] [--minutes M]
                      Live stories of chance, one after the other. A failure says how to live it again. Without
                      options: any seed, 5 minutes; `--minutes 0` lives one story.
+  soak [--rounds N] [--seed N] [--minutes M]
+                     What takes too long for every change: the test programs that wait for something, N times (10)
+                     with every core busy, then chaos.
   conformance --trees DIR
                      Read recorded BMCs with the Redfish client: each folder in DIR is one, with its resources
                      as redfish/v1/…/index.json below it. A line for each, and a failure for what cannot be read.
@@ -69,6 +73,13 @@ fn main() -> ExitCode {
         ["mutants"] => mutants::run(),
         ["chaos", options @ ..] => match chaos::Wish::parse(options) {
             Ok(wish) => chaos::run(&wish),
+            Err(refusal) => {
+                eprintln!("xtask: {refusal}");
+                return ExitCode::from(2);
+            }
+        },
+        ["soak", options @ ..] => match soak::Options::parse(options) {
+            Ok(options) => soak::run(&options),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);

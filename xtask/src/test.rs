@@ -20,22 +20,11 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     stage("tidy", tidy::run)?;
     stage("dependencies", dependencies)?;
     stage("build and lints", build)?;
-    let python = stage("python client", || python::find_or_make(&target()))?;
-    let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
-    let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
-    let sshd = stage("sshd", peers::sshd::find_or_install)?;
-    let (url, cluster) = stage("postgresql", database)?;
+    let peers = Peers::prepare()?;
     let mut suite = linted(["test", "--workspace", "--locked", "--no-fail-fast", "--"]);
-    suite.args(filter).env("RUST_BACKTRACE", "1").env(POSTGRES, url);
-    suite.envs(sshd);
-    match python {
-        Some(interpreter) => suite.env(PYTHON, interpreter),
-        None => suite.env_remove(PYTHON),
-    };
-    suite.envs(ipmi_sim.map(|path| (peers::ipmi_sim::VARIABLE, path)));
-    suite.envs(sushy.map(|path| (peers::sushy::VARIABLE, path)));
+    peers.name_to(suite.args(filter));
     let passed = stage("tests", || run_tests(&mut suite));
-    drop(cluster);
+    drop(peers);
     let caught = match filter.is_empty() {
         true => stage("mutants", mutants::run),
         false => Ok(()),
@@ -60,8 +49,40 @@ pub fn run_quick() -> Result<(), Failure> {
     Ok(())
 }
 
+/// The programs that tests run against: installed or started, and named to the tests by variables.
+pub struct Peers {
+    variables: Vec<(&'static str, PathBuf)>,
+    postgres: String,
+    /// A server of our own lives as long as this value.
+    _cluster: Option<postgres::Cluster>,
+}
+
+impl Peers {
+    pub fn prepare() -> Result<Self, Failure> {
+        let python = stage("python client", || python::find_or_make(&target()))?;
+        let ipmi_sim = stage("ipmi_sim", peers::ipmi_sim::find_or_install)?;
+        let sushy = stage("sushy", || peers::sushy::find_with_firmware(&target()))?;
+        let sshd = stage("sshd", peers::sshd::find_or_install)?;
+        let (postgres, _cluster) = stage("postgresql", database)?;
+        let named = [
+            (PYTHON, python),
+            (peers::ipmi_sim::VARIABLE, ipmi_sim),
+            (peers::sushy::VARIABLE, sushy),
+        ];
+        let found = named.into_iter().filter_map(|(name, path)| Some((name, path?)));
+        Ok(Self { variables: found.chain(sshd).collect(), postgres, _cluster })
+    }
+
+    /// Tells the tests that this command runs where the peers are.
+    pub fn name_to(&self, command: &mut Command) {
+        // A variable of the caller that names a peer which is not there would mislead the tests.
+        command.env_remove(PYTHON).env("RUST_BACKTRACE", "1").env(POSTGRES, &self.postgres);
+        command.envs(self.variables.iter().map(|(name, path)| (*name, path)));
+    }
+}
+
 /// Runs the test programs, passes their output on, and names every test that failed.
-fn run_tests(suite: &mut Command) -> Result<(), Failure> {
+pub fn run_tests(suite: &mut Command) -> Result<(), Failure> {
     let started = suite.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
     let mut child = started.map_err(|error| Failure::new(format!("cargo: {error}"), AGAIN))?;
     let output = child.stdout.take().into_iter().flat_map(|out| BufReader::new(out).lines());
@@ -108,7 +129,7 @@ const LINTS: &str =
     "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
 
 /// A cargo command that compiles our crates with clippy in place of rustc: one build for lints and tests.
-fn linted<const N: usize>(arguments: [&str; N]) -> Command {
+pub fn linted<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = shell::cargo(arguments);
     // How `cargo clippy -- -D warnings` hands its lint levels to the compiler.
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver");

@@ -1,0 +1,118 @@
+//! `cargo xtask soak`: what takes too long for every change.
+//!
+//! First the test programs that wait for something (processes, peers, databases) run several times while
+//! other threads keep every core busy: a test that depends on the machine's speed fails here. Then the
+//! chaos stories run for some minutes.
+
+use crate::chaos;
+use crate::shell::Failure;
+use crate::test::{self, Peers, stage};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const ROUNDS: u32 = 10;
+/// Spinning threads for each core: the tests get about a third of the machine.
+const SPINNERS_PER_CORE: usize = 2;
+
+/// The test programs that wait for something: package and test target.
+const WAITING: [(&str, &str); 6] = [
+    ("farrier", "cli"),
+    ("farrier-agent", "deploy"),
+    ("farrier-agent", "node"),
+    ("farrier-engine", "engine"),
+    ("farrier-providers", "peers"),
+    ("farrier-store", "suite"),
+];
+
+/// The options of the command line.
+pub struct Options {
+    rounds: u32,
+    chaos: chaos::Wish,
+}
+
+impl Options {
+    pub fn parse(words: &[&str]) -> Result<Self, Failure> {
+        let next = "`cargo xtask soak --rounds 10 --seed 7 --minutes 5`; each may be left out";
+        let Some(at) = words.iter().position(|word| *word == "--rounds") else {
+            return Ok(Self { rounds: ROUNDS, chaos: chaos::Wish::parse(words)? });
+        };
+        let rounds = words.get(at + 1).and_then(|value| value.parse().ok());
+        let rounds = rounds.ok_or_else(|| Failure::new("--rounds needs a whole number", next))?;
+        let others = [&words[..at], &words[at + 2..]].concat();
+        Ok(Self { rounds, chaos: chaos::Wish::parse(&others)? })
+    }
+}
+
+pub fn run(options: &Options) -> Result<(), Failure> {
+    let peers = Peers::prepare()?;
+    let mut failures = Vec::new();
+    under_load(|| {
+        for round in 1..=options.rounds {
+            for (package, program) in WAITING {
+                let name = format!("round {round} of {}: {program} of {package}", options.rounds);
+                let mut suite = test::linted(["test", "--locked", "--no-fail-fast"]);
+                peers.name_to(suite.args(["-p", package, "--test", program]));
+                // The crash matrix runs in simulated time: load cannot change it.
+                suite.args(["--", "--skip", "matrix"]);
+                let ran = stage(&name, || test::run_tests(&mut suite));
+                failures.extend(ran.err().map(|failure| format!("{name}: {failure}")));
+            }
+        }
+    });
+    drop(peers);
+    if !failures.is_empty() {
+        return Err(Failure::new(
+            failures.join("\n"),
+            "mend the tests; loaded machines are normal",
+        ));
+    }
+    stage("chaos", || chaos::run(&options.chaos))
+}
+
+/// Does the work while every core is busy with something else.
+fn under_load(work: impl FnOnce()) {
+    let ended = AtomicBool::new(false);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..cores * SPINNERS_PER_CORE {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        // Also when the work panics: the spinners must stop for the scope to end.
+        let _stop = StopOnDrop(&ended);
+        work();
+    });
+}
+
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_are_taken_out_of_the_options_of_chaos() {
+        assert_eq!(Options::parse(&[]).unwrap().rounds, ROUNDS);
+        let options = Options::parse(&["--seed", "7", "--rounds", "2", "--minutes", "1"]).unwrap();
+        assert_eq!(options.rounds, 2);
+        for words in [&["--rounds"][..], &["--rounds", "x"], &["--hours", "1"]] {
+            assert!(Options::parse(words).is_err(), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn the_load_ends_with_the_work() {
+        let mut done = false;
+        under_load(|| done = true);
+        assert!(done);
+    }
+}
