@@ -7,7 +7,7 @@
 use crate::exit::{Failure, eprintln_quietly};
 use crate::table::{Paint, Table, Tone};
 use clap::ValueEnum;
-use serde::Serialize;
+use erased_serde::Serialize;
 use std::io::{IsTerminal, Write};
 
 /// How results are printed.
@@ -91,7 +91,7 @@ impl Screen {
     }
 
     /// One result: in words for people, or in full for programs.
-    pub fn one<T: Serialize>(
+    pub fn one<T: serde::Serialize>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
@@ -105,7 +105,7 @@ impl Screen {
     }
 
     /// Many results. `none` says on stderr what to do about an empty table.
-    pub fn many<T: Serialize>(
+    pub fn many<T: serde::Serialize>(
         &mut self,
         values: &[T],
         table: impl FnOnce(&[T], bool) -> Table,
@@ -125,7 +125,7 @@ impl Screen {
     }
 
     /// One event of a stream: a line in words, one JSON object a line, or one YAML document.
-    pub fn event<T: Serialize>(
+    pub fn event<T: serde::Serialize>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
@@ -133,8 +133,8 @@ impl Screen {
         match self.format {
             Format::Table | Format::Wide => self.say(&words(value)),
             Format::Json => {
-                let line = serde_json::to_string(value).map_err(unserializable)?;
-                self.raw(&format!("{line}\n"))
+                let line = json_line(value)?;
+                self.raw(&line)
             }
             Format::Yaml => {
                 let text = yaml(value)?;
@@ -144,14 +144,21 @@ impl Screen {
     }
 }
 
-fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
+// The serializers take any message through a trait object: one copy of each in the binary, not one for
+// each of the API's messages.
+
+fn json(value: &dyn Serialize) -> Result<String, Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(unserializable)?;
     text.push('\n');
     Ok(text)
 }
 
-fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
-    let mut text = serde_saphyr::to_string(value).map_err(unserializable)?;
+fn json_line(value: &dyn Serialize) -> Result<String, Failure> {
+    Ok(serde_json::to_string(value).map_err(unserializable)? + "\n")
+}
+
+fn yaml(value: &dyn Serialize) -> Result<String, Failure> {
+    let mut text = serde_saphyr::to_string(&value).map_err(unserializable)?;
     if !text.ends_with('\n') {
         text.push('\n');
     }
@@ -184,7 +191,7 @@ mod tests {
 
     #[test]
     fn json_is_an_array_with_the_names_of_the_protos() {
-        let text = json(&[machine()].as_slice()).unwrap();
+        let text = json(&[machine()]).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value[0]["machine_id"], "machine-1");
         assert_eq!(value[0]["spec"]["ssh_endpoint"], "10.0.0.1:22");
@@ -193,7 +200,7 @@ mod tests {
 
     #[test]
     fn yaml_reads_back_as_what_it_was() {
-        let text = yaml(&[machine()].as_slice()).unwrap();
+        let text = yaml(&[machine()]).unwrap();
         assert!(text.contains("machine_id: machine-1\n"), "{text}");
         let back: Vec<Machine> = serde_saphyr::from_str(&text).unwrap();
         assert_eq!(back, [machine()]);

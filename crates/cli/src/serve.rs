@@ -16,7 +16,7 @@ pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
         show(text.trim_end());
         return Ok(Exit::Done);
     }
-    match server::serve(config, demo, |config| show(&first_screen(config, demo))).await {
+    match server::serve(config, demo, &|config| show(&first_screen(config, demo))).await {
         Ok(()) => Ok(Exit::Done),
         Err(ServeError::Refused(said)) => Err(Failure::refused(said)),
         Err(ServeError::Unavailable(said)) => Err(Failure::new(Exit::Unreachable, said)),

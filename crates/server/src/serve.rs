@@ -8,6 +8,7 @@ use axum::serve::ListenerExt;
 use engine::nodes::Agents;
 use engine::vault::{Cipher, Vault};
 use engine::{Engine, chance, clock};
+use futures_util::future::BoxFuture;
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
 use providers::sim::Sim;
@@ -49,10 +50,20 @@ impl From<StoreError> for ServeError {
 const LINGER: Duration = Duration::from_secs(3);
 
 /// Serves until SIGTERM or Ctrl-C. `ready` is called once requests are answered.
-pub async fn serve(
+///
+/// The future is boxed so that its code is generated in this crate, not in the binary.
+pub fn serve<'a>(
     config: Config,
     demo: bool,
-    ready: impl FnOnce(&Config),
+    ready: &'a (dyn Fn(&Config) + Sync),
+) -> BoxFuture<'a, Result<(), ServeError>> {
+    Box::pin(run_server(config, demo, ready))
+}
+
+async fn run_server(
+    config: Config,
+    demo: bool,
+    ready: &(dyn Fn(&Config) + Sync),
 ) -> Result<(), ServeError> {
     config.check().map_err(ServeError::Refused)?;
     telemetry::start_logging(&config.log).map_err(ServeError::Refused)?;

@@ -98,14 +98,31 @@ pub fn parse_as<T: DeserializeOwned>(
     syntax: Syntax,
 ) -> Result<T, Failure> {
     let parsed = match syntax {
-        Syntax::Yaml => serde_saphyr::from_str(text).map_err(|error| error.to_string()),
-        Syntax::Json | Syntax::Csv => serde_json::from_str(text).map_err(|error| error.to_string()),
+        Syntax::Yaml => from_yaml(text),
+        Syntax::Json | Syntax::Csv => from_json(text),
     };
     parsed.map_err(|problem| {
         let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
         let hint = "correct it and repeat the command; --help shows the form; nothing was sent";
         Failure::refused(format!("{}: {}\n{hint}", path.display(), printable(problem)))
     })
+}
+
+// Messages are read through a trait object: one copy of each parser's code per message, not two.
+
+fn from_yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let read = |parser: serde_saphyr::Deserializer<'_, '_>| {
+        erased_serde::deserialize(&mut <dyn erased_serde::Deserializer>::erase(parser))
+            .map_err(serde::de::Error::custom)
+    };
+    serde_saphyr::with_deserializer_from_str(text, read).map_err(|error| error.to_string())
+}
+
+fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let mut parser = serde_json::Deserializer::from_str(text);
+    let read = erased_serde::deserialize(&mut <dyn erased_serde::Deserializer>::erase(&mut parser));
+    let ended = |value| parser.end().map(|()| value).map_err(|error| error.to_string());
+    read.map_err(|error| error.to_string()).and_then(ended)
 }
 
 #[cfg(test)]
