@@ -1,8 +1,8 @@
-//! The command line: the whole tree of commands, their arguments and their help.
+//! The tree of commands, their arguments and their help texts.
 //!
-//! What people type every day stands at the top level, as the documents have it; everything else is
-//! in a group named after its noun. A command that stands in both places has one set of arguments.
-//! Values are parsed here, so that no command sees a duration or a pair as text.
+//! Daily commands are at the top level; all others are in a group per resource. A command that is
+//! in both places has one set of arguments. Values such as durations and pairs are parsed here, so
+//! that no command handles them as text.
 
 use crate::output::Format;
 use crate::time::parse_duration;
@@ -89,11 +89,11 @@ const PLAN_FILTERS: &str = "Filters, joined with AND:\n  type=REBOOT    plan_id=
 
 /// Farrier, a control plane for bare-metal fleets.
 ///
-/// Kill it at any instant: no operation is lost, none runs twice.
+/// Kill it at any instant: no operation is lost and none runs twice.
 #[derive(Debug, Parser)]
 #[command(name = "farrier", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Cli {
-    /// The server to talk to
+    /// URL of the server
     #[arg(
         long,
         global = true,
@@ -104,7 +104,7 @@ pub struct Cli {
         default_value = "http://127.0.0.1:7411"
     )]
     pub server: String,
-    /// How results are printed
+    /// Output format
     #[arg(
         short,
         long,
@@ -123,7 +123,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the server
     Serve(ServeArgs),
-    /// The agent of a GPU node: run on the node itself, it speaks to the server by itself
+    /// Run the agent of a GPU node, on the node itself
     #[command(subcommand)]
     Agent(AgentCommand),
     #[command(flatten)]
@@ -133,19 +133,19 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
-/// What is asked of a server.
+/// The commands that call a server.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
-    /// Register machines: a number of simulated ones, or those of a file
+    /// Register machines from a file, or a number of simulated machines
     Import(ImportArgs),
-    /// Show machines with phase, effective state and conditions
+    /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
-    /// Show one machine, or one operation (op-…), in full
+    /// Show one machine, or one operation (op-…), with all details
     Get(IdArg),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(VerbArgs),
-    /// Install an OS image; destroys what is on the disks (MAINTENANCE only)
+    /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
     EnterMaintenance(EnterArgs),
@@ -154,82 +154,85 @@ pub enum ClientCommand {
     /// List operations, newest first
     #[command(after_help = RUN_FILTERS)]
     Ops(ListArgs),
-    /// Stream operation events, of one machine or of all
+    /// Stream operation events, of one machine or of all machines
     #[command(after_help = RUN_FILTERS)]
     Watch(WatchArgs),
     /// Show the log of an operation
     Logs(LogsArgs),
-    /// Cancel an active operation: stop what is in progress, undo what has an undo
+    /// Cancel an active operation: stop the current step, undo the steps that have an undo
     Cancel(CancelArgs),
     /// List plans
     #[command(after_help = PLAN_FILTERS)]
     Plans(ListArgs),
-    /// List runs: operations as an operator sees them
+    /// List runs: operations with the operator's details
     #[command(after_help = RUN_FILTERS)]
     Runs(ListArgs),
-    /// Why is this machine, operation, rack, switch, power shelf, node or site not ready, and what to type now
+    /// Show why a machine, operation, rack, switch, power shelf, node or site is not ready, and the
+    /// next command
     Why(IdArg),
-    /// Every transition of a machine, operation, rack, switch, power shelf, node or site, oldest first
+    /// Show every transition of a machine, operation, rack, switch, power shelf, node or site,
+    /// oldest first
     History(HistoryArgs),
-    /// The page about a fault code
+    /// Show the documentation of a fault code
     Fault(FaultArg),
-    /// Machines: register, update, and what the top level has
+    /// Machines: register, update, inspect, and the operations on one machine
     #[command(subcommand)]
     Machine(MachineCommand),
-    /// Runs: start, look at, and repair them
+    /// Runs: start, inspect, and repair them
     #[command(subcommand)]
     Run(RunCommand),
-    /// Plans: the steps of a run
+    /// Plans: the ordered steps that a run executes
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Credentials: what Farrier logs in with; a secret goes in and never comes out
+    /// Credentials: the logins that Farrier uses; a secret can be set but never read
     #[command(subcommand)]
     Credential(CredentialCommand),
-    /// Trust: the certificates and host keys that were met
+    /// Trust: the pinned certificates and host keys of peers
     #[command(subcommand)]
     Trust(TrustCommand),
-    /// BMCs: try one out, and let a refused login be tried again
+    /// BMCs: test one, and allow a refused login to be tried again
     #[command(subcommand)]
     Bmc(BmcCommand),
-    /// Find machines by their BMCs, at the addresses that are given
+    /// Find machines by probing BMCs at the given addresses
     Discover(DiscoverArgs),
-    /// Health: what others report of machines, racks, switches and power shelves
+    /// Health: alerts that external systems report about machines, racks, switches and power
+    /// shelves
     #[command(subcommand)]
     Health(HealthCommand),
-    /// Images: what machines can be made to run
+    /// Images: the OS images that machines can be installed with
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Components: the firmware of several devices at once
+    /// Components: update the firmware of several devices at once
     #[command(subcommand)]
     Component(ComponentCommand),
-    /// Firmware: what racks run, and what was applied where
+    /// Firmware: the catalogue for racks, and the history of what was applied
     #[command(subcommand)]
     Firmware(FirmwareCommand),
-    /// Netboot: how machines find Farrier when they boot over the network
+    /// Netboot: the DHCP and TFTP configuration for machines that boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
     /// Switches: the scale-up fabric of a rack
     #[command(subcommand)]
     Switch(SwitchCommand),
-    /// Power shelves: what feeds a rack; switch them on and off
+    /// Power shelves: the power supply of a rack; switch them on and off
     #[command(subcommand)]
     PowerShelf(PowerShelfCommand),
-    /// Racks: what stands in them, and the maintenance of all of it
+    /// Racks: their devices, and maintenance of the whole rack
     #[command(subcommand)]
     Rack(RackCommand),
-    /// Nodes: machines in service, brought there through MAAS or by hand
+    /// Nodes: machines in service, onboarded through MAAS or by hand
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Workflows: onboardings, decommissions and drains of nodes, and how they are repaired
+    /// Workflows: onboardings, decommissions and drains of nodes, and their repair
     #[command(subcommand)]
     Workflow(WorkflowCommand),
-    /// Sites: a MAAS each, and how the nodes behind it are to be
+    /// Sites: one MAAS each, and the settings of the nodes behind it
     #[command(subcommand)]
     Site(SiteCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),
-    /// The simulated fleet: faults, and the count of every effect
+    /// The simulated fleet: inject faults, and count every effect
     #[command(subcommand)]
     Sim(SimCommand),
 }
@@ -245,43 +248,43 @@ What is given here overrules the config file; what is not, does not.";
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]
 pub struct ServeArgs {
-    /// A simulated datacenter of 2 racks and 36 machines, kept in ./farrier-data
+    /// Start a simulated datacenter of 2 racks and 36 machines, stored in ./farrier-data
     #[arg(long)]
     pub demo: bool,
-    /// Where to listen, for gRPC and HTTP
+    /// Address to listen on, for gRPC and HTTP
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Where SQLite and the simulated fleet keep their files
+    /// Directory for the files of SQLite and of the simulated fleet
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Keep the state in PostgreSQL, which several replicas may share
+    /// Store the state in PostgreSQL, which several replicas can share
     #[arg(long, value_name = "URL")]
     pub database_url: Option<String>,
-    /// The config file (TOML)
+    /// Config file (TOML)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Simulate a fleet of this many machines
     #[arg(long, value_name = "N")]
     pub simulate: Option<u32>,
-    /// How fast the simulated hardware is
+    /// Speed of the simulated hardware
     #[arg(long, value_enum, value_name = "SPEED")]
     pub sim_speed: Option<SimSpeed>,
-    /// The name of this replica, in leases and in `farrier why`
+    /// Name of this replica, shown in leases and in `farrier why`
     #[arg(long, value_name = "NAME")]
     pub replica_name: Option<String>,
-    /// Print the config as it results from file and arguments, and exit
+    /// Print the config that results from file and arguments, and exit
     #[arg(long)]
     pub print_config: bool,
 }
 
-/// How fast the simulated hardware is.
+/// Speed of the simulated hardware.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum SimSpeed {
     /// No delays, for tests
     Zero,
-    /// Fractions of seconds
+    /// Delays of fractions of a second
     Fast,
-    /// As long as a person likes to watch
+    /// Delays that a person can follow
     Human,
 }
 
@@ -302,45 +305,45 @@ Importing again changes nothing but what the file changed. If any row is malform
 #[derive(Debug, Args)]
 #[command(after_help = IMPORT_HELP)]
 pub struct ImportArgs {
-    /// How many machines, or a .csv, .yaml or .json file
+    /// Number of simulated machines, or a .csv, .yaml or .json file
     #[arg(value_name = "N|FILE")]
     pub source: String,
 }
 
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Only what matches, e.g. 'phase=READY AND labels.env=prod'
+    /// Filter expression, e.g. 'phase=READY AND labels.env=prod'
     #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
     pub filter: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct IdArg {
-    /// A machine id, an operation id (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// A machine id, an operation id (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct FaultArg {
-    /// A fault code, as `farrier why` names it
+    /// Fault code, from `farrier why`
     pub code: String,
 }
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell to complete for
+    /// Shell to generate the script for
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
@@ -354,7 +357,7 @@ pub struct WaitArgs {
     /// Return as soon as the operation is accepted
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
-    /// Stop waiting after this long: 30s, 5m, 1h
+    /// Maximum time to wait, e.g. 30s, 5m, 1h; the operation continues after it
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub timeout: Duration,
 }
@@ -365,10 +368,10 @@ impl WaitArgs {
     }
 }
 
-/// What every command that starts an operation takes.
+/// The arguments of every command that starts an operation.
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
-    /// Names this request, so that repeating it starts nothing twice; made up and printed when not given
+    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     #[command(flatten)]
@@ -377,7 +380,7 @@ pub struct SubmitArgs {
 
 #[derive(Debug, Args)]
 pub struct VerbArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
     #[command(flatten)]
     pub submit: SubmitArgs,
@@ -388,9 +391,9 @@ pub struct VerbArgs {
     after_help = "Example:\n  farrier reimage machine-1 --image ubuntu-2204 --request-id deploy-v2.1"
 )]
 pub struct ReimageArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// The OS image, e.g. ubuntu-2204; the server's default image when not given
+    /// OS image, e.g. ubuntu-2204 (default: the server's default image)
     #[arg(long, value_name = "IMAGE", default_value = "", hide_default_value = true)]
     pub image: String,
     #[command(flatten)]
@@ -401,38 +404,38 @@ pub struct ReimageArgs {
 pub struct WatchArgs {
     /// Only this machine
     pub machine_id: Option<String>,
-    /// Only what matches, e.g. 'type=REIMAGE'
+    /// Filter expression, e.g. 'type=REIMAGE'
     #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
     pub filter: String,
-    /// Begin with everything that is stored, not only with what is in flight
+    /// Start with all stored events, not only with those of active operations
     #[arg(long)]
     pub all: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The operation, as `farrier ops` names it
+    /// ID of the operation, from `farrier ops`
     pub operation_id: String,
-    /// Go on until the operation has ended
+    /// Keep printing until the operation has ended
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin at this byte
+    /// Byte offset to start from
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     pub offset: i64,
 }
 
 #[derive(Debug, Args)]
 pub struct CancelArgs {
-    /// The operation, as `farrier ops` names it
+    /// ID of the operation, from `farrier ops`
     pub operation_id: String,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
     #[command(flatten)]
     pub wait: WaitArgs,
 }
 
-/// `key=value`, as labels and parameters are typed.
+/// Parses `key=value`, the form of labels and parameters. The value may be empty, the key not.
 pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_string(), value.to_string())),

@@ -1,4 +1,4 @@
-//! `farrier agent`: what is typed on a node.
+//! `farrier agent`: the commands that run on a node.
 
 use super::*;
 
@@ -18,13 +18,13 @@ const CONFIG_HELP: &str = "Example:\n  farrier agent config > /etc/farrier/agent
 
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Be the agent of this node
+    /// Run the agent of this node
     #[command(after_help = RUN_HELP)]
     Run(AgentConfigArg),
-    /// Enroll this node with its one-time token, and end
+    /// Enroll this node with its one-time token, then exit
     #[command(after_help = ENROLL_HELP)]
     Enroll(AgentConfigArg),
-    /// Who this node is, what it does, and what stands in the way
+    /// Show the identity of this node, its current task, and the problems that block it
     Status(AgentConfigArg),
     /// Print the systemd unit that runs the agent
     Unit,

@@ -1,4 +1,4 @@
-//! The groups of commands, one for each noun, and their arguments.
+//! The command groups, one per resource, and their arguments.
 
 use super::*;
 use clap::builder::{PossibleValue, PossibleValuesParser};
@@ -7,40 +7,41 @@ use model::node::Stage;
 
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
-    /// Register a machine, or update the one with this id
+    /// Register a machine, or update the one with this ID
     Register(RegisterArgs),
-    /// Show one machine in full
+    /// Show one machine with all details
     Get(MachineArg),
-    /// Show machines with phase, effective state and conditions
+    /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
-    /// Change spec and labels; what is not given stays
+    /// Change spec and labels; values that are not given stay
     Update(UpdateArgs),
     /// Reboot a machine (READY or MAINTENANCE)
     Reboot(VerbArgs),
-    /// Install an OS image; destroys what is on the disks (MAINTENANCE only)
+    /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
     EnterMaintenance(EnterArgs),
     /// Put a machine back into service
     ExitMaintenance(ExitArgs),
-    /// Show what the machine is made of and how it is, as its BMC says now
+    /// Show the hardware inventory and health that the machine's BMC reports now
     Inspect(MachineArg),
     /// Show the event log of the machine's BMC, newest last
     ConsoleLog(ConsoleLogArgs),
-    /// Show whether the machine is on; or switch it on, off, or off and on again
+    /// Show the power state of a machine; or switch it on, off, or off and on again
     Power(PowerArgs),
-    /// Have the machine's firmware checked, and upgraded where it differs (FACTORY_READY or MAINTENANCE)
+    /// Check the machine's firmware and upgrade what differs (FACTORY_READY or MAINTENANCE)
     Reprovision(ReprovisionArgs),
     /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
     Rma(VerbArgs),
-    /// Take a machine back from RMA: switch it on, see that it answers, clear the flag; it is in MAINTENANCE then
+    /// Return a machine from RMA to MAINTENANCE: switch it on, check that it responds, clear the
+    /// flag
     ExitRma(VerbArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct MachineArg {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
 }
 
@@ -49,7 +50,7 @@ pub struct MachineArg {
     after_help = "Example:\n  farrier machine register web-7 --ssh-endpoint 10.20.30.40:22 --label env=prod"
 )]
 pub struct RegisterArgs {
-    /// One is made up when not given
+    /// ID of the new machine (default: generated)
     pub machine_id: Option<String>,
     #[command(flatten)]
     pub spec: SpecArgs,
@@ -57,7 +58,7 @@ pub struct RegisterArgs {
 
 #[derive(Debug, Args)]
 pub struct UpdateArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
     #[command(flatten)]
     pub spec: SpecArgs,
@@ -66,46 +67,46 @@ pub struct UpdateArgs {
     pub remove_labels: Vec<String>,
 }
 
-/// What a client says about a machine.
+/// The spec fields of a machine that a client can set.
 #[derive(Debug, Clone, Args, Default)]
 pub struct SpecArgs {
-    /// host, host:port or [v6]:port
+    /// SSH address of the host: host, host:port or [v6]:port
     #[arg(long, value_name = "ENDPOINT")]
     pub ssh_endpoint: Option<String>,
-    /// host, host:port, or a URL
+    /// Address of the BMC: host, host:port, or a URL
     #[arg(long, value_name = "ENDPOINT")]
     pub bmc_endpoint: Option<String>,
-    /// The cluster that the machine joins
+    /// Cluster that the machine joins
     #[arg(long = "cluster", value_name = "REF")]
     pub target_cluster_ref: Option<String>,
-    /// A MAC address; may be given several times
+    /// MAC address; can be repeated
     #[arg(long = "mac", value_name = "MAC")]
     pub mac_addresses: Vec<String>,
-    /// Who is asked to act on the machine; the server's default when not given
+    /// Provider that acts on the machine (default: the server's)
     #[arg(long)]
     pub provider: Option<String>,
-    /// The serial number
+    /// Serial number
     #[arg(long)]
     pub serial: Option<String>,
-    /// Whose machine it is
+    /// Customer that owns the machine
     #[arg(long = "customer", value_name = "ID")]
     pub customer_id: Option<String>,
-    /// The credential for its BMC, as `farrier credential list` names it
+    /// Credential for the BMC, from `farrier credential list`
     #[arg(long, value_name = "NAME")]
     pub bmc_credential: Option<String>,
-    /// The credential for its host
+    /// Credential for the host
     #[arg(long, value_name = "NAME")]
     pub ssh_credential: Option<String>,
-    /// The disk that images are written to: serial:…, wwn:… or path:/dev/…; the only one when not given
+    /// Disk for images: serial:…, wwn:… or path:/dev/… (default: the only disk)
     #[arg(long, value_name = "DISK")]
     pub root_disk: Option<String>,
-    /// The rack that it stands in; '' takes it out of its rack
+    /// ID of the rack; '' removes the machine from its rack
     #[arg(long, value_name = "RACK")]
     pub rack: Option<String>,
-    /// Its place in the rack, counted from the bottom
+    /// Rack position, counted from the bottom
     #[arg(long, value_name = "N")]
     pub slot: Option<i32>,
-    /// A label; may be given several times
+    /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
 }
@@ -119,24 +120,24 @@ pub enum RunCommand {
     /// List runs, newest first
     #[command(after_help = RUN_FILTERS)]
     List(ListArgs),
-    /// Follow one run, steps and log, until it ends; or stream the events of all
+    /// Follow the steps and log of one run until it ends; or stream the events of all runs
     #[command(after_help = RUN_FILTERS)]
     Watch(RunWatchArgs),
     /// Show the log of a run
     Logs(LogsArgs),
-    /// Cancel an active run: stop what is in progress, undo what has an undo
+    /// Cancel an active run: stop the current step, undo the steps that have an undo
     Cancel(CancelArgs),
-    /// Try the failed step again, as a new attempt
+    /// Retry the failed step, as a new attempt
     RetryStep(ActionArgs),
-    /// Look what became of the last step, then go on from there
+    /// Check the result of the last step, then continue from there
     Resume(ActionArgs),
-    /// A new run of the same plan that adopts what already holds
+    /// Start a new run of the same plan; steps whose result already holds are adopted
     Rerun(RemakeArgs),
-    /// A new run that first undoes what this one did
+    /// Start a new run that first undoes the steps of this one
     RestartClean(RemakeArgs),
-    /// Accept the failed step as done if the device says so, and go on
+    /// Accept the failed step as done if the device confirms it, and continue
     Adopt(ActionArgs),
-    /// Freeze the run until a person decides
+    /// Freeze the run until an operator decides
     MarkManual(MarkManualArgs),
 }
 
@@ -148,27 +149,27 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = START_HELP)]
 pub struct StartArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// What is to be done
+    /// Type of the run
     #[arg(long = "type", value_enum, ignore_case = true, value_name = "TYPE")]
     pub kind: RunType,
-    /// The plan; the default plan of the type when not given
+    /// Plan ID (default: the default plan of the type)
     #[arg(long = "plan", value_name = "PLAN", default_value = "", hide_default_value = true)]
     pub plan_id: String,
-    /// A parameter; may be given several times
+    /// Parameter; can be repeated
     #[arg(long = "param", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub params: Vec<(String, String)>,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
-/// The run types, with the documents' names.
+/// The run types, with the names of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum RunType {
     Reboot,
-    /// The same as REIMAGE
+    /// Same as REIMAGE
     Repave,
     Reimage,
     EnterMaintenance,
@@ -176,7 +177,7 @@ pub enum RunType {
     Upgrade,
     NetReconfig,
     Rma,
-    /// On, unless --plan says plan-power-off-v1 or plan-power-cycle-v1
+    /// Switches on, unless --plan is plan-power-off-v1 or plan-power-cycle-v1
     Power,
     ExitRma,
 }
@@ -200,15 +201,15 @@ impl RunType {
 
 #[derive(Debug, Args)]
 pub struct RunArg {
-    /// The run, as `farrier runs` names it
+    /// ID of the run, from `farrier runs`
     pub run_id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct RunWatchArgs {
-    /// The run to follow; the events of all when not given
+    /// Run to follow (default: stream the events of all runs)
     pub run_id: Option<String>,
-    /// Only what matches, e.g. 'type=REPAVE'
+    /// Filter expression, e.g. 'type=REPAVE'
     #[arg(
         long,
         value_name = "EXPR",
@@ -217,19 +218,19 @@ pub struct RunWatchArgs {
         conflicts_with = "run_id"
     )]
     pub filter: String,
-    /// Begin with everything that is stored, not only with what is in flight
+    /// Start with all stored events, not only with those of active runs
     #[arg(long, conflicts_with = "run_id")]
     pub all: bool,
-    /// With a run: stop waiting after this long
+    /// With a run: maximum time to wait, e.g. 30s, 5m, 1h
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub timeout: Duration,
 }
 
 #[derive(Debug, Args)]
 pub struct ActionArgs {
-    /// The run, as `farrier runs` names it
+    /// ID of the run, from `farrier runs`
     pub run_id: String,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
     #[command(flatten)]
@@ -238,9 +239,9 @@ pub struct ActionArgs {
 
 #[derive(Debug, Args)]
 pub struct RemakeArgs {
-    /// The run to make a new one from
+    /// ID of the run to repeat
     pub run_id: String,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
     #[command(flatten)]
@@ -249,9 +250,9 @@ pub struct RemakeArgs {
 
 #[derive(Debug, Args)]
 pub struct MarkManualArgs {
-    /// The run, as `farrier runs` names it
+    /// ID of the run, from `farrier runs`
     pub run_id: String,
-    /// Why: the person who finds the run frozen must know
+    /// The reason, shown to everyone who finds the run frozen
     #[arg(long)]
     pub reason: String,
 }
@@ -263,13 +264,13 @@ pub enum PlanCommand {
     /// List plans
     #[command(after_help = PLAN_FILTERS)]
     List(ListArgs),
-    /// Create a plan from a file; a plan never changes, so a change needs a new plan_id
+    /// Create a plan from a file; a plan is immutable, so a change needs a new plan_id
     Create(CreateArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct PlanArg {
-    /// The plan, as `farrier plans` names it
+    /// ID of the plan, from `farrier plans`
     pub plan_id: String,
 }
 
@@ -285,14 +286,14 @@ Example of a file:
 #[derive(Debug, Args)]
 #[command(after_help = CREATE_HELP)]
 pub struct CreateArgs {
-    /// A .yaml or .json file with one plan
+    /// .yaml or .json file with one plan
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum CredentialCommand {
-    /// Make a credential, or replace the secret of one
+    /// Create a credential, or replace its secret
     Set(CredentialSetArgs),
     /// List credentials, without their secrets
     List,
@@ -302,7 +303,7 @@ pub enum CredentialCommand {
 
 #[derive(Debug, Args)]
 pub struct CredentialArg {
-    /// The credential, as `farrier credential list` names it
+    /// Name of the credential, from `farrier credential list`
     pub name: String,
 }
 
@@ -319,49 +320,49 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = CREDENTIAL_HELP)]
 pub struct CredentialSetArgs {
-    /// What it is called in machines and in the configuration
+    /// Name of the credential, used by machines and by the configuration
     pub name: String,
-    /// Who logs in
+    /// User name to log in with
     #[arg(long, required_unless_present_any = ["kubeconfig", "maas_key"], conflicts_with_all = ["kubeconfig", "maas_key"])]
     pub user: Option<String>,
-    /// A file whose first line is the password
+    /// File whose first line is the password
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh_key", "kubeconfig", "maas_key"])]
     pub password_file: Option<PathBuf>,
-    /// A file with a private key
+    /// File with an SSH private key
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "maas_key"])]
     pub ssh_key: Option<PathBuf>,
-    /// A file whose first line opens the private key
+    /// File whose first line is the passphrase of the private key
     #[arg(long, value_name = "FILE", requires = "ssh_key")]
     pub passphrase_file: Option<PathBuf>,
-    /// A file that says how to reach a Kubernetes cluster, and as whom
+    /// Kubeconfig file of a Kubernetes cluster
     #[arg(long, value_name = "FILE", conflicts_with = "maas_key")]
     pub kubeconfig: Option<PathBuf>,
-    /// A file whose first line is the API key of a MAAS, consumer:token:secret
+    /// File whose first line is the API key of a MAAS, consumer:token:secret
     #[arg(long, value_name = "FILE")]
     pub maas_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum TrustCommand {
-    /// List who was met where
+    /// List the pinned peer identities
     List,
-    /// Say who is at an address; nobody else is trusted there, not even the first one that is met
+    /// Pin the identity of a peer; no other identity is trusted at that address
     Set(TrustSetArgs),
-    /// Forget who was met at an address; whoever is met there next is trusted
+    /// Remove a pin; the next identity seen at that address is trusted
     Forget(PeerArg),
 }
 
 #[derive(Debug, Args)]
 pub struct TrustSetArgs {
-    /// https://HOST[:PORT] of a BMC, or ssh://HOST[:PORT] of a host
+    /// Address: https://HOST[:PORT] of a BMC, or ssh://HOST[:PORT] of a host
     pub peer: String,
-    /// The SHA-256 fingerprint of the BMC's certificate, or the host's key as in a .pub file
+    /// SHA-256 fingerprint of the BMC's certificate, or the host key as in a .pub file
     pub identity: String,
 }
 
 #[derive(Debug, Args)]
 pub struct PeerArg {
-    /// The address, as `farrier trust list` shows it
+    /// Address, from `farrier trust list`
     pub peer: String,
 }
 
@@ -369,21 +370,21 @@ pub struct PeerArg {
 pub enum AdminCommand {
     /// Flag a machine for return or replacement; blocks every operation
     SetRma(FlagArgs),
-    /// Take the RMA flag back
+    /// Clear the RMA flag
     ClearRma(FlagArgs),
-    /// Decommission a machine for good; blocks every operation
+    /// Retire a machine permanently; blocks every operation
     SetRetired(FlagArgs),
-    /// Take the Retired flag back
+    /// Clear the Retired flag
     ClearRetired(FlagArgs),
-    /// Say that a person has looked and the machine is fine
+    /// Confirm that an operator has checked the machine and it is fine
     ClearNeedsIntervention(FlagArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct FlagArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long)]
     pub reason: String,
 }
@@ -393,17 +394,17 @@ pub enum SimCommand {
     /// Faults of the simulated hardware
     #[command(subcommand)]
     Fault(SimFaultCommand),
-    /// How often each effect was asked for, and how often it acted
+    /// Show how often each effect was requested, and how often it was executed
     Effects(EffectsArgs),
 }
 
 #[derive(Debug, Subcommand)]
 pub enum SimFaultCommand {
-    /// Add a rule
+    /// Add a fault rule
     Add(SimFaultArgs),
-    /// List the rules
+    /// List the fault rules
     List,
-    /// Remove one rule, or all
+    /// Remove one fault rule, or all
     Clear(SimClearArgs),
 }
 
@@ -412,30 +413,31 @@ pub enum SimFaultCommand {
     after_help = "Example:\n  farrier sim fault add --machine 'machine-*' --effect repave --action fail --times 1"
 )]
 pub struct SimFaultArgs {
-    /// A machine id; * stands for any run of characters; every machine when not given
+    /// Machine ID; * matches any characters (default: every machine)
     #[arg(long, default_value = "", hide_default_value = true)]
     pub machine: String,
-    /// Which effect, or which stage of a node, e.g. wait_for_ready; every one when not given
+    /// Effect, or stage of a node such as wait_for_ready (default: every one)
     #[arg(long, value_parser = sim_effects())]
     pub effect: Option<String>,
-    /// At which moment of it; perform when not given
+    /// Provider call that fails (default: perform)
     #[arg(long, value_enum)]
     pub verb: Option<SimVerb>,
-    /// What goes wrong
+    /// Kind of fault
     #[arg(long, value_enum)]
     pub action: SimAction,
-    /// How often; 0 means without end
+    /// Number of times; 0 means forever
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i32).range(0..))]
     pub times: i32,
-    /// For slow: how long the answer is held back
+    /// For slow: delay of the response
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub delay: Option<Duration>,
-    /// For fail: what the hardware says
+    /// For fail: error message of the hardware
     #[arg(long, default_value = "", hide_default_value = true)]
     pub message: String,
 }
 
-/// What the simulated hardware can be asked: effects, stages, and the look that is no effect. Sending parts to work asks none.
+/// The names that a fault rule can match: effects, node stages, and `probe`, which is no effect.
+/// `parts` is left out: starting child runs calls no provider.
 fn sim_effects() -> PossibleValuesParser {
     let effects = Effect::WORDS.into_iter().filter(|word| *word != "parts").chain(["probe"]);
     let stages = Stage::WORDS.iter().map(|word| PossibleValue::new(*word).hide(true));
@@ -464,16 +466,16 @@ pub enum SimAction {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct SimClearArgs {
-    /// One rule, as `farrier sim fault list` names it
+    /// ID of the rule, from `farrier sim fault list`
     pub fault_id: Option<String>,
-    /// All of them
+    /// Remove all rules
     #[arg(long)]
     pub all: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct EffectsArgs {
-    /// Only keys that begin with this; an operation id selects one operation
+    /// Only effect keys with this prefix; an operation ID selects one operation
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,
 }

@@ -1,4 +1,4 @@
-//! The arguments of what looks at hardware: machines, BMCs, and addresses that may have some.
+//! Arguments of the commands that probe hardware: event logs, BMC tests and discovery.
 
 use super::*;
 
@@ -13,21 +13,21 @@ Example:
 #[derive(Debug, Args)]
 #[command(after_help = CONSOLE_LOG_HELP)]
 pub struct ConsoleLogArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// Only what happened in this time: 30m, 2h, 7d; leaves out entries without a time
+    /// Only entries of this period: 30m, 2h, 7d; leaves out entries without a time
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub since: Option<Duration>,
-    /// At most this many, the newest
+    /// Maximum number of entries; the newest are shown
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum BmcCommand {
-    /// Try out, step by step, what a BMC can do; changes nothing on it and trusts nobody
+    /// Test step by step what a BMC supports; changes nothing on it and pins no identity
     Test(BmcTestArgs),
-    /// Let a login that a BMC refused be tried there again
+    /// Allow a login that a BMC refused to be tried again
     Unlock(BmcUnlockArgs),
 }
 
@@ -44,25 +44,25 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = BMC_TEST_HELP)]
 pub struct BmcTestArgs {
-    /// An address, https://HOST, or ipmi://HOST
+    /// Address of the BMC: HOST, https://HOST, or ipmi://HOST
     pub endpoint: String,
-    /// The credential to log in with; the configured one when not given
+    /// Credential to log in with (default: the configured one)
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub credential: String,
-    /// A file with the certificates of authorities to believe, instead of the configured trust
+    /// File with CA certificates to trust, instead of the configured trust
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
-    /// The serial number of the machine that is meant, where the BMC shows several
+    /// Serial number that selects the machine, if the BMC has several
     #[arg(long, default_value = "", hide_default_value = true)]
     pub serial: String,
-    /// A MAC address of the machine that is meant; may be given several times
+    /// MAC address that selects the machine; can be repeated
     #[arg(long = "mac", value_name = "MAC")]
     pub mac_addresses: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub struct BmcUnlockArgs {
-    /// The BMC, as the machine names it: an address, https://HOST, or ipmi://HOST
+    /// Address of the BMC as in the machine's spec: HOST, https://HOST, or ipmi://HOST
     pub endpoint: String,
 }
 
@@ -81,22 +81,22 @@ Importing again registers nothing twice: a machine is known by its serial number
 #[derive(Debug, Args)]
 #[command(after_help = DISCOVER_HELP)]
 pub struct DiscoverArgs {
-    /// Addresses, ranges such as 10.1.0.0/24, or files with them
+    /// Addresses, ranges such as 10.1.0.0/24, or files that contain them
     #[arg(required = true, value_name = "ADDRESS|CIDR|FILE")]
     pub addresses: Vec<String>,
-    /// The credential to log in with; the configured one when not given
+    /// Credential to log in with (default: the configured one)
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub credential: String,
-    /// Register the machines that are not known
+    /// Register the machines that are unknown
     #[arg(long)]
     pub import: bool,
-    /// Who is asked to act on them
+    /// Provider that acts on the new machines
     #[arg(long, default_value = "", hide_default_value = true)]
     pub provider: String,
-    /// With --import: a label; may be given several times
+    /// With --import: label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair, requires = "import")]
     pub labels: Vec<(String, String)>,
-    /// How many addresses are asked at a time
+    /// Maximum number of addresses probed at the same time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(i32).range(1..=256))]
     pub concurrency: i32,
 }

@@ -1,12 +1,12 @@
-//! Arguments of what leads a machine out of service and back: maintenance, and power.
+//! Arguments of the maintenance and power commands of a machine.
 
 use super::{Args, Subcommand, SubmitArgs};
 
 #[derive(Debug, Args)]
 pub struct EnterArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// Drain its node first; without this, draining is its owner's to do
+    /// Drain the Kubernetes node first; without this flag the owner must drain it
     #[arg(long)]
     pub drain: bool,
     #[command(flatten)]
@@ -15,9 +15,9 @@ pub struct EnterArgs {
 
 #[derive(Debug, Args)]
 pub struct ExitArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// Let its node take work again, whoever cordoned it
+    /// Uncordon the Kubernetes node, even if Farrier did not cordon it
     #[arg(long)]
     pub uncordon: bool,
     #[command(flatten)]
@@ -34,20 +34,20 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = POWER_HELP)]
 pub struct PowerArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// What is wanted; without a word, how it is now
+    /// Power action (default: show the power state)
     #[command(subcommand)]
     pub verb: Option<PowerVerb>,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum PowerVerb {
-    /// Ask the BMC whether it is on
+    /// Read the power state from the BMC
     Status,
-    /// Switch it on; already on is a success
+    /// Switch it on; succeeds if it is already on
     On(OnArgs),
-    /// Switch it off (READY or MAINTENANCE); already off is a success
+    /// Switch it off (READY or MAINTENANCE); succeeds if it is already off
     Off(OffArgs),
     /// Switch it off and on again (READY or MAINTENANCE)
     Cycle(OffArgs),
@@ -61,13 +61,13 @@ pub struct OnArgs {
 
 #[derive(Debug, Args)]
 pub struct OffArgs {
-    /// How long it has to shut down by itself; 0 cuts the power at once; as configured when not given
+    /// Seconds to wait for a graceful shutdown; 0 cuts the power at once (default: configured)
     #[arg(long, value_name = "SECONDS")]
     pub graceful: Option<u32>,
-    /// Cut the power when it does not shut down; as configured when neither is given
+    /// Cut the power if the graceful shutdown times out (default: configured)
     #[arg(long, overrides_with = "no_force")]
     force: bool,
-    /// Leave it on when it does not shut down, and fail
+    /// Fail and leave it on if the graceful shutdown times out
     #[arg(long, overrides_with = "force")]
     no_force: bool,
     #[command(flatten)]
