@@ -1,8 +1,8 @@
-//! The way to the server.
+//! The connection to the server.
 //!
-//! The connection is made when it is first needed and made again when it breaks, so every call can
-//! fail in the same way. Each call says who asks. A server that cannot be reached is the one failure
-//! a newcomer surely meets, so it says how to start one.
+//! The connection is opened on first use and reopened when it breaks, so every call fails in the
+//! same way. Each call carries the caller's name. If the server is unreachable, the error names the
+//! command that starts one.
 
 use crate::exit::{Exit, Failure};
 use crate::time::brief;
@@ -27,16 +27,16 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take, streams aside.
+/// Time limit of a unary call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same where a device is asked; the server gives up on it long before.
+/// Time limit of a call that waits for a device. The server's own limits are much shorter.
 const HARDWARE_TIMEOUT: Duration = Duration::from_secs(900);
-/// A dead peer is noticed by a ping that nobody answers.
+/// A connection is dead when a ping stays unanswered for `PING_TIMEOUT`.
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// A page of a thousand runs with their plans is larger than gRPC's default of 4 MiB.
+/// A page of 1,000 runs with their plans exceeds gRPC's default limit of 4 MiB.
 const MAX_MESSAGE: usize = 64 * 1024 * 1024;
-/// What the server gives at most on one page.
+/// The largest page that the server returns.
 const PAGE_SIZE: u32 = 1_000;
 const INITIATOR: &str = "farrier-initiator";
 
@@ -49,7 +49,7 @@ pub struct Client {
     initiator: Initiator,
 }
 
-/// Puts the caller's name on every request.
+/// Adds the caller's name to every request.
 #[derive(Clone)]
 pub struct Initiator(MetadataValue<Ascii>);
 
@@ -67,7 +67,7 @@ impl Initiator {
         Self::named(name.as_deref().unwrap_or_default())
     }
 
-    /// Headers are ASCII; what is not becomes a question mark.
+    /// Headers are ASCII: every other character becomes a question mark.
     fn named(name: &str) -> Self {
         let ascii: String =
             name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect();
@@ -108,7 +108,7 @@ impl Client {
         power_shelves: PowerShelfServiceClient;
     }
 
-    /// A client for this server. Nothing is sent yet.
+    /// Creates a client for this server. The connection is opened by the first call.
     pub fn new(server: &str) -> Result<Self, Failure> {
         let server = full_address(server)?;
         let endpoint = Endpoint::from_shared(server.clone())
@@ -120,7 +120,7 @@ impl Client {
         Ok(Self { channel: endpoint.connect_lazy(), server, initiator: Initiator::from_env() })
     }
 
-    /// Waits for the answer to a call, within bounds.
+    /// Waits for the response to a call, at most `CALL_TIMEOUT`.
     pub async fn call<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
@@ -128,7 +128,7 @@ impl Client {
         self.call_within(CALL_TIMEOUT, call).await
     }
 
-    /// The same for a call that the server only answers when a device has.
+    /// Like `call`, for a call that the server answers only after a device has answered.
     pub async fn ask_hardware<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
@@ -155,7 +155,7 @@ impl Client {
         }
     }
 
-    /// What a failed call means to the one who typed the command.
+    /// Converts a failed call to the failure that the user reads.
     pub fn failure(&self, status: Status) -> Failure {
         if !is_transport(&status) {
             return status.into();
@@ -171,7 +171,7 @@ impl Client {
     }
 }
 
-/// True when the connection failed, not the server's own word.
+/// True if the connection failed; false if the server itself sent this status.
 pub fn is_transport(status: &Status) -> bool {
     let code = status.code();
     let usual =
@@ -179,7 +179,7 @@ pub fn is_transport(status: &Status) -> bool {
     usual && status.source().is_some()
 }
 
-/// The innermost error, as that is the one which says something.
+/// Returns the innermost error, which is the most specific.
 fn root_cause(status: &Status) -> String {
     let mut cause = status.source();
     while let Some(deeper) = cause.and_then(Error::source) {
@@ -188,7 +188,7 @@ fn root_cause(status: &Status) -> String {
     cause.map_or_else(|| status.message().to_string(), ToString::to_string)
 }
 
-/// `host:port` is enough to type.
+/// Accepts `host:port` as well as `http://host:port`.
 fn full_address(server: &str) -> Result<String, Failure> {
     let server = server.trim();
     let host = match server.split_once("://") {
@@ -203,7 +203,7 @@ fn bad_address(server: &str) -> Failure {
     Failure::refused(format!("--server {server:?} is not an address; write http://HOST:PORT"))
 }
 
-/// Fetches page after page until there is no more, or enough.
+/// Fetches pages until the last one, or until `limit` items are read.
 pub async fn pages<T>(
     limit: Option<u32>,
     mut fetch: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String), Failure>,
@@ -227,7 +227,7 @@ pub async fn pages<T>(
     Ok(items)
 }
 
-/// One id as a term of a filter.
+/// Builds a filter that selects one ID, combined with the filter `and`.
 pub fn filter_by(field: &str, id: &str, and: &str) -> Result<String, Failure> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if id.is_empty() || !id.chars().all(legal) {

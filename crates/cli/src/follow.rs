@@ -1,8 +1,8 @@
-//! Following one run: its events and its log, told as one story.
+//! Follows one run: merges its events and its log into one output.
 //!
-//! Two feeds arrive at once and in any order. The teller holds back the log of a step until its
-//! beginning was told, and waits a moment for the log before it tells the end, so that mostly the
-//! lines of a step stand together. A server that dies and comes back costs one dim line.
+//! Events and log arrive on two streams, in any order. The log lines of a step are held until its
+//! start line is printed, and its end line waits briefly for the rest of the log, so that the lines
+//! of a step usually stay together. A server restart adds one dim line to the output.
 
 pub mod boxes;
 pub mod feed;
@@ -23,27 +23,27 @@ use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout_at};
 
-/// How long the end of a step waits for the rest of its log.
+/// How long the end line of a step waits for the rest of its log.
 const STEP_GRACE: Duration = Duration::from_millis(150);
-/// The same when the log's connection is broken: longer than the longest pause between two tries.
+/// The same while the log stream is disconnected: longer than the longest pause between reconnects.
 const LOST_GRACE: Duration = Duration::from_secs(8);
-/// How long the end of a run does.
+/// How long the end of a run waits for the rest of the log.
 const RUN_GRACE: Duration = Duration::from_secs(5);
-/// Log lines held back for a step that has not begun.
+/// The maximum number of log lines that are held for steps without a start line.
 const MAX_HELD: usize = 10_000;
 
-/// What is said when the connection breaks.
+/// Printed when the connection breaks.
 pub const LOST: &str = "connection lost; waiting for the server…";
 
-/// Where to begin.
+/// Where a follower starts.
 pub struct Start {
     pub run_id: String,
-    /// What has been told already; none of it for the whole story.
+    /// The changes that are already printed; empty to print all from the start.
     pub progress: Progress,
     pub log_offset: i64,
 }
 
-/// Tells what happens until the run has ended, and returns it as it then is.
+/// Prints events and log until the run has ended, and returns its last snapshot.
 pub async fn follow(
     client: &Client,
     screen: &mut Screen,
@@ -82,7 +82,7 @@ pub async fn follow(
     }
 }
 
-/// The byte behind the last one of a run's log.
+/// Returns the size of a run's log in bytes, which is the offset of its end.
 pub async fn log_end(client: &Client, run_id: &str) -> Result<i64, Failure> {
     let request = StreamRunLogsRequest { run_id: run_id.to_string(), offset: 0, no_follow: true };
     let mut stream = client.call(client.runs().stream_run_logs(request)).await?;
@@ -97,13 +97,13 @@ struct Teller<'a> {
     client: &'a Client,
     screen: &'a mut Screen,
     events: Receiver<News<RunEvent>>,
-    /// None once it has ended.
+    /// None once the log has ended.
     log: Option<Receiver<News<LogChunk>>>,
     progress: Progress,
     lines: LogLines,
-    /// Log lines of steps that have not begun, with the step's name.
+    /// Held log lines: the step's name and the line.
     held: Vec<(String, String)>,
-    /// The steps whose beginning is known but not told yet.
+    /// Steps whose start line is known but not printed yet.
     beginning: Vec<String>,
     events_lost: bool,
     log_lost: bool,
@@ -124,7 +124,7 @@ impl Teller<'_> {
         }
     }
 
-    /// The run, when it has ended.
+    /// Prints the changes of an event. Returns the run if it has ended.
     async fn hear_event(&mut self, news: Option<News<RunEvent>>) -> Result<Option<Run>, Failure> {
         let run = match news {
             Some(News::Item(event)) => event.snapshot,
@@ -156,7 +156,8 @@ impl Teller<'_> {
         Ok(over.then_some(run))
     }
 
-    /// The log of a step stands between its beginning and its end.
+    /// Prints a line of a step. The held log follows the start line; an empty line follows the end
+    /// line.
     fn say_step(&mut self, line: &Line) -> Result<(), Failure> {
         self.screen.say_toned(line.tone, &line.text)?;
         match line.place {
@@ -197,7 +198,7 @@ impl Teller<'_> {
         self.screen.say(&line)
     }
 
-    /// Tells what was held back and is ripe now, by the name of its step.
+    /// Prints the held lines of the steps that `is_ripe` selects.
     fn release(&mut self, is_ripe: impl Fn(&Progress, &str) -> bool) -> Result<(), Failure> {
         let held = std::mem::take(&mut self.held);
         let (ripe, held): (Vec<_>, Vec<_>) =
@@ -206,7 +207,7 @@ impl Teller<'_> {
         ripe.iter().try_for_each(|(_, line)| self.screen.say(line))
     }
 
-    /// Once, though two feeds break at a time.
+    /// Prints the notice once, even if both streams break.
     fn say_lost(&mut self) -> Result<(), Failure> {
         if self.events_lost || self.log_lost {
             return Ok(());
@@ -214,7 +215,7 @@ impl Teller<'_> {
         self.screen.say_toned(Tone::Dim, LOST)
     }
 
-    /// Reads the log until it ends or the grace is over, which begins anew after a broken connection.
+    /// Reads the log until it ends or `grace` has passed. A reconnect restarts the grace period.
     async fn gather_log(&mut self, grace: Duration) -> Result<(), Failure> {
         let started = Instant::now();
         let mut until = started + grace;
@@ -242,7 +243,7 @@ impl Teller<'_> {
     }
 }
 
-/// The next news; never, once the feed has ended.
+/// The next message of a feed; pending forever once the feed has ended.
 async fn next_of<T>(feed: &mut Option<Receiver<News<T>>>) -> Option<News<T>> {
     match feed {
         Some(feed) => feed.recv().await,

@@ -1,4 +1,4 @@
-//! History: every transition of one object, with what brought it about.
+//! `farrier history`: the transitions of one object, with their causes.
 
 use crate::args::HistoryArgs;
 use crate::client::{Client, pages};

@@ -1,7 +1,7 @@
-//! The operator's hand: one binary with the client commands and the server.
+//! The `farrier` binary: the client commands and the server.
 //!
-//! Here a command line becomes a call, and a result becomes an exit code. Nothing is decided in this
-//! crate: the server decides, and the client asks, shows and waits.
+//! A command line becomes an API call, and its result becomes an exit code. This crate has no
+//! business rules: the server decides; the client sends requests, prints results and waits.
 
 mod admin;
 mod agent;
@@ -50,7 +50,7 @@ use operation::View;
 use output::Screen;
 use std::process::ExitCode;
 
-/// Operations have names of their own; nothing else begins like this.
+/// The prefix of operation IDs; no other ID starts with it.
 const OPERATION_PREFIX: &str = "op-";
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => {
             let ended = runtime.block_on(dispatch(cli));
-            // A stream that is still open must not hold up the end.
+            // An open stream must not delay the exit.
             runtime.shutdown_background();
             ended
         }

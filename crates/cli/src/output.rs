@@ -1,8 +1,8 @@
-//! Where everything that is printed goes through.
+//! The output of all commands.
 //!
-//! People read tables and streams, programs read JSON and YAML; a command makes both and the screen
-//! shows the one that was asked for. Colour is for terminals only. A reader that goes away
-//! (`farrier list | head`) ends the command quietly.
+//! People read tables and streams; programs read JSON and YAML. A command provides both, and
+//! `Screen` prints the requested format. Only a terminal gets colours. A reader that closes the
+//! pipe (`farrier list | head`) ends the command without an error.
 
 use crate::exit::{Failure, eprintln_quietly};
 use crate::table::{Paint, Table, Tone};
@@ -10,13 +10,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 
-/// How results are printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
     /// Aligned columns
     #[default]
     Table,
-    /// Aligned columns, all of them
+    /// Aligned columns, with additional columns
     Wide,
     /// The full messages as JSON
     Json,
@@ -43,7 +43,7 @@ impl Screen {
         self.paint
     }
 
-    /// True when a person reads along.
+    /// True if stdout is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.terminal
     }
@@ -60,7 +60,7 @@ impl Screen {
         self.format == Format::Wide
     }
 
-    /// A line for people; programs do not get it.
+    /// Prints a line for people; JSON and YAML output leave it out.
     pub fn say(&mut self, line: &str) -> Result<(), Failure> {
         if self.is_human() {
             self.raw(&format!("{line}\n"))?;
@@ -68,13 +68,13 @@ impl Screen {
         Ok(())
     }
 
-    /// The same with a meaning.
+    /// Like `say`, in the colour of `tone`.
     pub fn say_toned(&mut self, tone: Tone, line: &str) -> Result<(), Failure> {
         let line = self.paint.apply(tone, line);
         self.say(&line)
     }
 
-    /// A line for people that must not get lost: on stderr when stdout belongs to a program.
+    /// Prints a line that people must see: on stderr if stdout carries JSON or YAML.
     pub fn tell(&mut self, line: &str) -> Result<(), Failure> {
         if self.is_human() {
             return self.say(line);
@@ -83,14 +83,14 @@ impl Screen {
         Ok(())
     }
 
-    /// Text as it is, with its own line ends.
+    /// Prints text unchanged, without adding a line end.
     pub fn raw(&mut self, text: &str) -> Result<(), Failure> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()?;
         Ok(())
     }
 
-    /// One result: in words for people, or in full for programs.
+    /// Prints one result: as text for people, or as the full message for programs.
     pub fn one<T: Serialize>(
         &mut self,
         value: &T,
@@ -104,7 +104,7 @@ impl Screen {
         self.raw(&text)
     }
 
-    /// Many results. `none` says on stderr what to do about an empty table.
+    /// Prints a list of results. If a table is empty, prints the hint `none` on stderr.
     pub fn many<T: Serialize>(
         &mut self,
         values: &[T],
@@ -124,7 +124,7 @@ impl Screen {
         Ok(())
     }
 
-    /// One event of a stream: a line in words, one JSON object a line, or one YAML document.
+    /// Prints one event of a stream: a text line, one JSON object per line, or one YAML document.
     pub fn event<T: Serialize>(
         &mut self,
         value: &T,

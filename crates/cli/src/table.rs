@@ -1,12 +1,12 @@
-//! Tables: plain aligned columns, no borders, nothing that a script cannot cut.
+//! Tables: aligned columns without borders, so that scripts can split them.
 //!
-//! Widths are those of the screen, not of the bytes: `⛔` takes two columns. Colour is laid over the
-//! text after it was padded, so that it never shifts a column.
+//! Widths are display widths, not bytes: `⛔` takes two columns. Colour is applied without counting
+//! towards the width, so it never shifts a column.
 
 use crate::text::one_line;
 use unicode_width::UnicodeWidthStr;
 
-/// What a piece of text means, for whoever sees colours.
+/// The meaning of a text, shown as a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -17,7 +17,7 @@ pub enum Tone {
     Dim,
 }
 
-/// Whether colours are seen.
+/// Whether the output has colours.
 #[derive(Debug, Clone, Copy)]
 pub struct Paint {
     pub colour: bool,
@@ -63,7 +63,7 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// The space between two columns.
+/// The space between two columns, in characters.
 const GAP: usize = 2;
 
 impl Table {
@@ -71,7 +71,7 @@ impl Table {
         Self { header: names.iter().map(|name| (*name, name.width())).collect(), rows: Vec::new() }
     }
 
-    /// Keeps a column at least this wide.
+    /// Sets the minimum width of a column.
     pub fn at_least(mut self, name: &str, width: usize) -> Self {
         for (column, least) in &mut self.header {
             if *column == name {
@@ -117,7 +117,7 @@ fn push_row(text: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
     text.push('\n');
 }
 
-/// `name  value` lines with the values aligned.
+/// Formats `name  value` lines with aligned values.
 pub fn pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
     let mut text = String::new();

@@ -1,13 +1,13 @@
-//! Times and durations, as people type and read them.
+//! Parsing and formatting of times and durations.
 //!
-//! The clock and the time zone are values here, so that what is printed can be tested; only
-//! `Clock::system` looks at the real ones.
+//! The clock and the time zone are values, so that tests can fix them; only `Clock::system` reads
+//! the real ones.
 
 use jiff::tz::TimeZone;
 use proto::Timestamp;
 use std::time::Duration;
 
-/// What time it is, and where.
+/// The current time and the time zone.
 pub struct Clock {
     now: jiff::Timestamp,
     zone: TimeZone,
@@ -42,7 +42,7 @@ impl Clock {
         }
     }
 
-    /// How long something took, or takes so far; a dash when it has not begun.
+    /// The time from `from` to `to`, or to now if `to` is missing; a dash if it has not begun.
     pub fn lasted(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
         match from.and_then(instant) {
             Some(from) => brief(between(from, to.and_then(instant).unwrap_or(self.now))),
@@ -55,12 +55,12 @@ impl Clock {
     }
 }
 
-/// A timestamp of the wire, unless it is out of all range.
+/// Converts a protobuf timestamp; none if it is out of range.
 fn instant(at: &Timestamp) -> Option<jiff::Timestamp> {
     jiff::Timestamp::new(at.seconds, at.nanos).ok()
 }
 
-/// The time from one to the other; clocks that disagree give zero, not a negative time.
+/// The time between two instants. Clocks that disagree give zero, not a negative time.
 fn between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
 }
@@ -78,10 +78,10 @@ pub fn brief(duration: Duration) -> String {
     }
 }
 
-/// The longest duration that may be typed.
+/// The longest duration that a user may type.
 const MAX_TYPED: Duration = Duration::from_secs(30 * 86_400);
 
-/// `30s`, `5m`, `1h`, `1h30m`, `500ms`.
+/// Parses `30s`, `5m`, `1h`, `1h30m` or `500ms`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration; write 30s, 5m, 1h or 1h30m");
     let mut total = Duration::ZERO;

@@ -1,4 +1,5 @@
-//! The boxes around a followed operation: what it is, how it ended, and what it left behind.
+//! The boxes around a followed operation: the request, the result, and the machine's state after
+//! it.
 
 use crate::machine::{effective_name, phase_name};
 use crate::operation::{target_name, target_noun};
@@ -19,7 +20,7 @@ fn boxed(lines: &[String]) -> String {
     text
 }
 
-/// What is about to be followed.
+/// The box before the output: what is being followed.
 pub fn opening(run: &Run, machine: Option<(&str, &str)>) -> String {
     let target = target_name(&run.machine_id, &run.target_id);
     let mut lines = vec![
@@ -33,7 +34,7 @@ pub fn opening(run: &Run, machine: Option<(&str, &str)>) -> String {
     boxed(&lines)
 }
 
-/// How a phase is shown.
+/// The colour and text of a phase.
 pub fn verdict(phase: Phase) -> (Tone, &'static str) {
     match phase {
         Phase::Succeeded => (Tone::Good, "✓ SUCCEEDED"),
@@ -45,7 +46,7 @@ pub fn verdict(phase: Phase) -> (Tone, &'static str) {
     }
 }
 
-/// How it ended, and on failure what to do about it.
+/// The box after the output: the result, and on failure the next command.
 pub fn closing(run: &Run, clock: &Clock, paint: Paint) -> String {
     let (tone, words) = verdict(run.phase());
     let begun = run.started_at.as_ref().or(run.created_at.as_ref());
@@ -76,14 +77,14 @@ pub fn error_lines(run: &Run) -> Vec<String> {
     lines
 }
 
-/// The machine as it was before the operation, when it was accepted, and now.
+/// The machine before the operation, when the operation was accepted, and after it.
 pub struct Passage<'a> {
     pub before: &'a Machine,
     pub during: &'a Machine,
     pub after: &'a Machine,
 }
 
-/// What the operation left behind.
+/// The box that compares the machine after the operation with before.
 pub fn aftermath(passage: &Passage) -> String {
     let Passage { before, during, after } = passage;
     let active = after.status.as_ref().map_or("", |status| status.active_operation_id.as_str());
@@ -103,7 +104,7 @@ fn versus(now: &str, was: &str) -> String {
     if now == was { format!("{now} (unchanged)") } else { format!("{now} (was {was})") }
 }
 
-/// The conditions that are not what they were, in the server's order.
+/// The conditions that changed, in the server's order.
 fn changes(before: &Machine, after: &Machine) -> String {
     let was = |name: &str| {
         conditions(before).iter().any(|condition| condition.r#type == name && condition.status)

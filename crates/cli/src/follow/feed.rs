@@ -1,8 +1,8 @@
-//! A stream that outlives its connection.
+//! A stream that reconnects.
 //!
-//! A server may be killed and started again while somebody watches. Each feed remembers how far it
-//! came (a cursor or an offset), connects again with growing pauses, and goes on from there. It runs
-//! in the background and hands its news over a small channel, so that one command can read two feeds.
+//! The server may restart during a watch. Each feed keeps its position (a cursor or a byte offset),
+//! reconnects with growing pauses, and continues from that position. It runs in the background and
+//! sends its messages through a small channel, so that one command can read two feeds.
 
 use crate::client::{Client, is_transport};
 use proto::v1::{
@@ -15,41 +15,41 @@ use tonic::{Code, Response, Status, Streaming};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// News not read yet. A slow terminal slows the feed, not the server.
+/// Messages that are not read yet. A slow terminal slows down the feed, not the server.
 const BACKLOG: usize = 64;
 
-/// What a feed has to say.
+/// One message of a feed.
 #[derive(Debug)]
 pub enum News<T> {
     Item(T),
-    /// The connection broke; the feed tries again by itself.
+    /// The connection broke; the feed reconnects.
     Lost,
-    /// The connection is there again.
+    /// The feed has reconnected.
     Back,
-    /// There is no more.
+    /// The stream is complete.
     Ended,
-    /// The server refused. The feed has ended.
+    /// The server refused the stream. The feed has ended.
     Failed(Status),
 }
 
-/// When a missing server is waited for.
+/// When a feed waits for an unreachable server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// From the beginning: there was an answer a moment ago.
+    /// From the start: the server answered another call a moment ago.
     Always,
-    /// Only after it has answered once.
+    /// Only after the server has answered once on this feed.
     OnceHeard,
 }
 
-/// Something that can be streamed from where one stopped.
+/// A stream that can be reopened at the position where it stopped.
 pub trait Source: Send + 'static {
     type Item: Send + 'static;
     fn open(&mut self) -> impl Future<Output = Result<Streaming<Self::Item>, Status>> + Send;
-    /// Remembers that this item has been read.
+    /// Moves the position behind this item.
     fn advance(&mut self, item: &Self::Item);
-    /// Forgets the position after the server refused it. False: there was none.
+    /// Resets the position after the server refused it. Returns false if there was none.
     fn forget(&mut self) -> bool;
-    /// Asked when a stream ends in peace: is there no more?
+    /// Called when a stream ends without an error: true if it is complete.
     fn finished(&mut self) -> impl Future<Output = Result<bool, Status>> + Send;
 }
 
@@ -64,7 +64,7 @@ async fn run<S: Source>(mut source: S, patience: Patience, news: mpsc::Sender<Ne
     let mut pause = FIRST_PAUSE;
     let mut patient = patience == Patience::Always;
     let mut again = false;
-    // Ends with the feed, or when nobody reads it any more.
+    // Returns when the feed has ended or its receiver is dropped.
     loop {
         let (heard, end) = session(&mut source, &news, again).await;
         patient |= heard;
@@ -93,7 +93,7 @@ enum End {
     Failed(Status),
 }
 
-/// One connection: whether the server answered, and how it ended.
+/// Runs one connection. Returns whether the server answered, and how the connection ended.
 async fn session<S: Source>(
     source: &mut S,
     news: &mpsc::Sender<News<S::Item>>,
@@ -146,16 +146,16 @@ fn judge<S: Source>(source: &mut S, status: Status) -> End {
     }
 }
 
-/// True for what may be better in a moment.
+/// True for an error that a retry may resolve.
 pub fn is_passing(status: &Status) -> bool {
     is_transport(status)
         || matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Aborted)
 }
 
-/// The metadata in which a watch says where it begins.
+/// The response metadata with the cursor at which a watch starts.
 const CURSOR: &str = "farrier-cursor";
 
-/// A watch that breaks before its first event goes on from where it began.
+/// Stores the start cursor, so that a watch that breaks before its first event loses nothing.
 fn opened<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Streaming<T> {
     if cursor.is_empty()
         && let Some(begins) = answer.metadata().get(CURSOR)
@@ -184,7 +184,7 @@ impl Source for RunEvents {
     }
 
     fn forget(&mut self) -> bool {
-        // What ended while nobody could look is shown as well.
+        // After a reset, also show the runs that ended while the client was disconnected.
         self.request.skip_ended = false;
         !std::mem::take(&mut self.request.cursor).is_empty()
     }
@@ -213,7 +213,7 @@ impl Source for OperationEvents {
     }
 
     fn forget(&mut self) -> bool {
-        // What ended while nobody could look is shown as well.
+        // After a reset, also show the operations that ended while the client was disconnected.
         self.request.skip_ended = false;
         !std::mem::take(&mut self.request.cursor).is_empty()
     }
@@ -251,7 +251,7 @@ impl Source for RunLog {
         false
     }
 
-    /// A server that stops also ends its streams in peace, so the run itself is asked.
+    /// A server that stops also ends its streams without an error, so this reads the run's phase.
     async fn finished(&mut self) -> Result<bool, Status> {
         if !self.follow {
             return Ok(true);
@@ -266,7 +266,7 @@ impl Source for RunLog {
     }
 }
 
-/// True for the phases that a run does not leave by itself.
+/// True for a phase that a run does not leave by itself.
 pub fn is_over(phase: Phase) -> bool {
     match phase {
         Phase::Succeeded | Phase::Failed | Phase::Canceled => true,

@@ -1,23 +1,23 @@
-//! Log chunks, made into lines.
+//! Splits log chunks into lines.
 //!
-//! A chunk ends where the transport ended it: in the middle of a line, or of a character. So bytes
-//! are kept until their line is whole, apart for each step and stream, since these interleave.
+//! A chunk may end in the middle of a line or of a character. Bytes are buffered until their line
+//! is complete, separately for each step and stream, because these interleave.
 
 use crate::text::one_line;
 use proto::v1::LogChunk;
 use std::collections::BTreeMap;
 
-/// A line that is longer is shown in parts.
+/// The maximum length of an output line in bytes; a longer log line is printed in pieces.
 const MAX_LINE: usize = 16 * 1024;
 
-/// The unfinished lines.
+/// The incomplete lines, by step and stream.
 #[derive(Default)]
 pub struct LogLines {
     partial: BTreeMap<(String, String), Vec<u8>>,
 }
 
 impl LogLines {
-    /// The lines that this chunk completes, as they are shown.
+    /// The lines that this chunk completes, formatted for output.
     pub fn push(&mut self, chunk: &LogChunk) -> Vec<String> {
         let buffer = self.partial.entry((chunk.step.clone(), chunk.stream.clone())).or_default();
         let mut lines = Vec::new();
@@ -36,7 +36,7 @@ impl LogLines {
         lines
     }
 
-    /// What never got its newline.
+    /// The remaining lines that have no newline.
     pub fn finish(&mut self) -> Vec<String> {
         let partial = std::mem::take(&mut self.partial);
         let unfinished = partial.iter().filter(|(_, bytes)| !bytes.is_empty());

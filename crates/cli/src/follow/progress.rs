@@ -1,15 +1,15 @@
-//! What happened between two snapshots of a run, in words.
+//! Turns the difference between two snapshots of a run into output lines.
 //!
-//! The server sends the whole run with every event, and one event may carry several changes. The
-//! lines are made from the difference, so a repeated snapshot says nothing twice and a skipped one
-//! leaves nothing out. Pure: events in, lines out.
+//! The server sends the whole run with every event, and one event may carry several changes. A
+//! repeated snapshot therefore prints nothing twice, and a skipped snapshot loses nothing. Pure:
+//! snapshots in, lines out.
 
 use crate::table::Tone;
 use crate::text::one_line;
 use proto::v1::{Run, StepStatus, step_status::State};
 use std::collections::HashMap;
 
-/// One line of the stream, and the step that it is about.
+/// One output line, and the step that it is about.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Line {
     pub tone: Tone,
@@ -18,7 +18,7 @@ pub struct Line {
     pub place: Place,
 }
 
-/// Where in the story of its step a line stands.
+/// The position of a line within its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Begins,
@@ -26,7 +26,7 @@ pub enum Place {
     Ends,
 }
 
-/// What is known of a step.
+/// The last known state of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     state: State,
@@ -35,7 +35,7 @@ struct Seen {
 
 const UNSEEN: Seen = Seen { state: State::Waiting, retries: 0 };
 
-/// What a step did.
+/// One change of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Move {
     Started,
@@ -44,7 +44,8 @@ enum Move {
     Failed,
 }
 
-/// How far the story has been told. An undo step has the name of the step it undoes.
+/// The changes that are already printed, by step name and whether the step is an undo. An undo step
+/// may have the name of the step that it undoes.
 #[derive(Default)]
 pub struct Progress {
     seen: HashMap<(String, bool), Seen>,
@@ -52,14 +53,14 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Tells only what happens after this snapshot.
+    /// Creates a progress that prints only the changes after this snapshot.
     pub fn after(run: &Run) -> Self {
         let mut progress = Self::default();
         progress.snapshot(run);
         progress
     }
 
-    /// True for a step whose beginning has not been told yet.
+    /// True if the start line of a step is not printed yet.
     pub fn awaits(&self, step: &str) -> bool {
         let waiting = |seen: &Seen| {
             matches!(seen.state, State::Unspecified | State::Waiting) && seen.retries == 0
@@ -67,7 +68,7 @@ impl Progress {
         self.seen.is_empty() || self.seen.get(&(step.to_string(), false)).is_some_and(waiting)
     }
 
-    /// The lines that lead from the last snapshot to this one. An older one says nothing.
+    /// The lines for the changes since the last snapshot. An older snapshot gives none.
     pub fn snapshot(&mut self, run: &Run) -> Vec<Line> {
         if run.version < self.version {
             return Vec::new();
@@ -84,7 +85,7 @@ impl Progress {
     }
 }
 
-/// The moves that lead from one to the other.
+/// The changes that lead from one state to the other.
 fn moves(old: Seen, now: Seen) -> Vec<Move> {
     let begun = |seen: Seen| match seen.state {
         State::Running | State::Succeeded | State::Failed => true,
@@ -123,12 +124,12 @@ enum Kind {
     Drain,
     Uncordon,
     Power,
-    /// A kind of a newer server.
+    /// A kind that only a newer server knows.
     Other,
 }
 
 impl Kind {
-    /// By the names of the oneof in `Step`.
+    /// Parses the field names of the oneof in `Step`.
     fn of(name: &str) -> Self {
         match name {
             "ssh" => Kind::Ssh,
@@ -146,7 +147,7 @@ impl Kind {
         }
     }
 
-    /// What is said when it starts and when it is done.
+    /// The texts for the start and for the success of a step.
     fn phrases(self) -> Option<(&'static str, &'static str)> {
         match self {
             Kind::Ssh => Some(("Running command", "Command complete")),
@@ -165,14 +166,14 @@ impl Kind {
     }
 }
 
-/// How one step is spoken of.
+/// The texts for one step.
 struct Words {
     doing: String,
     done: String,
 }
 
 impl Words {
-    /// The step's name is added where its kind alone would not tell it from another step.
+    /// Adds the step's name if several steps have the same kind.
     fn of(step: &StepStatus, all: &[StepStatus]) -> Self {
         let name = one_line(&step.name);
         if step.undo {
@@ -251,7 +252,7 @@ mod tests {
             at(Waiting, Waiting, Waiting),
             at(Running, Waiting, Waiting),
             at(Running, Waiting, Waiting),
-            // Settling a step and starting the next are one commit.
+            // One commit settles a step and starts the next.
             at(Succeeded, Running, Waiting),
             at(Succeeded, Succeeded, Running),
             at(Succeeded, Succeeded, Succeeded),
@@ -268,7 +269,7 @@ mod tests {
 
 ";
         assert_eq!(transcript(&mut Progress::default(), &snapshots), expected);
-        // The last snapshot alone tells the same story.
+        // The last snapshot alone gives the same lines.
         assert_eq!(transcript(&mut Progress::default(), &snapshots[5..]), expected);
     }
 
