@@ -1,4 +1,4 @@
-//! Machines as their BMCs show them now: what they are made of, what was logged, whether they are on.
+//! Live data from a machine's BMC: inventory, event log and power state.
 
 use crate::args::ConsoleLogArgs;
 use crate::client::{Client, pages};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MIB_PER_GIB: i64 = 1024;
-/// Disks are sold by powers of ten.
+/// Disk sizes use decimal units.
 const BYTES_PER_GB: i64 = 1_000_000_000;
 
 pub async fn inspect(
@@ -52,7 +52,7 @@ pub async fn console_log(
     Ok(Exit::Done)
 }
 
-/// Whether a machine is on, now.
+/// Shows the current power state of a machine.
 pub async fn power(
     client: &Client,
     screen: &mut Screen,
@@ -75,7 +75,7 @@ pub fn power_name(power: PowerState) -> &'static str {
     }
 }
 
-/// A moment before another, as it travels.
+/// The time `since` before `now`, as a protobuf timestamp.
 fn ago(now: SystemTime, since: Duration) -> proto::Timestamp {
     let then = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since);
     let seconds = i64::try_from(then.as_secs()).unwrap_or(i64::MAX);
@@ -101,7 +101,7 @@ fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
     table
 }
 
-/// What a word of a device means: those that are known to be bad stand out.
+/// The tone of a device's health or severity word; unknown words are plain.
 fn tone(word: &str) -> Tone {
     match word {
         "OK" => Tone::Good,
@@ -148,7 +148,7 @@ fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
     text
 }
 
-/// `2 × Sim 8-Core`: the same parts together.
+/// `2 × Sim 8-Core`: counts equal names.
 fn counted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
@@ -186,7 +186,7 @@ fn memory(seen: &Inspection) -> String {
     }
 }
 
-/// Nothing is shown of what there is none of.
+/// A table of the parts; none if there are no parts.
 fn unless_empty<T>(
     parts: &[T],
     names: &[&'static str],

@@ -1,4 +1,4 @@
-//! Hosts: the firmware of machines, and what is being done about it.
+//! Hosts: the firmware of a machine, and the reprovisioning of it.
 
 use crate::args::ReprovisionArgs;
 use crate::client::Client;
@@ -12,7 +12,7 @@ use proto::v1::{
     CancelHostReprovisioningRequest, GetHostRequest, Host, TriggerHostReprovisioningRequest,
 };
 
-/// The state in which nothing is asked of it.
+/// The state of a host without a pending request.
 const READY: &str = "Ready";
 
 pub async fn reprovision(
@@ -77,12 +77,12 @@ fn asked(host: &Host, dry_run: bool) -> String {
     text
 }
 
-/// What a machine's page says of its firmware: nothing, where nothing is known or asked.
+/// The firmware section of `farrier get MACHINE`; empty if nothing is known or requested.
 pub async fn section(client: &Client, machine_id: &str) -> String {
     let request = GetHostRequest { machine_id: machine_id.to_string() };
     match client.call(client.hosts().get_host(request)).await {
         Ok(host) => described(&host, &Clock::system()),
-        // An older server does not know hosts, and the machine is shown all the same.
+        // An older server does not know hosts; the machine is shown without this section.
         Err(_) => String::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! Images: what machines can be made to run, and how they find it.
+//! Images: the OS images for machines, and the netboot configuration.
 
 use crate::args::{ImageAddArgs, ImageCommand, NetbootCommand};
 use crate::client::{Client, pages};
@@ -17,11 +17,11 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How much is sent at once.
+/// The size of one upload chunk, in bytes.
 const PIECE: usize = 1 << 20;
-/// How many pieces may wait to be sent.
+/// The number of chunks that may wait to be sent.
 const PIECES: usize = 4;
-/// How a qcow2 file begins.
+/// The magic number of a qcow2 file.
 const QCOW2: &[u8] = b"QFI\xfb";
 
 pub async fn run(
@@ -82,7 +82,7 @@ pub async fn netboot(
     Ok(Exit::Done)
 }
 
-/// The image that the arguments describe, its files uploaded.
+/// Builds the image from the arguments and uploads its files.
 async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
     let sha256 = args.sha256.unwrap_or_default();
     let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
@@ -104,7 +104,7 @@ async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure
     Ok(image)
 }
 
-/// What a file's name says of its kind.
+/// Derives the kind of an image from its file name.
 fn kind_of(name: &str) -> Option<String> {
     const ENDS: [(&str, &str); 9] = [
         (".raw", "raw"),
@@ -127,7 +127,7 @@ fn no_kind(name: &str) -> Failure {
     Failure::refused(said)
 }
 
-/// Many a .img is a qcow2 file. Written to a disk as it is, it would not boot.
+/// Many .img files are qcow2. Written to a disk unchanged, such an image would not boot.
 fn check_kind(path: &Path, kind: &str) -> Result<(), Failure> {
     let mut start = [0; QCOW2.len()];
     let read = std::fs::File::open(path)

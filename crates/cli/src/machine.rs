@@ -1,4 +1,4 @@
-//! Machines: listing, showing and registering them, and what a customer may ask of one.
+//! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
     EnterArgs, ExitArgs, ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs,
@@ -51,7 +51,7 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine, Failure
     client.call(client.machines().get_machine(request)).await
 }
 
-/// The machine that a run acts on; none when it acts on something else.
+/// Fetches the machine of a run; none if the run's target is not a machine.
 pub async fn fetch_of(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
     match run.machine_id.as_str() {
         "" => Ok(None),
@@ -99,7 +99,8 @@ async fn register(
     Ok(Exit::Done)
 }
 
-/// The server replaces spec and labels, so what was not given is taken from what is there.
+/// The server replaces spec and labels, so values that are not given are copied from the current
+/// record.
 async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Result<Exit, Failure> {
     let mut tries = 0;
     let machine = loop {
@@ -113,7 +114,7 @@ async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Resul
         let request = UpdateMachineRequest { machine: Some(machine), expected_version };
         let answer = client.machines().update_machine(request).await;
         match answer {
-            // Somebody changed the machine between the reading and the writing: read it again.
+            // Another client changed the machine between the read and the write: read it again.
             Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
@@ -122,7 +123,7 @@ async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Resul
     Ok(Exit::Done)
 }
 
-/// How often an update is made anew because somebody else changed the machine first.
+/// The maximum number of attempts when other clients change the machine concurrently.
 const MAX_UPDATES: u32 = 50;
 
 pub fn has_moved(status: &tonic::Status) -> bool {
@@ -130,7 +131,7 @@ pub fn has_moved(status: &tonic::Status) -> bool {
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
 
-/// Lays what was given over the machine.
+/// Overwrites the fields of the machine that are given.
 fn apply(machine: &mut Machine, given: SpecArgs) {
     let spec = machine.spec.get_or_insert_with(MachineSpec::default);
     let fields = [
@@ -150,7 +151,7 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
         }
     }
     if let Some(rack) = given.rack.filter(|rack| *rack != spec.rack_id) {
-        // A place belongs to its rack.
+        // A slot is only valid within its rack.
         spec.slot = None;
         spec.rack_id = rack;
     }
@@ -210,7 +211,7 @@ pub async fn exit_maintenance(
     operate(client, screen, &args.machine_id, &args.submit, ask).await
 }
 
-/// Asks for an operation and sees it through.
+/// Requests an operation and follows it.
 async fn operate(
     client: &Client,
     screen: &mut Screen,
@@ -254,7 +255,7 @@ pub fn effective_name(machine: &Machine) -> &'static str {
     }
 }
 
-/// The effective state as lists show it: short, and marked where somebody must look.
+/// The effective state in a list: short, and marked if an operator must act.
 fn effective_cell(machine: &Machine) -> Cell {
     match effective(machine) {
         EffectiveState::Unspecified | EffectiveState::New => effective_name(machine).into(),
@@ -287,7 +288,7 @@ fn condition<'a>(machine: &'a Machine, name: &str) -> Option<&'a Condition> {
     machine.status.as_ref()?.conditions.iter().find(|condition| condition.r#type == name)
 }
 
-/// ✓ it holds, ✗ it was seen not to hold, - nobody knows.
+/// ✓ the condition holds; ✗ it was observed not to hold; - it is unknown.
 fn mark(condition: Option<&Condition>) -> Cell {
     match condition {
         Some(condition) if condition.status => Cell::toned("✓", Tone::Good),
@@ -296,7 +297,7 @@ fn mark(condition: Option<&Condition>) -> Cell {
     }
 }
 
-/// Why the machine is out of use, if it is.
+/// The flag that takes the machine out of use, with its reason; empty if none is set.
 fn trouble(machine: &Machine) -> String {
     let flags = ["Retired", "RMA", "NeedsIntervention"];
     let set =
@@ -339,7 +340,7 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
     table
 }
 
-/// Everything about one machine.
+/// Formats all details of one machine.
 fn describe(machine: &Machine, clock: &Clock) -> String {
     let spec = machine.spec.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Nodes: machines in service, and how they get there and back.
+//! Nodes: machines in service, and the operations that change that.
 //!
-//! A list shows the coarse states only. `get` shows the three layers side by side: the state of the node, the work on it, and what MAAS
-//! says of its machine. What starts an operation is followed like any other.
+//! A list shows only the coarse states. `get` shows three layers: the node's state, its workflow,
+//! and the MAAS status of its machine. An operation on a node is followed like any other.
 
 use crate::args::{
     DecommissionArgs, NodeAskArgs, NodeCommand, NodeDrainArgs, NodeListArgs, OnboardArgs,
@@ -146,7 +146,7 @@ async fn retire(
     see(client, screen, answer, (&would, &ask)).await
 }
 
-/// What came of a request: the stages as they would go, or the operation followed to its end and the node as it is then.
+/// Prints the stages of a dry run, or follows the operation to its end and prints the node's state.
 async fn see(
     client: &Client,
     screen: &mut Screen,
@@ -164,7 +164,7 @@ async fn see(
     let (view, goal, origin) = (View::Run, Goal::Succeed, Origin::Submitted);
     let errand = Errand { run, view, goal, origin, before: None };
     let exit = see_through(client, screen, errand, &ask.submit.wait).await?;
-    // How the operation ended has been told; a server that is away now takes nothing away from that.
+    // The result is already printed, so an error of this call is ignored.
     if ask.submit.wait.waits()
         && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await
     {
@@ -173,7 +173,7 @@ async fn see(
     Ok(exit)
 }
 
-/// The node's part of a followed operation, in its style.
+/// The line about the node in the output of a followed operation.
 fn at(node: &Node) -> String {
     format!("Node: {} ({})", one_line(&node.node_id), one_line(&node.state))
 }
@@ -198,7 +198,7 @@ fn preview(would: &str, answer: &NodeOperation, paint: Paint) -> String {
     text
 }
 
-/// How a node stands, in a sentence.
+/// The node's state and its reason, as one sentence.
 fn stands(node: &Node) -> String {
     let because = match node.reason.as_str() {
         "" => String::new(),

@@ -1,8 +1,8 @@
-//! Operations: asking for one, seeing it through, and listing them.
+//! Operations: request one, follow it, and list them.
 //!
-//! Every command that starts or moves an operation ends here, so that all of them wait, print and
-//! exit alike. An operation and a run are one record; both are followed as a run, and a program that
-//! reads JSON gets back the one it asked for.
+//! Every command that starts or changes an operation uses this module, so that all of them wait,
+//! print and exit alike. An operation and a run are the same record. Both are followed as a run;
+//! JSON and YAML output contains the kind that the command was about.
 
 use crate::args::{ListArgs, SubmitArgs, WaitArgs};
 use crate::client::{Client, pages};
@@ -22,14 +22,14 @@ use proto::v1::{
     run::Phase,
 };
 
-/// What the caller asked for, and gets back.
+/// The kind of record that the command is about and that JSON and YAML output shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum View {
     Operation,
     Run,
 }
 
-/// The end that counts as success.
+/// The final phase that counts as success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Goal {
     Succeed,
@@ -45,13 +45,13 @@ impl Goal {
     }
 }
 
-/// How the run came to be followed.
+/// How the command came to follow the run.
 pub enum Origin {
-    /// It was just asked for. One that has already ended is an old one, found by its request id.
+    /// The command has requested it. A run that has already ended was found by its request ID.
     Submitted,
-    /// It was there, and an operator did something to it.
+    /// The run existed, and the command has acted on it.
     Acted { told: Progress, log_offset: i64 },
-    /// Somebody wants to see it.
+    /// The command only watches it.
     Watched,
 }
 
@@ -61,11 +61,11 @@ pub struct Errand {
     pub view: View,
     pub goal: Goal,
     pub origin: Origin,
-    /// The machine as it was before the request; unknown when nobody waits.
+    /// The machine before the request; none if the command does not wait.
     pub before: Option<Machine>,
 }
 
-/// An operation as a run, as far as it goes.
+/// Converts an operation to a run; fields that only a run has stay empty.
 pub fn as_run(operation: Operation) -> Run {
     Run {
         r#type: type_name(&operation).to_string(),
@@ -97,12 +97,12 @@ pub fn phase_name(operation: &Operation) -> &'static str {
     }
 }
 
-/// What an operation acts on: its machine, or what else it is.
+/// The target of an operation: its machine, or the ID of another kind of target.
 pub fn target_name<'a>(machine_id: &'a str, target_id: &'a str) -> &'a str {
     if machine_id.is_empty() { target_id } else { machine_id }
 }
 
-/// What it is called where one operation is shown.
+/// The label of the target where one operation is shown.
 pub fn target_noun(kind: &str) -> &'static str {
     match kind {
         "rack" => "Rack:",
@@ -112,7 +112,7 @@ pub fn target_noun(kind: &str) -> &'static str {
     }
 }
 
-/// The request id that was given, or a new one, shown before it is used.
+/// Returns the given request ID, or generates one and prints it before it is used.
 pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String, Failure> {
     if let Some(given) = given {
         return Ok(given.clone());
@@ -122,7 +122,7 @@ pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String,
     Ok(made)
 }
 
-/// The same for what may be a dry run: what starts nothing needs no name.
+/// Like `request_id`, but a dry run needs no generated ID, because it starts nothing.
 pub fn asked_as(
     screen: &mut Screen,
     dry_run: bool,
@@ -134,7 +134,7 @@ pub fn asked_as(
     }
 }
 
-/// Waits for the operation if that is wanted, prints what there is to print, and gives the exit code.
+/// Follows the operation if `wait` says so, prints the result, and returns the exit code.
 pub async fn see_through(
     client: &Client,
     screen: &mut Screen,
@@ -158,7 +158,7 @@ pub async fn see_through(
     accompany(client, screen, errand, wait.timeout).await
 }
 
-/// The same request again: the same answer, and no new work.
+/// Reports the operation that an earlier request with the same ID started.
 async fn replayed(client: &Client, screen: &mut Screen, errand: &Errand) -> Result<Exit, Failure> {
     let run = &errand.run;
     let phase = run.phase();
@@ -176,7 +176,7 @@ async fn replayed(client: &Client, screen: &mut Screen, errand: &Errand) -> Resu
     Ok(errand.goal.exit(phase))
 }
 
-/// Follows the operation to its end, with a box before and two behind.
+/// Follows the operation to its end, with one box before the output and two after it.
 pub async fn accompany(
     client: &Client,
     screen: &mut Screen,
@@ -186,7 +186,7 @@ pub async fn accompany(
     let Errand { run, view, goal, origin, before } = errand;
     let long_over = matches!(origin, Origin::Watched) && is_over(run.phase());
     let during = match fetch_of(client, &run).await {
-        // The operation is accepted; a server that is away now is waited for below.
+        // The operation is accepted, so an unreachable server is waited for below.
         Err(failure) if failure.exit == Exit::Unreachable => {
             Some(before.clone().unwrap_or_default())
         }
@@ -203,7 +203,7 @@ pub async fn accompany(
     let run = follow(client, screen, start, timeout).await?;
     let paint = screen.paint();
     screen.say(&closing(&run, &Clock::system(), paint))?;
-    // The run has ended and was told; a server that dies now takes nothing away from that.
+    // The result is already printed, so an error of this call is ignored.
     let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
     if let Some((before, during)) = passed
         && let Ok(Some(after)) = fetch_of(client, &run).await
@@ -215,7 +215,8 @@ pub async fn accompany(
     Ok(goal.exit(run.phase()))
 }
 
-/// The phases that the run went through, by its own timestamps: a fast one is never seen running.
+/// The phases that the run went through. They come from its timestamps, because a watch may miss
+/// the running phase of a fast run.
 fn path(run: &Run) -> String {
     let mut phases = vec![Phase::Pending];
     if run.started_at.is_some() {
@@ -227,7 +228,7 @@ fn path(run: &Run) -> String {
     names.join(" → ")
 }
 
-/// The record itself, for programs.
+/// Prints the record in JSON or YAML.
 async fn show(client: &Client, screen: &mut Screen, view: View, run: &Run) -> Result<(), Failure> {
     if screen.is_human() {
         return Ok(());

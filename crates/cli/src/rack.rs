@@ -1,4 +1,4 @@
-//! Racks: their inventory, and how one is shown. What is done to them is in `maintenance`.
+//! Racks: create, show, update and delete them. The operations on racks are in `maintenance`.
 
 mod elevation;
 mod maintenance;
@@ -19,7 +19,7 @@ use proto::v1::{
 };
 use std::collections::BTreeMap;
 
-/// How often an update is made anew because somebody else changed the rack first.
+/// The maximum number of attempts when other clients change the rack concurrently.
 const MAX_UPDATES: u32 = 50;
 
 pub async fn run(
@@ -62,7 +62,7 @@ async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
     client.call(client.racks().get_rack(request)).await
 }
 
-/// Lays what was given over the rack.
+/// Overwrites the fields of the rack that are given.
 fn apply(rack: &mut Rack, given: RackSpecArgs) {
     if let Some(hardware_type) = given.hardware_type {
         rack.hardware_type = hardware_type;
@@ -105,7 +105,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
     screen.many(&racks, |racks, wide| table(racks, wide, &clock), none)
 }
 
-/// The server replaces everything, so what was not given is taken from what is there.
+/// The server replaces the record, so values that are not given are copied from the current one.
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<(), Failure> {
     let mut tries = 0;
     let rack = loop {
@@ -119,7 +119,7 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
         let dry_run = args.dry_run;
         let request = UpdateRackRequest { rack: Some(rack), expected_version, dry_run };
         match client.racks().update_rack(request).await {
-            // Somebody changed it between the reading and the writing: read it again.
+            // Another client changed the rack between the read and the write: read it again.
             Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
@@ -130,7 +130,7 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
     })
 }
 
-/// What would be, so that a slip of the pen is seen before it is written.
+/// Shows the resulting rack, so that a typing error is visible before it is stored.
 fn would_update(id: &str, rack: &Rack) -> String {
     let expected = rack.expected.unwrap_or_default();
     let counts = format!(
@@ -176,7 +176,7 @@ fn status(rack: &Rack) -> RackStatus {
     rack.status.clone().unwrap_or_default()
 }
 
-/// The state with its stage, and what it means.
+/// The state, with its stage if it has one.
 fn state_words(status: &RackStatus) -> String {
     match status.stage.as_str() {
         "" => status.state.clone(),
@@ -218,7 +218,7 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
     table
 }
 
-/// Those at work, then those that wait.
+/// The active operations, then the pending ones.
 fn operations(status: &RackStatus) -> Vec<String> {
     let mut all = status.active_operations.clone();
     all.extend(status.maintenance_requested.iter().map(|id| format!("{id} (pending)")));
@@ -228,7 +228,7 @@ fn operations(status: &RackStatus) -> Vec<String> {
     all
 }
 
-/// How many stand in it, of how many that should.
+/// The number of devices in the rack, and how many are expected.
 fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
     let expected = rack.expected.unwrap_or_default();
     let kinds = [
@@ -246,7 +246,7 @@ fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
     words.join(", ")
 }
 
-/// Everything about one rack.
+/// Formats all details of one rack.
 fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
     let status = status(rack);
     let since = clock.ago(status.since.as_ref());

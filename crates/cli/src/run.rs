@@ -1,4 +1,4 @@
-//! Runs: operations as an operator sees them, with their steps, and the actions that repair them.
+//! Runs: operations with the operator's details, their steps, and the repair actions.
 
 use crate::args::{
     ActionArgs, CancelArgs, ListArgs, RemakeArgs, RunCommand, RunWatchArgs, StartArgs,
@@ -123,7 +123,7 @@ async fn watch_one_or_all(
     accompany(client, screen, errand, args.timeout).await
 }
 
-/// The same for an operation and a run, but that each gives back its own.
+/// Cancels an operation or a run; `view` decides which record is returned.
 pub async fn cancel(
     client: &Client,
     screen: &mut Screen,
@@ -153,14 +153,14 @@ async fn act(
     act_on(client, screen, action, (View::Run, Goal::Succeed), ask).await
 }
 
-/// What an operator does to a run that is there.
+/// An operator's action on an existing run.
 struct Action<'a> {
     run_id: &'a str,
     reason: &'a str,
     wait: &'a crate::args::WaitArgs,
 }
 
-/// Looks first where the run stands, so that only what is new is told afterwards.
+/// Records the run's state before the action, so that only later changes are printed.
 async fn act_on(
     client: &Client,
     screen: &mut Screen,
@@ -182,7 +182,7 @@ async fn act_on(
     see_through(client, screen, Errand { run, view, goal, origin, before }, action.wait).await
 }
 
-/// A new run made from an old one.
+/// Starts a new run from an existing one.
 async fn remake(
     client: &Client,
     screen: &mut Screen,
@@ -207,7 +207,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
     Ok(Exit::Done)
 }
 
-/// The runs that match, newest first.
+/// Fetches the runs that match, newest first.
 pub async fn fetch_all(
     client: &Client,
     filter: &str,
@@ -221,12 +221,12 @@ pub async fn fetch_all(
     .await
 }
 
-/// What a list of runs names them by, beside their ids.
+/// The object that a list shows next to each run ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// The machine or the device that they act on.
+    /// The machine or device that the run acts on.
     Target,
-    /// The node that they work on.
+    /// The node that the run works on.
     Node,
 }
 
@@ -298,7 +298,7 @@ fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
     table
 }
 
-/// Everything about one run.
+/// Formats all details of one run.
 pub fn describe(run: &Run, clock: &Clock) -> String {
     let mut facts = vec![
         ("Operation:", run.run_id.clone()),

@@ -1,4 +1,4 @@
-//! Switches: the inventory, and what is tried again.
+//! Switches: list, register, update, delete and retry them.
 
 use crate::args::{
     DeviceListArgs, SwitchActArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
@@ -78,7 +78,8 @@ async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch, F
     client.call(client.switches().register_switch(request)).await
 }
 
-/// The server replaces spec and labels, so what was not given is taken from what is there.
+/// The server replaces spec and labels, so values that are not given are copied from the current
+/// record.
 async fn changed(client: &Client, args: SwitchUpdateArgs) -> Result<Switch, Failure> {
     let attempt = async || {
         let mut switch = fetch(client, args.switch_id.clone()).await?;

@@ -1,4 +1,4 @@
-//! Watching: one line for each event, of one machine or of the whole fleet, until interrupted.
+//! Watching: one line per event, of one machine or of the whole fleet, until interrupted.
 
 use crate::args::WatchArgs;
 use crate::client::{Client, filter_by};
@@ -18,9 +18,9 @@ use proto::v1::{
 };
 use serde::Serialize;
 
-/// The longest operation type, so that phases stand below each other.
+/// The width of the longest operation type, which aligns the phases.
 const TYPE_WIDTH: usize = "ENTER_MAINTENANCE".len();
-/// A quiet fleet says nothing, and somebody may wonder.
+/// Printed at the start, because an idle fleet sends no events.
 const WATCHING: &str = "watching; Ctrl-C ends it";
 
 pub async fn operations(
@@ -30,7 +30,7 @@ pub async fn operations(
 ) -> Result<Exit, Failure> {
     let filter = match &args.machine_id {
         Some(machine_id) => {
-            // A name that nobody has would be watched for ever.
+            // An unknown machine ID would be watched forever without an event.
             let request = GetMachineRequest { machine_id: machine_id.clone() };
             client.call(client.machines().get_machine(request)).await?;
             filter_by("machine_id", machine_id, &args.filter)?
@@ -96,7 +96,7 @@ fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String
         type_name(&operation),
         paint.apply(tone, phase_name(&operation)),
     );
-    // One phase has many events; the step tells them apart.
+    // One phase has many events; the step distinguishes them.
     if !operation.current_step.is_empty() {
         line.push_str(&format!("  {}", one_line(&operation.current_step)));
     }

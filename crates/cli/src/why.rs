@@ -1,4 +1,5 @@
-//! Why something is not ready, and what to type now; and the pages about faults.
+//! `farrier why`: why an object is not ready, and the next command. `farrier fault`: the page of a
+//! fault code.
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
@@ -35,7 +36,7 @@ fn words(why: &Explanation, clock: &Clock) -> String {
     text
 }
 
-/// What to type now, the best first; nothing where there is nothing to type.
+/// The commands to type next, best first; empty if there are none.
 pub fn type_next(commands: &[String]) -> String {
     if commands.is_empty() {
         return String::new();
@@ -44,7 +45,7 @@ pub fn type_next(commands: &[String]) -> String {
     format!("\nType next:\n{}", lines.collect::<String>())
 }
 
-/// The lines that have something to say.
+/// The facts that are not empty.
 fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
     let since = why.since.as_ref().map_or_else(String::new, |since| {
         format!("{} ({})", clock.ago(Some(since)), clock.absolute(Some(since)))
@@ -71,7 +72,7 @@ fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
         ("machine", why.machine_id.clone()),
     ];
     facts.extend(why.health.iter().map(|said| ("health", said.clone())));
-    // Whoever asked about an object knows its name.
+    // The ID that was asked about is not repeated.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts
 }

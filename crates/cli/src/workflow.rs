@@ -1,7 +1,8 @@
-//! Workflows: the operations on nodes, by the documents' names for what may be done about them.
+//! Workflows: the commands of `farrier run`, for the operations on nodes.
 //!
-//! An onboarding, a decommission and a drain are runs like any other, so everything here ends in `run`. What is added is that a node
-//! stands for the newest operation on it, and a list of these operations only.
+//! An onboarding, a decommission and a drain are ordinary runs, so every command here ends in
+//! `run`. This module adds that a node ID stands for the newest operation on that node, and a list
+//! of node operations only.
 
 use crate::args::{
     ActionArgs, CancelArgs, MarkManualArgs, RemakeArgs, RunArg, RunCommand, WorkflowCommand,
@@ -15,7 +16,7 @@ use crate::run::{self, Subject};
 use model::node::NODE;
 use model::plan::RunType;
 
-/// Nodes have names of their own; nothing else begins like this.
+/// The prefix of node IDs; no other ID starts with it.
 const NODE_PREFIX: &str = "node-";
 
 pub async fn run(
@@ -55,7 +56,7 @@ pub async fn run(
     run::run(client, screen, command).await
 }
 
-/// The operation that an id means: itself, or the newest one on a node.
+/// Resolves an ID to an operation ID: a node ID becomes the newest operation on the node.
 async fn newest(client: &Client, id: String) -> Result<String, Failure> {
     if !id.starts_with(NODE_PREFIX) {
         return Ok(id);
@@ -79,7 +80,7 @@ async fn list(
     let runs = match &args.node {
         None => run::fetch_all(client, &of_nodes, args.limit).await?,
         Some(id) => {
-            // Runs are found by their machine, which may have served as other nodes before.
+            // Runs are filtered by machine, and the machine may have been another node before.
             let known = node::fetch(client, id).await?.node.unwrap_or_default();
             let here = filter_by("machine_id", &known.machine_id, &of_nodes)?;
             let mut runs = run::fetch_all(client, &here, None).await?;
@@ -92,7 +93,7 @@ async fn list(
     Ok(Exit::Done)
 }
 
-/// The operations on nodes in these workflow states; in any, where none is named.
+/// A filter for node operations in these workflow states; an empty list matches any state.
 fn filter(states: &[String]) -> String {
     let types = RunType::NODES.map(RunType::as_str).join(", ");
     let of_nodes = format!("type in ({types})");

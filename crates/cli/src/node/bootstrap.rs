@@ -1,4 +1,4 @@
-//! Nodes that are brought into service by hand: the configuration of their agent, with a token that is shown once.
+//! Nodes without MAAS: creates the configuration of their agent, with a token that is shown once.
 
 use crate::args::BootstrapArgs;
 use crate::client::Client;
@@ -12,11 +12,11 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Only its owner reads and writes it.
+/// Only the owner may read and write the file.
 const OWNER_ONLY: u32 = 0o600;
 
 pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> Result<(), Failure> {
-    // A token is shown once: whoever cannot keep it must not ask for it.
+    // The token is shown only once, so the file is created before the token is requested.
     let place = args.to.clone().map(Place::take).transpose()?;
     let bundle = match issue(client, args).await {
         Ok(bundle) => bundle,
@@ -35,7 +35,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> R
                     place.path.display()
                 ))
             })?;
-            // What is in the file need not be on the screen too.
+            // The token is in the file, so it is not printed as well.
             let rest = NodeBundle { token: String::new(), agent_config: String::new(), ..bundle };
             screen.one(&rest, |_| said)
         }
@@ -63,7 +63,7 @@ async fn issue(client: &Client, args: BootstrapArgs) -> Result<NodeBundle, Failu
     }
 }
 
-/// A new file that nobody else may read.
+/// A new file that only its owner may read.
 struct Place {
     path: PathBuf,
     file: File,
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// It was for nothing. That it stays is no worse than what went wrong.
+    /// Deletes the unused file. An error is ignored: the command already fails for another reason.
     fn give_back(&self) {
         let _ = std::fs::remove_file(&self.path);
     }

@@ -1,4 +1,5 @@
-//! One node in full: its state, the work on it, what MAAS says of its machine, its agent, and what to type next.
+//! All details of one node: its state, its workflow, its MAAS status, its agent, and the next
+//! commands.
 
 use crate::run::workflow_name;
 use crate::table::pairs;
@@ -16,7 +17,7 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
         of_agent(&detail.agent.clone().unwrap_or_default(), clock),
     ];
     let all: Facts = layers.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect();
-    // Whoever reads this has just typed that.
+    // The user has just typed this command.
     let typed = format!("farrier node get {}", node.node_id);
     let next: Vec<String> =
         detail.recommended.iter().filter(|command| **command != typed).cloned().collect();
@@ -69,7 +70,7 @@ fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
         Some(true) => "on",
         Some(false) => "off",
     };
-    // What it says is written down when it changes, and not each time that it says the same.
+    // `at` is when MAAS first reported this state; `asked_at` is the last time MAAS was called.
     let at = clock.ago(seen.at.as_ref());
     let asked = match &seen.asked_at {
         Some(asked) => format!(", asked {}", clock.ago(Some(asked))),
