@@ -1,4 +1,4 @@
-//! Flags that only an administrator sets, each with a reason.
+//! `farrier admin`: flags that only an administrator sets, each with a reason.
 
 use crate::args::{AdminCommand, FlagArgs};
 use crate::client::Client;

@@ -1,4 +1,5 @@
-//! `farrier agent`: the agent of a node, in the same binary. It asks no server here; it has controllers of its own.
+//! `farrier agent`: the agent of a node, in the same binary. It does not use `--server`: its
+//! configuration names its controllers.
 
 use crate::args::{AgentCommand, AgentConfigArg};
 use crate::exit::{Exit, Failure};

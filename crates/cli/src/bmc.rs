@@ -1,4 +1,4 @@
-//! BMCs by their address: what one can do, and letting a refused login be tried again.
+//! `farrier bmc`: test a BMC by its address, and unlock a refused login.
 
 use crate::args::{BmcCommand, BmcTestArgs, BmcUnlockArgs};
 use crate::client::Client;
@@ -9,7 +9,7 @@ use crate::text::one_line;
 use proto::v1::bmc_finding::Verdict;
 use proto::v1::{BmcFinding, BmcReport, TestBmcRequest, UnlockBmcRequest};
 
-/// The longest name of a step.
+/// The width of the longest step name.
 const STEP_WIDTH: usize = "firmware updates".len();
 
 pub async fn run(

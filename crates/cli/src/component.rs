@@ -1,4 +1,4 @@
-//! Components: the firmware of compute trays, switches and power shelves, several at once.
+//! `farrier component`: the firmware of several compute trays, switches and power shelves at once.
 
 use crate::args::{ComponentArgs, ComponentCommand, ComponentFirmwareCommand, ComponentUpdateArgs};
 use crate::client::Client;
@@ -59,7 +59,7 @@ fn devices(args: ComponentArgs) -> Devices {
     )
 }
 
-/// Refused devices make the command fail, as no operation upgrades them.
+/// Fails if a device is refused, because no operation upgrades it.
 async fn update(
     client: &Client,
     screen: &mut Screen,
@@ -90,7 +90,7 @@ async fn update(
     Ok(if done.iter().all(|one| one.success) { Exit::Done } else { Exit::Refused })
 }
 
-/// What would become of each rack's devices, told once for the rack: who goes dark, what to mind, all that speaks against it.
+/// The impact of a dry run, once per rack: affected machines, notes, and all refusals.
 fn foreseen(all: &[ComponentResult]) -> String {
     let racks: BTreeMap<&str, &ComponentResult> =
         all.iter().rev().map(|one| (one.rack_id.as_str(), one)).collect();
@@ -117,7 +117,7 @@ fn foreseen(all: &[ComponentResult]) -> String {
 
 fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
     let mut names = vec!["DEVICE", "RACK", "RESULT", "OPERATION", "MESSAGE"];
-    // What would be done is what a dry run is for.
+    // A dry run always shows the steps.
     names.extend((wide || dry_run).then_some("STEPS"));
     names.extend(wide.then_some("NEXT"));
     let mut table = Table::new(&names);

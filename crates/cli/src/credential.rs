@@ -1,4 +1,4 @@
-//! Credentials and trust: what Farrier logs in with, and whom it believes.
+//! Credentials and trust: the logins that Farrier uses, and the peer identities that it trusts.
 
 use crate::args::{CredentialCommand, CredentialSetArgs, TrustCommand};
 use crate::client::{Client, pages};
@@ -16,7 +16,7 @@ use proto::v1::{
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-/// The most that is read as a secret.
+/// The maximum size of a secret, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
 
 pub async fn run(
@@ -115,7 +115,8 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
     table
 }
 
-/// The secret that the arguments point at. It is never itself an argument: those are seen by everybody.
+/// Reads the secret from its file or from stdin. It is never an argument, because other users can
+/// read the arguments of a process.
 fn secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
     let user = args.user.unwrap_or_default();
     if let Some(path) = &args.kubeconfig {
@@ -142,12 +143,12 @@ fn file(path: &Path) -> Result<String, Failure> {
     bounded(file).map_err(wrong)
 }
 
-/// The first line of a file: an editor's last newline is no part of a password.
+/// Returns the first line of a file, because editors end a file with a newline.
 fn line(path: &Path) -> Result<String, Failure> {
     Ok(file(path)?.lines().next().unwrap_or_default().to_string())
 }
 
-/// A password on standard input. A terminal would show it, so it must come from elsewhere.
+/// Reads a password from stdin. A terminal is refused, because it would echo the password.
 fn typed() -> Result<String, Failure> {
     let wrong = |said: String| Failure::new(Exit::Refused, said);
     let input = std::io::stdin();

@@ -1,4 +1,4 @@
-//! What switches and power shelves look like, and how what was given is laid over them: the same for both.
+//! The code that switches and power shelves share: how they are shown, and how they are changed.
 
 use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
 use crate::exit::Failure;
@@ -10,7 +10,7 @@ use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
 use std::collections::HashMap;
 use tonic_types::StatusExt;
 
-/// One device, as it is shown.
+/// The parts of a switch or power shelf that are shown.
 pub struct Shown<'a> {
     pub id: &'a str,
     pub labels: &'a HashMap<String, String>,
@@ -26,7 +26,7 @@ pub fn filter(args: &DeviceListArgs) -> DeviceFilter {
     }
 }
 
-/// Lays what was given over a spec and its labels.
+/// Overwrites the spec fields and labels that are given.
 pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given: DeviceSpecArgs) {
     let fields = [
         (&mut spec.bmc_endpoint, given.bmc_endpoint),
@@ -42,7 +42,7 @@ pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given:
         }
     }
     if let Some(rack) = given.rack {
-        // A place belongs to its rack.
+        // A slot is only valid within its rack.
         if rack != spec.rack_id {
             spec.slot = None;
         }
@@ -68,7 +68,7 @@ pub fn change(
     }
 }
 
-/// What was done to a device, or would be.
+/// What a command did to a device, or would do in a dry run.
 #[derive(Debug, Clone, Copy)]
 pub enum Done {
     Registered,
@@ -97,7 +97,7 @@ impl Done {
     }
 }
 
-/// What became of a device, in a sentence; in a dry run with what would follow by itself.
+/// The result as one sentence; a dry run also lists the automatic steps that would follow.
 pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
     let id = one_line(device.id);
     if !dry_run {
@@ -114,10 +114,10 @@ pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
     text
 }
 
-/// How often a change is made anew because somebody else changed the device first.
+/// The maximum number of attempts when other clients change the device concurrently.
 const MAX_UPDATES: u32 = 50;
 
-/// Makes a change from what was read, and anew when it was changed between the reading and the writing.
+/// Repeats a read-modify-write until no other client changed the object in between.
 pub async fn update<T>(
     mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>, Failure>,
     failure: impl Fn(tonic::Status) -> Failure,
@@ -156,7 +156,7 @@ fn power(status: &DeviceStatus) -> &str {
     status.facts.as_ref().map_or("", |facts| facts.power.as_str())
 }
 
-/// ✓ it answers, ✗ it does not, - nobody has looked yet.
+/// ✓ reachable, ✗ unreachable, - not probed yet.
 fn reachable(status: &DeviceStatus) -> Cell {
     match &status.observed {
         Some(seen) if seen.reachable => Cell::toned("✓", Tone::Good),
@@ -202,7 +202,7 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
     table
 }
 
-/// What the device says, and what its owner said where that is something else.
+/// The serial number that the device reports, and the registered one if it differs.
 fn serial(read: &str, registered: &str) -> String {
     match (read, registered) {
         ("", registered) => registered.into(),
@@ -212,7 +212,7 @@ fn serial(read: &str, registered: &str) -> String {
     }
 }
 
-/// Everything about one device. `more` stands before what is known of its making.
+/// Formats all details of one device. `more` follows the state and its cause.
 pub fn describe(
     noun: &str,
     device: &Shown<'_>,

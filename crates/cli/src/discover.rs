@@ -1,7 +1,7 @@
-//! Finding machines by their BMCs, at the addresses that were typed and at no others.
+//! `farrier discover`: finds machines by probing BMCs at the given addresses only.
 //!
-//! The server asks, and says what it found of each address as it finds it out; here it becomes a line. Addresses where
-//! nobody answers are only counted: most of a range is empty.
+//! The server probes and streams one result per address; each result becomes a line. Unreachable
+//! addresses are only counted, because most of a range is empty.
 
 use crate::args::DiscoverArgs;
 use crate::client::Client;
@@ -15,12 +15,12 @@ use proto::v1::{DiscoverRequest, Discovered, FoundSystem};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
-/// The largest file of addresses that is read.
+/// The maximum size of an address file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// How many MAC addresses of one machine stand on its line.
+/// The maximum number of MAC addresses shown per machine.
 const MAX_MACS: usize = 4;
 
-/// What was found so far.
+/// The counts of the results so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
     addresses: i32,
@@ -147,7 +147,7 @@ fn show(screen: &mut Screen, told: &Discovered) -> Result<(), Failure> {
     }
 }
 
-/// One computer on one line.
+/// Formats one machine as a line.
 fn line(system: &FoundSystem) -> String {
     let make = [system.vendor.as_str(), &system.model].join(" ");
     let serial = match system.serial.as_str() {
@@ -183,7 +183,7 @@ fn macs(system: &FoundSystem) -> String {
     }
 }
 
-/// On a terminal, how far it is; on stderr, as it is no result.
+/// Shows the progress on stderr, if it is a terminal.
 fn progress(screen: &Screen, told: &Discovered, tally: &Tally) {
     if has_progress(screen) {
         let text = format!("\rasked {}/{}, {} found", told.asked, told.total, tally.found());
@@ -202,7 +202,7 @@ fn has_progress(screen: &Screen) -> bool {
     screen.is_human() && std::io::stderr().is_terminal()
 }
 
-/// What was typed, and what is in the files that were.
+/// The addresses from the command line and from the files that it names.
 fn addresses(given: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for text in given {
@@ -230,7 +230,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Addresses between blanks, commas and line ends, without what follows a `#`.
+/// Splits text into addresses, at white space and commas. A `#` starts a comment.
 fn split(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || c == ','));

@@ -1,4 +1,4 @@
-//! Firmware: the catalogue of what racks run, and the history of what was applied where.
+//! Firmware: the catalogue for racks, and the history of what was applied.
 
 use crate::args::{FirmwareCommand, FirmwareCreateArgs, FirmwareHistoryArgs, FirmwareListArgs};
 use crate::client::{Client, pages};
@@ -56,7 +56,7 @@ pub async fn run(
     Ok(Exit::Done)
 }
 
-/// What became of a record, or would.
+/// What happened to a record, or would happen in a dry run.
 fn changed(one: &Firmware, dry_run: bool, what: &str) -> String {
     let how = if dry_run { "would be" } else { "is" };
     let unchanged = if dry_run { "; nothing was changed" } else { "" };

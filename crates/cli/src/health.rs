@@ -1,4 +1,5 @@
-//! What others report of the health of machines, racks, switches and power shelves.
+//! `farrier health`: alerts that external systems report about machines, racks, switches and power
+//! shelves.
 
 use crate::args::{
     HealthCommand, HealthListArgs, HealthRemoveArgs, HealthReplaceArgs, HealthReportArgs,
@@ -70,12 +71,12 @@ fn words(health: &Health, clock: &Clock) -> String {
     text
 }
 
-/// What is shown of an object's health beside the object itself; empty where nothing is said.
+/// The health section of another object's details; empty if there are no alerts.
 pub fn of(health: Option<&Health>, clock: &Clock) -> String {
     health.map(|health| section(health, clock)).unwrap_or_default()
 }
 
-/// What is prevented, and all alerts.
+/// What the alerts prevent, and all alerts; empty if there are none.
 fn section(health: &Health, clock: &Clock) -> String {
     if health.alerts == 0 {
         return String::new();

@@ -151,7 +151,7 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::refused(format!("{}: {error}", path.display()))
 }
 
-/// Sends a file, and says how far it is to whoever sits in front of a terminal.
+/// Uploads a file, with a progress display if stderr is a terminal.
 async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, Failure> {
     let unreadable = |error| unreadable(path, &error);
     let mut file = tokio::fs::File::open(path).await.map_err(unreadable)?;
@@ -171,7 +171,7 @@ async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, 
         meter.sent(data.len());
         let request = UploadArtifactRequest { sha256: std::mem::take(&mut sha256), data };
         if sender.send(request).await.is_err() {
-            // The server has said no; its answer says why.
+            // The server has refused the upload; its response says why.
             break;
         }
     }
@@ -181,7 +181,7 @@ async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, 
     answer.map(tonic::Response::into_inner).map_err(|status| client.failure(status))
 }
 
-/// How far an upload is, on one line of the terminal.
+/// The progress of an upload, on one line of the terminal.
 struct Meter {
     name: String,
     total: u64,
@@ -255,7 +255,7 @@ fn describe(image: &Image) -> String {
     pairs(&facts)
 }
 
-/// A size as people say it.
+/// Formats a size with a binary unit.
 fn bytes(size: i64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = size.max(0) as f64;

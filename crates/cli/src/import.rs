@@ -1,7 +1,7 @@
-//! Importing machines: a number of simulated ones, or those of a file.
+//! `farrier import`: registers machines from a file, or a number of simulated ones.
 //!
-//! Everything is read before anything is registered, so a file with a mistake changes nothing.
-//! Registering is an upsert, so an import that was cut short is simply repeated.
+//! The whole source is read before the first registration, so a file with an error changes nothing.
+//! Registration is an upsert, so an interrupted import can be repeated.
 
 pub mod csv;
 pub mod file;
@@ -16,16 +16,16 @@ use futures_util::{StreamExt, stream};
 use proto::v1::{Machine, MachineSpec, RegisterMachineRequest};
 use std::path::Path;
 
-/// Registrations under way at the same time.
+/// The maximum number of concurrent registrations.
 const CONCURRENCY: usize = 16;
-/// The largest fleet that is made up.
+/// The maximum number of simulated machines.
 const MAX_SIMULATED: u32 = 100_000;
-/// A simulated rack holds this many machines.
+/// The number of machines in a simulated rack.
 const PER_RACK: u32 = 18;
-/// More than this many and only the sum is printed.
+/// With more machines than this, only the total is printed, unless the output is wide.
 const MAX_LINES: usize = 20;
 
-/// A machine, and where it was read.
+/// A machine and its position in the source.
 #[derive(Debug, PartialEq)]
 pub struct Row {
     /// `fleet.csv, line 3`; empty for a simulated machine.
@@ -79,7 +79,7 @@ async fn register(client: &Client, row: Row) -> Result<Machine, Failure> {
     })
 }
 
-/// A counter for people who wait; it wipes itself out.
+/// Shows a counter on the terminal and clears it at the end.
 fn progress(screen: &Screen, done: usize, total: usize) {
     use std::io::{IsTerminal, Write};
     let seen = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
@@ -122,7 +122,7 @@ fn rows(source: &str) -> Result<Vec<Row>, Failure> {
     }
 }
 
-/// The second of two machines with one name would overwrite the first.
+/// Refuses duplicate IDs: the second machine would overwrite the first.
 fn unique(rows: &[Row]) -> Result<(), Failure> {
     let mut seen = std::collections::HashMap::new();
     for row in rows {
@@ -136,7 +136,7 @@ fn unique(rows: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// machine-1 to machine-N, the same ones every time.
+/// machine-1 to machine-N, identical every time.
 fn fleet(count: u32) -> Vec<Row> {
     (1..=count).map(|number| Row { place: String::new(), machine: simulated(number) }).collect()
 }

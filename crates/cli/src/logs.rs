@@ -1,4 +1,4 @@
-//! Logs: what the devices said while an operation ran.
+//! `farrier logs`: the log of an operation.
 
 use crate::args::LogsArgs;
 use crate::client::Client;

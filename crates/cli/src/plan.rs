@@ -1,4 +1,4 @@
-//! Plans: the steps of a run. A plan never changes once it exists.
+//! Plans: the ordered steps of a run. A plan is immutable.
 
 use crate::args::{CreateArgs, ListArgs, PlanCommand};
 use crate::client::{Client, pages};
@@ -111,7 +111,7 @@ fn describe(plan: &Plan) -> String {
     format!("{}\n{}", pairs(&facts), table.render(Paint { colour: false }))
 }
 
-/// The kind of a step and what is particular to it.
+/// The kind of a step, and its parameters as text.
 fn kind(step: &Step) -> (&'static str, String) {
     match step.kind.clone() {
         Some(Kind::Ssh(ssh)) if ssh.destructive => {
@@ -154,7 +154,7 @@ fn verification(verify: &VerifyInCluster) -> String {
     words(&[&verify.cluster_ref, &verify.expect, advisory])
 }
 
-/// What is done, and how the machine is switched off for it.
+/// The action, and the power-off policy if the step sets one.
 fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
     let graceful = match graceful_seconds {
         None => String::new(),
@@ -169,7 +169,7 @@ fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -
     words(&[&what, &graceful, force])
 }
 
-/// The cluster, and what the node is given there.
+/// The cluster, and the labels and taints of the node.
 fn joining(join: &KubeadmJoin) -> String {
     let mut labels: Vec<String> =
         join.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -182,7 +182,7 @@ fn joining(join: &KubeadmJoin) -> String {
     words(&[&join.cluster_ref, &labels.join(","), &taints.join(",")])
 }
 
-/// Those that say something.
+/// Joins the words that are not empty.
 fn words(all: &[&str]) -> String {
     let said: Vec<&str> = all.iter().copied().filter(|word| !word.is_empty()).collect();
     said.join(" ")

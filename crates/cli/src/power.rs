@@ -1,4 +1,4 @@
-//! Power, and the way to the vendor and back: runs that are started by a word and followed like any other.
+//! Power and RMA commands of a machine: each starts a run, which is followed like any other.
 
 use crate::args::{OffArgs, PowerArgs, PowerVerb, RunType, StartArgs, VerbArgs};
 use crate::client::Client;
@@ -11,7 +11,7 @@ const ON: &str = "plan-power-on-v1";
 const OFF: &str = "plan-power-off-v1";
 const CYCLE: &str = "plan-power-cycle-v1";
 
-/// Shows power, or starts the run that changes it.
+/// Shows the power state, or starts the run that changes it.
 pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Result<Exit, Failure> {
     let PowerArgs { machine_id, verb } = args;
     match request(&machine_id, verb.unwrap_or(PowerVerb::Status)) {
@@ -20,7 +20,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Resul
     }
 }
 
-/// The run that is asked for. None: only a look is.
+/// The run to start; none if only the power state is requested.
 fn request(machine_id: &str, verb: PowerVerb) -> Option<StartArgs> {
     let (plan, params, submit) = match verb {
         PowerVerb::Status => return None,
@@ -38,12 +38,12 @@ fn manner(off: &OffArgs) -> Vec<(String, String)> {
     graceful.into_iter().chain(force).collect()
 }
 
-/// To the vendor.
+/// Starts the run that takes a machine out for RMA.
 pub async fn rma(client: &Client, screen: &mut Screen, args: VerbArgs) -> Result<Exit, Failure> {
     run::start(client, screen, default_run(RunType::Rma, args)).await
 }
 
-/// And back.
+/// Starts the run that returns a machine from RMA.
 pub async fn exit_rma(
     client: &Client,
     screen: &mut Screen,

@@ -1,4 +1,4 @@
-//! Power shelves: the inventory, what is tried again, and power on demand.
+//! Power shelves: list, register, update, delete and retry them, and switch their power.
 
 use crate::args::{
     DeviceListArgs, PowerShelfActArgs, PowerShelfCommand, PowerShelfRegisterArgs,
@@ -18,7 +18,7 @@ use proto::v1::{
 };
 use std::collections::BTreeSet;
 
-/// The metadata in which an answer says what a person must know all the same.
+/// The response metadata with warnings for the user.
 const WARNING: &str = "farrier-warning";
 
 pub async fn run(
@@ -94,7 +94,8 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
     client.call(client.power_shelves().register_power_shelf(request)).await
 }
 
-/// The server replaces spec and labels, so what was not given is taken from what is there.
+/// The server replaces spec and labels, so values that are not given are copied from the current
+/// record.
 async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf, Failure> {
     let attempt = async || {
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
@@ -109,7 +110,7 @@ async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShe
     update(attempt, |status| client.failure(status)).await
 }
 
-/// Asks the shelves to switch their power, or shows what would come of it.
+/// Requests a power change of the shelves, or previews it.
 async fn maintain(
     client: &Client,
     screen: &mut Screen,
@@ -139,7 +140,7 @@ async fn maintain(
     for warning in warnings {
         eprintln_quietly(&format!("warning: {}", one_line(&warning)));
     }
-    // The answer is empty by the document: for programs, what was accepted is the record.
+    // The response is empty by specification, so JSON and YAML output shows the accepted request.
     screen.one(&request, |_| {
         format!("Power shelf maintenance request submitted for {count} power shelves.\n")
     })?;
@@ -151,7 +152,7 @@ fn heard<T>(answer: &tonic::Response<T>) -> Vec<String> {
     said.filter_map(|value| value.to_str().ok()).map(String::from).collect()
 }
 
-/// What would come of a request, from top to bottom.
+/// Formats the preview of a request.
 fn foreseen(preview: &PowerShelfMaintenancePreview) -> String {
     let mut text = String::from("Dry run: nothing is changed.\n\nPower shelves:\n");
     for shelf in &preview.shelves {

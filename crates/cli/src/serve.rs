@@ -1,4 +1,4 @@
-//! `farrier serve`: the configuration file, overridden by the command line, and the first screen.
+//! `farrier serve`: the configuration file, overridden by the command line, and the start message.
 
 use crate::args::{ServeArgs, SimSpeed};
 use crate::exit::{Exit, Failure};
@@ -23,7 +23,7 @@ pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
     }
 }
 
-/// A server goes on although nobody reads its first screen.
+/// Prints to stdout. Errors are ignored: a closed stdout must not stop the server.
 fn show(screen: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{screen}").and_then(|()| stdout.flush());
@@ -57,14 +57,14 @@ fn config(args: ServeArgs) -> Result<Config, String> {
         };
     }
     if args.demo {
-        // A demo is for looking at; the probes come often enough to be seen.
+        // Frequent probes make changes visible during a demo.
         config.probes.interval_ms = config.probes.interval_ms.min(10_000);
     }
     config.check()?;
     Ok(config)
 }
 
-/// What to try first.
+/// The start message, with the first commands to try.
 fn first_screen(config: &Config, demo: bool) -> String {
     let listen = config.listen;
     let store = match config.database_url.is_empty() {

@@ -1,4 +1,4 @@
-//! The simulated fleet: what goes wrong with it, and what it was asked to do.
+//! `farrier sim`: the faults of the simulated fleet, and the effects that it executed.
 
 use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
 use crate::client::Client;
@@ -108,7 +108,7 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
 fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
     let mut table = Table::new(&["KEY", "MACHINE", "EFFECT", "ASKED", "APPLIED"]);
     for effect in effects {
-        // More than once is a broken promise.
+        // An effect that was applied more than once breaks Farrier's guarantee.
         let tone = if effect.applied > 1 { Tone::Bad } else { Tone::Plain };
         table.row(vec![
             (&effect.key).into(),

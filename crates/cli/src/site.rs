@@ -1,4 +1,4 @@
-//! Sites: a MAAS each, and how the nodes behind it are to be.
+//! Sites: one MAAS each, and the settings of the nodes behind it.
 
 use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
 use crate::client::{Client, pages};
@@ -56,7 +56,8 @@ async fn fetch(client: &Client, site_id: String) -> Result<Site, Failure> {
     client.call(client.sites().get_site(GetSiteRequest { site_id })).await
 }
 
-/// The server replaces what is said of a site, so what was not given is taken from what is there.
+/// The server replaces the settings, so values that are not given are copied from the current
+/// record.
 async fn changed(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure> {
     let attempt = async || {
         let mut site = fetch(client, args.site_id.clone()).await?;
@@ -75,7 +76,7 @@ async fn changed(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure>
     update(attempt, |status| client.failure(status)).await
 }
 
-/// Lays what was given over a site.
+/// Overwrites the settings that are given.
 fn lay_over(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
     let spec = site.spec.get_or_insert_default();
     let network = spec.network.get_or_insert_default();
@@ -177,7 +178,7 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
     table
 }
 
-/// How a site is, for whoever has just asked.
+/// The result of a check.
 fn checked(site: &Site) -> String {
     let id = one_line(&site.site_id);
     let status = site.status.clone().unwrap_or_default();
@@ -195,7 +196,7 @@ fn checked(site: &Site) -> String {
     text
 }
 
-/// Everything about one site.
+/// Formats all details of one site.
 fn describe(site: &Site, clock: &Clock) -> String {
     let spec = site.spec.clone().unwrap_or_default();
     let status = site.status.clone().unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Files with machines in CSV, as spreadsheets write them.
+//! Machines from a CSV file, as spreadsheets write it.
 //!
-//! All mistakes are collected, each with its line and column, so that a file is corrected in one
-//! go. What is checked is what makes a cell unreadable; whether a value is allowed, the server says.
+//! All errors are collected, each with its line and column, so that a file is corrected in one
+//! pass. This module checks only that a cell can be parsed; the server validates the values.
 
 use super::Row;
 use crate::exit::Failure;
@@ -10,12 +10,12 @@ use csv::StringRecord;
 use proto::v1::{Machine, MachineSpec};
 use std::path::Path;
 
-/// More mistakes than this are not listed.
+/// The maximum number of errors that are listed.
 const MAX_MISTAKES: usize = 20;
 const NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
                      customer_id, bmc_credential, ssh_credential, root_disk, rack_id, slot or labels.KEY";
 
-/// What a column is about.
+/// The field that a column sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Column {
     MachineId,
@@ -58,10 +58,10 @@ impl Column {
     }
 }
 
-/// All machines of the file, or all that is wrong with it.
+/// All machines of the file, or all its errors.
 pub fn rows(path: &Path, text: &str) -> Result<Vec<Row>, Failure> {
     let file = path.display().to_string();
-    // Spreadsheets put a mark before the first byte.
+    // Spreadsheets write a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
@@ -84,7 +84,8 @@ pub fn rows(path: &Path, text: &str) -> Result<Vec<Row>, Failure> {
     if mistakes.is_empty() { Ok(rows) } else { Err(refuse(&mistakes)) }
 }
 
-/// Where the lines end. The parser's own count is off by one behind CRLF and empty lines.
+/// The offsets of the line ends. The csv crate's own line count is off by one after CRLF and empty
+/// lines.
 struct Lines<'a> {
     text: &'a [u8],
     ends: Vec<usize>,
@@ -96,7 +97,7 @@ impl<'a> Lines<'a> {
         Self { text: text.as_bytes(), ends: ends.collect() }
     }
 
-    /// The line of the first character that counts from here on.
+    /// The line number of the first character at or after `byte` that is not a line end.
     fn at(&self, byte: u64) -> usize {
         let from = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
         let skipped =

@@ -1,7 +1,8 @@
-//! Files with machines in JSON or YAML, in the form the API itself has.
+//! Machines from a JSON or YAML file, in the form of the API.
 //!
-//! A list of machines, or an object with such a list, so that the output of `farrier list -o json`
-//! can be read again. Status is the server's and is dropped. The parsers name line and column.
+//! The file is a list of machines, or an object with such a list, so that the output of `farrier
+//! list -o json` can be imported. The status is ignored, because the server owns it. Parse errors
+//! name line and column.
 
 use super::Row;
 use super::csv;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// A larger file is surely not a list of machines.
+/// The maximum file size, in bytes.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// By the end of the file's name.
+    /// Determined by the file extension.
     pub fn of(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {
@@ -41,7 +42,7 @@ struct Machines {
     machines: Vec<Machine>,
 }
 
-/// All machines of a file, or what is wrong with it.
+/// All machines of a file, or its error.
 pub fn rows(path: &Path) -> Result<Vec<Row>, Failure> {
     let Some(syntax) = Syntax::of(path) else {
         let shown = path.display();
@@ -84,14 +85,15 @@ fn listed(path: &Path, text: &str, syntax: Syntax) -> Result<Vec<Row>, Failure> 
     rows.collect()
 }
 
-/// Decided by the first character that counts, so that errors keep their place.
+/// Decides by the first line that is neither empty nor a comment. Trying both parsers instead would
+/// lose the position of an error.
 fn is_list(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.find(|line| !line.starts_with('#') && !line.starts_with("---"));
     first.is_some_and(|line| line.starts_with('-') || line.starts_with('['))
 }
 
-/// The whole file as one value.
+/// Parses the whole file as one value.
 pub fn parse_as<T: DeserializeOwned>(
     path: &Path,
     text: &str,

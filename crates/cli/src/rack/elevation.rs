@@ -1,4 +1,4 @@
-//! A rack as it stands there: its slots from the top to the bottom.
+//! The elevation of a rack: its slots from top to bottom.
 
 use super::state_tone;
 use crate::table::{Cell, Paint, Table, Tone};
@@ -52,7 +52,7 @@ fn row(slot: String, device: &RackDevice) -> Vec<Cell> {
     ]
 }
 
-/// Places where nothing stands are one line, however many they are.
+/// Adds one line for a range of empty slots.
 fn gap(table: &mut Table, from: i32, to: i32) {
     let slots = match to - from {
         less if less < 0 => return,

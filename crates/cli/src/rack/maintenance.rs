@@ -1,4 +1,4 @@
-//! The maintenance of a rack: asking for it, looking before it is asked, and following it device by device.
+//! The maintenance of a rack: start, preview, follow and cancel it.
 
 use crate::args::{
     ActivityArg, CancelArgs, CancelRackMaintenanceArgs, RackMaintenanceCommand,
@@ -25,7 +25,7 @@ use proto::v1::{
     ReprovisionRackRequest, run::Phase,
 };
 
-/// Racks have names of their own; nothing else begins like this.
+/// The prefix of rack IDs; no other ID starts with it.
 const RACK_PREFIX: &str = "rack-";
 
 pub async fn run(
@@ -90,7 +90,7 @@ pub async fn reprovision(
     show(client, screen, answer, (dry_run, &submit)).await
 }
 
-/// The activities that were typed. A setting names its activity; without either, all of them are wanted.
+/// The requested activities. An option implies its activity. An empty list means all activities.
 fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
     let by_setting = [
         (ActivityArg::Firmware, !args.firmware_version.is_empty()),
@@ -129,7 +129,7 @@ fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivity
     Ok(wanted.iter().map(config).collect())
 }
 
-/// What came of it: the preview, or the operation followed to its end.
+/// Prints the preview, or follows the operation to its end.
 async fn show(
     client: &Client,
     screen: &mut Screen,
@@ -239,7 +239,8 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> Strin
     text
 }
 
-/// A leg, and its devices where something is to be seen of them.
+/// Adds the row of a rack step, and the rows of its devices if it is running or failed, or if
+/// `wide`.
 fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     let done = leg.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
     table.row(vec![
@@ -278,7 +279,7 @@ fn state_cell(state: &str) -> Cell {
     Cell::toned(state, tone)
 }
 
-/// The operations that an id leads to and that have not ended.
+/// The active operations that an ID refers to; an operation ID refers to itself.
 async fn going(client: &Client, id: &str) -> Result<Vec<String>, Failure> {
     if !id.starts_with(RACK_PREFIX) {
         return Ok(vec![id.to_string()]);
@@ -330,7 +331,7 @@ async fn stop(
     cancel(client, screen, &args, View::Operation).await
 }
 
-/// The request is made and taken back; what it would stop is told by how the operation stands.
+/// Shows what a cancel would stop. The server runs the request and rolls it back.
 async fn would_stop(
     client: &Client,
     screen: &mut Screen,
@@ -347,7 +348,7 @@ async fn would_stop(
         for leg in found.iter().flat_map(|status| &status.legs) {
             text.push_str(&stopped(leg));
         }
-        // What has not begun is taken from the rack, and nothing has happened to it.
+        // A pending operation is only removed from the rack; the rack does not enter Error.
         let begun = found.iter().filter_map(|status| status.operation.as_ref());
         if begun.into_iter().any(|run| run.phase() == Phase::Running) {
             text.push_str(&format!("{rack} would wait in Error for a person\n"));
@@ -357,7 +358,7 @@ async fn would_stop(
     Ok(Exit::Done)
 }
 
-/// What is in progress of a leg, and would be stopped.
+/// The line about a running rack step that would be stopped; empty for any other step.
 fn stopped(leg: &RackMaintenanceLeg) -> String {
     if leg.state != "RUNNING" {
         return String::new();
