@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: the proof by chance, for as long as one likes. Every story is told by its seed alone, so what goes
-//! wrong after an hour is lived again in a second, by the command that is printed then.
+//! `cargo xtask chaos`: random crash tests for any length of time. A scenario depends only on its
+//! seed, so a failure after an hour is repeated in a second by the printed command.
 
 use crate::shell::{self, Failure};
 use crate::test::executable;
@@ -9,14 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TEST: &str = "chaos::whatever_happens_nothing_is_lost_and_nothing_happens_twice";
 const MINUTES: u64 = 5;
-/// Seeds that nobody chose are short enough to be read out to somebody.
+/// The range of generated seeds, short enough to be read aloud.
 const SEEDS: u128 = 1_000_000_000;
 
-/// What was asked for on the command line.
+/// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wish {
     seed: Option<u64>,
-    /// With none, one story is lived.
+    /// With zero, one scenario is run.
     minutes: u64,
 }
 
@@ -50,11 +50,11 @@ fn refusal(said: String) -> Failure {
     Failure::new(said, "`cargo xtask chaos --seed 7 --minutes 5`; both may be left out")
 }
 
-/// Lives stories one after the other, and says how to live one again.
+/// Runs scenarios one after the other, and prints the command that repeats the failed one.
 pub fn run(wish: &Wish) -> Result<(), Failure> {
     let seed = wish.seed.unwrap_or_else(any_seed);
     println!("chaos: --seed {seed} --minutes {}", wish.minutes);
-    // Not in release: the profile of the tests optimizes what is slow, and overflows are still found.
+    // Not in release: the test profile optimizes the slow crates and still detects overflows.
     let mut build = shell::cargo(["test", "--workspace", "--locked", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
     let messages = shell::answer(&mut build, "fix the errors shown above")?;
@@ -90,9 +90,9 @@ fn live(mut tests: Command, first: u64) -> Result<(), Failure> {
     }
 }
 
-/// The seed of the story that begins, where a line says so.
+/// The seed of a scenario that starts, if the line announces one.
 fn begun(line: &str) -> Option<u64> {
-    // The name of the test stands before the first one.
+    // The name of the test precedes the first announcement on its line.
     line.rsplit_once("story --seed ")?.1.parse().ok()
 }
 

@@ -1,5 +1,6 @@
-//! `cargo xtask deploy-env`: the ramdisk that a machine boots over the network to have an image written to its disk. It is
-//! made of Debian's packages and of our agent, linked statically, and needs nothing of the computer it is built on.
+//! `cargo xtask deploy-env`: the ramdisk that a machine boots over the network to write an image to
+//! its disk. It consists of Debian packages and our statically linked agent, and needs nothing from
+//! the build host.
 
 use crate::debian::{Debian, Kernel};
 use crate::shell::{self, Failure};
@@ -13,7 +14,7 @@ const LEASE: &str = include_str!("../../deploy/lease");
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const AGENT: &str = "farrier-agent";
 
-/// The programs with their libraries, and the boot loaders that make an unpacked system start.
+/// The programs with their libraries, and the boot loaders that make an unpacked system bootable.
 const PACKAGES: [&str; 21] = [
     "busybox-static",
     "dosfstools",
@@ -54,8 +55,8 @@ const FILES: [(&str, &str); 3] = [
     ("usr/lib/systemd/boot/efi/systemd-bootx64.efi", "usr/lib/farrier/systemd-bootx64.efi"),
 ];
 
-/// What every machine needs, by how the modules' paths begin: file systems and what they ask for at run time, and what a
-/// virtual machine has.
+/// The modules that every machine needs, by path prefix: file systems with their run-time
+/// dependencies, and the drivers of virtual machines.
 const MODULES: [&str; 23] = [
     "kernel/arch/x86/crypto/crc32c-intel",
     "kernel/crypto/blake2b_generic",
@@ -82,7 +83,7 @@ const MODULES: [&str; 23] = [
     "kernel/fs/xfs/",
 ];
 
-/// What machines of metal have besides: everything that can be a network card or hold a disk.
+/// The additional modules for physical machines: all network card and disk drivers.
 const METAL: [&str; 11] = [
     "kernel/drivers/ata/",
     "kernel/drivers/message/fusion/",
@@ -97,14 +98,15 @@ const METAL: [&str; 11] = [
     "kernel/drivers/xen/",
 ];
 
-/// What to build, and where it goes.
+/// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wish {
     pub out: PathBuf,
     pub kernel: Kernel,
-    /// An agent that was built before, instead of the tree's own.
+    /// A prebuilt agent, instead of the one in the source tree.
     pub agent: Option<PathBuf>,
-    /// Files that are laid over everything else, such as firmware that Debian's free packages do not have.
+    /// Files that are copied over everything else, such as firmware that is not in Debian's free
+    /// packages.
     pub overlay: Option<PathBuf>,
 }
 
@@ -136,12 +138,12 @@ pub fn run(wish: &Wish) -> Result<(), Failure> {
     build(&debian, wish)
 }
 
-/// Where packages and trees lie, so that a second build fetches nothing.
+/// The cache of packages and trees, so that a second build downloads nothing.
 pub fn cache() -> PathBuf {
     target().join("debian")
 }
 
-/// Makes `vmlinuz` and `initrd` in the folder that is wished for.
+/// Creates `vmlinuz` and `initrd` in the output directory.
 pub fn build(debian: &Debian, wish: &Wish) -> Result<(), Failure> {
     let agent = match &wish.agent {
         Some(file) => file.clone(),
@@ -153,7 +155,7 @@ pub fn build(debian: &Debian, wish: &Wish) -> Result<(), Failure> {
     let packages = debian.unpack("deploy-packages", &PACKAGES)?;
     let tree = Tree::new(cache().join(format!("deploy-tree-{name}")), packages)?;
     fill(&tree, &agent)?;
-    // Before the modules, so that one of somebody's own gets into modprobe's tables.
+    // Before the modules, so that modprobe's tables include custom modules of the overlay.
     if let Some(overlay) = &wish.overlay {
         tree.lay_over(overlay)?;
     }
@@ -192,13 +194,14 @@ fn wanted(kernel: Kernel) -> Vec<&'static str> {
     }
 }
 
-/// The agent, in a target folder of its own: other flags would make cargo build everything else again.
+/// Builds the agent in its own target directory: other flags would make cargo rebuild everything
+/// else.
 fn build_agent() -> Result<PathBuf, Failure> {
     let mut build = shell::cargo(["build", "--release", "--locked", "--target", PLATFORM]);
     build.args(["-p", AGENT, "--message-format=json-render-diagnostics"]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
     build.env("CARGO_TARGET_DIR", target().join("agent"));
-    // It lies in memory, and every machine fetches it.
+    // The agent is kept in memory and downloaded by every machine, so it is stripped.
     build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     let messages = shell::answer(&mut build, "fix the errors shown above")?;
     executable(&messages, AGENT).ok_or_else(|| {

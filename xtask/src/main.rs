@@ -1,5 +1,6 @@
-//! The project's own chores, as a program instead of a folder of scripts, so that they are typed, tested and the same
-//! on every machine. It uses the standard library only: it must build in seconds, before anything else is known to work.
+//! Development tasks as a program instead of shell scripts, so that they are typed, tested and the
+//! same on every machine. It uses only the standard library: it must build in seconds, before
+//! anything else is known to work.
 
 mod bench;
 mod chaos;
@@ -50,7 +51,7 @@ Environment:
   FARRIER_TEST_POSTGRES  A PostgreSQL server to test against and to measure, instead of a private one for this run.
 ";
 
-/// What the exit codes mean: 0 done, 1 something was found or failed, 2 the command was not understood.
+/// Exit codes: 0 success, 1 a finding or a failure, 2 an invalid command line.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

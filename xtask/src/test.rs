@@ -1,5 +1,5 @@
-//! `cargo xtask test`: the one command between a fresh clone and "everything passed". The stages run from the cheapest to
-//! the dearest and stop at the first failure. It is what CI runs, so there is no second way to be green.
+//! `cargo xtask test`: runs all checks and tests from a fresh clone. The stages run from the
+//! cheapest to the most expensive and stop at the first failure. CI runs the same command.
 
 use crate::shell::{self, Failure};
 use crate::{mutants, peers, postgres, python, tidy};
@@ -41,7 +41,7 @@ pub fn run(filter: &[&str]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what begins, and how long it took.
+/// Runs a stage, and prints its name and duration.
 pub fn stage<T>(name: &str, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     println!("\n== {name}");
     let started = Instant::now();
@@ -74,12 +74,13 @@ fn clippy() -> Result<(), Failure> {
     ]);
     let next = "fix what is shown above; a change of Cargo.toml needs its Cargo.lock committed";
     shell::run(&mut clippy, next)?;
-    // Cargo leaves out of `--all-targets` what `cargo test` is not to run.
+    // `--all-targets` excludes targets with `test = false`.
     let mut left_out = shell::cargo(["clippy", "-p", "farrier", "--test", "vm", "--locked"]);
     shell::run(left_out.args(["--", "-D", "warnings"]), next)
 }
 
-/// The advisories need a database from the network. Where it cannot be had, the other checks still count.
+/// The advisories need a database from the network. If it cannot be fetched, only the other checks
+/// run.
 fn dependencies() -> Result<(), Failure> {
     if shell::find("cargo-deny").is_none() {
         println!("cargo deny: not installed, skipped (cargo install --locked cargo-deny)");
@@ -93,7 +94,8 @@ fn dependencies() -> Result<(), Failure> {
     shell::run(&mut shell::cargo(["deny", "check", "licenses", "bans", "sources"]), next)
 }
 
-/// The path in cargo's message about the program of this name. Tests have a mark of cargo's behind it.
+/// The path in cargo's message about the program of this name. The file name of a test ends with a
+/// hash.
 pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     const KEY: &str = "\"executable\":\"";
     messages.lines().find_map(|message| {
@@ -110,7 +112,7 @@ pub fn target() -> PathBuf {
     shell::root().join(named)
 }
 
-/// The caller's server, or one of our own that lives as long as the second value does.
+/// The URL of the caller's server, or of our own, which runs as long as the second value lives.
 pub fn database() -> Result<(String, Option<postgres::Cluster>), Failure> {
     if let Ok(url) = std::env::var(POSTGRES) {
         println!("using the server named by {POSTGRES}");

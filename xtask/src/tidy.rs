@@ -1,8 +1,8 @@
-//! The architecture is a test: what the design forbids is looked for in every file, so that it need not be remembered in
-//! review. The rules are pure functions over a file's path and text; this module only gathers files and prints findings.
+//! Checks the architecture and style rules in every file, so that reviews need not. The rules are
+//! pure functions of a file's path and text; this module collects files and prints findings.
 //!
-//! The rules read text, not syntax trees. That is enough for code that rustfmt has laid out, costs a fraction of a
-//! second, and needs no dependency.
+//! The rules read text, not syntax trees. That is enough for code formatted by rustfmt, takes a
+//! fraction of a second, and needs no dependency.
 
 mod graph;
 mod links;
@@ -19,7 +19,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// One thing that is wrong, where it is, and what to do about it.
+/// A violation, its position, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -40,7 +40,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What every file may be measured against: the names of all of them.
+/// The paths of all files.
 #[derive(Default)]
 struct Tree(BTreeSet<String>);
 
@@ -80,7 +80,7 @@ pub fn run() -> Result<(), Failure> {
     }
 }
 
-/// All rules on one file.
+/// Applies all rules to one file.
 fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
     let mut findings = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
         Some("rs") => check_rust(&Source::parse(path, text)),
@@ -111,7 +111,8 @@ fn check_rust(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// The one rule that is about several files: the reasons that are refused with, and the table of them.
+/// The one rule about several files: the refusal reasons in the code must match the documented
+/// table.
 fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
     let page = texts.iter().find(|(path, _)| *path == reasons::PAGE).map(|(_, text)| text.as_str());
     let mut said = Vec::new();
@@ -125,7 +126,8 @@ fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
     findings
 }
 
-/// The files of the repository as git sees them, new ones included; without git, everything that is not built.
+/// The files of the repository according to git, including new ones; without git, all files that
+/// are not build output.
 pub fn list(root: &Path) -> BTreeSet<String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
@@ -139,7 +141,7 @@ pub fn list(root: &Path) -> BTreeSet<String> {
     }
 }
 
-/// Every file in a folder that is neither git's nor built.
+/// Every file in a directory, except git's own files and build output.
 pub fn walked(root: &Path) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     walk(root, "", &mut files);

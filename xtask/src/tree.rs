@@ -1,5 +1,5 @@
-//! A root file system in the making, for a ramdisk or an image: a folder that is filled file by file, each program with the
-//! libraries it needs, and packed at the end.
+//! Builds a root file system for a ramdisk or an image: a directory that is filled file by file,
+//! each program with the libraries it needs, and packed at the end.
 
 mod cpio;
 mod libraries;
@@ -15,14 +15,14 @@ use std::process::{Command, Stdio};
 const NEXT: &str = "make room in the target folder, or remove what is in it";
 const BUSYBOX: &str = "bin/busybox";
 
-/// The folder of the tree, and the unpacked packages that it is filled from.
+/// The directory of the tree, and the unpacked packages that it is filled from.
 pub struct Tree {
     root: PathBuf,
     packages: PathBuf,
 }
 
 impl Tree {
-    /// An empty one; what was there before is gone.
+    /// Creates an empty tree; deletes what was there before.
     pub fn new(root: PathBuf, packages: PathBuf) -> Result<Self, Failure> {
         if root.exists() {
             fs::remove_dir_all(&root).map_err(|error| cannot(&root, &error))?;
@@ -52,7 +52,7 @@ impl Tree {
             .map_err(|error| cannot(&file, &error))
     }
 
-    /// A file from anywhere.
+    /// Copies a file from anywhere.
     pub fn copy(&self, from: &Path, path: &str, mode: u32) -> Result<(), Failure> {
         let file = self.place(path)?;
         fs::copy(from, &file)
@@ -65,7 +65,7 @@ impl Tree {
         symlink(target, &link).map_err(|error| cannot(&link, &error))
     }
 
-    /// A program of the packages, with the libraries it needs.
+    /// Copies a program of the packages, with the libraries it needs.
     pub fn program(&self, from: &str, path: &str) -> Result<(), Failure> {
         let source = self.packages.join(from);
         self.copy(&source, path, 0o755)?;
@@ -77,7 +77,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Busybox, and a link for each thing it can do. What stands under /sbin is found before them.
+    /// Installs busybox and a link for each of its applets. Programs in /sbin take precedence over
+    /// them.
     pub fn busybox(&self) -> Result<(), Failure> {
         self.program(BUSYBOX, BUSYBOX)?;
         let mut list = Command::new(self.root.join(BUSYBOX));
@@ -85,11 +86,11 @@ impl Tree {
         for applet in applets.lines().filter(|applet| *applet != "busybox") {
             self.link(&format!("bin/{applet}"), "busybox")?;
         }
-        // Where the kernel looks for it.
+        // The path where the kernel looks for it.
         self.link("sbin/modprobe", "../bin/busybox")
     }
 
-    /// Copies a folder over what is there.
+    /// Copies a directory over the tree.
     pub fn lay_over(&self, folder: &Path) -> Result<(), Failure> {
         let mut from = folder.as_os_str().to_owned();
         from.push("/.");
@@ -98,7 +99,7 @@ impl Tree {
         shell::run(&mut copy, "name a folder whose files stand as they shall stand in the ramdisk")
     }
 
-    /// Packs everything as a gzipped ramdisk and says how large it became.
+    /// Packs the tree as a gzipped ramdisk. Returns its size in bytes.
     pub fn pack(&self, out: &Path) -> Result<u64, Failure> {
         let file = File::create(out).map_err(|error| cannot(out, &error))?;
         let mut gzip = Command::new("gzip");
@@ -118,7 +119,7 @@ impl Tree {
         fs::metadata(out).map(|metadata| metadata.len()).map_err(|error| cannot(out, &error))
     }
 
-    /// Where a file goes, its folder made.
+    /// The path of a file, with its directory created.
     fn place(&self, path: &str) -> Result<PathBuf, Failure> {
         let file = self.root.join(path);
         match file.parent() {
@@ -129,7 +130,7 @@ impl Tree {
     }
 }
 
-/// A program of unpacked packages, run on this computer with the libraries it was built for.
+/// A command that runs a program of the unpacked packages on this host, with its own libraries.
 pub fn foreign(packages: &Path, program: &str) -> Command {
     let folders = libraries::FOLDERS.map(|folder| packages.join(folder).display().to_string());
     let mut command = Command::new(packages.join(libraries::LOADER));

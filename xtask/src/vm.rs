@@ -1,10 +1,10 @@
-//! `cargo xtask test-vm`: everything that is real except the metal. Virtual machines with empty disks on a bridge, each with
-//! a Redfish emulator as its BMC, the deploy environment, an image that can boot; and the tests of the whole way, from
-//! registering a machine to a command on its new system. The tests start Farrier, and a DHCP server as Farrier says to
-//! configure it.
+//! `cargo xtask test-vm`: tests with everything real except the hardware. Virtual machines with
+//! empty disks on a bridge, each with a Redfish emulator as its BMC; the deploy environment; a
+//! bootable image; and tests from the registration of a machine to a command on its new system. The
+//! tests start Farrier, and a DHCP server with the configuration that Farrier prints.
 //!
-//! It all lives in one network namespace, so it meets nothing of the computer's, and whatever is left in the namespace when
-//! we end, however we end, is swept away with it (`site`).
+//! All of it runs in one network namespace, so it cannot conflict with the host. However the run
+//! ends, everything in the namespace is removed with it (see `site`).
 
 mod emulator;
 mod image;
@@ -21,20 +21,20 @@ use libvirt::Vm;
 use site::Site;
 use std::path::{Path, PathBuf};
 
-/// Every VM has 512 MiB, and emulates its processor on one of ours.
+/// Each VM has 512 MiB, and its processor is emulated on one of the host's.
 const VMS: u8 = 2;
 const CONSOLE_LINES_SHOWN: usize = 40;
 
 const USAGE: &str = "say `test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]`";
 
-/// What is to be run, and with which agent.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Wish {
     agent: Option<PathBuf>,
     act: Act,
 }
 
-/// What happens once everything stands.
+/// What is run once the environment is up.
 #[derive(Debug, PartialEq, Eq)]
 enum Act {
     Tests(Vec<String>),
@@ -105,7 +105,7 @@ fn build_environment(debian: &Debian, wish: &Wish) -> Result<PathBuf, Failure> {
     Ok(out)
 }
 
-/// The tests are built outside the namespace, where cargo can fetch what it needs.
+/// The tests are built outside the namespace, where cargo has network access.
 fn build_tests() -> Result<PathBuf, Failure> {
     let mut build = shell::cargo(["test", "--locked", "--no-run", "-p", "farrier", "--test", "vm"]);
     build.arg("--message-format=json-render-diagnostics");
@@ -125,7 +125,8 @@ fn start(site: &Site, emulator: &Path) -> Result<Vec<Vm>, Failure> {
     Ok(vms)
 }
 
-/// What the tests are told. Lists are separated by spaces, a VM's things have its place in each.
+/// The environment variables of the tests. Lists are separated by spaces and are in the order of
+/// the VMs.
 fn variables(environment: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static str, String)> {
     let shown = |path: &Path| path.display().to_string();
     let each = |of: &dyn Fn(&Vm) -> String| vms.iter().map(of).collect::<Vec<_>>().join(" ");
@@ -153,7 +154,7 @@ fn act(site: &Site, words: &[String], variables: &[(&str, String)]) -> Result<()
     command.env("FARRIER_VM_CONSOLES", site.consoles()).env("RUST_BACKTRACE", "1");
     let next =
         "the lines above say what went wrong, and the ends of the VMs' consoles what they did";
-    // Its standard input stays ours, so that it can be a shell.
+    // The standard input is inherited, so that the program can be a shell.
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(format!("`{program}` failed ({status})"), next)),

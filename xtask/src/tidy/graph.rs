@@ -1,12 +1,14 @@
-//! Which room may know which, and which may bring in what from outside. This table is the picture in ARCHITECTURE.md.
+//! The allowed dependencies of each crate, on our own crates and on external ones. This table is
+//! the picture in ARCHITECTURE.md.
 //!
-//! Tests may bring tools of their own, such as a database client, but a crate's tests do not look upward either:
-//! `[dev-dependencies]` is held to the table of our own crates and free otherwise.
+//! Tests may use external tools, such as a database client, but a crate's tests may not depend on
+//! higher crates either: `[dev-dependencies]` must follow the table of our own crates, and are
+//! otherwise free.
 
 use super::Finding;
 use super::source::numbered;
 
-/// A room, and the rooms it may use.
+/// A crate, and the crates that it may use.
 const ROOMS: [(&str, &[&str]); 8] = [
     ("model", &[]),
     ("store", &["model"]),
@@ -18,7 +20,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("agent", &[]),
 ];
 
-/// Dependencies from outside that only some rooms may use, by how their names begin.
+/// External dependencies that only some crates may use, by name prefix.
 const RESERVED: [Reserved; 3] = [
     Reserved {
         names: &[
@@ -60,7 +62,7 @@ struct Dependency {
     for_tests: bool,
 }
 
-/// Checks the manifest of one of our crates; any other file has nothing to answer for.
+/// Checks the manifest of one of our crates; ignores any other file.
 pub fn check(path: &str, manifest: &str) -> Vec<Finding> {
     let Some(room) = path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"))
     else {
@@ -90,7 +92,7 @@ fn judge(
     let name = dependency.name.strip_prefix("farrier-").unwrap_or(&dependency.name);
     let wrong = || (dependency.line, format!("`{room}` must not use `{name}`"));
     if ROOMS.iter().any(|(ours, _)| *ours == name) || name == "farrier" {
-        // The top room's tests look at the whole system.
+        // The tests of the top crate cover the whole system.
         let allowed =
             may_use.contains(&name) || name == room || (room == "cli" && dependency.for_tests);
         return (!allowed)
@@ -107,7 +109,8 @@ fn judge(
     Some((line, wrong, reserved.todo))
 }
 
-/// Reads the dependency tables of a manifest, one dependency a line or a table each, under the name of its package.
+/// Reads the dependency tables of a manifest, by package name. A dependency is one line or its own
+/// table.
 fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
     let mut table = String::new();

@@ -1,21 +1,21 @@
-//! Clients compare the reasons of refusals, so each of them stands in the table of docs/api-errors.md, with the gRPC code it
-//! comes with; and nothing stands there that nobody says. A reason is a word that is written where the refusal is made, so
-//! that it can be found there.
+//! Checks the refusal reasons, which clients compare: each must be in the table of
+//! docs/api-errors.md with its gRPC code, and the table must have no others. A reason must be a
+//! literal where the refusal is created, so that a search finds it.
 
 use super::Finding;
 use super::source::{Source, is_word, numbered};
 
-/// Where the table is.
+/// The page with the table.
 pub const PAGE: &str = "docs/api-errors.md";
 
-/// Where refusals are defined: only there a reason may be handed on.
+/// The file that defines refusals: the only one that may pass a reason as a variable.
 const HOME: &str = "crates/model/src/refusal.rs";
 
-/// How a refusal is made: by its own name, or of a kind.
+/// The two ways to create a refusal.
 const PRECONDITION: &str = "Refusal::precondition(";
 const KIND: &str = "RefusalKind::";
 
-/// The kinds of refusal, and the code that the server gives each.
+/// The kinds of refusal, and the gRPC code of each.
 const CODES: [(&str, &str); 5] = [
     ("Invalid", "INVALID_ARGUMENT"),
     ("NotFound", "NOT_FOUND"),
@@ -24,7 +24,7 @@ const CODES: [(&str, &str); 5] = [
     ("Gone", "OUT_OF_RANGE"),
 ];
 
-/// A reason, the code that comes with it, and where that is said: in the code, or in the table.
+/// A reason, its gRPC code, and its position in the code or in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
     word: String,
@@ -33,7 +33,7 @@ pub struct Reason {
     line: usize,
 }
 
-/// What a file refuses with, and what keeps that from being known.
+/// The reasons of a file, and findings where a reason is not a literal.
 pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
     let ours = source.path.starts_with("crates/") && source.path.contains("/src/");
     if !ours || source.is_test_file() {
@@ -59,7 +59,7 @@ pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
     (reasons, findings)
 }
 
-/// One place where a refusal is made; without a word where the reason is not a literal.
+/// A place where a refusal is created; `word` is none if the reason is not a literal.
 struct Made {
     line: usize,
     code: &'static str,
@@ -70,7 +70,7 @@ fn refusals(source: &Source) -> Vec<Made> {
     let text: Vec<char> = source.text.chars().collect();
     let made = |at: usize, code, argument: usize| {
         let line = source.code[..at].matches('\n').count() + 1;
-        // Blanking keeps every character in its place, though not in its byte.
+        // Blanking keeps the character positions but not the byte positions.
         let place = source.code[..argument].chars().count();
         (!source.is_test_line(line)).then(|| Made { line, code, word: literal(&text[place..]) })
     };
@@ -89,7 +89,7 @@ fn refusals(source: &Source) -> Vec<Made> {
     preconditions.chain(others).collect()
 }
 
-/// The string that begins here, behind white space.
+/// The string literal that starts here, after white space.
 fn literal(text: &[char]) -> Option<String> {
     let mut rest = text.iter().skip_while(|c| c.is_whitespace());
     (rest.next() == Some(&'"')).then(|| rest.take_while(|c| **c != '"').collect())
@@ -107,7 +107,8 @@ fn table(page: &str) -> Vec<Reason> {
     numbered(page).filter_map(row).collect()
 }
 
-/// What is said and not written, what is written and not said, and where the codes differ.
+/// Finds reasons that are not in the table, rows without a reason in the code, and codes that
+/// differ.
 pub fn check(page: &str, said: &[Reason]) -> Vec<Finding> {
     let table = table(page);
     let unwritten = said.iter().filter_map(|one| {

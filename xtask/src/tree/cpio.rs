@@ -1,5 +1,5 @@
-//! The archive a kernel unpacks as its first root: "newc" cpio, the one format it has always read. Everything belongs to
-//! root and has no date, so the same files give the same bytes, whoever builds them and when.
+//! The archive that a kernel unpacks as its first root: "newc" cpio. All files belong to root and
+//! have no date, so the same files always give the same bytes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,10 +13,10 @@ const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const PERMISSIONS: u32 = 0o7777;
-/// How deep folders may lie in each other; more is a loop or a mistake.
+/// The maximum depth of directories; more is a loop or a mistake.
 const MAX_DEPTH: usize = 64;
 
-/// Writes a folder's content, in the order of names.
+/// Writes the content of a directory, sorted by name.
 pub fn write(root: &Path, out: &mut impl Write) -> io::Result<()> {
     let mut number = 0;
     folder(root, &[], &mut number, out, MAX_DEPTH)?;
@@ -58,7 +58,8 @@ fn folder(
     Ok(())
 }
 
-/// One header of fourteen numbers in eight hexadecimal digits, the name, the content; both padded to four bytes.
+/// Writes a header of thirteen numbers in eight hexadecimal digits, the name and the content; both
+/// padded to four bytes.
 fn entry(out: &mut impl Write, number: u32, mode: u32, name: &[u8], data: &[u8]) -> io::Result<()> {
     let too_large = |_| io::Error::other("a file is too large for this archive");
     let size = u32::try_from(data.len()).map_err(too_large)?;
@@ -108,7 +109,7 @@ mod tests {
         assert!(bytes.starts_with(b"070701"));
     }
 
-    /// Somebody else's program reads what we wrote, where there is one.
+    /// Another program reads the archive back, if busybox is installed.
     #[test]
     fn cpio_reads_it_back() {
         let cpio = |arguments: &[&str]| {

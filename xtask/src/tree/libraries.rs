@@ -1,22 +1,22 @@
-//! Which libraries a program needs: those it names, those they name, and what loads them. They are looked for among the
-//! unpacked packages only; one that is not there means a package is missing from a list, and is a failure here instead of
-//! a program that does not start somewhere else.
+//! Finds the libraries that a program needs: its own, theirs, and the loader. They are only
+//! searched in the unpacked packages: a missing one means that a package is missing from a list,
+//! which must fail here and not later on another machine.
 
 use crate::shell::{self, Failure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Debian's packages have libraries.
+/// The library directories of Debian packages.
 pub const FOLDERS: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
-/// What starts a program that is not static, as it lies in the package.
+/// The dynamic loader, by its path in the package.
 pub const LOADER: &str = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
-/// The same, where programs name it.
+/// The dynamic loader, by the path that programs name.
 const LOADER_NAMED: &str = "lib64/ld-linux-x86-64.so.2";
-/// More libraries than any of our programs has: beyond it something goes in circles.
+/// More libraries than any of our programs has: beyond it there must be a cycle.
 const MAX_LIBRARIES: usize = 200;
 
-/// The libraries of a program: where each lies, and where it goes.
+/// The libraries of a program: the path of each, and its path in the tree.
 pub fn of(packages: &Path, program: &Path) -> Result<Vec<(PathBuf, String)>, Failure> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut waiting = needed(program)?;

@@ -1,4 +1,5 @@
-//! Which kernel modules go into a ramdisk: those that were asked for by where they lie, and those they depend on.
+//! Selects the kernel modules of a ramdisk: the requested ones by path prefix, and their
+//! dependencies.
 
 use super::{Tree, cannot};
 use crate::shell::{self, Failure};
@@ -9,7 +10,8 @@ use std::process::Command;
 
 const NEXT: &str = "compare the table of modules with what the kernel's package has";
 
-/// Puts the kernel's modules whose paths begin so into the tree, with what they depend on, and the tables that modprobe reads.
+/// Installs the modules with these path prefixes, their dependencies, and the tables that modprobe
+/// reads.
 pub fn install(tree: &Tree, kernel: &Path, wanted: &[&str]) -> Result<usize, Failure> {
     let version = version(kernel)?;
     let folder = format!("lib/modules/{version}");
@@ -32,12 +34,12 @@ pub fn install(tree: &Tree, kernel: &Path, wanted: &[&str]) -> Result<usize, Fai
     Ok(chosen.len())
 }
 
-/// The file to boot.
+/// The kernel image to boot.
 pub fn image(kernel: &Path) -> Result<PathBuf, Failure> {
     Ok(kernel.join(format!("boot/vmlinuz-{}", version(kernel)?)))
 }
 
-/// The one version whose modules are there.
+/// The only version in the modules directory.
 fn version(kernel: &Path) -> Result<String, Failure> {
     let folder = kernel.join("lib/modules");
     let entries = fs::read_dir(&folder).map_err(|error| cannot(&folder, &error))?;
@@ -48,14 +50,15 @@ fn version(kernel: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Debian's packages come without these tables; busybox can write them, so that the computer need not.
+/// Debian's packages do not contain these tables. Busybox writes them, so that the build host needs
+/// no depmod.
 fn depmod(tree: &Tree, root: &Path, version: &str) -> Result<(), Failure> {
     let mut depmod = Command::new(tree.packages().join("bin/busybox"));
     depmod.args(["depmod", "-b"]).arg(root).arg(version);
     shell::run(&mut depmod, NEXT)
 }
 
-/// Each module, and those it needs, as `modules.dep` has them: `path: path path`.
+/// Each module with its dependencies, from `modules.dep`: `path: path path`.
 fn dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let line = |line| str::split_once(line, ':');
     text.lines()
@@ -64,7 +67,8 @@ fn dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
         .collect()
 }
 
-/// What begins with one of the wanted paths, and everything behind it. Some of it one kernel has built in and another not.
+/// The modules with one of the wanted prefixes, and their dependencies. A prefix may also match a
+/// built-in module, which varies between kernels.
 fn chosen<'a>(
     all: &BTreeMap<&'a str, Vec<&'a str>>,
     builtin: &str,

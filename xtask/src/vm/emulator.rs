@@ -1,5 +1,5 @@
-//! The BMCs: sushy-tools, one emulator for each virtual machine, showing only that one. It drives libvirt through its Python
-//! binding, which is built for the libvirt that is installed.
+//! The BMCs: one sushy-tools emulator per virtual machine, which shows only that machine. It
+//! controls libvirt through its Python binding, which is built for the installed libvirt.
 
 use super::libvirt::{self, Vm};
 use super::site::Site;
@@ -12,10 +12,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The password of every BMC, of the user root.
 pub const PASSWORD: &str = "farrier";
-/// The same, by bcrypt with the least work.
+/// The same password, hashed by bcrypt with minimal cost.
 const LOGIN: &str = "root:$2y$04$uRlkTVk73DV3D5sLsvno0uIhjQQ7dunS2FDqXFMQ4Fc8zkxEeaEUO\n";
 
-/// The emulator's program, in an environment that has libvirt's binding as well.
+/// The emulator's program, in an environment with libvirt's binding.
 pub fn find_or_make(target: &Path) -> Result<PathBuf, Failure> {
     let program = sushy::find_or_install(target)?
         .ok_or_else(|| Failure::new("there is no Redfish emulator", "read the lines above"))?;

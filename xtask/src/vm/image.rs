@@ -1,6 +1,6 @@
-//! A disk image that can boot, as small as one can be that deserves the name: a boot loader, Debian's kernel, busybox as its
-//! system, and OpenSSH's own server, whose host key and authorized keys it must be given by whoever installs it. It is made
-//! as a raw disk, the same once more as a compressed qcow2, and its files alone as a tar.
+//! A minimal bootable disk image: a boot loader, Debian's kernel, busybox as its system, and
+//! OpenSSH's server, whose host key and authorized keys the installer must provide. It is built as
+//! a raw disk, as a compressed qcow2, and as a tar of its files.
 
 use crate::debian::{Debian, Kernel};
 use crate::deploy_env::{cache, megabytes};
@@ -11,7 +11,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The tools that make it, the programs in it, and the libraries of both.
+/// The tools that build it, the programs in it, and the libraries of both.
 const PACKAGES: [&str; 42] = [
     "busybox-static",
     "e2fsprogs",
@@ -57,7 +57,7 @@ const PACKAGES: [&str; 42] = [
     "zlib1g",
 ];
 
-/// What the ramdisk of the image needs to find its root, and its system to find the network.
+/// The modules that the image's ramdisk needs for the root disk, and its system for the network.
 const MODULES: [&str; 6] = [
     "kernel/drivers/block/virtio_blk",
     "kernel/drivers/char/hw_random/virtio-rng",
@@ -69,13 +69,13 @@ const MODULES: [&str; 6] = [
 
 const LABEL: &str = "farrier-test";
 const DISK_BYTES: u64 = 128 << 20;
-/// Where the one partition begins.
+/// The offset of the only partition, in bytes.
 const PARTITION_START: u64 = 1 << 20;
-/// The part of the first sector that is code; the partition table follows it.
+/// The code part of the first sector, in bytes; the partition table follows it.
 const LOADER_BYTES: usize = 440;
 const NEXT: &str = "the kernel must allow loop devices; in a container, run it privileged";
 
-/// The files of the image that are ours, with their modes.
+/// Our own files in the image, with their modes.
 const FILES: [(&str, &str, u32); 10] = [
     ("etc/inittab", include_str!("guest/inittab"), 0o644),
     ("etc/rc", include_str!("guest/rc"), 0o755),
@@ -143,14 +143,14 @@ fn fill(tree: &Tree, kernel: &Path) -> Result<(), Failure> {
     modules::install(tree, kernel, &MODULES).map(drop)
 }
 
-/// What the kernel needs to reach its root.
+/// Builds the ramdisk that mounts the root file system.
 fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
     let ramdisk = Tree::new(cache().join("image-ramdisk"), tree.packages().to_owned())?;
     for folder in ["dev", "proc", "sys"] {
         ramdisk.folder(folder)?;
     }
     ramdisk.busybox()?;
-    // Busybox has one of its own that finds labels only.
+    // Busybox's own findfs finds only labels.
     ramdisk.program("sbin/findfs", "sbin/findfs")?;
     ramdisk.write("init", include_str!("guest/ramdisk-init"), 0o755)?;
     modules::install(&ramdisk, kernel, &MODULES)?;
@@ -159,7 +159,7 @@ fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
     Ok(packed)
 }
 
-/// An empty disk with one partition and, in front of it, the code that starts what is in it.
+/// Creates an empty disk with one partition, and the boot code in its first sector.
 fn partition(tree: &Tree, disk: &Path) -> Result<(), Failure> {
     let _ = fs::remove_file(disk);
     let made = File::create(disk).and_then(|file| file.set_len(DISK_BYTES));
@@ -185,7 +185,7 @@ fn partition(tree: &Tree, disk: &Path) -> Result<(), Failure> {
         .map_err(|error| cannot(disk, &error))
 }
 
-/// The file system, filled in the same step. The boot loader is older than some of ext4's features.
+/// Creates and fills the file system. The boot loader does not support some newer ext4 features.
 fn format(tree: &Tree, disk: &Path) -> Result<(), Failure> {
     let blocks = (DISK_BYTES - PARTITION_START) / 1024;
     let mut mke2fs = foreign(tree.packages(), "sbin/mke2fs");
@@ -195,8 +195,9 @@ fn format(tree: &Tree, disk: &Path) -> Result<(), Failure> {
     shell::run(mke2fs.arg(disk).arg(format!("{blocks}k")), "read its words above")
 }
 
-/// The loader writes down where its own blocks lie, so the file system has to be mounted. What it loads is copied now and not
-/// before: mke2fs leaves holes where a file has zeros, and the loader cannot read a file with holes.
+/// The boot loader records the positions of its own blocks, so the file system must be mounted. The
+/// files that it loads are copied only now: mke2fs leaves holes for zeros, and the loader cannot
+/// read a file with holes.
 fn make_bootable(
     tree: &Tree,
     disk: &Path,

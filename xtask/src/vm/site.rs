@@ -1,6 +1,6 @@
-//! The ground everything stands on: a network namespace with a bridge, and a folder for what only lasts one run. A process
-//! of its own, in a group of its own, waits for our end on a pipe and then sweeps both away; so a run that is interrupted
-//! or killed leaves as little behind as one that passed.
+//! The environment of a run: a network namespace with a bridge, and a temporary directory. A
+//! cleanup process in its own process group waits on a pipe for the end of this process and then
+//! removes both, so an interrupted or killed run leaves nothing behind.
 
 use crate::shell::{self, Failure};
 use std::fs::{self, File};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the machines find Farrier. The namespace is ours alone, so numbers can be fixed.
+/// Farrier's address. The namespace is private, so addresses can be fixed.
 pub const ADDRESS: &str = "10.77.0.1";
 pub const NETWORK: &str = "10.77.0";
 pub const BRIDGE: &str = "br0";
@@ -17,7 +17,7 @@ pub const BRIDGE: &str = "br0";
 const PREFIX: &str = "farrier-vm-";
 const SWEEP: &str = include_str!("sweep.sh");
 const POLL: Duration = Duration::from_millis(100);
-/// Says what it waits for when it is not at once there.
+/// A wait that takes longer prints what it waits for.
 const SILENCE: Duration = Duration::from_secs(2);
 const LOG_LINES_SHOWN: usize = 30;
 
@@ -54,19 +54,19 @@ impl Site {
         script.iter().try_for_each(|words| shell::run(self.inside("ip").args(*words), next))
     }
 
-    /// A program that will run in the namespace.
+    /// A command that runs in the namespace.
     pub fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// A path in the folder of this run.
+    /// A path in the directory of this run.
     pub fn file(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
 
-    /// Where the consoles of the VMs are written to, by their names.
+    /// The directory of the VMs' console logs, by VM name.
     pub fn consoles(&self) -> PathBuf {
         self.file("consoles")
     }
@@ -80,7 +80,7 @@ impl Site {
         Ok(path)
     }
 
-    /// Starts a program that runs until the site is swept, and waits until it is ready.
+    /// Starts a program that runs until the cleanup, and waits until it is ready.
     pub fn serve(
         &self,
         name: &str,
@@ -104,14 +104,14 @@ impl Site {
         }
     }
 
-    /// Whether anything in the namespace takes connections on a port.
+    /// Whether a process in the namespace listens on a port.
     pub fn listens(&self, port: u16) -> bool {
         let mut ss = self.inside("ss");
         ss.args(["-Htln", &format!("sport = :{port}")]).stderr(Stdio::null());
         ss.output().is_ok_and(|output| !output.stdout.is_empty())
     }
 
-    /// Sweeps, and says so when something could not be ended.
+    /// Cleans up, and fails if a process could not be ended.
     pub fn close(mut self) -> Result<(), Failure> {
         let name = self.name.clone();
         match self.sweep() {
@@ -123,7 +123,7 @@ impl Site {
         }
     }
 
-    /// The pipe to the sweeper closes, which is its sign.
+    /// Closes the pipe to the cleanup process, which is its signal, and waits for it.
     fn sweep(&mut self) -> bool {
         self.sweeper.take().is_none_or(|mut sweeper| {
             drop(sweeper.stdin.take());
@@ -144,7 +144,7 @@ fn sweeper(name: &str, home: &Path) -> Command {
     command
 }
 
-/// Sweeps what a run left whose sweeper was killed too.
+/// Cleans up after a run whose cleanup process was killed too.
 fn sweep_stale() {
     let mut list = Command::new("ip");
     let told = list.args(["netns", "list"]).output().map(|output| output.stdout);
@@ -156,14 +156,14 @@ fn sweep_stale() {
     }
 }
 
-/// The namespaces of ours whose process is gone.
+/// Our namespaces whose process is gone.
 fn stale(list: &str, lives: impl Fn(u32) -> bool) -> Vec<&str> {
     let names = list.lines().filter_map(|line| line.split_whitespace().next());
     let owner = |name: &str| name.strip_prefix(PREFIX)?.parse::<u32>().ok();
     names.filter(|name| owner(name).is_some_and(|pid| !lives(pid))).collect()
 }
 
-/// Looks again and again until it is so.
+/// Polls until the condition holds.
 pub fn wait_for(
     what: &str,
     patience: Duration,
