@@ -11,33 +11,53 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod admin;
 mod agent;
+mod bmc;
 mod component;
+mod credential;
 mod device;
+mod discover;
 mod firmware;
-mod group;
-mod hardware;
 mod health;
 mod host;
 mod image;
+mod import;
+mod machine;
 mod node;
+mod plan;
 mod power;
-pub use agent::*;
-pub use component::*;
-pub use device::*;
-pub use firmware::*;
+mod power_shelf;
 mod rack;
+mod run;
+mod serve;
+mod sim;
 mod site;
+mod switch;
 mod workflow;
-pub use group::*;
-pub use hardware::*;
+pub use admin::*;
+pub use agent::*;
+pub use bmc::*;
+pub use component::*;
+pub use credential::*;
+pub use device::*;
+pub use discover::*;
+pub use firmware::*;
 pub use health::*;
 pub use host::*;
 pub use image::*;
+pub use import::*;
+pub use machine::*;
 pub use node::*;
+pub use plan::*;
 pub use power::*;
+pub use power_shelf::*;
 pub use rack::*;
+pub use run::*;
+pub use serve::*;
+pub use sim::*;
 pub use site::*;
+pub use switch::*;
 pub use workflow::*;
 
 const AFTER_HELP: &str = "\
@@ -237,79 +257,6 @@ pub enum ClientCommand {
     Sim(SimCommand),
 }
 
-const SERVE_HELP: &str = "\
-Examples:
-  farrier serve --demo
-  farrier serve --listen 127.0.0.1:7411 --data-dir /var/lib/farrier
-  farrier serve --database-url postgres://farrier@db/farrier --replica-name a
-
-What is given here overrules the config file; what is not, does not.";
-
-#[derive(Debug, Args)]
-#[command(after_help = SERVE_HELP)]
-pub struct ServeArgs {
-    /// Start a simulated datacenter of 2 racks and 36 machines, stored in ./farrier-data
-    #[arg(long)]
-    pub demo: bool,
-    /// Address to listen on, for gRPC and HTTP
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
-    /// Directory for the files of SQLite and of the simulated fleet
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-    /// Store the state in PostgreSQL, which several replicas can share
-    #[arg(long, value_name = "URL")]
-    pub database_url: Option<String>,
-    /// Config file (TOML)
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Simulate a fleet of this many machines
-    #[arg(long, value_name = "N")]
-    pub simulate: Option<u32>,
-    /// Speed of the simulated hardware
-    #[arg(long, value_enum, value_name = "SPEED")]
-    pub sim_speed: Option<SimSpeed>,
-    /// Name of this replica, shown in leases and in `farrier why`
-    #[arg(long, value_name = "NAME")]
-    pub replica_name: Option<String>,
-    /// Print the config that results from file and arguments, and exit
-    #[arg(long)]
-    pub print_config: bool,
-}
-
-/// Speed of the simulated hardware.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SimSpeed {
-    /// No delays, for tests
-    Zero,
-    /// Delays of fractions of a second
-    Fast,
-    /// Delays that a person can follow
-    Human,
-}
-
-const IMPORT_HELP: &str = "\
-Examples:
-  farrier import 36                 machine-1 … machine-36, simulated
-  farrier import fleet.csv
-  farrier list -o json > fleet.json; farrier import fleet.json
-
-CSV columns, by a header line; only machine_id is required:
-  machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
-  bmc_credential,ssh_credential,root_disk,rack_id,slot, and labels.KEY for each label; several MAC addresses are
-  separated by ';'
-JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
-
-Importing again changes nothing but what the file changed. If any row is malformed, no machine is registered.";
-
-#[derive(Debug, Args)]
-#[command(after_help = IMPORT_HELP)]
-pub struct ImportArgs {
-    /// Number of simulated machines, or a .csv, .yaml or .json file
-    #[arg(value_name = "N|FILE")]
-    pub source: String,
-}
-
 #[derive(Debug, Args)]
 pub struct ListArgs {
     /// Filter expression, e.g. 'phase=READY AND labels.env=prod'
@@ -376,28 +323,6 @@ pub struct SubmitArgs {
     pub request_id: Option<String>,
     #[command(flatten)]
     pub wait: WaitArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct VerbArgs {
-    /// ID of the machine, from `farrier list`
-    pub machine_id: String,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  farrier reimage machine-1 --image ubuntu-2204 --request-id deploy-v2.1"
-)]
-pub struct ReimageArgs {
-    /// ID of the machine, from `farrier list`
-    pub machine_id: String,
-    /// OS image, e.g. ubuntu-2204 (default: the server's default image)
-    #[arg(long, value_name = "IMAGE", default_value = "", hide_default_value = true)]
-    pub image: String,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
 }
 
 #[derive(Debug, Args)]

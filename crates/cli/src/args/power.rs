@@ -1,28 +1,6 @@
-//! Arguments of the maintenance and power commands of a machine.
+//! `farrier machine power`.
 
 use super::{Args, Subcommand, SubmitArgs};
-
-#[derive(Debug, Args)]
-pub struct EnterArgs {
-    /// ID of the machine, from `farrier list`
-    pub machine_id: String,
-    /// Drain the Kubernetes node first; without this flag the owner must drain it
-    #[arg(long)]
-    pub drain: bool,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct ExitArgs {
-    /// ID of the machine, from `farrier list`
-    pub machine_id: String,
-    /// Uncordon the Kubernetes node, even if Farrier did not cordon it
-    #[arg(long)]
-    pub uncordon: bool,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
 
 const POWER_HELP: &str = "\
 Examples:
