@@ -164,13 +164,13 @@ pub enum ClientCommand {
     /// Show one machine, or one operation (op-…), with all details
     Get(IdArg),
     /// Reboot a machine (READY or MAINTENANCE)
-    Reboot(VerbArgs),
+    Reboot(MachineOperationArgs),
     /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
-    EnterMaintenance(EnterArgs),
+    EnterMaintenance(EnterMaintenanceArgs),
     /// Put a machine back into service
-    ExitMaintenance(ExitArgs),
+    ExitMaintenance(ExitMaintenanceArgs),
     /// List operations, newest first
     #[command(after_help = RUN_FILTERS)]
     Ops(ListArgs),

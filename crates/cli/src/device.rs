@@ -1,6 +1,6 @@
 //! The code that switches and power shelves share: how they are shown, and how they are changed.
 
-use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
+use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs};
 use crate::exit::Failure;
 use crate::health;
 use crate::table::{Cell, Table, Tone, pairs};
@@ -55,7 +55,7 @@ pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given:
 pub fn change(
     spec: &mut Option<DeviceSpec>,
     labels: &mut HashMap<String, String>,
-    given: DeviceChangeArgs,
+    given: DeviceUpdateArgs,
 ) {
     let spec = spec.get_or_insert_with(DeviceSpec::default);
     if given.no_rack {
@@ -336,7 +336,7 @@ Then, if all goes well:
             ..Default::default()
         };
         let mut labels = HashMap::from([("a".to_string(), "1".to_string())]);
-        let given = |spec, no_rack| DeviceChangeArgs {
+        let given = |spec, no_rack| DeviceUpdateArgs {
             spec,
             no_rack,
             remove_labels: vec!["a".into()],

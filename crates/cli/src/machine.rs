@@ -1,8 +1,8 @@
 //! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
-    EnterArgs, ExitArgs, ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs,
-    UpdateArgs, VerbArgs,
+    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineOperationArgs,
+    MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
@@ -88,7 +88,7 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
 async fn register(
     client: &Client,
     screen: &mut Screen,
-    args: RegisterArgs,
+    args: MachineRegisterArgs,
 ) -> Result<Exit, Failure> {
     let mut machine =
         Machine { machine_id: args.machine_id.unwrap_or_default(), ..Default::default() };
@@ -101,7 +101,11 @@ async fn register(
 
 /// The server replaces spec and labels, so values that are not given are copied from the current
 /// record.
-async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Result<Exit, Failure> {
+async fn update(
+    client: &Client,
+    screen: &mut Screen,
+    args: MachineUpdateArgs,
+) -> Result<Exit, Failure> {
     let mut tries = 0;
     let machine = loop {
         tries += 1;
@@ -132,7 +136,7 @@ pub fn has_moved(status: &tonic::Status) -> bool {
 }
 
 /// Overwrites the fields of the machine that are given.
-fn apply(machine: &mut Machine, given: SpecArgs) {
+fn apply(machine: &mut Machine, given: MachineSpecArgs) {
     let spec = machine.spec.get_or_insert_with(MachineSpec::default);
     let fields = [
         (&mut spec.ssh_endpoint, given.ssh_endpoint),
@@ -165,7 +169,7 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
 pub async fn reboot(
     client: &Client,
     screen: &mut Screen,
-    args: &VerbArgs,
+    args: &MachineOperationArgs,
 ) -> Result<Exit, Failure> {
     let ask = async |machine_id, request_id| {
         let request = RebootMachineRequest { machine_id, request_id };
@@ -190,7 +194,7 @@ pub async fn reimage(
 pub async fn enter_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: &EnterArgs,
+    args: &EnterMaintenanceArgs,
 ) -> Result<Exit, Failure> {
     let ask = async |machine_id, request_id| {
         let request = EnterMaintenanceRequest { machine_id, request_id, drain: args.drain };
@@ -202,7 +206,7 @@ pub async fn enter_maintenance(
 pub async fn exit_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: &ExitArgs,
+    args: &ExitMaintenanceArgs,
 ) -> Result<Exit, Failure> {
     let ask = async |machine_id, request_id| {
         let request = ExitMaintenanceRequest { machine_id, request_id, uncordon: args.uncordon };
@@ -466,7 +470,7 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
         let labels = vec![("b".to_string(), "2".to_string())];
         apply(
             &mut machine,
-            SpecArgs { ssh_endpoint: Some("new".into()), labels, ..Default::default() },
+            MachineSpecArgs { ssh_endpoint: Some("new".into()), labels, ..Default::default() },
         );
         let spec = machine.spec.clone().unwrap();
         assert_eq!((spec.serial.as_str(), spec.ssh_endpoint.as_str()), ("S1", "new"));

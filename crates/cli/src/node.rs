@@ -4,7 +4,8 @@
 //! and the MAAS status of its machine. An operation on a node is followed like any other.
 
 use crate::args::{
-    DecommissionArgs, NodeAskArgs, NodeCommand, NodeDrainArgs, NodeListArgs, OnboardArgs,
+    NodeCommand, NodeDecommissionArgs, NodeDrainArgs, NodeListArgs, NodeOnboardArgs,
+    NodeOperationArgs,
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
@@ -91,45 +92,49 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
     screen.many(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
 }
 
-async fn onboard(client: &Client, screen: &mut Screen, args: OnboardArgs) -> Result<Exit, Failure> {
-    let OnboardArgs { machine_id, site, ask } = args;
+async fn onboard(
+    client: &Client,
+    screen: &mut Screen,
+    args: NodeOnboardArgs,
+) -> Result<Exit, Failure> {
+    let NodeOnboardArgs { machine_id, site, options } = args;
     let would =
         format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
-    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
+    let request_id = asked_as(screen, options.dry_run, &options.submit)?;
     let request =
-        OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: ask.dry_run };
+        OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: options.dry_run };
     let answer = client.ask_hardware(client.nodes().onboard_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    see(client, screen, answer, (&would, &options)).await
 }
 
 async fn decommission(
     client: &Client,
     screen: &mut Screen,
-    args: DecommissionArgs,
+    args: NodeDecommissionArgs,
 ) -> Result<Exit, Failure> {
-    let DecommissionArgs { mode, without_maas, drain } = args;
-    let NodeDrainArgs { node_id, without_agent, ask } = drain;
+    let NodeDecommissionArgs { mode, without_maas, drain } = args;
+    let NodeDrainArgs { node_id, without_agent, options } = drain;
     let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
     let request = DecommissionNodeRequest {
         node_id,
         mode: mode.wire_name().into(),
-        request_id: asked_as(screen, ask.dry_run, &ask.submit)?,
+        request_id: asked_as(screen, options.dry_run, &options.submit)?,
         without_agent: without_agent.unwrap_or_default(),
         without_maas: without_maas.unwrap_or_default(),
-        dry_run: ask.dry_run,
+        dry_run: options.dry_run,
     };
     let answer = client.ask_hardware(client.nodes().decommission_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    see(client, screen, answer, (&would, &options)).await
 }
 
 async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit, Failure> {
-    let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would drain {}", one_line(&node_id));
-    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
-    let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
+    let request_id = asked_as(screen, options.dry_run, &options.submit)?;
+    let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
     let answer = client.ask_hardware(client.nodes().drain_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    see(client, screen, answer, (&would, &options)).await
 }
 
 async fn retire(
@@ -137,13 +142,14 @@ async fn retire(
     screen: &mut Screen,
     args: NodeDrainArgs,
 ) -> Result<Exit, Failure> {
-    let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would retire {}", one_line(&node_id));
-    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
-    let request = RetireNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
+    let request_id = asked_as(screen, options.dry_run, &options.submit)?;
+    let request =
+        RetireNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
     let answer = client.ask_hardware(client.nodes().retire_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    see(client, screen, answer, (&would, &options)).await
 }
 
 /// Prints the stages of a dry run, or follows the operation to its end and prints the node's state.
@@ -151,9 +157,9 @@ async fn see(
     client: &Client,
     screen: &mut Screen,
     answer: NodeOperation,
-    (would, ask): (&str, &NodeAskArgs),
+    (would, options): (&str, &NodeOperationArgs),
 ) -> Result<Exit, Failure> {
-    if ask.dry_run {
+    if options.dry_run {
         let paint = screen.paint();
         screen.one(&answer, |answer| preview(would, answer, paint))?;
         return Ok(Exit::Done);
@@ -163,9 +169,9 @@ async fn see(
     screen.say(&at(&node))?;
     let (view, goal, origin) = (View::Run, Goal::Succeed, Origin::Submitted);
     let errand = Errand { run, view, goal, origin, before: None };
-    let exit = see_through(client, screen, errand, &ask.submit.wait).await?;
+    let exit = see_through(client, screen, errand, &options.submit.wait).await?;
     // The result is already printed, so an error of this call is ignored.
-    if ask.submit.wait.waits()
+    if options.submit.wait.waits()
         && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await
     {
         screen.say(&at(&node))?;

@@ -1,6 +1,6 @@
 //! Plans: the ordered steps of a run. A plan is immutable.
 
-use crate::args::{CreateArgs, ListArgs, PlanCommand};
+use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
 use crate::import::file::{Syntax, parse_as, read};
@@ -40,7 +40,11 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
     Ok(Exit::Done)
 }
 
-async fn create(client: &Client, screen: &mut Screen, args: &CreateArgs) -> Result<Exit, Failure> {
+async fn create(
+    client: &Client,
+    screen: &mut Screen,
+    args: &PlanCreateArgs,
+) -> Result<Exit, Failure> {
     let syntax = Syntax::of(&args.file).filter(|syntax| *syntax != Syntax::Csv);
     let Some(syntax) = syntax else {
         let file = args.file.display();

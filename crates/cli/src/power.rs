@@ -1,6 +1,8 @@
 //! Power and RMA commands of a machine: each starts a run, which is followed like any other.
 
-use crate::args::{OffArgs, PowerArgs, PowerVerb, RunType, StartArgs, VerbArgs};
+use crate::args::{
+    MachineOperationArgs, PowerAction, PowerArgs, PowerOffArgs, RunStartArgs, RunType,
+};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::hardware;
@@ -14,32 +16,36 @@ const CYCLE: &str = "plan-power-cycle-v1";
 /// Shows the power state, or starts the run that changes it.
 pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Result<Exit, Failure> {
     let PowerArgs { machine_id, verb } = args;
-    match request(&machine_id, verb.unwrap_or(PowerVerb::Status)) {
+    match request(&machine_id, verb.unwrap_or(PowerAction::Status)) {
         None => hardware::power(client, screen, &machine_id).await,
         Some(start) => run::start(client, screen, start).await,
     }
 }
 
 /// The run to start; none if only the power state is requested.
-fn request(machine_id: &str, verb: PowerVerb) -> Option<StartArgs> {
+fn request(machine_id: &str, verb: PowerAction) -> Option<RunStartArgs> {
     let (plan, params, submit) = match verb {
-        PowerVerb::Status => return None,
-        PowerVerb::On(on) => (ON, Vec::new(), on.submit),
-        PowerVerb::Off(off) => (OFF, manner(&off), off.submit),
-        PowerVerb::Cycle(off) => (CYCLE, manner(&off), off.submit),
+        PowerAction::Status => return None,
+        PowerAction::On(on) => (ON, Vec::new(), on.submit),
+        PowerAction::Off(off) => (OFF, manner(&off), off.submit),
+        PowerAction::Cycle(off) => (CYCLE, manner(&off), off.submit),
     };
     let (machine_id, plan_id) = (machine_id.to_string(), plan.to_string());
-    Some(StartArgs { machine_id, kind: RunType::Power, plan_id, params, submit })
+    Some(RunStartArgs { machine_id, kind: RunType::Power, plan_id, params, submit })
 }
 
-fn manner(off: &OffArgs) -> Vec<(String, String)> {
+fn manner(off: &PowerOffArgs) -> Vec<(String, String)> {
     let graceful = off.graceful.map(|seconds| ("graceful_seconds".into(), seconds.to_string()));
     let force = off.force().map(|force| ("force".into(), force.to_string()));
     graceful.into_iter().chain(force).collect()
 }
 
 /// Starts the run that takes a machine out for RMA.
-pub async fn rma(client: &Client, screen: &mut Screen, args: VerbArgs) -> Result<Exit, Failure> {
+pub async fn rma(
+    client: &Client,
+    screen: &mut Screen,
+    args: MachineOperationArgs,
+) -> Result<Exit, Failure> {
     run::start(client, screen, default_run(RunType::Rma, args)).await
 }
 
@@ -47,14 +53,14 @@ pub async fn rma(client: &Client, screen: &mut Screen, args: VerbArgs) -> Result
 pub async fn exit_rma(
     client: &Client,
     screen: &mut Screen,
-    args: VerbArgs,
+    args: MachineOperationArgs,
 ) -> Result<Exit, Failure> {
     run::start(client, screen, default_run(RunType::ExitRma, args)).await
 }
 
-fn default_run(kind: RunType, args: VerbArgs) -> StartArgs {
-    let VerbArgs { machine_id, submit } = args;
-    StartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
+fn default_run(kind: RunType, args: MachineOperationArgs) -> RunStartArgs {
+    let MachineOperationArgs { machine_id, submit } = args;
+    RunStartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Power shelves: list, register, update, delete and retry them, and switch their power.
 
 use crate::args::{
-    DeviceListArgs, PowerShelfActArgs, PowerShelfCommand, PowerShelfRegisterArgs,
-    PowerShelfUpdateArgs, ShelfMaintenanceArgs, ShelfMaintenanceCommand,
+    DeviceListArgs, PowerShelfActionArgs, PowerShelfCommand, PowerShelfMaintenanceArgs,
+    PowerShelfMaintenanceCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
 };
 use crate::client::{Client, pages};
 use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
@@ -37,25 +37,25 @@ pub async fn run(
             say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
         }
         PowerShelfCommand::Update(args) => {
-            let dry_run = args.change.dry_run;
+            let dry_run = args.update.dry_run;
             say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
         }
         PowerShelfCommand::Delete(args) => {
-            let PowerShelfActArgs { power_shelf_id, dry_run } = args;
+            let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
             let request = DeletePowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
             say(screen, &shelf, Done::MarkedForDeletion, dry_run)?;
         }
         PowerShelfCommand::Retry(args) => {
-            let PowerShelfActArgs { power_shelf_id, dry_run } = args;
+            let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
             let request = RetryPowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().retry_power_shelf(request)).await?;
             say(screen, &shelf, Done::TriedAgain, dry_run)?;
         }
-        PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOn(args)) => {
+        PowerShelfCommand::Maintenance(PowerShelfMaintenanceCommand::PowerOn(args)) => {
             return maintain(client, screen, args, Operation::PowerOn).await;
         }
-        PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOff(args)) => {
+        PowerShelfCommand::Maintenance(PowerShelfMaintenanceCommand::PowerOff(args)) => {
             return maintain(client, screen, args, Operation::PowerOff).await;
         }
     }
@@ -100,8 +100,8 @@ async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShe
     let attempt = async || {
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
         let expected_version = shelf.status.take().map_or(0, |status| status.version);
-        change(&mut shelf.spec, &mut shelf.labels, args.change.clone());
-        let dry_run = args.change.dry_run;
+        change(&mut shelf.spec, &mut shelf.labels, args.update.clone());
+        let dry_run = args.update.dry_run;
         let power_shelf = Some(shelf);
         let request = UpdatePowerShelfRequest { power_shelf, expected_version, dry_run };
         let answer = client.power_shelves().update_power_shelf(request).await;
@@ -114,7 +114,7 @@ async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShe
 async fn maintain(
     client: &Client,
     screen: &mut Screen,
-    args: ShelfMaintenanceArgs,
+    args: PowerShelfMaintenanceArgs,
     operation: Operation,
 ) -> Result<Exit, Failure> {
     let ids: BTreeSet<String> = args.power_shelf_ids.into_iter().collect();

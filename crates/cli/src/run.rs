@@ -1,7 +1,7 @@
 //! Runs: operations with the operator's details, their steps, and the repair actions.
 
 use crate::args::{
-    ActionArgs, CancelArgs, ListArgs, RemakeArgs, RunCommand, RunWatchArgs, StartArgs,
+    CancelArgs, ListArgs, RunActionArgs, RunCommand, RunRestartArgs, RunStartArgs, RunWatchArgs,
 };
 use crate::client::{Client, pages};
 use crate::exit::{Exit, Failure};
@@ -91,8 +91,12 @@ pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<E
     show(screen, &run)
 }
 
-pub async fn start(client: &Client, screen: &mut Screen, args: StartArgs) -> Result<Exit, Failure> {
-    let StartArgs { machine_id, kind, plan_id, params, submit } = args;
+pub async fn start(
+    client: &Client,
+    screen: &mut Screen,
+    args: RunStartArgs,
+) -> Result<Exit, Failure> {
+    let RunStartArgs { machine_id, kind, plan_id, params, submit } = args;
     let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
     let request_id = request_id(screen, submit.request_id.as_ref())?;
     let params = params.into_iter().collect();
@@ -146,7 +150,7 @@ pub async fn cancel(
 async fn act(
     client: &Client,
     screen: &mut Screen,
-    args: &ActionArgs,
+    args: &RunActionArgs,
     ask: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
 ) -> Result<Exit, Failure> {
     let action = Action { run_id: &args.run_id, reason: &args.reason, wait: &args.wait };
@@ -186,7 +190,7 @@ async fn act_on(
 async fn remake(
     client: &Client,
     screen: &mut Screen,
-    args: &RemakeArgs,
+    args: &RunRestartArgs,
     ask: impl AsyncFnOnce(String, String, String) -> Result<Run, Failure>,
 ) -> Result<Exit, Failure> {
     let mut before = None;

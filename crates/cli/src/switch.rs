@@ -1,7 +1,7 @@
 //! Switches: list, register, update, delete and retry them.
 
 use crate::args::{
-    DeviceListArgs, SwitchActArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
+    DeviceListArgs, SwitchActionArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
 };
 use crate::client::{Client, pages};
 use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
@@ -31,17 +31,17 @@ pub async fn run(
             say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
         }
         SwitchCommand::Update(args) => {
-            let dry_run = args.change.dry_run;
+            let dry_run = args.update.dry_run;
             say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
         }
         SwitchCommand::Delete(args) => {
-            let SwitchActArgs { switch_id, dry_run } = args;
+            let SwitchActionArgs { switch_id, dry_run } = args;
             let request = DeleteSwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().delete_switch(request)).await?;
             say(screen, &switch, Done::MarkedForDeletion, dry_run)?;
         }
         SwitchCommand::Retry(args) => {
-            let SwitchActArgs { switch_id, dry_run } = args;
+            let SwitchActionArgs { switch_id, dry_run } = args;
             let request = RetrySwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().retry_switch(request)).await?;
             say(screen, &switch, Done::TriedAgain, dry_run)?;
@@ -84,8 +84,8 @@ async fn changed(client: &Client, args: SwitchUpdateArgs) -> Result<Switch, Fail
     let attempt = async || {
         let mut switch = fetch(client, args.switch_id.clone()).await?;
         let expected_version = switch.status.take().map_or(0, |status| status.version);
-        change(&mut switch.spec, &mut switch.labels, args.change.clone());
-        let dry_run = args.change.dry_run;
+        change(&mut switch.spec, &mut switch.labels, args.update.clone());
+        let dry_run = args.update.dry_run;
         let request = UpdateSwitchRequest { switch: Some(switch), expected_version, dry_run };
         let answer = client.switches().update_switch(request).await;
         Ok(answer.map(tonic::Response::into_inner))

@@ -5,7 +5,7 @@
 //! of node operations only.
 
 use crate::args::{
-    ActionArgs, CancelArgs, MarkManualArgs, RemakeArgs, RunArg, RunCommand, WorkflowCommand,
+    CancelArgs, MarkManualArgs, RunActionArgs, RunArg, RunCommand, RunRestartArgs, WorkflowCommand,
     WorkflowListArgs,
 };
 use crate::client::{Client, filter_by};
@@ -31,19 +31,19 @@ pub async fn run(
             RunCommand::Get(RunArg { run_id: newest(args.run_id).await? })
         }
         WorkflowCommand::RetryStage(args) => {
-            RunCommand::RetryStep(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::RetryStep(RunActionArgs { run_id: newest(args.run_id).await?, ..args })
         }
         WorkflowCommand::Resume(args) => {
-            RunCommand::Resume(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::Resume(RunActionArgs { run_id: newest(args.run_id).await?, ..args })
         }
         WorkflowCommand::Adopt(args) => {
-            RunCommand::Adopt(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::Adopt(RunActionArgs { run_id: newest(args.run_id).await?, ..args })
         }
         WorkflowCommand::Rerun(args) => {
-            RunCommand::Rerun(RemakeArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::Rerun(RunRestartArgs { run_id: newest(args.run_id).await?, ..args })
         }
         WorkflowCommand::RestartClean(args) => {
-            RunCommand::RestartClean(RemakeArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::RestartClean(RunRestartArgs { run_id: newest(args.run_id).await?, ..args })
         }
         WorkflowCommand::Cancel(args) => {
             let operation_id = newest(args.operation_id).await?;

@@ -5,19 +5,19 @@ use super::*;
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
     /// Flag a machine for return or replacement; blocks every operation
-    SetRma(FlagArgs),
+    SetRma(MachineFlagArgs),
     /// Clear the RMA flag
-    ClearRma(FlagArgs),
+    ClearRma(MachineFlagArgs),
     /// Retire a machine permanently; blocks every operation
-    SetRetired(FlagArgs),
+    SetRetired(MachineFlagArgs),
     /// Clear the Retired flag
-    ClearRetired(FlagArgs),
+    ClearRetired(MachineFlagArgs),
     /// Confirm that an operator has checked the machine and it is fine
-    ClearNeedsIntervention(FlagArgs),
+    ClearNeedsIntervention(MachineFlagArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct FlagArgs {
+pub struct MachineFlagArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     /// The reason, for the record

@@ -60,7 +60,7 @@ pub enum TrustCommand {
     /// Pin the identity of a peer; no other identity is trusted at that address
     Set(TrustSetArgs),
     /// Remove a pin; the next identity seen at that address is trusted
-    Forget(PeerArg),
+    Forget(TrustPeerArg),
 }
 
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ pub struct TrustSetArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct PeerArg {
+pub struct TrustPeerArg {
     /// Address, from `farrier trust list`
     pub peer: String,
 }

@@ -26,7 +26,7 @@ fn parse_label(text: &str) -> Result<(String, String), String> {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct DeviceChangeArgs {
+pub struct DeviceUpdateArgs {
     #[command(flatten)]
     pub spec: DeviceSpecArgs,
     /// Remove the device from its rack

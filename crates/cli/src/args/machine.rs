@@ -5,22 +5,22 @@ use super::*;
 #[derive(Debug, Subcommand)]
 pub enum MachineCommand {
     /// Register a machine, or update the one with this ID
-    Register(RegisterArgs),
+    Register(MachineRegisterArgs),
     /// Show one machine with all details
     Get(MachineArg),
     /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
     /// Change spec and labels; values that are not given stay
-    Update(UpdateArgs),
+    Update(MachineUpdateArgs),
     /// Reboot a machine (READY or MAINTENANCE)
-    Reboot(VerbArgs),
+    Reboot(MachineOperationArgs),
     /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
-    EnterMaintenance(EnterArgs),
+    EnterMaintenance(EnterMaintenanceArgs),
     /// Put a machine back into service
-    ExitMaintenance(ExitArgs),
+    ExitMaintenance(ExitMaintenanceArgs),
     /// Show the hardware inventory and health that the machine's BMC reports now
     Inspect(MachineArg),
     /// Show the event log of the machine's BMC, newest last
@@ -30,10 +30,10 @@ pub enum MachineCommand {
     /// Check the machine's firmware and upgrade what differs (FACTORY_READY or MAINTENANCE)
     Reprovision(ReprovisionArgs),
     /// Drain, record, switch off and flag a machine for return to its vendor (MAINTENANCE only)
-    Rma(VerbArgs),
+    Rma(MachineOperationArgs),
     /// Return a machine from RMA to MAINTENANCE: switch it on, check that it responds, clear the
     /// flag
-    ExitRma(VerbArgs),
+    ExitRma(MachineOperationArgs),
 }
 
 #[derive(Debug, Args)]
@@ -46,19 +46,19 @@ pub struct MachineArg {
 #[command(
     after_help = "Example:\n  farrier machine register web-7 --ssh-endpoint 10.20.30.40:22 --label env=prod"
 )]
-pub struct RegisterArgs {
+pub struct MachineRegisterArgs {
     /// ID of the new machine (default: generated)
     pub machine_id: Option<String>,
     #[command(flatten)]
-    pub spec: SpecArgs,
+    pub spec: MachineSpecArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct UpdateArgs {
+pub struct MachineUpdateArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     #[command(flatten)]
-    pub spec: SpecArgs,
+    pub spec: MachineSpecArgs,
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
@@ -66,7 +66,7 @@ pub struct UpdateArgs {
 
 /// The spec fields of a machine that a client can set.
 #[derive(Debug, Clone, Args, Default)]
-pub struct SpecArgs {
+pub struct MachineSpecArgs {
     /// SSH address of the host: host, host:port or [v6]:port
     #[arg(long, value_name = "ENDPOINT")]
     pub ssh_endpoint: Option<String>,
@@ -109,7 +109,7 @@ pub struct SpecArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct VerbArgs {
+pub struct MachineOperationArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     #[command(flatten)]
@@ -131,7 +131,7 @@ pub struct ReimageArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct EnterArgs {
+pub struct EnterMaintenanceArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     /// Drain the Kubernetes node first; without this flag the owner must drain it
@@ -142,7 +142,7 @@ pub struct EnterArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ExitArgs {
+pub struct ExitMaintenanceArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     /// Uncordon the Kubernetes node, even if Farrier did not cordon it

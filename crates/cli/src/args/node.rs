@@ -13,10 +13,10 @@ pub enum NodeCommand {
     Get(NodeArg),
     /// Onboard a machine as a node of a site; an existing MAAS machine is adopted
     #[command(after_help = ONBOARD_HELP)]
-    Onboard(OnboardArgs),
+    Onboard(NodeOnboardArgs),
     /// Decommission a node: clean it, reinstall it, or remove it
     #[command(after_help = DECOMMISSION_HELP)]
-    Decommission(DecommissionArgs),
+    Decommission(NodeDecommissionArgs),
     /// Drain a node, then keep it out of scheduling
     #[command(after_help = DRAIN_HELP)]
     Drain(NodeDrainArgs),
@@ -40,7 +40,7 @@ pub enum NodeCommand {
     Release(NodeReleaseArgs),
     /// Create a node without MAAS, and print the configuration of its agent
     #[command(after_help = BOOTSTRAP_HELP)]
-    Bootstrap(BootstrapArgs),
+    Bootstrap(NodeBootstrapArgs),
 }
 
 const LIST_HELP: &str = "\
@@ -119,19 +119,19 @@ pub struct NodeListArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct OnboardArgs {
+pub struct NodeOnboardArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     /// ID of the site whose MAAS manages the machine, from `farrier site list`
     #[arg(long, value_name = "SITE")]
     pub site: String,
     #[command(flatten)]
-    pub ask: NodeAskArgs,
+    pub options: NodeOperationArgs,
 }
 
 /// The arguments of every request that starts a workflow on a node.
 #[derive(Debug, Args)]
-pub struct NodeAskArgs {
+pub struct NodeOperationArgs {
     /// Show every stage, whether it would run or be adopted, and the MAAS status; change nothing
     #[arg(long)]
     pub dry_run: bool,
@@ -147,14 +147,14 @@ pub struct NodeDrainArgs {
     #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
     pub without_agent: Option<String>,
     #[command(flatten)]
-    pub ask: NodeAskArgs,
+    pub options: NodeOperationArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct DecommissionArgs {
+pub struct NodeDecommissionArgs {
     /// Extent of the decommission
     #[arg(long, value_enum, value_name = "MODE")]
-    pub mode: ModeArg,
+    pub mode: DecommissionModeArg,
     /// Do not call MAAS because it is gone for good; the reason is recorded; only with
     /// full_decommission
     #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
@@ -166,20 +166,20 @@ pub struct DecommissionArgs {
 /// The decommission modes, with the names of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum ModeArg {
+pub enum DecommissionModeArg {
     SoftReset,
     Reimage,
     FullDecommission,
     StorageCleanup,
 }
 
-impl ModeArg {
+impl DecommissionModeArg {
     pub fn wire_name(self) -> &'static str {
         let mode = match self {
-            ModeArg::SoftReset => Mode::SoftReset,
-            ModeArg::Reimage => Mode::Reimage,
-            ModeArg::FullDecommission => Mode::FullDecommission,
-            ModeArg::StorageCleanup => Mode::StorageCleanup,
+            DecommissionModeArg::SoftReset => Mode::SoftReset,
+            DecommissionModeArg::Reimage => Mode::Reimage,
+            DecommissionModeArg::FullDecommission => Mode::FullDecommission,
+            DecommissionModeArg::StorageCleanup => Mode::StorageCleanup,
         };
         mode.as_str()
     }
@@ -219,7 +219,7 @@ pub struct NodeReleaseArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct BootstrapArgs {
+pub struct NodeBootstrapArgs {
     /// ID of the machine that becomes the node, from `farrier list`
     #[arg(required_unless_present = "reissue")]
     pub machine_id: Option<String>,
@@ -247,12 +247,13 @@ mod tests {
 
     #[test]
     fn the_modes_are_those_of_the_documents() {
-        let typed: Vec<String> = ModeArg::value_variants()
+        let typed: Vec<String> = DecommissionModeArg::value_variants()
             .iter()
             .filter_map(|mode| mode.to_possible_value())
             .map(|value| value.get_name().to_string())
             .collect();
-        let wire: Vec<&str> = ModeArg::value_variants().iter().map(|one| one.wire_name()).collect();
+        let wire: Vec<&str> =
+            DecommissionModeArg::value_variants().iter().map(|one| one.wire_name()).collect();
         assert_eq!(typed, wire);
         let mut known: Vec<&str> = Mode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
         let mut typed: Vec<&str> = typed.iter().map(String::as_str).collect();

@@ -10,7 +10,7 @@ pub enum PlanCommand {
     #[command(after_help = PLAN_FILTERS)]
     List(ListArgs),
     /// Create a plan from a file; a plan is immutable, so a change needs a new plan_id
-    Create(CreateArgs),
+    Create(PlanCreateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ Example of a file:
 
 #[derive(Debug, Args)]
 #[command(after_help = CREATE_HELP)]
-pub struct CreateArgs {
+pub struct PlanCreateArgs {
     /// .yaml or .json file with one plan
     #[arg(short, long, value_name = "FILE")]
     pub file: PathBuf,

@@ -16,29 +16,29 @@ pub struct PowerArgs {
     pub machine_id: String,
     /// Power action (default: show the power state)
     #[command(subcommand)]
-    pub verb: Option<PowerVerb>,
+    pub verb: Option<PowerAction>,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum PowerVerb {
+pub enum PowerAction {
     /// Read the power state from the BMC
     Status,
     /// Switch it on; succeeds if it is already on
-    On(OnArgs),
+    On(PowerOnArgs),
     /// Switch it off (READY or MAINTENANCE); succeeds if it is already off
-    Off(OffArgs),
+    Off(PowerOffArgs),
     /// Switch it off and on again (READY or MAINTENANCE)
-    Cycle(OffArgs),
+    Cycle(PowerOffArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct OnArgs {
+pub struct PowerOnArgs {
     #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct OffArgs {
+pub struct PowerOffArgs {
     /// Seconds to wait for a graceful shutdown; 0 cuts the power at once (default: configured)
     #[arg(long, value_name = "SECONDS")]
     pub graceful: Option<u32>,
@@ -52,7 +52,7 @@ pub struct OffArgs {
     pub submit: SubmitArgs,
 }
 
-impl OffArgs {
+impl PowerOffArgs {
     pub fn force(&self) -> Option<bool> {
         match (self.force, self.no_force) {
             (true, _) => Some(true),
@@ -64,7 +64,7 @@ impl OffArgs {
 
 #[cfg(test)]
 mod tests {
-    use crate::args::{Cli, ClientCommand, Command, MachineCommand, PowerVerb};
+    use crate::args::{Cli, ClientCommand, Command, MachineCommand, PowerAction};
     use clap::Parser;
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            let Some(PowerVerb::Off(off)) = args.verb else { panic!("{line}") };
+            let Some(PowerAction::Off(off)) = args.verb else { panic!("{line}") };
             assert_eq!((off.graceful, off.force()), (Some(5), expected), "{line}");
         }
         for bad in ["on --graceful 5", "off --graceful soon", "sideways"] {

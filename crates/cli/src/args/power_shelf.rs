@@ -16,12 +16,12 @@ pub enum PowerShelfCommand {
     /// Change spec, rack position and labels; values that are not given stay
     Update(PowerShelfUpdateArgs),
     /// Mark a power shelf for deletion; it is deleted when no operation holds it
-    Delete(PowerShelfActArgs),
+    Delete(PowerShelfActionArgs),
     /// Retry a failed bring-up: read and configure the power shelf
-    Retry(PowerShelfActArgs),
+    Retry(PowerShelfActionArgs),
     /// Switch one or more power shelves on or off, all of them or none
     #[command(subcommand, visible_alias = "fix")]
-    Maintenance(ShelfMaintenanceCommand),
+    Maintenance(PowerShelfMaintenanceCommand),
 }
 
 const MAINTENANCE_HELP: &str = "\
@@ -34,17 +34,17 @@ Machines that are in service, or that an operation works on, keep their power: t
 unless --force with a --reason, which is recorded.";
 
 #[derive(Debug, Subcommand)]
-pub enum ShelfMaintenanceCommand {
+pub enum PowerShelfMaintenanceCommand {
     /// Switch the power shelves on
     #[command(after_help = MAINTENANCE_HELP)]
-    PowerOn(ShelfMaintenanceArgs),
+    PowerOn(PowerShelfMaintenanceArgs),
     /// Switch the power shelves off
     #[command(after_help = MAINTENANCE_HELP)]
-    PowerOff(ShelfMaintenanceArgs),
+    PowerOff(PowerShelfMaintenanceArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct ShelfMaintenanceArgs {
+pub struct PowerShelfMaintenanceArgs {
     /// IDs of one or more power shelves; can be repeated
     #[arg(
         long = "power-shelf-id",
@@ -78,7 +78,7 @@ pub struct PowerShelfArg {
 }
 
 #[derive(Debug, Args)]
-pub struct PowerShelfActArgs {
+pub struct PowerShelfActionArgs {
     /// ID of the power shelf, from `farrier power-shelf list`
     pub power_shelf_id: String,
     /// Show what would be done; change nothing
@@ -102,12 +102,14 @@ pub struct PowerShelfUpdateArgs {
     /// ID of the power shelf, from `farrier power-shelf list`
     pub power_shelf_id: String,
     #[command(flatten)]
-    pub change: DeviceChangeArgs,
+    pub update: DeviceUpdateArgs,
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::args::{Cli, ClientCommand, Command, PowerShelfCommand, ShelfMaintenanceCommand};
+    use crate::args::{
+        Cli, ClientCommand, Command, PowerShelfCommand, PowerShelfMaintenanceCommand,
+    };
     use clap::Parser;
 
     #[test]
@@ -125,7 +127,7 @@ mod tests {
             let words = format!("farrier power-shelf {line}");
             let command = Cli::try_parse_from(words.split(' ')).unwrap().command;
             let Command::Client(ClientCommand::PowerShelf(PowerShelfCommand::Maintenance(
-                ShelfMaintenanceCommand::PowerOff(args),
+                PowerShelfMaintenanceCommand::PowerOff(args),
             ))) = command
             else {
                 panic!("{line}")

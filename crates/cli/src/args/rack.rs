@@ -133,7 +133,7 @@ pub struct RackReprovisionArgs {
     /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
     #[command(flatten)]
-    pub ask: RackSubmitArgs,
+    pub options: RackSubmitArgs,
 }
 
 #[derive(Debug, Subcommand)]
@@ -145,7 +145,7 @@ pub enum RackMaintenanceCommand {
     /// Follow the maintenance until it ends
     Watch(RackMaintenanceWatchArgs),
     /// Cancel the maintenance: stop the current step; the rack then waits in Error for an operator
-    Cancel(CancelRackMaintenanceArgs),
+    Cancel(RackMaintenanceCancelArgs),
 }
 
 #[derive(Debug, Args)]
@@ -164,7 +164,7 @@ pub struct RackMaintenanceWatchArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct CancelRackMaintenanceArgs {
+pub struct RackMaintenanceCancelArgs {
     /// The operation (op-…), or a rack (rack-…) with one operation
     pub id: String,
     /// The reason, for the record
@@ -178,7 +178,7 @@ pub struct CancelRackMaintenanceArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ActivityArg {
+pub enum RackActivityArg {
     /// Firmware of every device in scope
     #[value(name = "firmware", alias = "firmware-upgrade")]
     Firmware,
@@ -191,7 +191,7 @@ pub enum ActivityArg {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SequenceArg {
+pub enum PowerSequenceArg {
     /// Shelves, then switches, then machines
     On,
     /// Machines, then switches, then shelves
@@ -226,15 +226,15 @@ pub struct RackMaintenanceStartArgs {
     pub power_shelves: Vec<String>,
     /// Only these activities; can be repeated or separated by commas
     #[arg(long = "activity", value_enum, value_name = "ACTIVITY", value_delimiter = ',')]
-    pub activities: Vec<ActivityArg>,
+    pub activities: Vec<RackActivityArg>,
     /// Firmware record, from `farrier firmware list` (default: that of the hardware type)
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub firmware_version: String,
     /// Power sequence (default: on)
     #[arg(long, value_enum, value_name = "SEQUENCE")]
-    pub power: Option<SequenceArg>,
+    pub power: Option<PowerSequenceArg>,
     #[command(flatten)]
-    pub ask: RackSubmitArgs,
+    pub options: RackSubmitArgs,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use super::*;
 #[derive(Debug, Subcommand)]
 pub enum RunCommand {
     /// Start a run
-    Start(StartArgs),
+    Start(RunStartArgs),
     /// Show one run with its steps
     Get(RunArg),
     /// List runs, newest first
@@ -19,15 +19,15 @@ pub enum RunCommand {
     /// Cancel an active run: stop the current step, undo the steps that have an undo
     Cancel(CancelArgs),
     /// Retry the failed step, as a new attempt
-    RetryStep(ActionArgs),
+    RetryStep(RunActionArgs),
     /// Check the result of the last step, then continue from there
-    Resume(ActionArgs),
+    Resume(RunActionArgs),
     /// Start a new run of the same plan; steps whose result already holds are adopted
-    Rerun(RemakeArgs),
+    Rerun(RunRestartArgs),
     /// Start a new run that first undoes the steps of this one
-    RestartClean(RemakeArgs),
+    RestartClean(RunRestartArgs),
     /// Accept the failed step as done if the device confirms it, and continue
-    Adopt(ActionArgs),
+    Adopt(RunActionArgs),
     /// Freeze the run until an operator decides
     MarkManual(MarkManualArgs),
 }
@@ -39,7 +39,7 @@ Examples:
 
 #[derive(Debug, Args)]
 #[command(after_help = START_HELP)]
-pub struct StartArgs {
+pub struct RunStartArgs {
     /// ID of the machine, from `farrier list`
     pub machine_id: String,
     /// Type of the run
@@ -118,7 +118,7 @@ pub struct RunWatchArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct ActionArgs {
+pub struct RunActionArgs {
     /// ID of the run, from `farrier runs`
     pub run_id: String,
     /// The reason, for the record
@@ -129,7 +129,7 @@ pub struct ActionArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct RemakeArgs {
+pub struct RunRestartArgs {
     /// ID of the run to repeat
     pub run_id: String,
     /// The reason, for the record

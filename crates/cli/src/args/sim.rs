@@ -11,7 +11,7 @@ pub enum SimCommand {
     #[command(subcommand)]
     Fault(SimFaultCommand),
     /// Show how often each effect was requested, and how often it was executed
-    Effects(EffectsArgs),
+    Effects(SimEffectsArgs),
 }
 
 #[derive(Debug, Subcommand)]
@@ -90,7 +90,7 @@ pub struct SimClearArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct EffectsArgs {
+pub struct SimEffectsArgs {
     /// Only effect keys with this prefix; an operation ID selects one operation
     #[arg(long, default_value = "", hide_default_value = true)]
     pub prefix: String,

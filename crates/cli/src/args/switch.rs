@@ -17,9 +17,9 @@ pub enum SwitchCommand {
     /// Change spec, rack position and labels; values that are not given stay
     Update(SwitchUpdateArgs),
     /// Mark a switch for deletion; it is deleted when no operation holds it
-    Delete(SwitchActArgs),
+    Delete(SwitchActionArgs),
     /// Retry a failed bring-up: read, configure and validate the switch
-    Retry(SwitchActArgs),
+    Retry(SwitchActionArgs),
 }
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub struct SwitchArg {
 }
 
 #[derive(Debug, Args)]
-pub struct SwitchActArgs {
+pub struct SwitchActionArgs {
     /// ID of the switch, from `farrier switch list`
     pub switch_id: String,
     /// Show what would be done; change nothing
@@ -53,5 +53,5 @@ pub struct SwitchUpdateArgs {
     /// ID of the switch, from `farrier switch list`
     pub switch_id: String,
     #[command(flatten)]
-    pub change: DeviceChangeArgs,
+    pub update: DeviceUpdateArgs,
 }

@@ -25,22 +25,22 @@ pub enum WorkflowCommand {
     Get(RunArg),
     /// Retry the failed stage, as a new attempt
     #[command(mut_arg("run_id", run_or_node))]
-    RetryStage(ActionArgs),
+    RetryStage(RunActionArgs),
     /// Check the result of the last stage, then continue from there
     #[command(mut_arg("run_id", run_or_node))]
-    Resume(ActionArgs),
+    Resume(RunActionArgs),
     /// Restart as a new operation; stages whose result already holds are adopted
     #[command(mut_arg("run_id", run_or_node))]
-    Rerun(RemakeArgs),
+    Rerun(RunRestartArgs),
     /// Restart as a new operation that first undoes the stages of this one
     #[command(mut_arg("run_id", run_or_node))]
-    RestartClean(RemakeArgs),
+    RestartClean(RunRestartArgs),
     /// Cancel: stop the current stage, undo the stages that have an undo
     #[command(mut_arg("operation_id", run_or_node))]
     Cancel(CancelArgs),
     /// Accept the failed stage as done if the observed state confirms it, and continue
     #[command(mut_arg("run_id", run_or_node))]
-    Adopt(ActionArgs),
+    Adopt(RunActionArgs),
     /// Freeze the workflow until an operator decides
     #[command(mut_arg("run_id", run_or_node))]
     MarkManual(MarkManualArgs),

@@ -1,6 +1,6 @@
 //! Nodes without MAAS: creates the configuration of their agent, with a token that is shown once.
 
-use crate::args::BootstrapArgs;
+use crate::args::NodeBootstrapArgs;
 use crate::client::Client;
 use crate::exit::{Failure, eprintln_quietly};
 use crate::output::Screen;
@@ -15,7 +15,11 @@ use std::path::{Path, PathBuf};
 /// Only the owner may read and write the file.
 const OWNER_ONLY: u32 = 0o600;
 
-pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> Result<(), Failure> {
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    args: NodeBootstrapArgs,
+) -> Result<(), Failure> {
     // The token is shown only once, so the file is created before the token is requested.
     let place = args.to.clone().map(Place::take).transpose()?;
     let bundle = match issue(client, args).await {
@@ -46,7 +50,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> R
     }
 }
 
-async fn issue(client: &Client, args: BootstrapArgs) -> Result<NodeBundle, Failure> {
+async fn issue(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, Failure> {
     let expires_in_seconds =
         args.expires_in.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
     match (args.reissue, args.machine_id) {

@@ -1,9 +1,9 @@
 //! The maintenance of a rack: start, preview, follow and cancel it.
 
 use crate::args::{
-    ActivityArg, CancelArgs, CancelRackMaintenanceArgs, RackMaintenanceCommand,
-    RackMaintenanceStartArgs, RackMaintenanceWatchArgs, RackReprovisionArgs, RackSubmitArgs,
-    SequenceArg, SubmitArgs,
+    CancelArgs, PowerSequenceArg, RackActivityArg, RackMaintenanceCancelArgs,
+    RackMaintenanceCommand, RackMaintenanceStartArgs, RackMaintenanceWatchArgs,
+    RackReprovisionArgs, RackSubmitArgs, SubmitArgs,
 };
 use crate::client::{Client, filter_by};
 use crate::exit::{Exit, Failure};
@@ -58,7 +58,7 @@ async fn start(
         power_shelf_ids: args.power_shelves,
         activities,
     };
-    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.ask;
+    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
     let request = RackMaintenanceOnDemandRequest {
         rack_id: Some(RackId { id: args.rack_id }),
         scope: Some(scope),
@@ -77,7 +77,7 @@ pub async fn reprovision(
     screen: &mut Screen,
     args: RackReprovisionArgs,
 ) -> Result<Exit, Failure> {
-    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.ask;
+    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
     let request = ReprovisionRackRequest {
         rack_id: args.rack_id,
         request_id: asked_as(screen, dry_run, &submit)?,
@@ -93,10 +93,10 @@ pub async fn reprovision(
 /// The requested activities. An option implies its activity. An empty list means all activities.
 fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
     let by_setting = [
-        (ActivityArg::Firmware, !args.firmware_version.is_empty()),
-        (ActivityArg::Power, args.power.is_some()),
+        (RackActivityArg::Firmware, !args.firmware_version.is_empty()),
+        (RackActivityArg::Power, args.power.is_some()),
     ];
-    let wanted: Vec<ActivityArg> = match args.activities.is_empty() {
+    let wanted: Vec<RackActivityArg> = match args.activities.is_empty() {
         true => by_setting.into_iter().filter(|(_, set)| *set).map(|(one, _)| one).collect(),
         false => args.activities.clone(),
     };
@@ -104,23 +104,25 @@ fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivity
         return Ok(Vec::new());
     }
     let lacks = |activity| !wanted.contains(&activity);
-    if !args.firmware_version.is_empty() && lacks(ActivityArg::Firmware) {
+    if !args.firmware_version.is_empty() && lacks(RackActivityArg::Firmware) {
         return Err(Failure::refused("--firmware-version needs --activity firmware"));
     }
-    if args.power.is_some() && lacks(ActivityArg::Power) {
+    if args.power.is_some() && lacks(RackActivityArg::Power) {
         return Err(Failure::refused("--power needs --activity power"));
     }
-    let activity = |wanted: &ActivityArg| match wanted {
-        ActivityArg::Firmware => Activity::FirmwareUpgrade(FirmwareUpgradeActivity {
+    let activity = |wanted: &RackActivityArg| match wanted {
+        RackActivityArg::Firmware => Activity::FirmwareUpgrade(FirmwareUpgradeActivity {
             firmware_version: args.firmware_version.clone(),
         }),
-        ActivityArg::NmxCluster => Activity::ConfigureNmxCluster(ConfigureNmxClusterActivity {}),
-        ActivityArg::Power => {
+        RackActivityArg::NmxCluster => {
+            Activity::ConfigureNmxCluster(ConfigureNmxClusterActivity {})
+        }
+        RackActivityArg::Power => {
             let sequence = match args.power {
                 None => "",
-                Some(SequenceArg::On) => "on",
-                Some(SequenceArg::Off) => "off",
-                Some(SequenceArg::Reset) => "reset",
+                Some(PowerSequenceArg::On) => "on",
+                Some(PowerSequenceArg::Off) => "off",
+                Some(PowerSequenceArg::Reset) => "reset",
             };
             Activity::PowerSequence(PowerSequenceActivity { sequence: sequence.into() })
         }
@@ -313,7 +315,7 @@ async fn follow(
 async fn stop(
     client: &Client,
     screen: &mut Screen,
-    args: CancelRackMaintenanceArgs,
+    args: RackMaintenanceCancelArgs,
 ) -> Result<Exit, Failure> {
     let going = going(client, &args.id).await?;
     let operation_id = match going.as_slice() {
