@@ -41,8 +41,8 @@ pub async fn run(
             )
         }
     };
-    screen.one(&machine, |machine| words(machine, done))?;
-    Ok(Exit::Done)
+    screen.print_record(&machine, |machine| words(machine, done))?;
+    Ok(Exit::Success)
 }
 
 fn words(machine: &Machine, done: &str) -> String {

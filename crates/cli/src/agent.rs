@@ -18,16 +18,16 @@ pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> 
         }
         AgentCommand::Enroll(args) => {
             let name = node::enroll(&load(&args)?, &Pace::default()).map_err(not_enrolled)?;
-            screen.say(&format!("this is {}", one_line(&name)))?;
+            screen.print_line(&format!("this is {}", one_line(&name)))?;
         }
         AgentCommand::Status(args) => {
             let status = node::status(&load(&args)?).map_err(Failure::refused)?;
-            screen.one(&status, ToString::to_string)?;
+            screen.print_record(&status, ToString::to_string)?;
         }
-        AgentCommand::Unit => screen.raw(UNIT)?,
-        AgentCommand::Config => screen.raw(EXAMPLE)?,
+        AgentCommand::Unit => screen.print_raw(UNIT)?,
+        AgentCommand::Config => screen.print_raw(EXAMPLE)?,
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn load(args: &AgentConfigArg) -> Result<Config, Failure> {

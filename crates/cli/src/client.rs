@@ -5,7 +5,7 @@
 //! command that starts one.
 
 use crate::exit::{Exit, Failure};
-use crate::time::brief;
+use crate::time::format_duration;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
@@ -32,15 +32,15 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit of a call that waits for a device. The server's own limits are much shorter.
 const HARDWARE_TIMEOUT: Duration = Duration::from_secs(900);
 /// A connection is dead when a ping stays unanswered for `PING_TIMEOUT`.
-const PING_EVERY: Duration = Duration::from_secs(10);
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// A page of 1,000 runs with their plans exceeds gRPC's default limit of 4 MiB.
-const MAX_MESSAGE: usize = 64 * 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
 /// The largest page that the server returns.
 const PAGE_SIZE: u32 = 1_000;
 const INITIATOR: &str = "farrier-initiator";
 
-type Wire = InterceptedService<Channel, Initiator>;
+type InterceptedChannel = InterceptedService<Channel, Initiator>;
 
 #[derive(Clone)]
 pub struct Client {
@@ -78,9 +78,9 @@ impl Initiator {
 
 macro_rules! services {
     ($($name:ident: $client:ident;)*) => {$(
-        pub fn $name(&self) -> $client<Wire> {
+        pub fn $name(&self) -> $client<InterceptedChannel> {
             $client::with_interceptor(self.channel.clone(), self.initiator.clone())
-                .max_decoding_message_size(MAX_MESSAGE)
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
         }
     )*};
 }
@@ -110,11 +110,11 @@ impl Client {
 
     /// Creates a client for this server. The connection is opened by the first call.
     pub fn new(server: &str) -> Result<Self, Failure> {
-        let server = full_address(server)?;
+        let server = normalize_address(server)?;
         let endpoint = Endpoint::from_shared(server.clone())
-            .map_err(|_| bad_address(&server))?
+            .map_err(|_| invalid_address(&server))?
             .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(PING_EVERY)
+            .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .tcp_nodelay(true);
         Ok(Self { channel: endpoint.connect_lazy(), server, initiator: Initiator::from_env() })
@@ -129,7 +129,7 @@ impl Client {
     }
 
     /// Like `call`, for a call that the server answers only after a device has answered.
-    pub async fn ask_hardware<T>(
+    pub async fn call_hardware<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Failure> {
@@ -149,7 +149,7 @@ impl Client {
                 format!(
                     "the Farrier server at {} did not answer within {}",
                     self.server,
-                    brief(limit)
+                    format_duration(limit)
                 ),
             )),
         }
@@ -157,7 +157,7 @@ impl Client {
 
     /// Converts a failed call to the failure that the user reads.
     pub fn failure(&self, status: Status) -> Failure {
-        if !is_transport(&status) {
+        if !is_transport_error(&status) {
             return status.into();
         }
         let cause = root_cause(&status);
@@ -172,7 +172,7 @@ impl Client {
 }
 
 /// True if the connection failed; false if the server itself sent this status.
-pub fn is_transport(status: &Status) -> bool {
+pub fn is_transport_error(status: &Status) -> bool {
     let code = status.code();
     let usual =
         matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
@@ -189,22 +189,22 @@ fn root_cause(status: &Status) -> String {
 }
 
 /// Accepts `host:port` as well as `http://host:port`.
-fn full_address(server: &str) -> Result<String, Failure> {
+fn normalize_address(server: &str) -> Result<String, Failure> {
     let server = server.trim();
     let host = match server.split_once("://") {
         Some(("http", rest)) => rest.trim_end_matches('/'),
         Some(_) => "",
         None => server.trim_end_matches('/'),
     };
-    if host.is_empty() { Err(bad_address(server)) } else { Ok(format!("http://{host}")) }
+    if host.is_empty() { Err(invalid_address(server)) } else { Ok(format!("http://{host}")) }
 }
 
-fn bad_address(server: &str) -> Failure {
+fn invalid_address(server: &str) -> Failure {
     Failure::refused(format!("--server {server:?} is not an address; write http://HOST:PORT"))
 }
 
 /// Fetches pages until the last one, or until `limit` items are read.
-pub async fn pages<T>(
+pub async fn fetch_pages<T>(
     limit: Option<u32>,
     mut fetch: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String), Failure>,
 ) -> Result<Vec<T>, Failure> {
@@ -228,7 +228,7 @@ pub async fn pages<T>(
 }
 
 /// Builds a filter that selects one ID, combined with the filter `and`.
-pub fn filter_by(field: &str, id: &str, and: &str) -> Result<String, Failure> {
+pub fn build_id_filter(field: &str, id: &str, and: &str) -> Result<String, Failure> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if id.is_empty() || !id.chars().all(legal) {
         return Err(Failure::refused(format!(
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn addresses() {
-        assert_eq!(full_address("127.0.0.1:7411").unwrap(), "http://127.0.0.1:7411");
-        assert_eq!(full_address("http://farrier:7411/").unwrap(), "http://farrier:7411");
+        assert_eq!(normalize_address("127.0.0.1:7411").unwrap(), "http://127.0.0.1:7411");
+        assert_eq!(normalize_address("http://farrier:7411/").unwrap(), "http://farrier:7411");
         for bad in ["", "https://x", "ftp://x", "http://"] {
-            assert_eq!(full_address(bad).unwrap_err().exit, Exit::Refused, "{bad}");
+            assert_eq!(normalize_address(bad).unwrap_err().exit, Exit::Refused, "{bad}");
         }
     }
 
@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn filters() {
-        assert_eq!(filter_by("machine_id", "m-1", "").unwrap(), "machine_id=m-1");
+        assert_eq!(build_id_filter("machine_id", "m-1", "").unwrap(), "machine_id=m-1");
         assert_eq!(
-            filter_by("machine_id", "m-1", "type=RMA").unwrap(),
+            build_id_filter("machine_id", "m-1", "type=RMA").unwrap(),
             "machine_id=m-1 AND type=RMA"
         );
-        assert!(filter_by("machine_id", "a b", "").is_err());
+        assert!(build_id_filter("machine_id", "a b", "").is_err());
     }
 
     #[tokio::test]
@@ -279,9 +279,9 @@ mod tests {
             let next = if to < 25 { to.to_string() } else { String::new() };
             Ok(((from..to).collect::<Vec<_>>(), next))
         };
-        assert_eq!(pages(None, fetch).await.unwrap().len(), 25);
-        assert_eq!(pages(Some(12), fetch).await.unwrap(), (0..12).collect::<Vec<_>>());
-        let stuck = pages(None, async |_, _| Ok((vec![1], "again".to_string()))).await;
+        assert_eq!(fetch_pages(None, fetch).await.unwrap().len(), 25);
+        assert_eq!(fetch_pages(Some(12), fetch).await.unwrap(), (0..12).collect::<Vec<_>>());
+        let stuck = fetch_pages(None, async |_, _| Ok((vec![1], "again".to_string()))).await;
         assert_eq!(stuck.unwrap_err().exit, Exit::Bug);
     }
 

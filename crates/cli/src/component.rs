@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure};
 use crate::operation::request_id;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
-use crate::text::{names, one_line};
+use crate::text::{join_names, one_line};
 use model::blast::MAX_NAMED;
 use proto::v1::{
     ComponentFirmwareStatus, ComponentFirmwareVersions, ComponentOutcome, ComponentResult,
@@ -34,8 +34,8 @@ pub async fn run(
             };
             let mut components = client.components();
             let found = client.call(components.get_component_firmware_status(request)).await?;
-            screen.many(&found.components, statuses, "no devices")?;
-            Ok(Exit::Done)
+            screen.print_list(&found.components, statuses, "no devices")?;
+            Ok(Exit::Success)
         }
         ComponentFirmwareCommand::Versions(args) => {
             let (compute_trays, switches, power_shelves) = devices(args);
@@ -43,8 +43,8 @@ pub async fn run(
                 ListComponentFirmwareVersionsRequest { compute_trays, switches, power_shelves };
             let mut components = client.components();
             let found = client.call(components.list_component_firmware_versions(request)).await?;
-            screen.many(&found.components, versions, "no devices")?;
-            Ok(Exit::Done)
+            screen.print_list(&found.components, versions, "no devices")?;
+            Ok(Exit::Success)
         }
     }
 }
@@ -83,11 +83,11 @@ async fn update(
         dry_run,
     };
     let done = client.call(client.components().update_component_firmware(request)).await?.results;
-    screen.many(&done, |all, wide| results(all, wide, dry_run), "no devices")?;
+    screen.print_list(&done, |all, wide| results(all, wide, dry_run), "no devices")?;
     if dry_run {
-        screen.say(&format!("{}\ndry run: nothing was changed", foreseen(&done)))?;
+        screen.print_line(&format!("{}\ndry run: nothing was changed", foreseen(&done)))?;
     }
-    Ok(if done.iter().all(|one| one.success) { Exit::Done } else { Exit::Refused })
+    Ok(if done.iter().all(|one| one.success) { Exit::Success } else { Exit::Refused })
 }
 
 /// The impact of a dry run, once per rack: affected machines, notes, and all refusals.
@@ -98,7 +98,7 @@ fn foreseen(all: &[ComponentResult]) -> String {
     for (rack, one) in racks {
         let mut lines = Vec::new();
         if !one.dark_machine_ids.is_empty() {
-            let dark = names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
+            let dark = join_names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
             lines.push(format!("would go dark: {dark}"));
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
@@ -124,9 +124,9 @@ fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
     for one in all {
         let result = match one.outcome() {
             ComponentOutcome::Unspecified => Cell::from("-"),
-            ComponentOutcome::Started => Cell::toned("started", Tone::Busy),
-            ComponentOutcome::Refused => Cell::toned("refused", Tone::Bad),
-            ComponentOutcome::WouldStart => Cell::toned("would start", Tone::Dim),
+            ComponentOutcome::Started => Cell::with_tone("started", Tone::Busy),
+            ComponentOutcome::Refused => Cell::with_tone("refused", Tone::Bad),
+            ComponentOutcome::WouldStart => Cell::with_tone("would start", Tone::Dim),
         };
         let mut row: Vec<Cell> = vec![
             (&one.device_id).into(),
@@ -141,7 +141,7 @@ fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
         if wide {
             row.push((&one.next).into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -163,7 +163,7 @@ fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
             row.push((&one.rack_id).into());
             row.push(one.differs.join("; ").into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -179,10 +179,10 @@ fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
             let nothing = || Cell::from("-");
             let mut row: Vec<Cell> = vec![id.into(), hardware_type.into(), "none".into()];
             row.extend([nothing(), nothing(), nothing(), nothing()]);
-            table.row(row);
+            table.add_row(row);
         }
         for one in &device.versions {
-            table.row(vec![
+            table.add_row(vec![
                 id.into(),
                 hardware_type.into(),
                 (&one.firmware_id).into(),
@@ -206,7 +206,7 @@ fn listed(versions: &HashMap<String, String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::v1::RackMaintenanceGate;
 
     #[test]
@@ -240,7 +240,7 @@ rack-1:
     next: farrier why rack-1
 "
         );
-        let shown = |dry_run| results(&all, false, dry_run).render(Paint { colour: false });
+        let shown = |dry_run| results(&all, false, dry_run).render(ColorMode { enabled: false });
         assert!(shown(true).contains("firmware-machines,validate"));
         assert!(!shown(false).contains("firmware-machines"));
     }

@@ -1,7 +1,7 @@
 //! Credentials and trust: the logins that Farrier uses, and the peer identities that it trusts.
 
 use crate::args::{CredentialCommand, CredentialSetArgs, TrustCommand};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::Table;
@@ -29,27 +29,29 @@ pub async fn run(
             let request =
                 SetCredentialRequest { name: args.name.clone(), secret: Some(secret(args)?) };
             let set = client.call(client.credentials().set_credential(request)).await?;
-            screen.one(&set, |set| {
+            screen.print_record(&set, |set| {
                 format!("credential {} set, {}\n", one_line(&set.name), set.kind)
             })?;
         }
         CredentialCommand::List => {
-            let credentials = pages(None, async |page_size, page_token| {
+            let credentials = fetch_pages(None, async |page_size, page_token| {
                 let request = ListCredentialsRequest { page_size, page_token };
                 let page = client.call(client.credentials().list_credentials(request)).await?;
                 Ok((page.credentials, page.next_page_token))
             })
             .await?;
             let none = "no credentials; make one with `farrier credential set NAME --user USER`";
-            screen.many(&credentials, credentials_table, none)?;
+            screen.print_list(&credentials, credentials_table, none)?;
         }
         CredentialCommand::Delete(args) => {
             let request = DeleteCredentialRequest { name: args.name };
             let gone = client.call(client.credentials().delete_credential(request)).await?;
-            screen.one(&gone, |gone| format!("credential {} deleted\n", one_line(&gone.name)))?;
+            screen.print_record(&gone, |gone| {
+                format!("credential {} deleted\n", one_line(&gone.name))
+            })?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 pub async fn trust(
@@ -59,18 +61,18 @@ pub async fn trust(
 ) -> Result<Exit, Failure> {
     match command {
         TrustCommand::List => {
-            let identities = pages(None, async |page_size, page_token| {
+            let identities = fetch_pages(None, async |page_size, page_token| {
                 let request = ListIdentitiesRequest { page_size, page_token };
                 let page = client.call(client.credentials().list_identities(request)).await?;
                 Ok((page.identities, page.next_page_token))
             })
             .await?;
-            screen.many(&identities, identities_table, "nobody was met yet")?;
+            screen.print_list(&identities, identities_table, "nobody was met yet")?;
         }
         TrustCommand::Set(args) => {
             let request = SetIdentityRequest { peer: args.peer, identity: args.identity };
             let set = client.call(client.credentials().set_identity(request)).await?;
-            screen.one(&set, |set| {
+            screen.print_record(&set, |set| {
                 format!("{} is trusted as {}\n", one_line(&set.peer), one_line(&set.identity))
             })?;
         }
@@ -81,17 +83,17 @@ pub async fn trust(
                 "{} forgotten; whoever is met there next is trusted\n",
                 one_line(&args.peer)
             );
-            screen.one(&done, |_| said.clone())?;
+            screen.print_record(&done, |_| said.clone())?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
     let clock = Clock::system();
     let mut table = Table::new(&["NAME", "KIND", "USER", "VERSION", "CHANGED"]);
     for one in credentials {
-        table.row(vec![
+        table.add_row(vec![
             (&one.name).into(),
             (&one.kind).into(),
             (&one.user).into(),
@@ -106,7 +108,7 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
     let clock = Clock::system();
     let mut table = Table::new(&["ADDRESS", "IDENTITY", "FIRST SEEN"]);
     for one in identities {
-        table.row(vec![
+        table.add_row(vec![
             (&one.peer).into(),
             (&one.identity).into(),
             clock.ago(one.first_seen.as_ref()).into(),

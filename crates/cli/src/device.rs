@@ -3,8 +3,8 @@
 use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs};
 use crate::exit::Failure;
 use crate::health;
-use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
 use std::collections::HashMap;
@@ -149,7 +149,7 @@ fn state_cell(status: &DeviceStatus) -> Cell {
         "Deleting" => Tone::Dim,
         _ => Tone::Busy,
     };
-    Cell::toned(words, tone)
+    Cell::with_tone(words, tone)
 }
 
 fn power(status: &DeviceStatus) -> &str {
@@ -159,8 +159,8 @@ fn power(status: &DeviceStatus) -> &str {
 /// ✓ reachable, ✗ unreachable, - not probed yet.
 fn reachable(status: &DeviceStatus) -> Cell {
     match &status.observed {
-        Some(seen) if seen.reachable => Cell::toned("✓", Tone::Good),
-        Some(_) => Cell::toned("✗", Tone::Bad),
+        Some(seen) if seen.reachable => Cell::with_tone("✓", Tone::Good),
+        Some(_) => Cell::with_tone("✗", Tone::Bad),
         None => "-".into(),
     }
 }
@@ -193,11 +193,11 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
                 facts.serial.into(),
                 spec.bmc_endpoint.into(),
                 spec.provider.into(),
-                listed(device.labels, ",").into(),
+                join_pairs(device.labels, ",").into(),
                 status.cause.map(|cause| cause.message).unwrap_or_default().into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -250,10 +250,10 @@ pub fn describe(
         ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
         ("Rack:", or_dash(spec.rack_id.clone())),
         ("Slot:", or_dash(slot(&spec))),
-        ("Labels:", or_dash(listed(device.labels, ","))),
+        ("Labels:", or_dash(join_pairs(device.labels, ","))),
         ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
         ("Serial:", or_dash(serial(&facts.serial, &spec.serial))),
-        ("Firmware:", or_dash(listed(&facts.firmware, ", "))),
+        ("Firmware:", or_dash(join_pairs(&facts.firmware, ", "))),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
         ("SSH:", or_dash(spec.ssh_endpoint)),
@@ -262,7 +262,7 @@ pub fn describe(
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);
-    let mut text = pairs(&lines);
+    let mut text = format_pairs(&lines);
     text.push_str(&health::of(status.health.as_ref(), clock));
     text
 }
@@ -270,7 +270,7 @@ pub fn describe(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::v1::{DeviceFacts, DeviceObserved};
 
     #[test]
@@ -290,7 +290,7 @@ mod tests {
             Shown { id: "ps-2", labels: &labels, spec: None, status: None },
         ];
         assert_eq!(
-            table("POWER_SHELF_ID", &shown, false).render(Paint { colour: false }),
+            table("POWER_SHELF_ID", &shown, false).render(ColorMode { enabled: false }),
             "\
 POWER_SHELF_ID  STATE                  POWER  REACHABLE  RACK    SLOT  ACTIVE_OP
 ps-1            Maintenance(PowerOff)  ON     ✗          rack-1  3     op-1

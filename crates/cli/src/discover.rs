@@ -55,12 +55,12 @@ pub async fn run(
         show(screen, &told)?;
         progress(screen, &told, &tally);
     }
-    screen.say(&summary(&tally))?;
+    screen.print_line(&summary(&tally))?;
     if tally.new > 0 && !args.import {
-        screen.say("next: the same command with --import registers the new ones")?;
+        screen.print_line("next: the same command with --import registers the new ones")?;
     }
     match tally.refused {
-        0 => Ok(Exit::Done),
+        0 => Ok(Exit::Success),
         refused => Err(Failure::refused(format!("{refused} machines could not be registered"))),
     }
 }
@@ -126,23 +126,25 @@ fn show(screen: &mut Screen, told: &Discovered) -> Result<(), Failure> {
         return match told.outcome() {
             Outcome::Unreachable => Ok(()),
             Outcome::Found | Outcome::LoginRefused | Outcome::Failed | Outcome::Unspecified => {
-                screen.event(told, |_| String::new())
+                screen.print_event(told, |_| String::new())
             }
         };
     }
     match told.outcome() {
         Outcome::Unreachable => Ok(()),
-        Outcome::LoginRefused => screen.say(&format!(
+        Outcome::LoginRefused => screen.print_line(&format!(
             "{}  login refused: {}; next: farrier bmc unlock {}",
             one_line(&told.address),
             one_line(&told.said),
             one_line(&told.address)
         )),
-        Outcome::Failed => {
-            screen.say(&format!("{}  failed: {}", one_line(&told.address), one_line(&told.said)))
-        }
+        Outcome::Failed => screen.print_line(&format!(
+            "{}  failed: {}",
+            one_line(&told.address),
+            one_line(&told.said)
+        )),
         Outcome::Found | Outcome::Unspecified => {
-            told.systems.iter().try_for_each(|system| screen.say(&line(system)))
+            told.systems.iter().try_for_each(|system| screen.print_line(&line(system)))
         }
     }
 }

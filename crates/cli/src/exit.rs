@@ -11,9 +11,9 @@ use tonic_types::StatusExt;
 /// The exit status of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    Done,
-    /// The operation ended FAILED or CANCELED.
-    OperationEnded,
+    Success,
+    /// The operation ended FAILED or CANCELED, or a check found a problem.
+    Unsuccessful,
     /// The server refused the request, or the command line is invalid.
     Refused,
     /// The wait ended before the operation did.
@@ -29,8 +29,8 @@ pub enum Exit {
 impl Exit {
     pub fn code(self) -> u8 {
         match self {
-            Exit::Done => 0,
-            Exit::OperationEnded => 1,
+            Exit::Success => 0,
+            Exit::Unsuccessful => 1,
             Exit::Refused => 2,
             Exit::TimedOut => 3,
             Exit::Unreachable => 4,
@@ -40,9 +40,9 @@ impl Exit {
     }
 
     /// Maps a gRPC code to an exit code.
-    pub fn of(code: Code) -> Self {
+    pub fn from_grpc_code(code: Code) -> Self {
         match code {
-            Code::Ok => Exit::Done,
+            Code::Ok => Exit::Success,
             Code::InvalidArgument
             | Code::NotFound
             | Code::FailedPrecondition
@@ -115,7 +115,7 @@ impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
             // The reader of the pipe has closed it, as `head` does.
-            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Done, ""),
+            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Success, ""),
             _ => Self::bug(format!("cannot write the output: {error}")),
         }
     }
@@ -123,12 +123,12 @@ impl From<std::io::Error> for Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self::new(Exit::of(status.code()), describe(&status))
+        Self::new(Exit::from_grpc_code(status.code()), describe_status(&status))
     }
 }
 
 /// Joins the server's message, the fields it names, and the command it proposes, without repeats.
-fn describe(status: &Status) -> String {
+fn describe_status(status: &Status) -> String {
     let details = status.get_error_details();
     let next = details.error_info().and_then(|info| info.metadata.get("next"));
     let mut message = status.message();
@@ -179,9 +179,9 @@ mod tests {
             (Code::Unknown, 5),
             (Code::Unimplemented, 5),
         ] {
-            assert_eq!(Exit::of(code).code(), exit, "{code:?}");
+            assert_eq!(Exit::from_grpc_code(code).code(), exit, "{code:?}");
         }
-        assert_eq!(Exit::OperationEnded.code(), 1);
+        assert_eq!(Exit::Unsuccessful.code(), 1);
         assert_eq!(Exit::Interrupted.code(), 130);
     }
 
@@ -215,6 +215,6 @@ mod tests {
     #[test]
     fn a_broken_pipe_is_no_error() {
         let failure = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Done, ""));
+        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Success, ""));
     }
 }

@@ -9,12 +9,12 @@ pub mod feed;
 pub mod log;
 pub mod progress;
 
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::Tone;
 use crate::text::one_line;
-use crate::time::brief;
+use crate::time::format_duration;
 use feed::{News, Patience, RunEvents, RunLog, is_over};
 use log::LogLines;
 use progress::{Line, Place, Progress};
@@ -51,7 +51,7 @@ pub async fn follow(
     timeout: Duration,
 ) -> Result<Run, Failure> {
     let Start { run_id, progress, log_offset } = start;
-    let filter = filter_by("run_id", &run_id, "")?;
+    let filter = build_id_filter("run_id", &run_id, "")?;
     let request = WatchRunsRequest { filter, ..Default::default() };
     let events = RunEvents { client: client.clone(), request };
     let log =
@@ -72,7 +72,7 @@ pub async fn follow(
     tokio::select! {
         told = teller.tell() => told,
         () = tokio::time::sleep(timeout) => {
-            let message = format!("{run_id} has not ended after {}; {goes_on}", brief(timeout));
+            let message = format!("{run_id} has not ended after {}; {goes_on}", format_duration(timeout));
             Err(Failure::new(Exit::TimedOut, message))
         }
         _ = tokio::signal::ctrl_c() => {
@@ -159,11 +159,11 @@ impl Teller<'_> {
     /// Prints a line of a step. The held log follows the start line; an empty line follows the end
     /// line.
     fn say_step(&mut self, line: &Line) -> Result<(), Failure> {
-        self.screen.say_toned(line.tone, &line.text)?;
+        self.screen.print_toned_line(line.tone, &line.text)?;
         match line.place {
             Place::Begins => self.release(|_, step| step == line.step),
             Place::Amid => Ok(()),
-            Place::Ends => self.screen.say(""),
+            Place::Ends => self.screen.print_line(""),
         }
     }
 
@@ -183,7 +183,7 @@ impl Teller<'_> {
             Some(News::Failed(status)) => {
                 self.log = None;
                 let line = format!("the log cannot be read: {}", one_line(status.message()));
-                self.screen.say_toned(Tone::Dim, &line)?;
+                self.screen.print_toned_line(Tone::Dim, &line)?;
             }
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Teller<'_> {
             self.held.push((step.to_string(), line));
             return Ok(());
         }
-        self.screen.say(&line)
+        self.screen.print_line(&line)
     }
 
     /// Prints the held lines of the steps that `is_ripe` selects.
@@ -204,7 +204,7 @@ impl Teller<'_> {
         let (ripe, held): (Vec<_>, Vec<_>) =
             held.into_iter().partition(|(step, _)| is_ripe(&self.progress, step));
         self.held = held;
-        ripe.iter().try_for_each(|(_, line)| self.screen.say(line))
+        ripe.iter().try_for_each(|(_, line)| self.screen.print_line(line))
     }
 
     /// Prints the notice once, even if both streams break.
@@ -212,7 +212,7 @@ impl Teller<'_> {
         if self.events_lost || self.log_lost {
             return Ok(());
         }
-        self.screen.say_toned(Tone::Dim, LOST)
+        self.screen.print_toned_line(Tone::Dim, LOST)
     }
 
     /// Reads the log until it ends or `grace` has passed. A reconnect restarts the grace period.
@@ -237,7 +237,7 @@ impl Teller<'_> {
         self.gather_log(RUN_GRACE).await?;
         self.release(|_, _| true)?;
         for line in self.lines.finish() {
-            self.screen.say(&line)?;
+            self.screen.print_line(&line)?;
         }
         Ok(run)
     }

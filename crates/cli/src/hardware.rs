@@ -1,10 +1,10 @@
 //! Live data from a machine's BMC: inventory, event log and power state.
 
 use crate::args::ConsoleLogArgs;
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -24,10 +24,10 @@ pub async fn inspect(
     machine_id: &str,
 ) -> Result<Exit, Failure> {
     let request = InspectMachineRequest { machine_id: machine_id.to_string() };
-    let seen = client.ask_hardware(client.hardware().inspect_machine(request)).await?;
-    let (wide, paint) = (screen.is_wide(), screen.paint());
-    screen.one(&seen, |seen| describe(seen, wide, paint))?;
-    Ok(Exit::Done)
+    let seen = client.call_hardware(client.hardware().inspect_machine(request)).await?;
+    let (wide, colors) = (screen.is_wide(), screen.color_mode());
+    screen.print_record(&seen, |seen| describe(seen, wide, colors))?;
+    Ok(Exit::Success)
 }
 
 pub async fn console_log(
@@ -36,10 +36,10 @@ pub async fn console_log(
     args: &ConsoleLogArgs,
 ) -> Result<Exit, Failure> {
     let since = args.since.map(|since| ago(SystemTime::now(), since));
-    let mut entries = pages(Some(args.limit), async |page_size, page_token| {
+    let mut entries = fetch_pages(Some(args.limit), async |page_size, page_token| {
         let machine_id = args.machine_id.clone();
         let request = GetConsoleLogRequest { machine_id, page_size, page_token, since };
-        let page = client.ask_hardware(client.hardware().get_console_log(request)).await?;
+        let page = client.call_hardware(client.hardware().get_console_log(request)).await?;
         Ok((page.entries, page.next_page_token))
     })
     .await?;
@@ -48,8 +48,8 @@ pub async fn console_log(
         Some(_) => "the BMC has logged nothing in that time",
         None => "the BMC's event log is empty",
     };
-    screen.many(&entries, log_table, none)?;
-    Ok(Exit::Done)
+    screen.print_list(&entries, log_table, none)?;
+    Ok(Exit::Success)
 }
 
 /// Shows the current power state of a machine.
@@ -59,11 +59,11 @@ pub async fn power(
     machine_id: &str,
 ) -> Result<Exit, Failure> {
     let request = GetPowerRequest { machine_id: machine_id.to_string() };
-    let seen = client.ask_hardware(client.hardware().get_power(request)).await?;
-    screen.one(&seen, |seen| {
+    let seen = client.call_hardware(client.hardware().get_power(request)).await?;
+    screen.print_record(&seen, |seen| {
         format!("{} is {}\n", one_line(&seen.machine_id), power_name(seen.power()))
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 pub fn power_name(power: PowerState) -> &'static str {
@@ -90,13 +90,13 @@ fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
     for entry in entries {
         let mut row: Vec<Cell> = vec![
             clock.absolute(entry.ts.as_ref()).into(),
-            Cell::toned(&entry.severity, tone(&entry.severity)),
+            Cell::with_tone(&entry.severity, tone(&entry.severity)),
         ];
         if wide {
             row.extend([(&entry.log).into(), (&entry.id).into()]);
         }
         row.push((&entry.message).into());
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -115,8 +115,8 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_string() } else { text.to_string() }
 }
 
-fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
-    let mut text = pairs(&[
+fn describe(seen: &Inspection, wide: bool, colors: ColorMode) -> String {
+    let mut text = format_pairs(&[
         ("Machine:", seen.machine_id.clone()),
         ("Vendor:", or_dash(&seen.vendor)),
         ("Model:", or_dash(&seen.model)),
@@ -137,7 +137,7 @@ fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
     }
     for table in tables.into_iter().flatten() {
         text.push('\n');
-        text.push_str(&table.render(paint));
+        text.push_str(&table.render(colors));
     }
     if !seen.skipped.is_empty() {
         text.push_str("\nCould not be read:\n");
@@ -193,13 +193,13 @@ fn unless_empty<T>(
     row: impl Fn(&T) -> Vec<Cell>,
 ) -> Option<Table> {
     let mut table = Table::new(names);
-    parts.iter().for_each(|part| table.row(row(part)));
+    parts.iter().for_each(|part| table.add_row(row(part)));
     (!parts.is_empty()).then_some(table)
 }
 
 fn bad(seen: &Inspection) -> Option<Table> {
     unless_empty(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
-        let health = Cell::toned(&part.health, tone(&part.health));
+        let health = Cell::with_tone(&part.health, tone(&part.health));
         vec![(&part.name).into(), health, (&part.reading).into()]
     })
 }
@@ -225,8 +225,8 @@ fn disks(seen: &Inspection) -> Option<Table> {
 fn nics(seen: &Inspection) -> Option<Table> {
     unless_empty(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
         let link = match nic.link_up {
-            Some(true) => Cell::toned("up", Tone::Good),
-            Some(false) => Cell::toned("down", Tone::Warn),
+            Some(true) => Cell::with_tone("up", Tone::Good),
+            Some(false) => Cell::with_tone("down", Tone::Warn),
             None => "-".into(),
         };
         let speed = match nic.speed_mbps {
@@ -293,7 +293,7 @@ mod tests {
             skipped: vec!["the rest".into()],
             ..Default::default()
         };
-        let text = describe(&seen, false, Paint { colour: false });
+        let text = describe(&seen, false, ColorMode { enabled: false });
         for words in [
             "Vendor:        Acme\\x1b[2J\n",
             "Power:         off\n",
@@ -309,7 +309,7 @@ mod tests {
         }
         assert!(
             !text.contains("MODULE")
-                && describe(&seen, true, Paint { colour: false }).contains("MODULE")
+                && describe(&seen, true, ColorMode { enabled: false }).contains("MODULE")
         );
     }
 

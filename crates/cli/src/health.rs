@@ -4,10 +4,10 @@
 use crate::args::{
     HealthCommand, HealthListArgs, HealthRemoveArgs, HealthReplaceArgs, HealthReportArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::time::Clock;
 use proto::v1::{
     GetHealthRequest, Health, HealthBar, ListHealthRequest, MergeHealthReportRequest,
@@ -41,32 +41,32 @@ pub async fn run(
             (client.call(client.health().remove_health_report(request)).await?, dry_run)
         }
     };
-    screen.one(&health, |health| {
+    screen.print_record(&health, |health| {
         let would = match dry_run {
             true => "would be reported like this; nothing was changed\n\n",
             false => "",
         };
         format!("{would}{}", words(health, &Clock::system()))
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Result<Exit, Failure> {
     let HealthListArgs { source, class, limit } = args;
-    let objects = pages(limit, async |page_size, page_token| {
+    let objects = fetch_pages(limit, async |page_size, page_token| {
         let (source, classification) = (source.clone(), class.clone());
         let request = ListHealthRequest { page_size, page_token, classification, source };
         let page = client.call(client.health().list_health(request)).await?;
         Ok((page.objects, page.next_page_token))
     })
     .await?;
-    screen.many(&objects, table, "no alerts")?;
-    Ok(Exit::Done)
+    screen.print_list(&objects, table, "no alerts")?;
+    Ok(Exit::Success)
 }
 
 fn words(health: &Health, clock: &Clock) -> String {
     let object = format!("{} ({})", health.id, health.kind.replace('_', " "));
-    let mut text = pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
+    let mut text = format_pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
     text.push_str(&section(health, clock));
     text
 }
@@ -83,7 +83,7 @@ fn section(health: &Health, clock: &Clock) -> String {
     }
     let mut text = String::from("\n");
     for bar in &health.bars {
-        text.push_str(&pairs(&[(&format!("{}:", bar.classification), said(bar))]));
+        text.push_str(&format_pairs(&[(&format!("{}:", bar.classification), said(bar))]));
     }
     if !health.bars.is_empty() {
         text.push('\n');
@@ -91,7 +91,7 @@ fn section(health: &Health, clock: &Clock) -> String {
     let mut table = Table::new(&["ALERT", "SOURCE", "PART", "SINCE", "CLASSIFICATIONS", "MESSAGE"]);
     for report in &health.reports {
         for alert in &report.alerts {
-            table.row(vec![
+            table.add_row(vec![
                 (&alert.id).into(),
                 (&report.source).into(),
                 (&alert.target).into(),
@@ -101,7 +101,7 @@ fn section(health: &Health, clock: &Clock) -> String {
             ]);
         }
     }
-    text.push_str(&table.render(Paint { colour: false }));
+    text.push_str(&table.render(ColorMode { enabled: false }));
     text
 }
 
@@ -121,13 +121,13 @@ fn table(objects: &[Health], wide: bool) -> Table {
             (&health.id).into(),
             (&health.kind).into(),
             health.alerts.to_string().into(),
-            Cell::toned(bars, tone),
+            Cell::with_tone(bars, tone),
         ];
         if wide {
             let sources = health.reports.iter().map(|report| report.source.as_str());
             row.push(sources.collect::<Vec<_>>().join(",").into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }

@@ -5,7 +5,7 @@ use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::operation::request_id;
 use crate::output::Screen;
-use crate::table::pairs;
+use crate::table::format_pairs;
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -25,8 +25,8 @@ pub async fn reprovision(
         let dry_run = args.dry_run;
         let request = CancelHostReprovisioningRequest { machine_id, dry_run };
         let host = client.call(client.hosts().cancel_host_reprovisioning(request)).await?;
-        screen.one(&host, |host| given_up(host, dry_run))?;
-        return Ok(Exit::Done);
+        screen.print_record(&host, |host| given_up(host, dry_run))?;
+        return Ok(Exit::Success);
     }
     let request_id = match args.dry_run {
         true => String::new(),
@@ -36,8 +36,8 @@ pub async fn reprovision(
     let firmware_id = args.firmware;
     let request = TriggerHostReprovisioningRequest { machine_id, firmware_id, request_id, dry_run };
     let host = client.call(client.hosts().trigger_host_reprovisioning(request)).await?;
-    screen.one(&host, |host| asked(host, dry_run))?;
-    Ok(Exit::Done)
+    screen.print_record(&host, |host| asked(host, dry_run))?;
+    Ok(Exit::Success)
 }
 
 fn given_up(host: &Host, dry_run: bool) -> String {
@@ -100,7 +100,7 @@ fn described(host: &Host, clock: &Clock) -> String {
         facts.push(("Operation:", host.operation_id.clone()));
     }
     facts.retain(|(_, value)| !value.is_empty());
-    if facts.is_empty() { String::new() } else { format!("\n{}", pairs(&facts)) }
+    if facts.is_empty() { String::new() } else { format!("\n{}", format_pairs(&facts)) }
 }
 
 #[cfg(test)]

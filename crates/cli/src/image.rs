@@ -1,10 +1,10 @@
 //! Images: the OS images for machines, and the netboot configuration.
 
 use crate::args::{ImageAddArgs, ImageCommand, NetbootCommand};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, eprint_quietly};
 use crate::output::Screen;
-use crate::table::{Table, pairs};
+use crate::table::{Table, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -41,16 +41,16 @@ pub async fn run(
                     describe(image)
                 )
             };
-            screen.one(&added, words)?;
+            screen.print_record(&added, words)?;
         }
         ImageCommand::List => {
-            let images = pages(None, async |page_size, page_token| {
+            let images = fetch_pages(None, async |page_size, page_token| {
                 let request = ListImagesRequest { page_size, page_token };
                 let page = client.call(client.images().list_images(request)).await?;
                 Ok((page.images, page.next_page_token))
             })
             .await?;
-            screen.many(
+            screen.print_list(
                 &images,
                 table,
                 "no images; add one with `farrier image add NAME --file FILE`",
@@ -59,15 +59,16 @@ pub async fn run(
         ImageCommand::Get(args) => {
             let request = GetImageRequest { name: args.name };
             let image = client.call(client.images().get_image(request)).await?;
-            screen.one(&image, describe)?;
+            screen.print_record(&image, describe)?;
         }
         ImageCommand::Delete(args) => {
             let request = DeleteImageRequest { name: args.name };
             let gone = client.call(client.images().delete_image(request)).await?;
-            screen.one(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;
+            screen
+                .print_record(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 pub async fn netboot(
@@ -78,8 +79,8 @@ pub async fn netboot(
     let NetbootCommand::Config(args) = command;
     let request = GetNetbootConfigRequest { interface: args.interface, range: args.range };
     let config = client.call(client.images().get_netboot_config(request)).await?;
-    screen.one(&config, |config| config.dnsmasq.clone())?;
-    Ok(Exit::Done)
+    screen.print_record(&config, |config| config.dnsmasq.clone())?;
+    Ok(Exit::Success)
 }
 
 /// Builds the image from the arguments and uploads its files.
@@ -231,7 +232,7 @@ fn table(images: &[Image], wide: bool) -> Table {
                 files(image).iter().map(|(_, file)| file.sha256.as_str()).collect();
             row.push(sums.join(",").into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -252,7 +253,7 @@ fn describe(image: &Image) -> String {
         facts.push(("Command line:", image.cmdline.clone()));
     }
     facts.push(("Added:", Clock::system().ago(image.created_at.as_ref())));
-    pairs(&facts)
+    format_pairs(&facts)
 }
 
 /// Formats a size with a binary unit.

@@ -61,7 +61,7 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
     if refused > 0 {
         return Err(Failure::refused(format!("{refused} of {total} machines were refused")));
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn register(client: &Client, row: Row) -> Result<Machine, Failure> {
@@ -91,15 +91,15 @@ fn progress(screen: &Screen, done: usize, total: usize) {
 
 fn report(screen: &mut Screen, machines: &[Machine]) -> Result<(), Failure> {
     if !screen.is_human() {
-        return screen.many(machines, table, "");
+        return screen.print_list(machines, table, "");
     }
     if machines.len() <= MAX_LINES || screen.is_wide() {
         for machine in machines {
-            screen.say(&format!("{} registered", one_line(&machine.machine_id)))?;
+            screen.print_line(&format!("{} registered", one_line(&machine.machine_id)))?;
         }
     }
     let plural = if machines.len() == 1 { "" } else { "s" };
-    screen.say(&format!(
+    screen.print_line(&format!(
         "{} machine{plural} registered; see them with `farrier list`",
         machines.len()
     ))

@@ -19,22 +19,22 @@ pub async fn show(client: &Client, screen: &mut Screen, args: LogsArgs) -> Resul
         match news {
             News::Item(chunk) if screen.is_human() => {
                 for line in lines.push(&chunk) {
-                    screen.say(&line)?;
+                    screen.print_line(&line)?;
                 }
             }
-            News::Item(chunk) => screen.event(&chunk, |_| String::new())?,
+            News::Item(chunk) => screen.print_event(&chunk, |_| String::new())?,
             News::Back => lost = false,
             News::Lost if lost => {}
             News::Lost => {
                 lost = true;
-                screen.say_toned(Tone::Dim, LOST)?;
+                screen.print_toned_line(Tone::Dim, LOST)?;
             }
             News::Ended => break,
             News::Failed(status) => return Err(client.failure(status)),
         }
     }
     for line in lines.finish() {
-        screen.say(&line)?;
+        screen.print_line(&line)?;
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }

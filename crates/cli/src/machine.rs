@@ -4,7 +4,7 @@ use crate::args::{
     EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineOperationArgs,
     MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::hardware;
 use crate::health;
@@ -12,8 +12,8 @@ use crate::host;
 use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
 use crate::output::Screen;
 use crate::power;
-use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     Condition, EffectiveState, EnterMaintenanceRequest, ExitMaintenanceRequest, GetMachineRequest,
@@ -66,12 +66,12 @@ pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Resu
         false => String::new(),
     };
     let words = |machine: &Machine| format!("{}{firmware}", describe(machine, &Clock::system()));
-    screen.one(&machine, words)?;
-    Ok(Exit::Done)
+    screen.print_record(&machine, words)?;
+    Ok(Exit::Success)
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let machines = pages(args.limit, async |page_size, page_token| {
+    let machines = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListMachinesRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.machines().list_machines(request)).await?;
         Ok((answer.machines, answer.next_page_token))
@@ -81,8 +81,8 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
         "" => "no machines yet; register some with `farrier import 10`",
         _ => "no machines match the filter",
     };
-    screen.many(&machines, table, none)?;
-    Ok(Exit::Done)
+    screen.print_list(&machines, table, none)?;
+    Ok(Exit::Success)
 }
 
 async fn register(
@@ -95,8 +95,10 @@ async fn register(
     apply(&mut machine, args.spec);
     let request = RegisterMachineRequest { machine: Some(machine) };
     let machine = client.call(client.machines().register_machine(request)).await?;
-    screen.one(&machine, |machine| format!("{} registered\n", one_line(&machine.machine_id)))?;
-    Ok(Exit::Done)
+    screen.print_record(&machine, |machine| {
+        format!("{} registered\n", one_line(&machine.machine_id))
+    })?;
+    Ok(Exit::Success)
 }
 
 /// The server replaces spec and labels, so values that are not given are copied from the current
@@ -123,8 +125,9 @@ async fn update(
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };
-    screen.one(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
-    Ok(Exit::Done)
+    screen
+        .print_record(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
+    Ok(Exit::Success)
 }
 
 /// The maximum number of attempts when other clients change the machine concurrently.
@@ -263,11 +266,11 @@ pub fn effective_name(machine: &Machine) -> &'static str {
 fn effective_cell(machine: &Machine) -> Cell {
     match effective(machine) {
         EffectiveState::Unspecified | EffectiveState::New => effective_name(machine).into(),
-        EffectiveState::Idle => Cell::toned("IDLE", Tone::Good),
-        EffectiveState::Busy => Cell::toned("BUSY", Tone::Busy),
-        EffectiveState::Maintenance => Cell::toned("MAINT", Tone::Warn),
-        EffectiveState::Attention => Cell::toned("⚠ATTENTION", Tone::Warn),
-        EffectiveState::Blocked => Cell::toned("⛔BLOCKED", Tone::Bad),
+        EffectiveState::Idle => Cell::with_tone("IDLE", Tone::Good),
+        EffectiveState::Busy => Cell::with_tone("BUSY", Tone::Busy),
+        EffectiveState::Maintenance => Cell::with_tone("MAINT", Tone::Warn),
+        EffectiveState::Attention => Cell::with_tone("⚠ATTENTION", Tone::Warn),
+        EffectiveState::Blocked => Cell::with_tone("⛔BLOCKED", Tone::Bad),
     }
 }
 
@@ -295,8 +298,8 @@ fn condition<'a>(machine: &'a Machine, name: &str) -> Option<&'a Condition> {
 /// ✓ the condition holds; ✗ it was observed not to hold; - it is unknown.
 fn mark(condition: Option<&Condition>) -> Cell {
     match condition {
-        Some(condition) if condition.status => Cell::toned("✓", Tone::Good),
-        Some(condition) if condition.last_transition.is_some() => Cell::toned("✗", Tone::Bad),
+        Some(condition) if condition.status => Cell::with_tone("✓", Tone::Good),
+        Some(condition) if condition.last_transition.is_some() => Cell::with_tone("✗", Tone::Bad),
         Some(_) | None => "-".into(),
     }
 }
@@ -314,9 +317,9 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
     let more = ["LIFECYCLE", "BMC", "CLUSTER", "LABELS", "PROVIDER", "REASON"];
     let names = if wide { [&names[..], &more[..]].concat() } else { names.to_vec() };
     let mut table = Table::new(&names)
-        .at_least("MACHINE_ID", 11)
-        .at_least("PHASE", 11)
-        .at_least("EFFECTIVE", 10);
+        .min_width("MACHINE_ID", 11)
+        .min_width("PHASE", 11)
+        .min_width("EFFECTIVE", 10);
     for machine in machines {
         let active =
             machine.status.as_ref().map_or("", |status| status.active_operation_id.as_str());
@@ -334,12 +337,12 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
                 lifecycle_name(machine).into(),
                 mark(condition(machine, "BMCReachable")),
                 spec.target_cluster_ref.into(),
-                listed(&machine.labels, ",").into(),
+                join_pairs(&machine.labels, ",").into(),
                 spec.provider.into(),
                 trouble(machine).into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -349,13 +352,13 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
     let spec = machine.spec.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
     let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
-    let mut text = pairs(&[
+    let mut text = format_pairs(&[
         ("Machine:", machine.machine_id.clone()),
         ("Phase:", phase_name(machine).into()),
         ("EffectiveState:", effective_name(machine).into()),
         ("LifecycleState:", lifecycle_name(machine).into()),
         ("ActiveOperationId:", or_dash(status.active_operation_id)),
-        ("Labels:", or_dash(listed(&machine.labels, ","))),
+        ("Labels:", or_dash(join_pairs(&machine.labels, ","))),
         ("SSH:", or_dash(spec.ssh_endpoint)),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("Cluster:", or_dash(spec.target_cluster_ref)),
@@ -375,7 +378,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         let mut table = Table::new(&["CONDITION", "STATUS", "SINCE", "REASON"]);
         for condition in &status.conditions {
             let since = clock.ago(condition.last_transition.as_ref());
-            table.row(vec![
+            table.add_row(vec![
                 (&condition.r#type).into(),
                 mark(Some(condition)),
                 since.into(),
@@ -383,7 +386,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
             ]);
         }
         text.push('\n');
-        text.push_str(&table.render(crate::table::Paint { colour: false }));
+        text.push_str(&table.render(crate::table::ColorMode { enabled: false }));
     }
     text.push_str(&health::of(status.health.as_ref(), clock));
     text
@@ -392,7 +395,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::v1::MachineStatus;
 
     fn machine(
@@ -435,7 +438,7 @@ mod tests {
             ),
         ];
         assert_eq!(
-            table(&machines, false).render(Paint { colour: false }),
+            table(&machines, false).render(ColorMode { enabled: false }),
             "\
 MACHINE_ID   PHASE        EFFECTIVE   REACHABLE  PROVISIONED  ACTIVE_OP
 machine-1    READY        IDLE        ✓          ✓            -
@@ -450,7 +453,7 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
     #[test]
     fn wide_says_why() {
         let rma = machine("m", Phase::Ready, EffectiveState::Blocked, &[("RMA", true)], "");
-        let text = table(&[rma], true).render(Paint { colour: false });
+        let text = table(&[rma], true).render(ColorMode { enabled: false });
         assert!(
             text.lines()
                 .next()
@@ -474,6 +477,6 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
         );
         let spec = machine.spec.clone().unwrap();
         assert_eq!((spec.serial.as_str(), spec.ssh_endpoint.as_str()), ("S1", "new"));
-        assert_eq!(listed(&machine.labels, ","), "a=1,b=2");
+        assert_eq!(join_pairs(&machine.labels, ","), "a=1,b=2");
     }
 }

@@ -73,11 +73,13 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
         Command::Serve(args) => serve::run(args).await,
         Command::Agent(command) => agent::run(&mut screen, command),
         Command::Completions(args) => completions(&mut screen, &args),
-        Command::Client(command) => ask(&Client::new(&cli.server)?, &mut screen, command).await,
+        Command::Client(command) => {
+            run_client_command(&Client::new(&cli.server)?, &mut screen, command).await
+        }
     }
 }
 
-async fn ask(
+async fn run_client_command(
     client: &Client,
     screen: &mut Screen,
     command: ClientCommand,
@@ -132,6 +134,6 @@ async fn ask(
 fn completions(screen: &mut Screen, args: &CompletionsArgs) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "farrier", &mut script);
-    screen.raw(&String::from_utf8_lossy(&script))?;
-    Ok(Exit::Done)
+    screen.print_raw(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Success)
 }

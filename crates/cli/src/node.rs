@@ -7,12 +7,12 @@ use crate::args::{
     NodeCommand, NodeDecommissionArgs, NodeDrainArgs, NodeListArgs, NodeOnboardArgs,
     NodeOperationArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::operation::{Errand, Goal, Origin, View, asked_as, see_through};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, ColorMode, Table, Tone};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest, Node, NodeDetail,
@@ -32,7 +32,7 @@ pub async fn run(
         NodeCommand::List(args) => list(client, screen, &args).await?,
         NodeCommand::Get(args) => {
             let node = fetch(client, &args.node_id).await?;
-            screen.one(&node, |node| detail::describe(node, &Clock::system()))?;
+            screen.print_record(&node, |node| detail::describe(node, &Clock::system()))?;
         }
         NodeCommand::Onboard(args) => return onboard(client, screen, args).await,
         NodeCommand::Decommission(args) => return decommission(client, screen, args).await,
@@ -42,27 +42,27 @@ pub async fn run(
             let (node_id, reason, unproven) = (args.node_id, args.reason, args.unproven);
             let request = ReactivateNodeRequest { node_id, reason, unproven };
             let node = client.call(client.nodes().reactivate_node(request)).await?;
-            screen.one(&node, stands)?;
+            screen.print_record(&node, stands)?;
         }
         NodeCommand::Resume(args) => {
             let request = ResumeNodeRequest { node_id: args.node_id };
             let resumed = client.call(client.nodes().resume_node(request)).await?;
-            screen.one(&resumed, goes_on)?;
+            screen.print_record(&resumed, goes_on)?;
         }
         NodeCommand::Quarantine(args) => {
             let request = QuarantineNodeRequest { node_id: args.node_id, reason: args.reason };
             let node = client.call(client.nodes().quarantine_node(request)).await?;
-            screen.one(&node, stands)?;
+            screen.print_record(&node, stands)?;
         }
         NodeCommand::Release(args) => {
             let (node_id, unproven) = (args.node_id, args.unproven);
             let request = ReleaseNodeRequest { node_id, reason: args.reason, unproven };
             let node = client.call(client.nodes().release_node(request)).await?;
-            screen.one(&node, stands)?;
+            screen.print_record(&node, stands)?;
         }
         NodeCommand::Bootstrap(args) => bootstrap::run(client, screen, args).await?,
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail, Failure> {
@@ -71,7 +71,7 @@ pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail, Failure
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Result<(), Failure> {
-    let nodes = pages(args.limit, async |page_size, page_token| {
+    let nodes = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListNodesRequest {
             page_size,
             page_token,
@@ -89,7 +89,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
         false => "no nodes match",
     };
     let clock = Clock::system();
-    screen.many(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
+    screen.print_list(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
 }
 
 async fn onboard(
@@ -103,7 +103,7 @@ async fn onboard(
     let request_id = asked_as(screen, options.dry_run, &options.submit)?;
     let request =
         OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: options.dry_run };
-    let answer = client.ask_hardware(client.nodes().onboard_node(request)).await?;
+    let answer = client.call_hardware(client.nodes().onboard_node(request)).await?;
     see(client, screen, answer, (&would, &options)).await
 }
 
@@ -123,7 +123,7 @@ async fn decommission(
         without_maas: without_maas.unwrap_or_default(),
         dry_run: options.dry_run,
     };
-    let answer = client.ask_hardware(client.nodes().decommission_node(request)).await?;
+    let answer = client.call_hardware(client.nodes().decommission_node(request)).await?;
     see(client, screen, answer, (&would, &options)).await
 }
 
@@ -133,7 +133,7 @@ async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Res
     let would = format!("would drain {}", one_line(&node_id));
     let request_id = asked_as(screen, options.dry_run, &options.submit)?;
     let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
-    let answer = client.ask_hardware(client.nodes().drain_node(request)).await?;
+    let answer = client.call_hardware(client.nodes().drain_node(request)).await?;
     see(client, screen, answer, (&would, &options)).await
 }
 
@@ -148,7 +148,7 @@ async fn retire(
     let request_id = asked_as(screen, options.dry_run, &options.submit)?;
     let request =
         RetireNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
-    let answer = client.ask_hardware(client.nodes().retire_node(request)).await?;
+    let answer = client.call_hardware(client.nodes().retire_node(request)).await?;
     see(client, screen, answer, (&would, &options)).await
 }
 
@@ -160,13 +160,13 @@ async fn see(
     (would, options): (&str, &NodeOperationArgs),
 ) -> Result<Exit, Failure> {
     if options.dry_run {
-        let paint = screen.paint();
-        screen.one(&answer, |answer| preview(would, answer, paint))?;
-        return Ok(Exit::Done);
+        let colors = screen.color_mode();
+        screen.print_record(&answer, |answer| preview(would, answer, colors))?;
+        return Ok(Exit::Success);
     }
     let node = answer.node.unwrap_or_default();
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
-    screen.say(&at(&node))?;
+    screen.print_line(&at(&node))?;
     let (view, goal, origin) = (View::Run, Goal::Succeed, Origin::Submitted);
     let errand = Errand { run, view, goal, origin, before: None };
     let exit = see_through(client, screen, errand, &options.submit.wait).await?;
@@ -174,7 +174,7 @@ async fn see(
     if options.submit.wait.waits()
         && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await
     {
-        screen.say(&at(&node))?;
+        screen.print_line(&at(&node))?;
     }
     Ok(exit)
 }
@@ -184,7 +184,7 @@ fn at(node: &Node) -> String {
     format!("Node: {} ({})", one_line(&node.node_id), one_line(&node.state))
 }
 
-fn preview(would: &str, answer: &NodeOperation, paint: Paint) -> String {
+fn preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> String {
     let mut text = format!("{would}\n");
     if !answer.observed.is_empty() {
         text.push_str(&format!("{}\n", one_line(&answer.observed)));
@@ -194,12 +194,12 @@ fn preview(would: &str, answer: &NodeOperation, paint: Paint) -> String {
     for stage in &answer.stages {
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
-            (true, "") => Cell::toned("adopted", Tone::Dim),
-            (true, why) => Cell::toned(format!("adopted: {why}"), Tone::Dim),
+            (true, "") => Cell::with_tone("adopted", Tone::Dim),
+            (true, why) => Cell::with_tone(format!("adopted: {why}"), Tone::Dim),
         };
-        table.row(vec![(&stage.stage).into(), cell]);
+        table.add_row(vec![(&stage.stage).into(), cell]);
     }
-    text.push_str(&table.render(paint));
+    text.push_str(&table.render(colors));
     text.push_str("\ndry run: nothing was changed\n");
     text
 }
@@ -248,7 +248,7 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
     for node in nodes {
         let mut row: Vec<Cell> = vec![
             (&node.node_id).into(),
-            Cell::toned(&node.state, tone(&node.state)),
+            Cell::with_tone(&node.state, tone(&node.state)),
             (&node.machine_id).into(),
             (&node.site_id).into(),
             clock.ago(node.since.as_ref()).into(),
@@ -258,11 +258,11 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
             row.extend([
                 (&node.moved_by).into(),
                 clock.absolute(node.created_at.as_ref()).into(),
-                listed(&node.labels, ",").into(),
+                join_pairs(&node.labels, ",").into(),
                 node.version.to_string().into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -294,7 +294,8 @@ mod tests {
             ..Node::default()
         };
         assert_eq!(
-            table(&[node(), by_hand], false, &Clock::fixed(100)).render(Paint { colour: false }),
+            table(&[node(), by_hand], false, &Clock::fixed(100))
+                .render(ColorMode { enabled: false }),
             "\
 NODE    STATE        MACHINE    SITE    SINCE      REASON
 node-1  quarantined  machine-1  site-a  1m 0s ago  MAAS has its machine as Ready, not as Deployed
@@ -331,7 +332,7 @@ node-2  active       machine-2  -       -          -
             preview(
                 "would onboard machine-1 at site-a as a new node",
                 &answer,
-                Paint { colour: false }
+                ColorMode { enabled: false }
             ),
             "\
 would onboard machine-1 at site-a as a new node

@@ -5,7 +5,7 @@
 //! JSON and YAML output contains the kind that the command was about.
 
 use crate::args::{ListArgs, SubmitArgs, WaitArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::follow::boxes::{Passage, aftermath, closing, error_lines, opening, verdict};
 use crate::follow::feed::is_over;
@@ -39,8 +39,8 @@ pub enum Goal {
 impl Goal {
     fn exit(self, phase: Phase) -> Exit {
         match (self, phase) {
-            (Goal::Succeed, Phase::Succeeded) | (Goal::Cancel, Phase::Canceled) => Exit::Done,
-            (Goal::Succeed | Goal::Cancel, _) => Exit::OperationEnded,
+            (Goal::Succeed, Phase::Succeeded) | (Goal::Cancel, Phase::Canceled) => Exit::Success,
+            (Goal::Succeed | Goal::Cancel, _) => Exit::Unsuccessful,
         }
     }
 }
@@ -118,7 +118,8 @@ pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String,
         return Ok(given.clone());
     }
     let made = format!("req-{:012x}", rand::random::<u64>() >> 16);
-    screen.tell(&format!("request-id: {made}  (repeat with --request-id to retry safely)"))?;
+    screen
+        .print_notice(&format!("request-id: {made}  (repeat with --request-id to retry safely)"))?;
     Ok(made)
 }
 
@@ -151,9 +152,9 @@ pub async fn see_through(
             errand.run.phase().as_str_name(),
             one_line(&errand.run.run_id)
         );
-        screen.say(&line)?;
+        screen.print_line(&line)?;
         show(client, screen, errand.view, &errand.run).await?;
-        return Ok(Exit::Done);
+        return Ok(Exit::Success);
     }
     accompany(client, screen, errand, wait.timeout).await
 }
@@ -162,14 +163,14 @@ pub async fn see_through(
 async fn replayed(client: &Client, screen: &mut Screen, errand: &Errand) -> Result<Exit, Failure> {
     let run = &errand.run;
     let phase = run.phase();
-    screen.say(&format!(
+    screen.print_line(&format!(
         "Operation: {} ({})  same operation, no new work",
         one_line(&run.run_id),
         phase.as_str_name()
     ))?;
     if phase != Phase::Succeeded {
         for line in error_lines(run) {
-            screen.say(&line)?;
+            screen.print_line(&line)?;
         }
     }
     show(client, screen, errand.view, run).await?;
@@ -194,23 +195,24 @@ pub async fn accompany(
     };
     let before = before.or_else(|| during.clone());
     let state = before.as_ref().zip(during.as_ref());
-    screen.say(&opening(&run, state.map(|(was, is)| (phase_of(was), effective_name(is)))))?;
+    screen
+        .print_line(&opening(&run, state.map(|(was, is)| (phase_of(was), effective_name(is)))))?;
     let (progress, log_offset) = match origin {
         Origin::Acted { told, log_offset } => (told, log_offset),
         Origin::Submitted | Origin::Watched => (Progress::default(), 0),
     };
     let start = Start { run_id: run.run_id, progress, log_offset };
     let run = follow(client, screen, start, timeout).await?;
-    let paint = screen.paint();
-    screen.say(&closing(&run, &Clock::system(), paint))?;
+    let colors = screen.color_mode();
+    screen.print_line(&closing(&run, &Clock::system(), colors))?;
     // The result is already printed, so an error of this call is ignored.
     let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
     if let Some((before, during)) = passed
         && let Ok(Some(after)) = fetch_of(client, &run).await
     {
-        screen.say(&aftermath(&Passage { before, during, after: &after }))?;
+        screen.print_line(&aftermath(&Passage { before, during, after: &after }))?;
     }
-    screen.say(&format!("Operation: {} ({})", one_line(&run.run_id), path(&run)))?;
+    screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), path(&run)))?;
     show(client, screen, view, &run).await?;
     Ok(goal.exit(run.phase()))
 }
@@ -234,29 +236,29 @@ async fn show(client: &Client, screen: &mut Screen, view: View, run: &Run) -> Re
         return Ok(());
     }
     match view {
-        View::Run => screen.one(run, |run| describe(run, &Clock::system())),
+        View::Run => screen.print_record(run, |run| describe(run, &Clock::system())),
         View::Operation => {
             let request = GetOperationRequest { operation_id: run.run_id.clone() };
             let operation = client.call(client.operations().get_operation(request)).await?;
-            screen.one(&operation, |operation| operation.operation_id.clone())
+            screen.print_record(&operation, |operation| operation.operation_id.clone())
         }
     }
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let operations = pages(args.limit, async |page_size, page_token| {
+    let operations = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListOperationsRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.operations().list_operations(request)).await?;
         Ok((answer.operations, answer.next_page_token))
     })
     .await?;
     let clock = Clock::system();
-    screen.many(
+    screen.print_list(
         &operations,
         |operations, wide| table(operations, wide, &clock),
         "no operations match",
     )?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
@@ -271,10 +273,10 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
             (&operation.operation_id).into(),
             target_name(&operation.machine_id, &operation.target_id).into(),
             type_name(operation).into(),
-            Cell::toned(phase_name(operation), tone),
+            Cell::with_tone(phase_name(operation), tone),
             (&operation.current_step).into(),
             clock.ago(operation.created_at.as_ref()).into(),
-            clock.lasted(begun, ended).into(),
+            clock.elapsed(begun, ended).into(),
         ];
         if wide {
             let error = operation.error.as_ref().map_or("", |error| error.message.as_str());
@@ -284,7 +286,7 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
                 error.into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -292,7 +294,7 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::Timestamp;
 
     #[test]
@@ -329,7 +331,8 @@ mod tests {
             started_at: Some(Timestamp { seconds: 110, nanos: 0 }),
             ..Default::default()
         };
-        let text = table(&[operation], false, &Clock::fixed(200)).render(Paint { colour: false });
+        let text =
+            table(&[operation], false, &Clock::fixed(200)).render(ColorMode { enabled: false });
         assert_eq!(
             text,
             "OPERATION_ID  MACHINE_ID  TYPE     PHASE    STEP    CREATED     DURATION\n\

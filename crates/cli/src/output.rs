@@ -5,7 +5,7 @@
 //! pipe (`farrier list | head`) ends the command without an error.
 
 use crate::exit::{Failure, eprintln_quietly};
-use crate::table::{Paint, Table, Tone};
+use crate::table::{ColorMode, Table, Tone};
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -27,7 +27,7 @@ pub enum Format {
 pub struct Screen {
     format: Format,
     terminal: bool,
-    paint: Paint,
+    colors: ColorMode,
     out: Box<dyn Write + Send>,
 }
 
@@ -35,12 +35,12 @@ impl Screen {
     pub fn stdout(format: Format) -> Self {
         let terminal = std::io::stdout().is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let paint = Paint { colour: terminal && !plain };
-        Self { format, terminal, paint, out: Box::new(std::io::stdout()) }
+        let colors = ColorMode { enabled: terminal && !plain };
+        Self { format, terminal, colors, out: Box::new(std::io::stdout()) }
     }
 
-    pub fn paint(&self) -> Paint {
-        self.paint
+    pub fn color_mode(&self) -> ColorMode {
+        self.colors
     }
 
     /// True if stdout is a terminal.
@@ -61,37 +61,37 @@ impl Screen {
     }
 
     /// Prints a line for people; JSON and YAML output leave it out.
-    pub fn say(&mut self, line: &str) -> Result<(), Failure> {
+    pub fn print_line(&mut self, line: &str) -> Result<(), Failure> {
         if self.is_human() {
-            self.raw(&format!("{line}\n"))?;
+            self.print_raw(&format!("{line}\n"))?;
         }
         Ok(())
     }
 
-    /// Like `say`, in the colour of `tone`.
-    pub fn say_toned(&mut self, tone: Tone, line: &str) -> Result<(), Failure> {
-        let line = self.paint.apply(tone, line);
-        self.say(&line)
+    /// Like `print_line`, in the colour of `tone`.
+    pub fn print_toned_line(&mut self, tone: Tone, line: &str) -> Result<(), Failure> {
+        let line = self.colors.apply(tone, line);
+        self.print_line(&line)
     }
 
     /// Prints a line that people must see: on stderr if stdout carries JSON or YAML.
-    pub fn tell(&mut self, line: &str) -> Result<(), Failure> {
+    pub fn print_notice(&mut self, line: &str) -> Result<(), Failure> {
         if self.is_human() {
-            return self.say(line);
+            return self.print_line(line);
         }
         eprintln_quietly(line);
         Ok(())
     }
 
     /// Prints text unchanged, without adding a line end.
-    pub fn raw(&mut self, text: &str) -> Result<(), Failure> {
+    pub fn print_raw(&mut self, text: &str) -> Result<(), Failure> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()?;
         Ok(())
     }
 
     /// Prints one result: as text for people, or as the full message for programs.
-    pub fn one<T: Serialize>(
+    pub fn print_record<T: Serialize>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
@@ -101,23 +101,23 @@ impl Screen {
             Format::Json => json(value)?,
             Format::Yaml => yaml(value)?,
         };
-        self.raw(&text)
+        self.print_raw(&text)
     }
 
     /// Prints a list of results. If a table is empty, prints the hint `none` on stderr.
-    pub fn many<T: Serialize>(
+    pub fn print_list<T: Serialize>(
         &mut self,
         values: &[T],
         table: impl FnOnce(&[T], bool) -> Table,
         none: &str,
     ) -> Result<(), Failure> {
-        let (wide, paint) = (self.is_wide(), self.paint);
+        let (wide, colors) = (self.is_wide(), self.colors);
         let text = match self.format {
-            Format::Table | Format::Wide => table(values, wide).render(paint),
+            Format::Table | Format::Wide => table(values, wide).render(colors),
             Format::Json => json(&values)?,
             Format::Yaml => yaml(&values)?,
         };
-        self.raw(&text)?;
+        self.print_raw(&text)?;
         if values.is_empty() && self.is_human() {
             eprintln_quietly(none);
         }
@@ -125,20 +125,20 @@ impl Screen {
     }
 
     /// Prints one event of a stream: a text line, one JSON object per line, or one YAML document.
-    pub fn event<T: Serialize>(
+    pub fn print_event<T: Serialize>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Table | Format::Wide => self.say(&words(value)),
+            Format::Table | Format::Wide => self.print_line(&words(value)),
             Format::Json => {
                 let line = serde_json::to_string(value).map_err(unserializable)?;
-                self.raw(&format!("{line}\n"))
+                self.print_raw(&format!("{line}\n"))
             }
             Format::Yaml => {
                 let text = yaml(value)?;
-                self.raw(&format!("---\n{text}"))
+                self.print_raw(&format!("---\n{text}"))
             }
         }
     }

@@ -1,11 +1,11 @@
 //! Plans: the ordered steps of a run. A plan is immutable.
 
 use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::import::file::{Syntax, parse_as, read};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, pairs};
+use crate::table::{Cell, ColorMode, Table, format_pairs};
 use proto::v1::{
     CreatePlanRequest, GetPlanRequest, KubeadmJoin, ListPlansRequest, OnFailure, Plan, Step,
     VerifyInCluster, step::Kind,
@@ -21,8 +21,8 @@ pub async fn run(
             let plan = client
                 .call(client.plans().get_plan(GetPlanRequest { plan_id: args.plan_id }))
                 .await?;
-            screen.one(&plan, describe)?;
-            Ok(Exit::Done)
+            screen.print_record(&plan, describe)?;
+            Ok(Exit::Success)
         }
         PlanCommand::List(args) => list(client, screen, &args).await,
         PlanCommand::Create(args) => create(client, screen, &args).await,
@@ -30,14 +30,14 @@ pub async fn run(
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let plans = pages(args.limit, async |page_size, page_token| {
+    let plans = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPlansRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.plans().list_plans(request)).await?;
         Ok((answer.plans, answer.next_page_token))
     })
     .await?;
-    screen.many(&plans, table, "no plans match")?;
-    Ok(Exit::Done)
+    screen.print_list(&plans, table, "no plans match")?;
+    Ok(Exit::Success)
 }
 
 async fn create(
@@ -56,8 +56,10 @@ async fn create(
     let plan: Plan = parse_as(&args.file, &text, syntax)?;
     let plan =
         client.call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan) })).await?;
-    screen.one(&plan, |plan| format!("plan {} created\n\n{}", plan.plan_id, describe(plan)))?;
-    Ok(Exit::Done)
+    screen.print_record(&plan, |plan| {
+        format!("plan {} created\n\n{}", plan.plan_id, describe(plan))
+    })?;
+    Ok(Exit::Success)
 }
 
 fn table(plans: &[Plan], wide: bool) -> Table {
@@ -77,7 +79,7 @@ fn table(plans: &[Plan], wide: bool) -> Table {
             let steps: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
             row.extend([on_failure(plan).into(), steps.join(",").into()]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -104,7 +106,7 @@ fn describe(plan: &Plan) -> String {
         let number = |value: Option<i32>, unit| {
             value.map_or_else(String::new, |value| format!("{value}{unit}"))
         };
-        table.row(vec![
+        table.add_row(vec![
             (&step.name).into(),
             kind.into(),
             number(step.timeout_seconds, "s").into(),
@@ -112,7 +114,7 @@ fn describe(plan: &Plan) -> String {
             what.into(),
         ]);
     }
-    format!("{}\n{}", pairs(&facts), table.render(Paint { colour: false }))
+    format!("{}\n{}", format_pairs(&facts), table.render(ColorMode { enabled: false }))
 }
 
 /// The kind of a step, and its parameters as text.

@@ -4,7 +4,7 @@ use crate::args::{
     DeviceListArgs, PowerShelfActionArgs, PowerShelfCommand, PowerShelfMaintenanceArgs,
     PowerShelfMaintenanceCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
 use crate::exit::{Exit, Failure, eprintln_quietly};
 use crate::output::Screen;
@@ -30,7 +30,7 @@ pub async fn run(
         PowerShelfCommand::List(args) => list(client, screen, &args).await?,
         PowerShelfCommand::Get(args) => {
             let shelf = fetch(client, args.power_shelf_id).await?;
-            screen.one(&shelf, |shelf| words(shelf, &Clock::system()))?;
+            screen.print_record(&shelf, |shelf| words(shelf, &Clock::system()))?;
         }
         PowerShelfCommand::Register(args) => {
             let dry_run = args.dry_run;
@@ -59,11 +59,11 @@ pub async fn run(
             return maintain(client, screen, args, Operation::PowerOff).await;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn say(screen: &mut Screen, shelf: &PowerShelf, done: Done, dry_run: bool) -> Result<(), Failure> {
-    screen.one(shelf, |shelf| told(&shown(shelf), done, dry_run))
+    screen.print_record(shelf, |shelf| told(&shown(shelf), done, dry_run))
 }
 
 async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Failure> {
@@ -72,7 +72,7 @@ async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Fa
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
-    let shelves = pages(args.limit, async |page_size, page_token| {
+    let shelves = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPowerShelvesRequest { filter: Some(filter(args)), page_size, page_token };
         let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
         Ok((page.power_shelves, page.next_page_token))
@@ -82,7 +82,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
         table("POWER_SHELF_ID", &shelves.iter().map(shown).collect::<Vec<_>>(), wide)
     };
     let none = "no power shelves; register one with `farrier power-shelf register ps-…`";
-    screen.many(&shelves, rows, none)
+    screen.print_list(&shelves, rows, none)
 }
 
 async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<PowerShelf, Failure> {
@@ -131,8 +131,8 @@ async fn maintain(
     let mut shelves = client.power_shelves();
     if args.dry_run {
         let preview = client.call(shelves.preview_power_shelf_maintenance(request)).await?;
-        screen.one(&preview, foreseen)?;
-        return Ok(if preview.refusals.is_empty() { Exit::Done } else { Exit::Refused });
+        screen.print_record(&preview, foreseen)?;
+        return Ok(if preview.refusals.is_empty() { Exit::Success } else { Exit::Refused });
     }
     let answer = shelves.set_power_shelf_maintenance(request.clone()).await;
     let warnings: Vec<String> = answer.as_ref().map(heard).unwrap_or_default();
@@ -141,10 +141,10 @@ async fn maintain(
         eprintln_quietly(&format!("warning: {}", one_line(&warning)));
     }
     // The response is empty by specification, so JSON and YAML output shows the accepted request.
-    screen.one(&request, |_| {
+    screen.print_record(&request, |_| {
         format!("Power shelf maintenance request submitted for {count} power shelves.\n")
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn heard<T>(answer: &tonic::Response<T>) -> Vec<String> {

@@ -4,13 +4,13 @@ mod elevation;
 mod maintenance;
 
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::health;
 use crate::machine::has_moved;
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use elevation::elevation;
 use proto::v1::{
@@ -34,7 +34,7 @@ pub async fn run(
             let dry_run = args.dry_run;
             let request = CreateRackRequest { rack: Some(rack), dry_run };
             let made = client.call(client.racks().create_rack(request)).await?;
-            screen.one(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
+            screen.print_record(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
                 (id, false) => format!("{id} created\n"),
                 (id, true) => format!("would create {id}; nothing was changed\n"),
             })?;
@@ -42,8 +42,8 @@ pub async fn run(
         RackCommand::List(args) => list(client, screen, args).await?,
         RackCommand::Get(args) => {
             let rack = fetch(client, &args.rack_id).await?;
-            let (clock, paint) = (Clock::system(), screen.paint());
-            screen.one(&rack, |rack| describe(rack, &clock, paint))?;
+            let (clock, colors) = (Clock::system(), screen.color_mode());
+            screen.print_record(&rack, |rack| describe(rack, &clock, colors))?;
         }
         RackCommand::Update(args) => update(client, screen, args).await?,
         RackCommand::Delete(args) => delete(client, screen, args).await?,
@@ -54,7 +54,7 @@ pub async fn run(
             return maintenance::run(client, screen, command).await;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
@@ -88,7 +88,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
         .map(|label| label.split_once('=').unwrap_or((label, "")))
         .map(|(key, value)| (key.to_string(), value.to_string()))
         .collect();
-    let racks = pages(args.limit, async |page_size, page_token| {
+    let racks = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListRacksRequest {
             states: args.states.clone(),
             hardware_types: args.hardware_types.clone(),
@@ -102,7 +102,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
     .await?;
     let clock = Clock::system();
     let none = "no racks match; make one with `farrier rack create rack-1`";
-    screen.many(&racks, |racks, wide| table(racks, wide, &clock), none)
+    screen.print_list(&racks, |racks, wide| table(racks, wide, &clock), none)
 }
 
 /// The server replaces the record, so values that are not given are copied from the current one.
@@ -124,7 +124,7 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };
-    screen.one(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
+    screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
         (id, false) => format!("{id} updated\n"),
         (id, true) => would_update(&id, rack),
     })
@@ -139,7 +139,7 @@ fn would_update(id: &str, rack: &Rack) -> String {
     );
     let mut facts = vec![
         ("Hardware type:", rack.hardware_type.clone()),
-        ("Labels:", listed(&rack.labels, ",")),
+        ("Labels:", join_pairs(&rack.labels, ",")),
         ("Expected:", counts),
     ];
     facts.retain(|(_, value)| !value.is_empty());
@@ -147,14 +147,14 @@ fn would_update(id: &str, rack: &Rack) -> String {
         true => "it would look for its devices again\n",
         false => "",
     };
-    format!("would update {id}; nothing was changed\n{looks}\n{}", pairs(&facts))
+    format!("would update {id}; nothing was changed\n{looks}\n{}", format_pairs(&facts))
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<(), Failure> {
     let RackDeleteArgs { rack_id, force, dry_run } = args;
     let request = DeleteRackRequest { rack_id, force, dry_run };
     let rack = client.call(client.racks().delete_rack(request)).await?;
-    screen.one(&rack, |rack| {
+    screen.print_record(&rack, |rack| {
         let id = one_line(&rack.rack_id);
         let devices = status(rack).devices;
         if !dry_run {
@@ -203,17 +203,17 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
         let status = status(rack);
         let mut row: Vec<Cell> = vec![
             (&rack.rack_id).into(),
-            Cell::toned(&status.state, state_tone(&status.state)),
+            Cell::with_tone(&status.state, state_tone(&status.state)),
             (&status.stage).into(),
             clock.ago(status.since.as_ref()).into(),
             (&rack.hardware_type).into(),
             operations(&status).join(",").into(),
         ];
         if wide {
-            row.push(listed(&rack.labels, ",").into());
+            row.push(join_pairs(&rack.labels, ",").into());
             row.push(status.error.map(|error| error.message).unwrap_or_default().into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -247,7 +247,7 @@ fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
 }
 
 /// Formats all details of one rack.
-fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
+fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
     let status = status(rack);
     let since = clock.ago(status.since.as_ref());
     let mut facts = vec![
@@ -255,7 +255,7 @@ fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
         ("State:", format!("{}, since {since}", state_words(&status))),
         ("Waiting for:", status.waiting_for.clone()),
         ("Hardware type:", rack.hardware_type.clone()),
-        ("Labels:", listed(&rack.labels, ",")),
+        ("Labels:", join_pairs(&rack.labels, ",")),
         ("Devices:", counts(rack, &status.devices)),
         ("Operations:", operations(&status).join(", ")),
     ];
@@ -269,10 +269,10 @@ fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
         facts.push(("Next:", error.next_command.clone()));
     }
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = pairs(&facts);
+    let mut text = format_pairs(&facts);
     text.push_str(&health::of(status.health.as_ref(), clock));
     text.push('\n');
-    text.push_str(&elevation(&rack.rack_id, &status.devices, paint));
+    text.push_str(&elevation(&rack.rack_id, &status.devices, colors));
     text
 }
 
@@ -303,7 +303,7 @@ mod tests {
             status: Some(status),
             ..Default::default()
         };
-        let text = describe(&rack, &Clock::fixed(100), Paint { colour: false });
+        let text = describe(&rack, &Clock::fixed(100), ColorMode { enabled: false });
         assert!(
             text.starts_with(
                 "\

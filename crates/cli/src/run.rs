@@ -3,7 +3,7 @@
 use crate::args::{
     CancelArgs, ListArgs, RunActionArgs, RunCommand, RunRestartArgs, RunStartArgs, RunWatchArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::follow::boxes::{error_lines, verdict};
 use crate::follow::log_end;
@@ -14,8 +14,8 @@ use crate::operation::{
     target_noun,
 };
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::listed;
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
+use crate::text::join_pairs;
 use crate::time::Clock;
 use crate::{logs, watch};
 use model::node::NODE;
@@ -82,8 +82,8 @@ pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run, Failure> {
 }
 
 fn show(screen: &mut Screen, run: &Run) -> Result<Exit, Failure> {
-    screen.one(run, |run| describe(run, &Clock::system()))?;
-    Ok(Exit::Done)
+    screen.print_record(run, |run| describe(run, &Clock::system()))?;
+    Ok(Exit::Success)
 }
 
 pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<Exit, Failure> {
@@ -208,7 +208,7 @@ async fn remake(
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
     let runs = fetch_all(client, &args.filter, args.limit).await?;
     show_all(screen, &runs, Subject::Target)?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 /// Fetches the runs that match, newest first.
@@ -217,7 +217,7 @@ pub async fn fetch_all(
     filter: &str,
     limit: Option<u32>,
 ) -> Result<Vec<Run>, Failure> {
-    pages(limit, async |page_size, page_token| {
+    fetch_pages(limit, async |page_size, page_token| {
         let request = ListRunsRequest { filter: filter.to_string(), page_size, page_token };
         let answer = client.call(client.runs().list_runs(request)).await?;
         Ok((answer.runs, answer.next_page_token))
@@ -252,7 +252,7 @@ impl Subject {
 
 pub fn show_all(screen: &mut Screen, runs: &[Run], subject: Subject) -> Result<(), Failure> {
     let clock = Clock::system();
-    screen.many(runs, |runs, wide| table(runs, subject, wide, &clock), "no runs match")
+    screen.print_list(runs, |runs, wide| table(runs, subject, wide, &clock), "no runs match")
 }
 
 pub fn workflow_name(run: &Run) -> &'static str {
@@ -282,10 +282,10 @@ fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
             subject.of(run).into(),
             (&run.r#type).into(),
             (&run.plan_id).into(),
-            Cell::toned(workflow_name(run), tone),
+            Cell::with_tone(workflow_name(run), tone),
             (&run.current_step).into(),
             clock.ago(run.created_at.as_ref()).into(),
-            clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref()).into(),
+            clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref()).into(),
         ];
         if wide {
             let error = run.error.as_ref().map_or("", |error| error.message.as_str());
@@ -297,7 +297,7 @@ fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
                 error.into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -312,21 +312,21 @@ pub fn describe(run: &Run, clock: &Clock) -> String {
         ("Plan:", run.plan_id.clone()),
         ("Phase:", run.phase().as_str_name().into()),
         ("Workflow:", workflow_name(run).into()),
-        ("Params:", listed(&run.params, ", ")),
+        ("Params:", join_pairs(&run.params, ", ")),
         ("RequestId:", run.request_id.clone()),
         ("Initiator:", run.initiator.clone()),
         ("Parent:", run.parent_run_id.clone()),
         ("Created:", clock.absolute(run.created_at.as_ref())),
-        ("Duration:", clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref())),
+        ("Duration:", clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref())),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = pairs(&facts);
+    let mut text = format_pairs(&facts);
     for line in error_lines(run) {
         text.push_str(&format!("{line}\n"));
     }
     if !run.steps.is_empty() {
         text.push('\n');
-        text.push_str(&steps_table(&run.steps, clock).render(Paint { colour: false }));
+        text.push_str(&steps_table(&run.steps, clock).render(ColorMode { enabled: false }));
     }
     text
 }
@@ -337,17 +337,17 @@ fn steps_table(steps: &[StepStatus], clock: &Clock) -> Table {
         let kind = if step.undo { format!("undo {}", step.kind) } else { step.kind.clone() };
         let state = match step.state() {
             State::Unspecified => Cell::from("-"),
-            State::Waiting => Cell::toned("WAITING", Tone::Dim),
-            State::Running => Cell::toned("RUNNING", Tone::Busy),
-            State::Succeeded => Cell::toned("SUCCEEDED", Tone::Good),
-            State::Failed => Cell::toned("FAILED", Tone::Bad),
+            State::Waiting => Cell::with_tone("WAITING", Tone::Dim),
+            State::Running => Cell::with_tone("RUNNING", Tone::Busy),
+            State::Succeeded => Cell::with_tone("SUCCEEDED", Tone::Good),
+            State::Failed => Cell::with_tone("FAILED", Tone::Bad),
         };
-        table.row(vec![
+        table.add_row(vec![
             (&step.name).into(),
             kind.into(),
             state,
             step.retry_count.to_string().into(),
-            clock.lasted(step.started_at.as_ref(), step.finished_at.as_ref()).into(),
+            clock.elapsed(step.started_at.as_ref(), step.finished_at.as_ref()).into(),
             (&step.message).into(),
         ]);
     }
@@ -377,7 +377,7 @@ mod tests {
             (Subject::Node, "op-1    node-1  ONBOARD"),
         ] {
             let shown = table(std::slice::from_ref(&run), subject, false, &Clock::fixed(0));
-            let text = shown.render(Paint { colour: false });
+            let text = shown.render(ColorMode { enabled: false });
             let row = text.lines().nth(1).unwrap();
             assert!(row.starts_with(first), "{text}");
             assert!(row.contains("FAILED_RETRYABLE  wait_for_ready"), "{text}");

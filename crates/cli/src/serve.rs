@@ -14,10 +14,10 @@ pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
         let text =
             toml::to_string(&config.redacted()).map_err(|error| Failure::bug(error.to_string()))?;
         show(text.trim_end());
-        return Ok(Exit::Done);
+        return Ok(Exit::Success);
     }
     match server::serve(config, demo, |config| show(&first_screen(config, demo))).await {
-        Ok(()) => Ok(Exit::Done),
+        Ok(()) => Ok(Exit::Success),
         Err(ServeError::Refused(said)) => Err(Failure::refused(said)),
         Err(ServeError::Unavailable(said)) => Err(Failure::new(Exit::Unreachable, said)),
     }

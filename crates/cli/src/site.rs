@@ -1,12 +1,12 @@
 //! Sites: one MAAS each, and the settings of the nodes behind it.
 
 use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::device::update;
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     CheckSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, PutSiteRequest, Site,
@@ -26,30 +26,30 @@ pub async fn run(
             lay_over(&mut site, spec)?;
             let request = PutSiteRequest { site: Some(site), version: None };
             let put = client.call(client.sites().put_site(request)).await?;
-            screen.one(&put, |site| kept(site, "is as you said"))?;
+            screen.print_record(&put, |site| kept(site, "is as you said"))?;
         }
         SiteCommand::Update(args) => {
             let changed = changed(client, *args).await?;
-            screen.one(&changed, |site| kept(site, "updated"))?;
+            screen.print_record(&changed, |site| kept(site, "updated"))?;
         }
         SiteCommand::List => list(client, screen).await?,
         SiteCommand::Get(args) => {
             let site = fetch(client, args.site_id).await?;
-            screen.one(&site, |site| describe(site, &Clock::system()))?;
+            screen.print_record(&site, |site| describe(site, &Clock::system()))?;
         }
         SiteCommand::Check(args) => {
             let request = CheckSiteRequest { site_id: args.site_id };
-            let site = client.ask_hardware(client.sites().check_site(request)).await?;
-            screen.one(&site, checked)?;
-            return Ok(if alarms(&site).is_empty() { Exit::Done } else { Exit::OperationEnded });
+            let site = client.call_hardware(client.sites().check_site(request)).await?;
+            screen.print_record(&site, checked)?;
+            return Ok(if alarms(&site).is_empty() { Exit::Success } else { Exit::Unsuccessful });
         }
         SiteCommand::Delete(args) => {
             let request = DeleteSiteRequest { site_id: args.site_id };
             let gone = client.call(client.sites().delete_site(request)).await?;
-            screen.one(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
+            screen.print_record(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn fetch(client: &Client, site_id: String) -> Result<Site, Failure> {
@@ -119,7 +119,7 @@ fn kept(site: &Site, what: &str) -> String {
 }
 
 async fn list(client: &Client, screen: &mut Screen) -> Result<(), Failure> {
-    let sites = pages(None, async |page_size, page_token| {
+    let sites = fetch_pages(None, async |page_size, page_token| {
         let request = ListSitesRequest { page_size, page_token };
         let page = client.call(client.sites().list_sites(request)).await?;
         Ok((page.sites, page.next_page_token))
@@ -127,7 +127,7 @@ async fn list(client: &Client, screen: &mut Screen) -> Result<(), Failure> {
     .await?;
     let clock = Clock::system();
     let none = "no sites; make one with `farrier site put site-… --maas-url URL --credential NAME`";
-    screen.many(&sites, |sites, wide| table(sites, wide, &clock), none)
+    screen.print_list(&sites, |sites, wide| table(sites, wide, &clock), none)
 }
 
 fn alarms(site: &Site) -> &[String] {
@@ -157,7 +157,7 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
         let status = site.status.clone().unwrap_or_default();
         let mut row: Vec<Cell> = vec![
             (&site.site_id).into(),
-            Cell::toned(&status.state, tone(&status.state)),
+            Cell::with_tone(&status.state, tone(&status.state)),
             clock.ago(status.since.as_ref()).into(),
             machines(&status).into(),
             spec.maas_url.into(),
@@ -169,11 +169,11 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
                 spec.image.into(),
                 spec.zone.into(),
                 spec.pool.into(),
-                listed(&site.labels, ",").into(),
+                join_pairs(&site.labels, ",").into(),
                 site.version.to_string().into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -228,11 +228,11 @@ fn describe(site: &Site, clock: &Clock) -> String {
         ("Keep in MAAS:", said(spec.keep_in_maas)),
         ("Calls at once:", said(spec.calls_at_once)),
         ("Calls per second:", said(spec.calls_per_second)),
-        ("Labels:", listed(&site.labels, ",")),
+        ("Labels:", join_pairs(&site.labels, ",")),
         ("Version:", site.version.to_string()),
     ]);
     facts.retain(|(_, value)| !value.is_empty());
-    pairs(&facts)
+    format_pairs(&facts)
 }
 
 fn said(value: Option<impl ToString>) -> String {
@@ -256,7 +256,7 @@ fn cloud_init(spec: &SiteSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::Timestamp;
 
     fn site() -> Site {
@@ -319,7 +319,7 @@ mod tests {
     fn a_site_in_a_list_and_in_full() {
         let clock = Clock::fixed(100);
         assert_eq!(
-            table(&[site()], false, &clock).render(Paint { colour: false }),
+            table(&[site()], false, &clock).render(ColorMode { enabled: false }),
             "\
 SITE    STATE   SINCE      MACHINES  MAAS                ALARMS
 site-a  CutOff  1m 0s ago  8         http://m:5240/MAAS  6 of 8 nodes are silent at once

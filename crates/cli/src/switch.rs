@@ -3,7 +3,7 @@
 use crate::args::{
     DeviceListArgs, SwitchActionArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
@@ -24,7 +24,7 @@ pub async fn run(
             let switch = fetch(client, args.switch_id).await?;
             let words =
                 |switch: &Switch| describe("Switch:", &shown(switch), Vec::new(), &Clock::system());
-            screen.one(&switch, words)?;
+            screen.print_record(&switch, words)?;
         }
         SwitchCommand::Register(args) => {
             let dry_run = args.dry_run;
@@ -47,11 +47,11 @@ pub async fn run(
             say(screen, &switch, Done::TriedAgain, dry_run)?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn say(screen: &mut Screen, switch: &Switch, done: Done, dry_run: bool) -> Result<(), Failure> {
-    screen.one(switch, |switch| told(&shown(switch), done, dry_run))
+    screen.print_record(switch, |switch| told(&shown(switch), done, dry_run))
 }
 
 async fn fetch(client: &Client, switch_id: String) -> Result<Switch, Failure> {
@@ -59,7 +59,7 @@ async fn fetch(client: &Client, switch_id: String) -> Result<Switch, Failure> {
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
-    let switches = pages(args.limit, async |page_size, page_token| {
+    let switches = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListSwitchesRequest { filter: Some(filter(args)), page_size, page_token };
         let page = client.call(client.switches().list_switches(request)).await?;
         Ok((page.switches, page.next_page_token))
@@ -68,7 +68,11 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
     let rows = |switches: &[Switch], wide| {
         table("SWITCH_ID", &switches.iter().map(shown).collect::<Vec<_>>(), wide)
     };
-    screen.many(&switches, rows, "no switches; register one with `farrier switch register sw-…`")
+    screen.print_list(
+        &switches,
+        rows,
+        "no switches; register one with `farrier switch register sw-…`",
+    )
 }
 
 async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch, Failure> {

@@ -10,16 +10,16 @@ use std::fmt::Write;
 
 /// Escapes all control characters except newline and tab.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escape(text, |c| is_harmful(c) && c != '\n' && c != '\t')
+    escape(text, |c| is_unsafe_char(c) && c != '\n' && c != '\t')
 }
 
 /// Like `printable`, but also escapes newlines, so that the text stays on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    escape(text, |c| is_harmful(c) && c != '\t')
+    escape(text, |c| is_unsafe_char(c) && c != '\t')
 }
 
 /// True for control characters, and for characters that change the text direction or are invisible.
-fn is_harmful(c: char) -> bool {
+fn is_unsafe_char(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -56,12 +56,12 @@ fn push_escaped(safe: &mut String, c: char) {
 /// The maximum number of names in a table cell; the rest is shown as a count.
 pub const MAX_IN_CELL: usize = 12;
 
-pub fn names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
+pub fn join_names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
     few(&all.collect::<Vec<_>>(), ", ", most)
 }
 
 /// Formats labels, versions or parameters, sorted by name.
-pub fn listed(pairs: &HashMap<String, String>, between: &str) -> String {
+pub fn join_pairs(pairs: &HashMap<String, String>, between: &str) -> String {
     let sorted: BTreeMap<_, _> = pairs.iter().collect();
     let pairs: Vec<String> =
         sorted.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -96,13 +96,13 @@ mod tests {
     #[test]
     fn pairs_are_listed_by_name() {
         let pairs = [("b", "2"), ("a", "1")].map(|(key, value)| (key.into(), value.into()));
-        assert_eq!(listed(&pairs.into(), ", "), "a=1, b=2");
+        assert_eq!(join_pairs(&pairs.into(), ", "), "a=1, b=2");
     }
 
     #[test]
     fn many_names_are_counted() {
         let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
-        let said = names(all.iter().map(String::as_str), MAX_IN_CELL);
+        let said = join_names(all.iter().map(String::as_str), MAX_IN_CELL);
         assert!(said.ends_with("m-12, and 2 more"), "{said}");
     }
 }

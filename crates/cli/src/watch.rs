@@ -1,7 +1,7 @@
 //! Watching: one line per event, of one machine or of the whole fleet, until interrupted.
 
 use crate::args::WatchArgs;
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::follow::LOST;
 use crate::follow::boxes::verdict;
@@ -9,7 +9,7 @@ use crate::follow::feed::{self, News, OperationEvents, Patience, RunEvents, Sour
 use crate::operation::{phase_name, target_name, type_name};
 use crate::output::Screen;
 use crate::run::workflow_name;
-use crate::table::{Paint, Tone};
+use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -33,14 +33,14 @@ pub async fn operations(
             // An unknown machine ID would be watched forever without an event.
             let request = GetMachineRequest { machine_id: machine_id.clone() };
             client.call(client.machines().get_machine(request)).await?;
-            filter_by("machine_id", machine_id, &args.filter)?
+            build_id_filter("machine_id", machine_id, &args.filter)?
         }
         None => args.filter,
     };
     let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
     let source = OperationEvents { client: client.clone(), request };
-    let (clock, paint) = (Clock::system(), screen.paint());
-    stream(client, screen, source, |event| operation_line(event, &clock, paint)).await
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    stream(client, screen, source, |event| operation_line(event, &clock, colors)).await
 }
 
 pub async fn runs(
@@ -51,8 +51,8 @@ pub async fn runs(
 ) -> Result<Exit, Failure> {
     let request = WatchRunsRequest { filter, skip_ended: !all, ..Default::default() };
     let source = RunEvents { client: client.clone(), request };
-    let (clock, paint) = (Clock::system(), screen.paint());
-    stream(client, screen, source, |event| run_line(event, &clock, paint)).await
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    stream(client, screen, source, |event| run_line(event, &clock, colors)).await
 }
 
 async fn stream<S: Source>(
@@ -65,27 +65,27 @@ where
     S::Item: Serialize,
 {
     if screen.is_human() && screen.is_terminal() {
-        screen.say_toned(Tone::Dim, WATCHING)?;
+        screen.print_toned_line(Tone::Dim, WATCHING)?;
     }
     let mut feed = feed::spawn(source, Patience::OnceHeard);
     let mut lost = false;
     while let Some(news) = feed.recv().await {
         match news {
-            News::Item(event) => screen.event(&event, &words)?,
+            News::Item(event) => screen.print_event(&event, &words)?,
             News::Back => lost = false,
             News::Lost if lost => {}
             News::Lost => {
                 lost = true;
-                screen.say_toned(Tone::Dim, LOST)?;
+                screen.print_toned_line(Tone::Dim, LOST)?;
             }
             News::Failed(status) => return Err(client.failure(status)),
             News::Ended => break,
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String {
+fn operation_line(event: &OperationEvent, clock: &Clock, colors: ColorMode) -> String {
     let operation = event.snapshot.clone().unwrap_or_default();
     let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
     let mut line = format!(
@@ -94,7 +94,7 @@ fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String
         one_line(target_name(&operation.machine_id, &operation.target_id)),
         one_line(&operation.operation_id),
         type_name(&operation),
-        paint.apply(tone, phase_name(&operation)),
+        colors.apply(tone, phase_name(&operation)),
     );
     // One phase has many events; the step distinguishes them.
     if !operation.current_step.is_empty() {
@@ -103,7 +103,7 @@ fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String
     line
 }
 
-fn run_line(event: &RunEvent, clock: &Clock, paint: Paint) -> String {
+fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
     let run = event.snapshot.clone().unwrap_or_default();
     let (tone, _) = verdict(run.phase());
     let mut line = format!(
@@ -112,7 +112,7 @@ fn run_line(event: &RunEvent, clock: &Clock, paint: Paint) -> String {
         one_line(target_name(&run.machine_id, &run.target_id)),
         one_line(&run.run_id),
         one_line(&run.r#type),
-        paint.apply(tone, workflow_name(&run)),
+        colors.apply(tone, workflow_name(&run)),
     );
     for more in [&run.current_step, &event.message] {
         if !more.is_empty() {
@@ -141,7 +141,7 @@ mod tests {
                 };
                 let ts = Some(Timestamp { seconds, nanos: 0 });
                 let event = OperationEvent { ts, snapshot: Some(snapshot), ..Default::default() };
-                operation_line(&event, &Clock::fixed(0), Paint { colour: false })
+                operation_line(&event, &Clock::fixed(0), ColorMode { enabled: false })
             };
         use operation::Phase::{Pending, Running};
         assert_eq!(

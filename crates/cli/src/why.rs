@@ -4,21 +4,21 @@
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::pairs;
+use crate::table::format_pairs;
 use crate::text::{one_line, printable};
 use crate::time::Clock;
 use proto::v1::{ExplainRequest, Explanation, FaultPage, GetFaultPageRequest};
 
 pub async fn why(client: &Client, screen: &mut Screen, id: String) -> Result<Exit, Failure> {
     let explanation = client.call(client.explain().explain(ExplainRequest { id })).await?;
-    screen.one(&explanation, |explanation| words(explanation, &Clock::system()))?;
-    Ok(Exit::Done)
+    screen.print_record(&explanation, |explanation| words(explanation, &Clock::system()))?;
+    Ok(Exit::Success)
 }
 
 pub async fn fault(client: &Client, screen: &mut Screen, code: String) -> Result<Exit, Failure> {
     let page = client.call(client.explain().get_fault_page(GetFaultPageRequest { code })).await?;
-    screen.one(&page, page_words)?;
-    Ok(Exit::Done)
+    screen.print_record(&page, page_words)?;
+    Ok(Exit::Success)
 }
 
 fn page_words(page: &FaultPage) -> String {
@@ -30,7 +30,7 @@ fn words(why: &Explanation, clock: &Clock) -> String {
     let mut text = format!("{}\n", one_line(&why.headline));
     let facts = facts(why, clock);
     if !facts.is_empty() {
-        text.push_str(&format!("\n{}", pairs(&facts)));
+        text.push_str(&format!("\n{}", format_pairs(&facts)));
     }
     text.push_str(&type_next(&why.next_commands));
     text

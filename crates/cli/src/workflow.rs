@@ -8,7 +8,7 @@ use crate::args::{
     CancelArgs, MarkManualArgs, RunActionArgs, RunArg, RunCommand, RunRestartArgs, WorkflowCommand,
     WorkflowListArgs,
 };
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::node;
 use crate::output::Screen;
@@ -82,7 +82,7 @@ async fn list(
         Some(id) => {
             // Runs are filtered by machine, and the machine may have been another node before.
             let known = node::fetch(client, id).await?.node.unwrap_or_default();
-            let here = filter_by("machine_id", &known.machine_id, &of_nodes)?;
+            let here = build_id_filter("machine_id", &known.machine_id, &of_nodes)?;
             let mut runs = run::fetch_all(client, &here, None).await?;
             runs.retain(|run| run.params.get(NODE) == Some(id));
             runs.truncate(args.limit.map_or(usize::MAX, |limit| limit as usize));
@@ -90,7 +90,7 @@ async fn list(
         }
     };
     run::show_all(screen, &runs, Subject::Node)?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 /// A filter for node operations in these workflow states; an empty list matches any state.

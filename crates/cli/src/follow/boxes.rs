@@ -3,7 +3,7 @@
 
 use crate::machine::{effective_name, phase_name};
 use crate::operation::{target_name, target_noun};
-use crate::table::{Paint, Tone};
+use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{Condition, Machine, Run, run::Phase};
@@ -47,12 +47,12 @@ pub fn verdict(phase: Phase) -> (Tone, &'static str) {
 }
 
 /// The box after the output: the result, and on failure the next command.
-pub fn closing(run: &Run, clock: &Clock, paint: Paint) -> String {
+pub fn closing(run: &Run, clock: &Clock, colors: ColorMode) -> String {
     let (tone, words) = verdict(run.phase());
     let begun = run.started_at.as_ref().or(run.created_at.as_ref());
     let mut lines = vec![
-        paint.apply(tone, words),
-        format!("Duration: {}", clock.lasted(begun, run.finished_at.as_ref())),
+        colors.apply(tone, words),
+        format!("Duration: {}", clock.elapsed(begun, run.finished_at.as_ref())),
     ];
     if run.phase() != Phase::Succeeded {
         lines.extend(error_lines(run));
@@ -178,7 +178,8 @@ mod tests {
 └─────────────────────────────────────────────────────────────
 "
         );
-        let closed = closing(&run(Phase::Succeeded), &Clock::fixed(0), Paint { colour: false });
+        let closed =
+            closing(&run(Phase::Succeeded), &Clock::fixed(0), ColorMode { enabled: false });
         assert_eq!(
             closed,
             "\
@@ -226,7 +227,7 @@ Machine state after operation:
             next_command: "farrier run retry-step op-abc123".into(),
             ..Default::default()
         });
-        let text = closing(&failed, &Clock::fixed(0), Paint { colour: false });
+        let text = closing(&failed, &Clock::fixed(0), ColorMode { enabled: false });
         let lines: Vec<&str> = text.lines().skip(1).take(5).collect();
         assert_eq!(
             lines,

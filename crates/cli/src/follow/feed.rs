@@ -4,7 +4,7 @@
 //! reconnects with growing pauses, and continues from that position. It runs in the background and
 //! sends its messages through a small channel, so that one command can read two feeds.
 
-use crate::client::{Client, is_transport};
+use crate::client::{Client, is_transport_error};
 use proto::v1::{
     GetRunRequest, LogChunk, OperationEvent, RunEvent, StreamRunLogsRequest,
     WatchOperationsRequest, WatchRunsRequest, run::Phase,
@@ -148,7 +148,7 @@ fn judge<S: Source>(source: &mut S, status: Status) -> End {
 
 /// True for an error that a retry may resolve.
 pub fn is_passing(status: &Status) -> bool {
-    is_transport(status)
+    is_transport_error(status)
         || matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Aborted)
 }
 

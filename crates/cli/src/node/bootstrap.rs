@@ -41,11 +41,11 @@ pub async fn run(
             })?;
             // The token is in the file, so it is not printed as well.
             let rest = NodeBundle { token: String::new(), agent_config: String::new(), ..bundle };
-            screen.one(&rest, |_| said)
+            screen.print_record(&rest, |_| said)
         }
         None => {
             eprintln_quietly(said.trim_end());
-            screen.one(&bundle, |bundle| bundle.agent_config.clone())
+            screen.print_record(&bundle, |bundle| bundle.agent_config.clone())
         }
     }
 }

@@ -2,8 +2,8 @@
 //! commands.
 
 use crate::run::workflow_name;
-use crate::table::pairs;
-use crate::text::listed;
+use crate::table::format_pairs;
+use crate::text::join_pairs;
 use crate::time::Clock;
 use crate::why::type_next;
 use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
@@ -21,7 +21,7 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
     let typed = format!("farrier node get {}", node.node_id);
     let next: Vec<String> =
         detail.recommended.iter().filter(|command| **command != typed).cloned().collect();
-    format!("{}{}", pairs(&all), type_next(&next))
+    format!("{}{}", format_pairs(&all), type_next(&next))
 }
 
 type Facts = Vec<(&'static str, String)>;
@@ -37,7 +37,7 @@ fn of_node(node: &Node, cause: &str, clock: &Clock) -> Facts {
         ("Reason:", node.reason.clone()),
         ("Machine:", node.machine_id.clone()),
         ("Site:", node.site_id.clone()),
-        ("Labels:", listed(&node.labels, ",")),
+        ("Labels:", join_pairs(&node.labels, ",")),
         ("Created:", clock.absolute(node.created_at.as_ref())),
     ]
 }
@@ -49,7 +49,7 @@ fn of_workflow(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
         (class, "") => class.to_string(),
         (class, code) => format!("{class}, {code}  (farrier fault {code})"),
     };
-    let lasted = clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref());
+    let lasted = clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref());
     vec![
         ("Workflow:", format!("{} {}, {lasted}", detail.workflow_kind, workflow_name(run))),
         ("Operation:", run.run_id.clone()),

@@ -5,15 +5,15 @@ use crate::args::{
     RackMaintenanceCommand, RackMaintenanceStartArgs, RackMaintenanceWatchArgs,
     RackReprovisionArgs, RackSubmitArgs, SubmitArgs,
 };
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::follow::boxes::verdict;
 use crate::operation::{Errand, Goal, Origin, View, accompany, asked_as, see_through};
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
-use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::{MAX_IN_CELL, names, one_line};
-use crate::time::{Clock, brief};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
+use crate::text::{MAX_IN_CELL, join_names, one_line};
+use crate::time::{Clock, format_duration};
 use crate::watch;
 use model::blast::MAX_NAMED;
 use proto::v1::maintenance_activity_config::Activity;
@@ -37,9 +37,9 @@ pub async fn run(
         RackMaintenanceCommand::Start(args) => start(client, screen, args).await,
         RackMaintenanceCommand::Status(args) => {
             let found = statuses(client, &args.id).await?;
-            let (wide, paint) = (screen.is_wide(), screen.paint());
-            screen.one(&found, |found| status_words(found, wide, paint))?;
-            Ok(Exit::Done)
+            let (wide, colors) = (screen.is_wide(), screen.color_mode());
+            screen.print_record(&found, |found| status_words(found, wide, colors))?;
+            Ok(Exit::Success)
         }
         RackMaintenanceCommand::Watch(args) => follow(client, screen, args).await,
         RackMaintenanceCommand::Cancel(args) => stop(client, screen, args).await,
@@ -139,16 +139,16 @@ async fn show(
     (dry_run, submit): (bool, &SubmitArgs),
 ) -> Result<Exit, Failure> {
     if dry_run {
-        let paint = screen.paint();
-        screen.one(&answer, |answer| match &answer.preview {
-            Some(preview) => preview_words(preview, paint),
+        let colors = screen.color_mode();
+        screen.print_record(&answer, |answer| match &answer.preview {
+            Some(preview) => preview_words(preview, colors),
             None => format!("{} was made by this request before\n", one_line(&answer.operation_id)),
         })?;
         let refused = answer.preview.is_some_and(|preview| !preview.refusals.is_empty());
-        return Ok(if refused { Exit::Refused } else { Exit::Done });
+        return Ok(if refused { Exit::Refused } else { Exit::Success });
     }
     for note in answer.preview.iter().flat_map(|preview| &preview.notes) {
-        screen.tell(&format!("note: {}", one_line(note)))?;
+        screen.print_notice(&format!("note: {}", one_line(note)))?;
     }
     let run = fetch_run(client, &answer.operation_id).await?;
     let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Submitted);
@@ -156,32 +156,35 @@ async fn show(
     see_through(client, screen, errand, &submit.wait).await
 }
 
-fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
+fn preview_words(preview: &RackMaintenancePreview, colors: ColorMode) -> String {
     let firmware = match (preview.firmware_id.as_str(), preview.firmware_skipped.as_str()) {
         ("", "") => String::new(),
         ("", why) => format!("none: {why}"),
         (id, _) => id.to_string(),
     };
     let mut facts = vec![
-        ("Devices:", names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED)),
+        (
+            "Devices:",
+            join_names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED),
+        ),
         ("Firmware:", firmware),
-        ("Taken down:", names(preview.dark_machine_ids.iter().map(String::as_str), MAX_NAMED)),
+        ("Taken down:", join_names(preview.dark_machine_ids.iter().map(String::as_str), MAX_NAMED)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = format!("{}\n", pairs(&facts).trim_end());
+    let mut text = format!("{}\n", format_pairs(&facts).trim_end());
     for note in &preview.notes {
         text.push_str(&format!("Note: {}\n", one_line(note)));
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "DEVICES"]);
     for leg in &preview.legs {
-        let devices = names(leg.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
-        table.row(vec![(&leg.name).into(), (&leg.activity).into(), devices.into()]);
+        let devices = join_names(leg.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
+        table.add_row(vec![(&leg.name).into(), (&leg.activity).into(), devices.into()]);
     }
-    text.push_str(&table.render(paint));
+    text.push_str(&table.render(colors));
     text.push('\n');
     for gate in &preview.refusals {
-        let refused = paint.apply(Tone::Bad, "would be refused:");
+        let refused = colors.apply(Tone::Bad, "would be refused:");
         text.push_str(&format!("{refused} {}\n", one_line(&gate.message)));
         if !gate.next_command.is_empty() {
             text.push_str(&format!("  next: {}\n", one_line(&gate.next_command)));
@@ -200,15 +203,15 @@ async fn statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus
     Ok(answer.operations)
 }
 
-fn status_words(all: &[RackMaintenanceStatus], wide: bool, paint: Paint) -> String {
+fn status_words(all: &[RackMaintenanceStatus], wide: bool, colors: ColorMode) -> String {
     if all.is_empty() {
         return "it has had no maintenance yet\n".into();
     }
-    let one = |status: &RackMaintenanceStatus| one_status(status, wide, paint);
+    let one = |status: &RackMaintenanceStatus| one_status(status, wide, colors);
     all.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> String {
+fn one_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> String {
     let run = status.operation.clone().unwrap_or_default();
     let clock = Clock::system();
     let (tone, words) = verdict(run.phase());
@@ -223,12 +226,12 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> Strin
         ("Phase:", words.to_string()),
         ("Initiator:", run.initiator.clone()),
         ("Firmware:", firmware),
-        ("Duration:", clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref())),
+        ("Duration:", clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref())),
         ("Error:", run.error.clone().map(|error| error.message).unwrap_or_default()),
         ("Next:", run.error.map(|error| error.next_command).unwrap_or_default()),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = pairs(&facts).replacen(words, &paint.apply(tone, words), 1);
+    let mut text = format_pairs(&facts).replacen(words, &colors.apply(tone, words), 1);
     for note in &status.notes {
         text.push_str(&format!("Note: {}\n", one_line(note)));
     }
@@ -237,7 +240,7 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> Strin
     for leg in &status.legs {
         leg_rows(&mut table, leg, wide);
     }
-    text.push_str(&table.render(paint));
+    text.push_str(&table.render(colors));
     text
 }
 
@@ -245,7 +248,7 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> Strin
 /// `wide`.
 fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     let done = leg.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
-    table.row(vec![
+    table.add_row(vec![
         (&leg.name).into(),
         (&leg.activity).into(),
         state_cell(&leg.state),
@@ -255,7 +258,7 @@ fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     ]);
     let open = matches!(leg.state.as_str(), "RUNNING" | "FAILED");
     if open || wide {
-        leg.parts.iter().for_each(|part| table.row(part_row(part)));
+        leg.parts.iter().for_each(|part| table.add_row(part_row(part)));
     }
 }
 
@@ -278,7 +281,7 @@ fn state_cell(state: &str) -> Cell {
         "RUNNING" | "PENDING" => Tone::Busy,
         _ => Tone::Dim,
     };
-    Cell::toned(state, tone)
+    Cell::with_tone(state, tone)
 }
 
 /// The active operations that an ID refers to; an operation ID refers to itself.
@@ -299,10 +302,11 @@ async fn follow(
 ) -> Result<Exit, Failure> {
     let going = going(client, &args.id).await?;
     let [id] = going.as_slice() else {
-        let filter = filter_by("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
+        let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
         let watching = watch::runs(client, screen, filter, false);
         return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
-            let said = format!("{} was watched for {}", one_line(&args.id), brief(args.timeout));
+            let said =
+                format!("{} was watched for {}", one_line(&args.id), format_duration(args.timeout));
             Err(Failure::new(Exit::TimedOut, said))
         });
     };
@@ -343,7 +347,7 @@ async fn would_stop(
     let found = statuses(client, &operation_id).await?;
     let request = CancelOperationRequest { operation_id, reason, dry_run: true };
     let operation = client.call(client.machines().cancel_operation(request)).await?;
-    screen.one(&operation, |operation| {
+    screen.print_record(&operation, |operation| {
         let id = one_line(&operation.operation_id);
         let rack = one_line(&operation.target_id);
         let mut text = format!("would cancel {id}; nothing was changed\n");
@@ -357,7 +361,7 @@ async fn would_stop(
         }
         text
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 /// The line about a running rack step that would be stopped; empty for any other step.
@@ -367,7 +371,7 @@ fn stopped(leg: &RackMaintenanceLeg) -> String {
     }
     let at_work =
         leg.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
-    let devices = names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
+    let devices = join_names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
     format!("{} would be stopped on {devices}\n", one_line(&leg.name))
 }
 
@@ -422,7 +426,7 @@ mod tests {
             dark_machine_ids: ids.clone(),
             ..Default::default()
         };
-        let said = preview_words(&preview, Paint { colour: false });
+        let said = preview_words(&preview, ColorMode { enabled: false });
         let all = ids.join(", ");
         assert!(said.contains(&format!("Devices:     {all}\n")), "{said}");
         assert!(said.contains(&format!("Taken down:  {all}\n")), "{said}");
