@@ -7,10 +7,12 @@
 use crate::args::{ListArgs, SubmitArgs, WaitArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::follow::boxes::{Passage, aftermath, closing, error_lines, opening, verdict};
-use crate::follow::feed::is_over;
+use crate::follow::feed::is_terminal;
 use crate::follow::progress::Progress;
-use crate::follow::{Start, follow};
+use crate::follow::summary::{
+    MachineSnapshots, closing_box, error_lines, machine_state_box, opening_box, phase_label,
+};
+use crate::follow::{FollowStart, follow};
 use crate::machine::{effective_name, fetch_of, phase_name as phase_of};
 use crate::output::Screen;
 use crate::run::describe;
@@ -142,7 +144,7 @@ pub async fn see_through(
     errand: Errand,
     wait: &WaitArgs,
 ) -> Result<Exit, Failure> {
-    if matches!(errand.origin, Origin::Submitted) && is_over(errand.run.phase()) {
+    if matches!(errand.origin, Origin::Submitted) && is_terminal(errand.run.phase()) {
         return replayed(client, screen, &errand).await;
     }
     if !wait.waits() {
@@ -185,7 +187,7 @@ pub async fn accompany(
     timeout: std::time::Duration,
 ) -> Result<Exit, Failure> {
     let Errand { run, view, goal, origin, before } = errand;
-    let long_over = matches!(origin, Origin::Watched) && is_over(run.phase());
+    let long_over = matches!(origin, Origin::Watched) && is_terminal(run.phase());
     let during = match fetch_of(client, &run).await {
         // The operation is accepted, so an unreachable server is waited for below.
         Err(failure) if failure.exit == Exit::Unreachable => {
@@ -195,22 +197,28 @@ pub async fn accompany(
     };
     let before = before.or_else(|| during.clone());
     let state = before.as_ref().zip(during.as_ref());
-    screen
-        .print_line(&opening(&run, state.map(|(was, is)| (phase_of(was), effective_name(is)))))?;
+    screen.print_line(&opening_box(
+        &run,
+        state.map(|(was, is)| (phase_of(was), effective_name(is))),
+    ))?;
     let (progress, log_offset) = match origin {
         Origin::Acted { told, log_offset } => (told, log_offset),
         Origin::Submitted | Origin::Watched => (Progress::default(), 0),
     };
-    let start = Start { run_id: run.run_id, progress, log_offset };
+    let start = FollowStart { run_id: run.run_id, progress, log_offset };
     let run = follow(client, screen, start, timeout).await?;
     let colors = screen.color_mode();
-    screen.print_line(&closing(&run, &Clock::system(), colors))?;
+    screen.print_line(&closing_box(&run, &Clock::system(), colors))?;
     // The result is already printed, so an error of this call is ignored.
     let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
     if let Some((before, during)) = passed
         && let Ok(Some(after)) = fetch_of(client, &run).await
     {
-        screen.print_line(&aftermath(&Passage { before, during, after: &after }))?;
+        screen.print_line(&machine_state_box(&MachineSnapshots {
+            before,
+            during,
+            after: &after,
+        }))?;
     }
     screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), path(&run)))?;
     show(client, screen, view, &run).await?;
@@ -268,7 +276,7 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for operation in operations {
         let (begun, ended) = (operation.started_at.as_ref(), operation.finished_at.as_ref());
-        let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
+        let (tone, _) = phase_label(Phase::try_from(operation.phase).unwrap_or_default());
         let mut row: Vec<Cell> = vec![
             (&operation.operation_id).into(),
             target_name(&operation.machine_id, &operation.target_id).into(),

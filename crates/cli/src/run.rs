@@ -5,9 +5,9 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::follow::boxes::{error_lines, verdict};
 use crate::follow::log_end;
 use crate::follow::progress::Progress;
+use crate::follow::summary::{error_lines, phase_label};
 use crate::machine::{fetch, fetch_of};
 use crate::operation::{
     Errand, Goal, Origin, View, accompany, as_run, request_id, see_through, target_name,
@@ -276,7 +276,7 @@ fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for run in runs {
-        let (tone, _) = verdict(run.phase());
+        let (tone, _) = phase_label(run.phase());
         let mut row: Vec<Cell> = vec![
             (&run.run_id).into(),
             subject.of(run).into(),

@@ -3,9 +3,11 @@
 use crate::args::WatchArgs;
 use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
-use crate::follow::LOST;
-use crate::follow::boxes::verdict;
-use crate::follow::feed::{self, News, OperationEvents, Patience, RunEvents, Source};
+use crate::follow::CONNECTION_LOST;
+use crate::follow::feed::{
+    self, FeedMessage, FeedSource, OperationEventSource, ReconnectPolicy, RunEventSource,
+};
+use crate::follow::summary::phase_label;
 use crate::operation::{phase_name, target_name, type_name};
 use crate::output::Screen;
 use crate::run::workflow_name;
@@ -38,7 +40,7 @@ pub async fn operations(
         None => args.filter,
     };
     let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
-    let source = OperationEvents { client: client.clone(), request };
+    let source = OperationEventSource { client: client.clone(), request };
     let (clock, colors) = (Clock::system(), screen.color_mode());
     stream(client, screen, source, |event| operation_line(event, &clock, colors)).await
 }
@@ -50,12 +52,12 @@ pub async fn runs(
     all: bool,
 ) -> Result<Exit, Failure> {
     let request = WatchRunsRequest { filter, skip_ended: !all, ..Default::default() };
-    let source = RunEvents { client: client.clone(), request };
+    let source = RunEventSource { client: client.clone(), request };
     let (clock, colors) = (Clock::system(), screen.color_mode());
     stream(client, screen, source, |event| run_line(event, &clock, colors)).await
 }
 
-async fn stream<S: Source>(
+async fn stream<S: FeedSource>(
     client: &Client,
     screen: &mut Screen,
     source: S,
@@ -67,19 +69,19 @@ where
     if screen.is_human() && screen.is_terminal() {
         screen.print_toned_line(Tone::Dim, WATCHING)?;
     }
-    let mut feed = feed::spawn(source, Patience::OnceHeard);
+    let mut feed = feed::spawn(source, ReconnectPolicy::AfterFirstResponse);
     let mut lost = false;
-    while let Some(news) = feed.recv().await {
-        match news {
-            News::Item(event) => screen.print_event(&event, &words)?,
-            News::Back => lost = false,
-            News::Lost if lost => {}
-            News::Lost => {
+    while let Some(message) = feed.recv().await {
+        match message {
+            FeedMessage::Item(event) => screen.print_event(&event, &words)?,
+            FeedMessage::Reconnected => lost = false,
+            FeedMessage::Disconnected if lost => {}
+            FeedMessage::Disconnected => {
                 lost = true;
-                screen.print_toned_line(Tone::Dim, LOST)?;
+                screen.print_toned_line(Tone::Dim, CONNECTION_LOST)?;
             }
-            News::Failed(status) => return Err(client.failure(status)),
-            News::Ended => break,
+            FeedMessage::Failed(status) => return Err(client.failure(status)),
+            FeedMessage::Ended => break,
         }
     }
     Ok(Exit::Success)
@@ -87,7 +89,7 @@ where
 
 fn operation_line(event: &OperationEvent, clock: &Clock, colors: ColorMode) -> String {
     let operation = event.snapshot.clone().unwrap_or_default();
-    let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
+    let (tone, _) = phase_label(Phase::try_from(operation.phase).unwrap_or_default());
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
@@ -105,7 +107,7 @@ fn operation_line(event: &OperationEvent, clock: &Clock, colors: ColorMode) -> S
 
 fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
     let run = event.snapshot.clone().unwrap_or_default();
-    let (tone, _) = verdict(run.phase());
+    let (tone, _) = phase_label(run.phase());
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),

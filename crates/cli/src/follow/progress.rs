@@ -11,33 +11,33 @@ use std::collections::HashMap;
 
 /// One output line, and the step that it is about.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ProgressLine {
     pub tone: Tone,
     pub text: String,
     pub step: String,
-    pub place: Place,
+    pub position: LinePosition,
 }
 
 /// The position of a line within its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    Begins,
-    Amid,
-    Ends,
+pub enum LinePosition {
+    Start,
+    Middle,
+    End,
 }
 
 /// The last known state of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct StepSnapshot {
     state: State,
     retries: i32,
 }
 
-const UNSEEN: Seen = Seen { state: State::Waiting, retries: 0 };
+const INITIAL_SNAPSHOT: StepSnapshot = StepSnapshot { state: State::Waiting, retries: 0 };
 
 /// One change of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Move {
+enum StepChange {
     Started,
     Retried,
     Succeeded,
@@ -48,7 +48,7 @@ enum Move {
 /// may have the name of the step that it undoes.
 #[derive(Default)]
 pub struct Progress {
-    seen: HashMap<(String, bool), Seen>,
+    steps: HashMap<(String, bool), StepSnapshot>,
     version: i64,
 }
 
@@ -56,63 +56,64 @@ impl Progress {
     /// Creates a progress that prints only the changes after this snapshot.
     pub fn after(run: &Run) -> Self {
         let mut progress = Self::default();
-        progress.snapshot(run);
+        progress.lines_for(run);
         progress
     }
 
     /// True if the start line of a step is not printed yet.
-    pub fn awaits(&self, step: &str) -> bool {
-        let waiting = |seen: &Seen| {
+    pub fn is_start_unprinted(&self, step: &str) -> bool {
+        let waiting = |seen: &StepSnapshot| {
             matches!(seen.state, State::Unspecified | State::Waiting) && seen.retries == 0
         };
-        self.seen.is_empty() || self.seen.get(&(step.to_string(), false)).is_some_and(waiting)
+        self.steps.is_empty() || self.steps.get(&(step.to_string(), false)).is_some_and(waiting)
     }
 
     /// The lines for the changes since the last snapshot. An older snapshot gives none.
-    pub fn snapshot(&mut self, run: &Run) -> Vec<Line> {
+    pub fn lines_for(&mut self, run: &Run) -> Vec<ProgressLine> {
         if run.version < self.version {
             return Vec::new();
         }
         self.version = run.version;
         let mut lines = Vec::new();
         for step in &run.steps {
-            let now = Seen { state: step.state(), retries: step.retry_count };
-            let old = self.seen.insert((step.name.clone(), step.undo), now).unwrap_or(UNSEEN);
-            let words = Words::of(step, &run.steps);
-            lines.extend(moves(old, now).into_iter().map(|what| words.line(what, step)));
+            let now = StepSnapshot { state: step.state(), retries: step.retry_count };
+            let old =
+                self.steps.insert((step.name.clone(), step.undo), now).unwrap_or(INITIAL_SNAPSHOT);
+            let texts = StepTexts::of(step, &run.steps);
+            lines.extend(step_changes(old, now).into_iter().map(|what| texts.line(what, step)));
         }
         lines
     }
 }
 
 /// The changes that lead from one state to the other.
-fn moves(old: Seen, now: Seen) -> Vec<Move> {
-    let begun = |seen: Seen| match seen.state {
+fn step_changes(old: StepSnapshot, now: StepSnapshot) -> Vec<StepChange> {
+    let begun = |seen: StepSnapshot| match seen.state {
         State::Running | State::Succeeded | State::Failed => true,
         State::Unspecified | State::Waiting => seen.retries > 0,
     };
-    let ended = |seen: Seen| matches!(seen.state, State::Succeeded | State::Failed);
+    let ended = |seen: StepSnapshot| matches!(seen.state, State::Succeeded | State::Failed);
     let retried = now.retries > old.retries;
     let again = !retried && ended(old) && now.state == State::Running;
-    let mut moves = Vec::new();
+    let mut changes = Vec::new();
     if (begun(now) && !begun(old)) || again {
-        moves.push(Move::Started);
+        changes.push(StepChange::Started);
     }
     if retried {
-        moves.push(Move::Retried);
+        changes.push(StepChange::Retried);
     }
     match now.state {
-        State::Succeeded if old.state != State::Succeeded => moves.push(Move::Succeeded),
-        State::Failed if old.state != State::Failed || retried => moves.push(Move::Failed),
+        State::Succeeded if old.state != State::Succeeded => changes.push(StepChange::Succeeded),
+        State::Failed if old.state != State::Failed || retried => changes.push(StepChange::Failed),
         State::Unspecified | State::Waiting | State::Running | State::Succeeded | State::Failed => {
         }
     }
-    moves
+    changes
 }
 
 /// The kinds of steps that a plan may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum StepKind {
     Ssh,
     Reboot,
     Netboot,
@@ -128,51 +129,51 @@ enum Kind {
     Other,
 }
 
-impl Kind {
+impl StepKind {
     /// Parses the field names of the oneof in `Step`.
     fn of(name: &str) -> Self {
         match name {
-            "ssh" => Kind::Ssh,
-            "reboot" => Kind::Reboot,
-            "netboot" => Kind::Netboot,
-            "repave" => Kind::Repave,
-            "join" => Kind::Join,
-            "verify" => Kind::Verify,
-            "net" => Kind::Net,
-            "rma" => Kind::Rma,
-            "drain" => Kind::Drain,
-            "uncordon" => Kind::Uncordon,
-            "power" => Kind::Power,
-            _ => Kind::Other,
+            "ssh" => StepKind::Ssh,
+            "reboot" => StepKind::Reboot,
+            "netboot" => StepKind::Netboot,
+            "repave" => StepKind::Repave,
+            "join" => StepKind::Join,
+            "verify" => StepKind::Verify,
+            "net" => StepKind::Net,
+            "rma" => StepKind::Rma,
+            "drain" => StepKind::Drain,
+            "uncordon" => StepKind::Uncordon,
+            "power" => StepKind::Power,
+            _ => StepKind::Other,
         }
     }
 
     /// The texts for the start and for the success of a step.
     fn phrases(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Kind::Ssh => Some(("Running command", "Command complete")),
-            Kind::Reboot => Some(("Rebooting machine", "Reboot complete")),
-            Kind::Netboot => Some(("Setting netboot", "Netboot configured")),
-            Kind::Repave => Some(("Repaving", "Repave complete")),
-            Kind::Join => Some(("Joining cluster", "Joined cluster")),
-            Kind::Verify => Some(("Verifying in cluster", "Verified")),
-            Kind::Net => Some(("Reconfiguring network", "Network reconfigured")),
-            Kind::Rma => Some(("RMA step", "RMA step complete")),
-            Kind::Drain => Some(("Draining node", "Node drained")),
-            Kind::Uncordon => Some(("Uncordoning node", "Node uncordoned")),
-            Kind::Power => Some(("Changing power", "Power changed")),
-            Kind::Other => None,
+            StepKind::Ssh => Some(("Running command", "Command complete")),
+            StepKind::Reboot => Some(("Rebooting machine", "Reboot complete")),
+            StepKind::Netboot => Some(("Setting netboot", "Netboot configured")),
+            StepKind::Repave => Some(("Repaving", "Repave complete")),
+            StepKind::Join => Some(("Joining cluster", "Joined cluster")),
+            StepKind::Verify => Some(("Verifying in cluster", "Verified")),
+            StepKind::Net => Some(("Reconfiguring network", "Network reconfigured")),
+            StepKind::Rma => Some(("RMA step", "RMA step complete")),
+            StepKind::Drain => Some(("Draining node", "Node drained")),
+            StepKind::Uncordon => Some(("Uncordoning node", "Node uncordoned")),
+            StepKind::Power => Some(("Changing power", "Power changed")),
+            StepKind::Other => None,
         }
     }
 }
 
 /// The texts for one step.
-struct Words {
+struct StepTexts {
     doing: String,
     done: String,
 }
 
-impl Words {
+impl StepTexts {
     /// Adds the step's name if several steps have the same kind.
     fn of(step: &StepStatus, all: &[StepStatus]) -> Self {
         let name = one_line(&step.name);
@@ -183,31 +184,35 @@ impl Words {
                 done: format!("Undoing {name} complete"),
             };
         }
-        let Some((doing, done)) = Kind::of(&step.kind).phrases() else {
+        let Some((doing, done)) = StepKind::of(&step.kind).phrases() else {
             return Self { doing: name.to_string(), done: format!("{name} complete") };
         };
-        let twins = all.iter().filter(|other| other.kind == step.kind && !other.undo).count();
-        let which = if twins > 1 { format!(" ({name})") } else { String::new() };
+        let same_kind = all.iter().filter(|other| other.kind == step.kind && !other.undo).count();
+        let which = if same_kind > 1 { format!(" ({name})") } else { String::new() };
         Self { doing: format!("{doing}{which}"), done: format!("{done}{which}") }
     }
 
-    fn line(&self, what: Move, step: &StepStatus) -> Line {
+    fn line(&self, what: StepChange, step: &StepStatus) -> ProgressLine {
         let because = match one_line(&step.message).trim() {
             "" => String::new(),
             message => format!(": {message}"),
         };
-        let (place, tone, text) = match what {
-            Move::Started => (Place::Begins, Tone::Busy, format!("→ {}...", self.doing)),
-            Move::Retried => {
+        let (position, tone, text) = match what {
+            StepChange::Started => {
+                (LinePosition::Start, Tone::Busy, format!("→ {}...", self.doing))
+            }
+            StepChange::Retried => {
                 let because = if step.state() == State::Succeeded { "" } else { &because };
                 let attempt = step.retry_count.saturating_add(1);
                 let text = format!("↻ {} again, attempt {attempt}{because}", self.doing);
-                (Place::Amid, Tone::Warn, text)
+                (LinePosition::Middle, Tone::Warn, text)
             }
-            Move::Succeeded => (Place::Ends, Tone::Good, format!("✓ {}", self.done)),
-            Move::Failed => (Place::Ends, Tone::Bad, format!("✗ {} failed{because}", self.doing)),
+            StepChange::Succeeded => (LinePosition::End, Tone::Good, format!("✓ {}", self.done)),
+            StepChange::Failed => {
+                (LinePosition::End, Tone::Bad, format!("✗ {} failed{because}", self.doing))
+            }
         };
-        Line { tone, text, step: step.name.clone(), place }
+        ProgressLine { tone, text, step: step.name.clone(), position }
     }
 }
 
@@ -230,9 +235,9 @@ mod tests {
         let mut text = String::new();
         for (at, steps) in snapshots.iter().enumerate() {
             let run = Run { steps: steps.clone(), version: at as i64 + 1, ..Default::default() };
-            for line in progress.snapshot(&run) {
+            for line in progress.lines_for(&run) {
                 text.push_str(&line.text);
-                text.push_str(if line.place == Place::Ends { "\n\n" } else { "\n" });
+                text.push_str(if line.position == LinePosition::End { "\n\n" } else { "\n" });
             }
         }
         text
@@ -328,8 +333,8 @@ mod tests {
             steps: vec![step("r", "reboot", state, 0, "")],
             ..Default::default()
         };
-        assert_eq!(progress.snapshot(&run(5, State::Succeeded)).len(), 2);
-        assert_eq!(progress.snapshot(&run(4, State::Running)), []);
+        assert_eq!(progress.lines_for(&run(5, State::Succeeded)).len(), 2);
+        assert_eq!(progress.lines_for(&run(4, State::Running)), []);
     }
 
     #[test]
@@ -339,17 +344,22 @@ mod tests {
         for old in states {
             for new in states {
                 for (was, is) in [(0, 0), (0, 1), (1, 1)] {
-                    let moves =
-                        moves(Seen { state: old, retries: was }, Seen { state: new, retries: is });
-                    let last = moves.last();
+                    let changes = step_changes(
+                        StepSnapshot { state: old, retries: was },
+                        StepSnapshot { state: new, retries: is },
+                    );
+                    let last = changes.last();
                     match new {
-                        State::Succeeded => assert_eq!(last == Some(&Move::Succeeded), old != new),
+                        State::Succeeded => {
+                            assert_eq!(last == Some(&StepChange::Succeeded), old != new)
+                        }
                         State::Failed => {
-                            assert_eq!(last == Some(&Move::Failed), old != new || is > was)
+                            assert_eq!(last == Some(&StepChange::Failed), old != new || is > was)
                         }
                         State::Unspecified | State::Waiting | State::Running => {
                             assert!(
-                                !moves.contains(&Move::Succeeded) && !moves.contains(&Move::Failed)
+                                !changes.contains(&StepChange::Succeeded)
+                                    && !changes.contains(&StepChange::Failed)
                             );
                         }
                     }

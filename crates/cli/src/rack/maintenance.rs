@@ -7,7 +7,7 @@ use crate::args::{
 };
 use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
-use crate::follow::boxes::verdict;
+use crate::follow::summary::phase_label;
 use crate::operation::{Errand, Goal, Origin, View, accompany, asked_as, see_through};
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
@@ -214,7 +214,7 @@ fn status_words(all: &[RackMaintenanceStatus], wide: bool, colors: ColorMode) ->
 fn one_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> String {
     let run = status.operation.clone().unwrap_or_default();
     let clock = Clock::system();
-    let (tone, words) = verdict(run.phase());
+    let (tone, words) = phase_label(run.phase());
     let firmware = match (status.firmware_id.as_str(), status.firmware_skipped.as_str()) {
         ("", "") => String::new(),
         ("", why) => format!("skipped: {why}"),
