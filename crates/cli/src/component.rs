@@ -3,7 +3,7 @@
 use crate::args::{ComponentArgs, ComponentCommand, ComponentFirmwareCommand, ComponentUpdateArgs};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::operation::request_id;
+use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
 use crate::text::{join_names, one_line};
@@ -68,7 +68,7 @@ async fn update(
     let dry_run = args.dry_run;
     let request_id = match dry_run {
         true => String::new(),
-        false => request_id(screen, args.request_id.as_ref())?,
+        false => choose_request_id(screen, args.request_id.as_ref())?,
     };
     let (compute_trays, switches, power_shelves) = devices(args.devices);
     let request = UpdateComponentFirmwareRequest {

@@ -115,7 +115,7 @@ pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
 }
 
 /// The maximum number of attempts when other clients change the device concurrently.
-const MAX_UPDATES: u32 = 50;
+const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
 /// Repeats a read-modify-write until no other client changed the object in between.
 pub async fn update<T>(
@@ -127,13 +127,13 @@ pub async fn update<T>(
         tries += 1;
         match attempt().await? {
             Ok(done) => return Ok(done),
-            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
             Err(status) => return Err(failure(status)),
         }
     }
 }
 
-fn has_moved(status: &tonic::Status) -> bool {
+fn is_version_conflict(status: &tonic::Status) -> bool {
     let details = status.get_error_details();
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }

@@ -3,7 +3,7 @@
 use crate::args::ReprovisionArgs;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::operation::request_id;
+use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::table::format_pairs;
 use crate::text::one_line;
@@ -30,7 +30,7 @@ pub async fn reprovision(
     }
     let request_id = match args.dry_run {
         true => String::new(),
-        false => request_id(screen, args.request_id.as_ref())?,
+        false => choose_request_id(screen, args.request_id.as_ref())?,
     };
     let dry_run = args.dry_run;
     let firmware_id = args.firmware;

@@ -9,7 +9,11 @@ use crate::follow::log::LogLineBuffer;
 use crate::output::Screen;
 use crate::table::Tone;
 
-pub async fn show(client: &Client, screen: &mut Screen, args: LogsArgs) -> Result<Exit, Failure> {
+pub async fn print_log(
+    client: &Client,
+    screen: &mut Screen,
+    args: LogsArgs,
+) -> Result<Exit, Failure> {
     let LogsArgs { operation_id, follow, offset } = args;
     let log = RunLogSource { client: client.clone(), run_id: operation_id, offset, follow };
     let mut feed = feed::spawn(log, ReconnectPolicy::AfterFirstResponse);

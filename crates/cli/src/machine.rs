@@ -9,7 +9,10 @@ use crate::exit::{Exit, Failure};
 use crate::hardware;
 use crate::health;
 use crate::host;
-use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
+use crate::operation::{
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, choose_request_id, follow_or_report,
+    operation_to_run,
+};
 use crate::output::Screen;
 use crate::power;
 use crate::table::{Cell, Table, Tone, format_pairs};
@@ -52,7 +55,7 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine, Failure
 }
 
 /// Fetches the machine of a run; none if the run's target is not a machine.
-pub async fn fetch_of(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
+pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
     match run.machine_id.as_str() {
         "" => Ok(None),
         id => fetch(client, id).await.map(Some),
@@ -92,7 +95,7 @@ async fn register(
 ) -> Result<Exit, Failure> {
     let mut machine =
         Machine { machine_id: args.machine_id.unwrap_or_default(), ..Default::default() };
-    apply(&mut machine, args.spec);
+    apply_spec(&mut machine, args.spec);
     let request = RegisterMachineRequest { machine: Some(machine) };
     let machine = client.call(client.machines().register_machine(request)).await?;
     screen.print_record(&machine, |machine| {
@@ -113,7 +116,7 @@ async fn update(
         tries += 1;
         let mut machine = fetch(client, &args.machine_id).await?;
         let expected_version = machine.status.take().map_or(0, |status| status.version);
-        apply(&mut machine, args.spec.clone());
+        apply_spec(&mut machine, args.spec.clone());
         for key in &args.remove_labels {
             machine.labels.remove(key);
         }
@@ -121,7 +124,7 @@ async fn update(
         let answer = client.machines().update_machine(request).await;
         match answer {
             // Another client changed the machine between the read and the write: read it again.
-            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };
@@ -131,15 +134,15 @@ async fn update(
 }
 
 /// The maximum number of attempts when other clients change the machine concurrently.
-const MAX_UPDATES: u32 = 50;
+const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
-pub fn has_moved(status: &tonic::Status) -> bool {
+pub fn is_version_conflict(status: &tonic::Status) -> bool {
     let details = status.get_error_details();
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
 
 /// Overwrites the fields of the machine that are given.
-fn apply(machine: &mut Machine, given: MachineSpecArgs) {
+fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
     let spec = machine.spec.get_or_insert_with(MachineSpec::default);
     let fields = [
         (&mut spec.ssh_endpoint, given.ssh_endpoint),
@@ -174,11 +177,11 @@ pub async fn reboot(
     screen: &mut Screen,
     args: &MachineOperationArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request = RebootMachineRequest { machine_id, request_id };
         client.call(client.machines().reboot_machine(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 pub async fn reimage(
@@ -186,12 +189,12 @@ pub async fn reimage(
     screen: &mut Screen,
     args: &ReimageArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request =
             ReimageMachineRequest { machine_id, request_id, image_ref: args.image.clone() };
         client.call(client.machines().reimage_machine(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 pub async fn enter_maintenance(
@@ -199,11 +202,11 @@ pub async fn enter_maintenance(
     screen: &mut Screen,
     args: &EnterMaintenanceArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request = EnterMaintenanceRequest { machine_id, request_id, drain: args.drain };
         client.call(client.machines().enter_maintenance(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 pub async fn exit_maintenance(
@@ -211,32 +214,32 @@ pub async fn exit_maintenance(
     screen: &mut Screen,
     args: &ExitMaintenanceArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request = ExitMaintenanceRequest { machine_id, request_id, uncordon: args.uncordon };
         client.call(client.machines().exit_maintenance(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 /// Requests an operation and follows it.
-async fn operate(
+async fn start_operation(
     client: &Client,
     screen: &mut Screen,
     machine_id: &str,
     submit: &SubmitArgs,
-    ask: impl AsyncFnOnce(String, String) -> Result<Operation, Failure>,
+    call: impl AsyncFnOnce(String, String) -> Result<Operation, Failure>,
 ) -> Result<Exit, Failure> {
     let before = if submit.wait.waits() { Some(fetch(client, machine_id).await?) } else { None };
-    let request_id = request_id(screen, submit.request_id.as_ref())?;
-    let operation = ask(machine_id.to_string(), request_id).await?;
-    let errand = Errand {
-        run: as_run(operation),
-        view: View::Operation,
-        goal: Goal::Succeed,
-        origin: Origin::Submitted,
+    let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
+    let operation = call(machine_id.to_string(), request_id).await?;
+    let accepted = AcceptedOperation {
+        run: operation_to_run(operation),
+        record_kind: RecordKind::Operation,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Submitted,
         before,
     };
-    see_through(client, screen, errand, &submit.wait).await
+    follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
 pub fn phase_name(machine: &Machine) -> &'static str {
@@ -296,7 +299,7 @@ fn condition<'a>(machine: &'a Machine, name: &str) -> Option<&'a Condition> {
 }
 
 /// ✓ the condition holds; ✗ it was observed not to hold; - it is unknown.
-fn mark(condition: Option<&Condition>) -> Cell {
+fn condition_cell(condition: Option<&Condition>) -> Cell {
     match condition {
         Some(condition) if condition.status => Cell::with_tone("✓", Tone::Good),
         Some(condition) if condition.last_transition.is_some() => Cell::with_tone("✗", Tone::Bad),
@@ -305,7 +308,7 @@ fn mark(condition: Option<&Condition>) -> Cell {
 }
 
 /// The flag that takes the machine out of use, with its reason; empty if none is set.
-fn trouble(machine: &Machine) -> String {
+fn blocking_flag(machine: &Machine) -> String {
     let flags = ["Retired", "RMA", "NeedsIntervention"];
     let set =
         flags.iter().find_map(|name| condition(machine, name).filter(|condition| condition.status));
@@ -327,19 +330,19 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
             (&machine.machine_id).into(),
             phase_name(machine).into(),
             effective_cell(machine),
-            mark(condition(machine, "Reachable")),
-            mark(condition(machine, "Provisioned")),
+            condition_cell(condition(machine, "Reachable")),
+            condition_cell(condition(machine, "Provisioned")),
             active.into(),
         ];
         if wide {
             let spec = machine.spec.clone().unwrap_or_default();
             row.extend([
                 lifecycle_name(machine).into(),
-                mark(condition(machine, "BMCReachable")),
+                condition_cell(condition(machine, "BMCReachable")),
                 spec.target_cluster_ref.into(),
                 join_pairs(&machine.labels, ",").into(),
                 spec.provider.into(),
-                trouble(machine).into(),
+                blocking_flag(machine).into(),
             ]);
         }
         table.add_row(row);
@@ -380,7 +383,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
             let since = clock.ago(condition.last_transition.as_ref());
             table.add_row(vec![
                 (&condition.r#type).into(),
-                mark(Some(condition)),
+                condition_cell(Some(condition)),
                 since.into(),
                 (&condition.reason).into(),
             ]);
@@ -471,7 +474,7 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
         let mut machine = Machine { spec: Some(spec), ..Default::default() };
         machine.labels.insert("a".into(), "1".into());
         let labels = vec![("b".to_string(), "2".to_string())];
-        apply(
+        apply_spec(
             &mut machine,
             MachineSpecArgs { ssh_endpoint: Some("new".into()), labels, ..Default::default() },
         );

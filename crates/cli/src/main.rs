@@ -46,7 +46,7 @@ use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use exit::{Exit, Failure};
-use operation::View;
+use operation::RecordKind;
 use output::Screen;
 use std::process::ExitCode;
 
@@ -100,14 +100,16 @@ async fn run_client_command(
             machine::exit_maintenance(client, screen, &args).await
         }
         ClientCommand::Ops(args) => operation::list(client, screen, &args).await,
-        ClientCommand::Watch(args) => watch::operations(client, screen, args).await,
-        ClientCommand::Logs(args) => logs::show(client, screen, args).await,
-        ClientCommand::Cancel(args) => run::cancel(client, screen, &args, View::Operation).await,
+        ClientCommand::Watch(args) => watch::watch_operations(client, screen, args).await,
+        ClientCommand::Logs(args) => logs::print_log(client, screen, args).await,
+        ClientCommand::Cancel(args) => {
+            run::cancel(client, screen, &args, RecordKind::Operation).await
+        }
         ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
         ClientCommand::Runs(args) => run::list(client, screen, &args).await,
-        ClientCommand::Why(args) => why::why(client, screen, args.id).await,
+        ClientCommand::Why(args) => why::explain(client, screen, args.id).await,
         ClientCommand::History(args) => history::list(client, screen, &args).await,
-        ClientCommand::Fault(args) => why::fault(client, screen, args.code).await,
+        ClientCommand::Fault(args) => why::show_fault_page(client, screen, args.code).await,
         ClientCommand::Machine(command) => machine::run(client, screen, command).await,
         ClientCommand::Run(command) => run::run(client, screen, command).await,
         ClientCommand::Plan(command) => plan::run(client, screen, command).await,

@@ -9,7 +9,10 @@ use crate::args::{
 };
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::operation::{Errand, Goal, Origin, View, asked_as, see_through};
+use crate::operation::{
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report,
+    request_id_unless_dry_run,
+};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::{join_pairs, one_line};
@@ -100,7 +103,7 @@ async fn onboard(
     let NodeOnboardArgs { machine_id, site, options } = args;
     let would =
         format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
-    let request_id = asked_as(screen, options.dry_run, &options.submit)?;
+    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
     let request =
         OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: options.dry_run };
     let answer = client.call_hardware(client.nodes().onboard_node(request)).await?;
@@ -118,7 +121,7 @@ async fn decommission(
     let request = DecommissionNodeRequest {
         node_id,
         mode: mode.wire_name().into(),
-        request_id: asked_as(screen, options.dry_run, &options.submit)?,
+        request_id: request_id_unless_dry_run(screen, options.dry_run, &options.submit)?,
         without_agent: without_agent.unwrap_or_default(),
         without_maas: without_maas.unwrap_or_default(),
         dry_run: options.dry_run,
@@ -131,7 +134,7 @@ async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Res
     let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would drain {}", one_line(&node_id));
-    let request_id = asked_as(screen, options.dry_run, &options.submit)?;
+    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
     let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
     let answer = client.call_hardware(client.nodes().drain_node(request)).await?;
     see(client, screen, answer, (&would, &options)).await
@@ -145,7 +148,7 @@ async fn retire(
     let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would retire {}", one_line(&node_id));
-    let request_id = asked_as(screen, options.dry_run, &options.submit)?;
+    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
     let request =
         RetireNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
     let answer = client.call_hardware(client.nodes().retire_node(request)).await?;
@@ -167,9 +170,10 @@ async fn see(
     let node = answer.node.unwrap_or_default();
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
     screen.print_line(&at(&node))?;
-    let (view, goal, origin) = (View::Run, Goal::Succeed, Origin::Submitted);
-    let errand = Errand { run, view, goal, origin, before: None };
-    let exit = see_through(client, screen, errand, &options.submit.wait).await?;
+    let (record_kind, expected_end, origin) =
+        (RecordKind::Run, ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    let exit = follow_or_report(client, screen, accepted, &options.submit.wait).await?;
     // The result is already printed, so an error of this call is ignored.
     if options.submit.wait.waits()
         && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await

@@ -13,7 +13,7 @@ use crate::follow::summary::{
     MachineSnapshots, closing_box, error_lines, machine_state_box, opening_box, phase_label,
 };
 use crate::follow::{FollowStart, follow};
-use crate::machine::{effective_name, fetch_of, phase_name as phase_of};
+use crate::machine::{effective_name, fetch_run_machine, phase_name as phase_of};
 use crate::output::Screen;
 use crate::run::describe;
 use crate::table::{Cell, Table};
@@ -26,49 +26,50 @@ use proto::v1::{
 
 /// The kind of record that the command is about and that JSON and YAML output shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum RecordKind {
     Operation,
     Run,
 }
 
 /// The final phase that counts as success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Goal {
-    Succeed,
-    Cancel,
+pub enum ExpectedEnd {
+    Succeeded,
+    Canceled,
 }
 
-impl Goal {
+impl ExpectedEnd {
     fn exit(self, phase: Phase) -> Exit {
         match (self, phase) {
-            (Goal::Succeed, Phase::Succeeded) | (Goal::Cancel, Phase::Canceled) => Exit::Success,
-            (Goal::Succeed | Goal::Cancel, _) => Exit::Unsuccessful,
+            (ExpectedEnd::Succeeded, Phase::Succeeded)
+            | (ExpectedEnd::Canceled, Phase::Canceled) => Exit::Success,
+            (ExpectedEnd::Succeeded | ExpectedEnd::Canceled, _) => Exit::Unsuccessful,
         }
     }
 }
 
 /// How the command came to follow the run.
-pub enum Origin {
+pub enum RunOrigin {
     /// The command has requested it. A run that has already ended was found by its request ID.
     Submitted,
     /// The run existed, and the command has acted on it.
-    Acted { told: Progress, log_offset: i64 },
+    Acted { printed: Progress, log_offset: i64 },
     /// The command only watches it.
     Watched,
 }
 
 /// An accepted request.
-pub struct Errand {
+pub struct AcceptedOperation {
     pub run: Run,
-    pub view: View,
-    pub goal: Goal,
-    pub origin: Origin,
+    pub record_kind: RecordKind,
+    pub expected_end: ExpectedEnd,
+    pub origin: RunOrigin,
     /// The machine before the request; none if the command does not wait.
     pub before: Option<Machine>,
 }
 
 /// Converts an operation to a run; fields that only a run has stay empty.
-pub fn as_run(operation: Operation) -> Run {
+pub fn operation_to_run(operation: Operation) -> Run {
     Run {
         r#type: type_name(&operation).to_string(),
         run_id: operation.operation_id,
@@ -105,7 +106,7 @@ pub fn target_name<'a>(machine_id: &'a str, target_id: &'a str) -> &'a str {
 }
 
 /// The label of the target where one operation is shown.
-pub fn target_noun(kind: &str) -> &'static str {
+pub fn target_label(kind: &str) -> &'static str {
     match kind {
         "rack" => "Rack:",
         "switch" => "Switch:",
@@ -115,7 +116,7 @@ pub fn target_noun(kind: &str) -> &'static str {
 }
 
 /// Returns the given request ID, or generates one and prints it before it is used.
-pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String, Failure> {
+pub fn choose_request_id(screen: &mut Screen, given: Option<&String>) -> Result<String, Failure> {
     if let Some(given) = given {
         return Ok(given.clone());
     }
@@ -125,45 +126,49 @@ pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String,
     Ok(made)
 }
 
-/// Like `request_id`, but a dry run needs no generated ID, because it starts nothing.
-pub fn asked_as(
+/// Like `choose_request_id`, but a dry run needs no generated ID, because it starts nothing.
+pub fn request_id_unless_dry_run(
     screen: &mut Screen,
     dry_run: bool,
     submit: &SubmitArgs,
 ) -> Result<String, Failure> {
     match dry_run {
         true => Ok(submit.request_id.clone().unwrap_or_default()),
-        false => request_id(screen, submit.request_id.as_ref()),
+        false => choose_request_id(screen, submit.request_id.as_ref()),
     }
 }
 
 /// Follows the operation if `wait` says so, prints the result, and returns the exit code.
-pub async fn see_through(
+pub async fn follow_or_report(
     client: &Client,
     screen: &mut Screen,
-    errand: Errand,
+    accepted: AcceptedOperation,
     wait: &WaitArgs,
 ) -> Result<Exit, Failure> {
-    if matches!(errand.origin, Origin::Submitted) && is_terminal(errand.run.phase()) {
-        return replayed(client, screen, &errand).await;
+    if matches!(accepted.origin, RunOrigin::Submitted) && is_terminal(accepted.run.phase()) {
+        return report_replay(client, screen, &accepted).await;
     }
     if !wait.waits() {
         let line = format!(
             "Operation: {} ({})\nnext: farrier run watch {}",
-            one_line(&errand.run.run_id),
-            errand.run.phase().as_str_name(),
-            one_line(&errand.run.run_id)
+            one_line(&accepted.run.run_id),
+            accepted.run.phase().as_str_name(),
+            one_line(&accepted.run.run_id)
         );
         screen.print_line(&line)?;
-        show(client, screen, errand.view, &errand.run).await?;
+        print_full_record(client, screen, accepted.record_kind, &accepted.run).await?;
         return Ok(Exit::Success);
     }
-    accompany(client, screen, errand, wait.timeout).await
+    follow_to_end(client, screen, accepted, wait.timeout).await
 }
 
 /// Reports the operation that an earlier request with the same ID started.
-async fn replayed(client: &Client, screen: &mut Screen, errand: &Errand) -> Result<Exit, Failure> {
-    let run = &errand.run;
+async fn report_replay(
+    client: &Client,
+    screen: &mut Screen,
+    accepted: &AcceptedOperation,
+) -> Result<Exit, Failure> {
+    let run = &accepted.run;
     let phase = run.phase();
     screen.print_line(&format!(
         "Operation: {} ({})  same operation, no new work",
@@ -175,20 +180,20 @@ async fn replayed(client: &Client, screen: &mut Screen, errand: &Errand) -> Resu
             screen.print_line(&line)?;
         }
     }
-    show(client, screen, errand.view, run).await?;
-    Ok(errand.goal.exit(phase))
+    print_full_record(client, screen, accepted.record_kind, run).await?;
+    Ok(accepted.expected_end.exit(phase))
 }
 
 /// Follows the operation to its end, with one box before the output and two after it.
-pub async fn accompany(
+pub async fn follow_to_end(
     client: &Client,
     screen: &mut Screen,
-    errand: Errand,
+    accepted: AcceptedOperation,
     timeout: std::time::Duration,
 ) -> Result<Exit, Failure> {
-    let Errand { run, view, goal, origin, before } = errand;
-    let long_over = matches!(origin, Origin::Watched) && is_terminal(run.phase());
-    let during = match fetch_of(client, &run).await {
+    let AcceptedOperation { run, record_kind, expected_end, origin, before } = accepted;
+    let long_over = matches!(origin, RunOrigin::Watched) && is_terminal(run.phase());
+    let during = match fetch_run_machine(client, &run).await {
         // The operation is accepted, so an unreachable server is waited for below.
         Err(failure) if failure.exit == Exit::Unreachable => {
             Some(before.clone().unwrap_or_default())
@@ -202,8 +207,8 @@ pub async fn accompany(
         state.map(|(was, is)| (phase_of(was), effective_name(is))),
     ))?;
     let (progress, log_offset) = match origin {
-        Origin::Acted { told, log_offset } => (told, log_offset),
-        Origin::Submitted | Origin::Watched => (Progress::default(), 0),
+        RunOrigin::Acted { printed, log_offset } => (printed, log_offset),
+        RunOrigin::Submitted | RunOrigin::Watched => (Progress::default(), 0),
     };
     let start = FollowStart { run_id: run.run_id, progress, log_offset };
     let run = follow(client, screen, start, timeout).await?;
@@ -212,7 +217,7 @@ pub async fn accompany(
     // The result is already printed, so an error of this call is ignored.
     let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
     if let Some((before, during)) = passed
-        && let Ok(Some(after)) = fetch_of(client, &run).await
+        && let Ok(Some(after)) = fetch_run_machine(client, &run).await
     {
         screen.print_line(&machine_state_box(&MachineSnapshots {
             before,
@@ -220,14 +225,14 @@ pub async fn accompany(
             after: &after,
         }))?;
     }
-    screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), path(&run)))?;
-    show(client, screen, view, &run).await?;
-    Ok(goal.exit(run.phase()))
+    screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), phase_path(&run)))?;
+    print_full_record(client, screen, record_kind, &run).await?;
+    Ok(expected_end.exit(run.phase()))
 }
 
 /// The phases that the run went through. They come from its timestamps, because a watch may miss
 /// the running phase of a fast run.
-fn path(run: &Run) -> String {
+fn phase_path(run: &Run) -> String {
     let mut phases = vec![Phase::Pending];
     if run.started_at.is_some() {
         phases.push(Phase::Running);
@@ -239,13 +244,18 @@ fn path(run: &Run) -> String {
 }
 
 /// Prints the record in JSON or YAML.
-async fn show(client: &Client, screen: &mut Screen, view: View, run: &Run) -> Result<(), Failure> {
+async fn print_full_record(
+    client: &Client,
+    screen: &mut Screen,
+    record_kind: RecordKind,
+    run: &Run,
+) -> Result<(), Failure> {
     if screen.is_human() {
         return Ok(());
     }
-    match view {
-        View::Run => screen.print_record(run, |run| describe(run, &Clock::system())),
-        View::Operation => {
+    match record_kind {
+        RecordKind::Run => screen.print_record(run, |run| describe(run, &Clock::system())),
+        RecordKind::Operation => {
             let request = GetOperationRequest { operation_id: run.run_id.clone() };
             let operation = client.call(client.operations().get_operation(request)).await?;
             screen.print_record(&operation, |operation| operation.operation_id.clone())
@@ -308,23 +318,23 @@ mod tests {
     #[test]
     fn only_the_wanted_end_is_success() {
         use Phase::{Canceled, Failed, Succeeded};
-        for (goal, phase, code) in [
-            (Goal::Succeed, Succeeded, 0),
-            (Goal::Succeed, Failed, 1),
-            (Goal::Succeed, Canceled, 1),
-            (Goal::Cancel, Canceled, 0),
-            (Goal::Cancel, Succeeded, 1),
+        for (expected_end, phase, code) in [
+            (ExpectedEnd::Succeeded, Succeeded, 0),
+            (ExpectedEnd::Succeeded, Failed, 1),
+            (ExpectedEnd::Succeeded, Canceled, 1),
+            (ExpectedEnd::Canceled, Canceled, 0),
+            (ExpectedEnd::Canceled, Succeeded, 1),
         ] {
-            assert_eq!(goal.exit(phase).code(), code, "{goal:?} {phase:?}");
+            assert_eq!(expected_end.exit(phase).code(), code, "{expected_end:?} {phase:?}");
         }
     }
 
     #[test]
     fn the_path_names_each_phase_once() {
         let mut run = Run { phase: Phase::Succeeded.into(), ..Default::default() };
-        assert_eq!(path(&run), "PENDING → SUCCEEDED");
+        assert_eq!(phase_path(&run), "PENDING → SUCCEEDED");
         run.started_at = Some(Timestamp::default());
-        assert_eq!(path(&run), "PENDING → RUNNING → SUCCEEDED");
+        assert_eq!(phase_path(&run), "PENDING → RUNNING → SUCCEEDED");
     }
 
     #[test]

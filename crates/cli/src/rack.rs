@@ -7,7 +7,7 @@ use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackU
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::health;
-use crate::machine::has_moved;
+use crate::machine::is_version_conflict;
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
@@ -20,7 +20,7 @@ use proto::v1::{
 use std::collections::BTreeMap;
 
 /// The maximum number of attempts when other clients change the rack concurrently.
-const MAX_UPDATES: u32 = 50;
+const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
 pub async fn run(
     client: &Client,
@@ -120,7 +120,7 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
         let request = UpdateRackRequest { rack: Some(rack), expected_version, dry_run };
         match client.racks().update_rack(request).await {
             // Another client changed the rack between the read and the write: read it again.
-            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };

@@ -23,9 +23,9 @@ use serde::Serialize;
 /// The width of the longest operation type, which aligns the phases.
 const TYPE_WIDTH: usize = "ENTER_MAINTENANCE".len();
 /// Printed at the start, because an idle fleet sends no events.
-const WATCHING: &str = "watching; Ctrl-C ends it";
+const WATCH_NOTICE: &str = "watching; Ctrl-C ends it";
 
-pub async fn operations(
+pub async fn watch_operations(
     client: &Client,
     screen: &mut Screen,
     args: WatchArgs,
@@ -42,10 +42,10 @@ pub async fn operations(
     let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
     let source = OperationEventSource { client: client.clone(), request };
     let (clock, colors) = (Clock::system(), screen.color_mode());
-    stream(client, screen, source, |event| operation_line(event, &clock, colors)).await
+    print_stream(client, screen, source, |event| operation_line(event, &clock, colors)).await
 }
 
-pub async fn runs(
+pub async fn watch_runs(
     client: &Client,
     screen: &mut Screen,
     filter: String,
@@ -54,26 +54,26 @@ pub async fn runs(
     let request = WatchRunsRequest { filter, skip_ended: !all, ..Default::default() };
     let source = RunEventSource { client: client.clone(), request };
     let (clock, colors) = (Clock::system(), screen.color_mode());
-    stream(client, screen, source, |event| run_line(event, &clock, colors)).await
+    print_stream(client, screen, source, |event| run_line(event, &clock, colors)).await
 }
 
-async fn stream<S: FeedSource>(
+async fn print_stream<S: FeedSource>(
     client: &Client,
     screen: &mut Screen,
     source: S,
-    words: impl Fn(&S::Item) -> String,
+    format_event: impl Fn(&S::Item) -> String,
 ) -> Result<Exit, Failure>
 where
     S::Item: Serialize,
 {
     if screen.is_human() && screen.is_terminal() {
-        screen.print_toned_line(Tone::Dim, WATCHING)?;
+        screen.print_toned_line(Tone::Dim, WATCH_NOTICE)?;
     }
     let mut feed = feed::spawn(source, ReconnectPolicy::AfterFirstResponse);
     let mut lost = false;
     while let Some(message) = feed.recv().await {
         match message {
-            FeedMessage::Item(event) => screen.print_event(&event, &words)?,
+            FeedMessage::Item(event) => screen.print_event(&event, &format_event)?,
             FeedMessage::Reconnected => lost = false,
             FeedMessage::Disconnected if lost => {}
             FeedMessage::Disconnected => {

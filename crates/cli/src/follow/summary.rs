@@ -2,7 +2,7 @@
 //! it.
 
 use crate::machine::{effective_name, phase_name};
-use crate::operation::{target_name, target_noun};
+use crate::operation::{target_label, target_name};
 use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
@@ -25,7 +25,7 @@ pub fn opening_box(run: &Run, machine: Option<(&str, &str)>) -> String {
     let target = target_name(&run.machine_id, &run.target_id);
     let mut lines = vec![
         format!("Operation: {}", one_line(&run.run_id)),
-        format!("{} {}", target_noun(&run.target_kind), one_line(target)),
+        format!("{} {}", target_label(&run.target_kind), one_line(target)),
         format!("Type: {}", one_line(&run.r#type)),
     ];
     if let Some((phase, effective)) = machine {

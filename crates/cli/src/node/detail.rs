@@ -5,7 +5,7 @@ use crate::run::workflow_name;
 use crate::table::format_pairs;
 use crate::text::join_pairs;
 use crate::time::Clock;
-use crate::why::type_next;
+use crate::why::format_next_commands;
 use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
 
 pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
@@ -21,7 +21,7 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
     let typed = format!("farrier node get {}", node.node_id);
     let next: Vec<String> =
         detail.recommended.iter().filter(|command| **command != typed).cloned().collect();
-    format!("{}{}", format_pairs(&all), type_next(&next))
+    format!("{}{}", format_pairs(&all), format_next_commands(&next))
 }
 
 type Facts = Vec<(&'static str, String)>;

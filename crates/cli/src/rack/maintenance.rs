@@ -8,7 +8,10 @@ use crate::args::{
 use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::follow::summary::phase_label;
-use crate::operation::{Errand, Goal, Origin, View, accompany, asked_as, see_through};
+use crate::operation::{
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report, follow_to_end,
+    request_id_unless_dry_run,
+};
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
@@ -62,7 +65,7 @@ async fn start(
     let request = RackMaintenanceOnDemandRequest {
         rack_id: Some(RackId { id: args.rack_id }),
         scope: Some(scope),
-        request_id: asked_as(screen, dry_run, &submit)?,
+        request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
         reference,
         force,
         reason,
@@ -80,7 +83,7 @@ pub async fn reprovision(
     let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
     let request = ReprovisionRackRequest {
         rack_id: args.rack_id,
-        request_id: asked_as(screen, dry_run, &submit)?,
+        request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
         reference,
         force,
         reason,
@@ -151,9 +154,10 @@ async fn show(
         screen.print_notice(&format!("note: {}", one_line(note)))?;
     }
     let run = fetch_run(client, &answer.operation_id).await?;
-    let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Submitted);
-    let errand = Errand { run, view, goal, origin, before: None };
-    see_through(client, screen, errand, &submit.wait).await
+    let (record_kind, expected_end, origin) =
+        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
 fn preview_words(preview: &RackMaintenancePreview, colors: ColorMode) -> String {
@@ -303,7 +307,7 @@ async fn follow(
     let going = going(client, &args.id).await?;
     let [id] = going.as_slice() else {
         let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
-        let watching = watch::runs(client, screen, filter, false);
+        let watching = watch::watch_runs(client, screen, filter, false);
         return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
             let said =
                 format!("{} was watched for {}", one_line(&args.id), format_duration(args.timeout));
@@ -311,9 +315,10 @@ async fn follow(
         });
     };
     let run = fetch_run(client, id).await?;
-    let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Watched);
-    let errand = Errand { run, view, goal, origin, before: None };
-    accompany(client, screen, errand, args.timeout).await
+    let (record_kind, expected_end, origin) =
+        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Watched);
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    follow_to_end(client, screen, accepted, args.timeout).await
 }
 
 async fn stop(
@@ -334,7 +339,7 @@ async fn stop(
         return would_stop(client, screen, operation_id, args.reason).await;
     }
     let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
-    cancel(client, screen, &args, View::Operation).await
+    cancel(client, screen, &args, RecordKind::Operation).await
 }
 
 /// Shows what a cancel would stop. The server runs the request and rolls it back.
