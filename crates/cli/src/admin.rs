@@ -41,11 +41,11 @@ pub async fn run(
             )
         }
     };
-    screen.print_record(&machine, |machine| words(machine, done))?;
+    screen.print_record(&machine, |machine| format_flag_change(machine, done))?;
     Ok(Exit::Success)
 }
 
-fn words(machine: &Machine, done: &str) -> String {
+fn format_flag_change(machine: &Machine, done: &str) -> String {
     format!(
         "{}: {done}; EffectiveState: {}\n",
         one_line(&machine.machine_id),

@@ -12,16 +12,17 @@ use std::sync::Arc;
 pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> {
     match command {
         AgentCommand::Run(args) => {
-            let config = load(&args)?;
+            let config = load_config(&args)?;
             let never = Arc::default();
             node::run(&config, &Pace::default(), &never).map_err(Failure::refused)?;
         }
         AgentCommand::Enroll(args) => {
-            let name = node::enroll(&load(&args)?, &Pace::default()).map_err(not_enrolled)?;
+            let name =
+                node::enroll(&load_config(&args)?, &Pace::default()).map_err(enrollment_failure)?;
             screen.print_line(&format!("this is {}", one_line(&name)))?;
         }
         AgentCommand::Status(args) => {
-            let status = node::status(&load(&args)?).map_err(Failure::refused)?;
+            let status = node::status(&load_config(&args)?).map_err(Failure::refused)?;
             screen.print_record(&status, ToString::to_string)?;
         }
         AgentCommand::Unit => screen.print_raw(UNIT)?,
@@ -30,11 +31,11 @@ pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> 
     Ok(Exit::Success)
 }
 
-fn load(args: &AgentConfigArg) -> Result<Config, Failure> {
+fn load_config(args: &AgentConfigArg) -> Result<Config, Failure> {
     Config::load(&args.config).map_err(Failure::refused)
 }
 
-fn not_enrolled(why: NotEnrolled) -> Failure {
+fn enrollment_failure(why: NotEnrolled) -> Failure {
     match why {
         NotEnrolled::Unreachable(said) => Failure::new(Exit::Unreachable, said),
         NotEnrolled::Refused(said) => Failure::refused(said),

@@ -38,14 +38,14 @@ async fn test(client: &Client, screen: &mut Screen, args: BmcTestArgs) -> Result
     };
     let report = client.call_hardware(client.hardware().test_bmc(request)).await?;
     let colors = screen.color_mode();
-    screen.print_record(&report, |report| told(report, colors))?;
+    screen.print_record(&report, |report| format_report(report, colors))?;
     Ok(if report.usable { Exit::Success } else { Exit::Unsuccessful })
 }
 
-fn told(report: &BmcReport, colors: ColorMode) -> String {
+fn format_report(report: &BmcReport, colors: ColorMode) -> String {
     let mut text = format!("{}\n", one_line(&report.peer));
     for finding in &report.findings {
-        text.push_str(&line(finding, colors));
+        text.push_str(&format_finding(finding, colors));
     }
     text.push_str(&format!(
         "\n{}\nnext: {}\n",
@@ -55,7 +55,7 @@ fn told(report: &BmcReport, colors: ColorMode) -> String {
     text
 }
 
-fn line(finding: &BmcFinding, colors: ColorMode) -> String {
+fn format_finding(finding: &BmcFinding, colors: ColorMode) -> String {
     let (mark, tone, word) = match finding.verdict() {
         Verdict::Ok => ("✓", Tone::Good, "ok"),
         Verdict::Cannot => ("✗", Tone::Bad, "cannot"),
@@ -108,7 +108,7 @@ mod tests {
             next_command: "farrier fault login-refused".into(),
             ..Default::default()
         };
-        let text = told(&report, ColorMode { enabled: false });
+        let text = format_report(&report, ColorMode { enabled: false });
         assert_eq!(
             text,
             "https://h\n\

@@ -24,7 +24,7 @@ pub async fn run(
     match command {
         ComponentFirmwareCommand::Update(args) => update(client, screen, args).await,
         ComponentFirmwareCommand::Status(args) => {
-            let (compute_trays, switches, power_shelves) = devices(args.devices);
+            let (compute_trays, switches, power_shelves) = select_devices(args.devices);
             let target_version = args.target_version;
             let request = GetComponentFirmwareStatusRequest {
                 compute_trays,
@@ -34,24 +34,24 @@ pub async fn run(
             };
             let mut components = client.components();
             let found = client.call(components.get_component_firmware_status(request)).await?;
-            screen.print_list(&found.components, statuses, "no devices")?;
+            screen.print_list(&found.components, status_table, "no devices")?;
             Ok(Exit::Success)
         }
         ComponentFirmwareCommand::Versions(args) => {
-            let (compute_trays, switches, power_shelves) = devices(args);
+            let (compute_trays, switches, power_shelves) = select_devices(args);
             let request =
                 ListComponentFirmwareVersionsRequest { compute_trays, switches, power_shelves };
             let mut components = client.components();
             let found = client.call(components.list_component_firmware_versions(request)).await?;
-            screen.print_list(&found.components, versions, "no devices")?;
+            screen.print_list(&found.components, version_table, "no devices")?;
             Ok(Exit::Success)
         }
     }
 }
 
-type Devices = (Option<ComputeTrays>, Option<Switches>, Option<PowerShelves>);
+type DeviceSelection = (Option<ComputeTrays>, Option<Switches>, Option<PowerShelves>);
 
-fn devices(args: ComponentArgs) -> Devices {
+fn select_devices(args: ComponentArgs) -> DeviceSelection {
     (
         Some(ComputeTrays { machine_ids: args.compute_trays }),
         Some(Switches { switch_ids: args.switches }),
@@ -70,7 +70,7 @@ async fn update(
         true => String::new(),
         false => choose_request_id(screen, args.request_id.as_ref())?,
     };
-    let (compute_trays, switches, power_shelves) = devices(args.devices);
+    let (compute_trays, switches, power_shelves) = select_devices(args.devices);
     let request = UpdateComponentFirmwareRequest {
         compute_trays,
         switches,
@@ -83,15 +83,15 @@ async fn update(
         dry_run,
     };
     let done = client.call(client.components().update_component_firmware(request)).await?.results;
-    screen.print_list(&done, |all, wide| results(all, wide, dry_run), "no devices")?;
+    screen.print_list(&done, |all, wide| result_table(all, wide, dry_run), "no devices")?;
     if dry_run {
-        screen.print_line(&format!("{}\ndry run: nothing was changed", foreseen(&done)))?;
+        screen.print_line(&format!("{}\ndry run: nothing was changed", format_impact(&done)))?;
     }
     Ok(if done.iter().all(|one| one.success) { Exit::Success } else { Exit::Refused })
 }
 
 /// The impact of a dry run, once per rack: affected machines, notes, and all refusals.
-fn foreseen(all: &[ComponentResult]) -> String {
+fn format_impact(all: &[ComponentResult]) -> String {
     let racks: BTreeMap<&str, &ComponentResult> =
         all.iter().rev().map(|one| (one.rack_id.as_str(), one)).collect();
     let mut text = String::new();
@@ -115,7 +115,7 @@ fn foreseen(all: &[ComponentResult]) -> String {
     text
 }
 
-fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
+fn result_table(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
     let mut names = vec!["DEVICE", "RACK", "RESULT", "OPERATION", "MESSAGE"];
     // A dry run always shows the steps.
     names.extend((wide || dry_run).then_some("STEPS"));
@@ -146,7 +146,7 @@ fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
     table
 }
 
-fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
+fn status_table(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
     let names = ["DEVICE", "CURRENT", "WANTED", "FIRMWARE_ID", "OPERATION"];
     let more = ["RACK", "DIFFERS"];
     let mut table =
@@ -154,8 +154,8 @@ fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
     for one in all {
         let mut row: Vec<Cell> = vec![
             (&one.device_id).into(),
-            listed(&one.current).into(),
-            listed(&one.wanted).into(),
+            join_versions(&one.current).into(),
+            join_versions(&one.wanted).into(),
             (&one.firmware_id).into(),
             (&one.operation_id).into(),
         ];
@@ -168,7 +168,7 @@ fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
     table
 }
 
-fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
+fn version_table(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
     let names =
         ["DEVICE", "HARDWARE_TYPE", "FIRMWARE_ID", "VERSIONS", "DEFAULT", "AVAILABLE", "INSTALLED"];
     let mut table = Table::new(&names);
@@ -186,7 +186,7 @@ fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
                 id.into(),
                 hardware_type.into(),
                 (&one.firmware_id).into(),
-                listed(&one.components).into(),
+                join_versions(&one.components).into(),
                 mark(one.is_default).into(),
                 mark(one.available).into(),
                 mark(one.installed).into(),
@@ -196,7 +196,7 @@ fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
     table
 }
 
-fn listed(versions: &HashMap<String, String>) -> String {
+fn join_versions(versions: &HashMap<String, String>) -> String {
     let mut all: Vec<String> =
         versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     all.sort();
@@ -230,7 +230,7 @@ mod tests {
         let shelf = ComponentResult { device_id: "ps-1".into(), ..Default::default() };
         let all = [tray("m-1"), tray("m-2"), shelf];
         assert_eq!(
-            foreseen(&all),
+            format_impact(&all),
             "
 rack-1:
   would go dark: m-1, m-2
@@ -240,7 +240,8 @@ rack-1:
     next: farrier why rack-1
 "
         );
-        let shown = |dry_run| results(&all, false, dry_run).render(ColorMode { enabled: false });
+        let shown =
+            |dry_run| result_table(&all, false, dry_run).render(ColorMode { enabled: false });
         assert!(shown(true).contains("firmware-machines,validate"));
         assert!(!shown(false).contains("firmware-machines"));
     }

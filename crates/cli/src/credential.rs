@@ -27,7 +27,7 @@ pub async fn run(
     match command {
         CredentialCommand::Set(args) => {
             let request =
-                SetCredentialRequest { name: args.name.clone(), secret: Some(secret(args)?) };
+                SetCredentialRequest { name: args.name.clone(), secret: Some(read_secret(args)?) };
             let set = client.call(client.credentials().set_credential(request)).await?;
             screen.print_record(&set, |set| {
                 format!("credential {} set, {}\n", one_line(&set.name), set.kind)
@@ -54,7 +54,7 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-pub async fn trust(
+pub async fn run_trust(
     client: &Client,
     screen: &mut Screen,
     command: TrustCommand,
@@ -119,39 +119,39 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
 
 /// Reads the secret from its file or from stdin. It is never an argument, because other users can
 /// read the arguments of a process.
-fn secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
+fn read_secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
     let user = args.user.unwrap_or_default();
     if let Some(path) = &args.kubeconfig {
-        return Ok(Secret::Kubeconfig(Kubeconfig { text: file(path)? }));
+        return Ok(Secret::Kubeconfig(Kubeconfig { text: read_file(path)? }));
     }
     if let Some(path) = &args.maas_key {
-        return Ok(Secret::MaasKey(MaasKey { key: line(path)? }));
+        return Ok(Secret::MaasKey(MaasKey { key: read_first_line(path)? }));
     }
     if let Some(path) = &args.ssh_key {
-        let passphrase = args.passphrase_file.as_deref().map(line).transpose()?;
-        let (private_key, passphrase) = (file(path)?, passphrase.unwrap_or_default());
+        let passphrase = args.passphrase_file.as_deref().map(read_first_line).transpose()?;
+        let (private_key, passphrase) = (read_file(path)?, passphrase.unwrap_or_default());
         return Ok(Secret::SshKey(SshKey { user, private_key, passphrase }));
     }
     let password = match &args.password_file {
-        Some(path) => line(path)?,
-        None => typed()?,
+        Some(path) => read_first_line(path)?,
+        None => read_password()?,
     };
     Ok(Secret::Password(Password { user, password }))
 }
 
-fn file(path: &Path) -> Result<String, Failure> {
+fn read_file(path: &Path) -> Result<String, Failure> {
     let wrong = |said: String| Failure::new(Exit::Refused, format!("{}: {said}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
-    bounded(file).map_err(wrong)
+    read_bounded(file).map_err(wrong)
 }
 
 /// Returns the first line of a file, because editors end a file with a newline.
-fn line(path: &Path) -> Result<String, Failure> {
-    Ok(file(path)?.lines().next().unwrap_or_default().to_string())
+fn read_first_line(path: &Path) -> Result<String, Failure> {
+    Ok(read_file(path)?.lines().next().unwrap_or_default().to_string())
 }
 
 /// Reads a password from stdin. A terminal is refused, because it would echo the password.
-fn typed() -> Result<String, Failure> {
+fn read_password() -> Result<String, Failure> {
     let wrong = |said: String| Failure::new(Exit::Refused, said);
     let input = std::io::stdin();
     if input.is_terminal() {
@@ -161,11 +161,11 @@ fn typed() -> Result<String, Failure> {
                 .into(),
         ));
     }
-    let text = bounded(input).map_err(|said| wrong(format!("standard input: {said}")))?;
+    let text = read_bounded(input).map_err(|said| wrong(format!("standard input: {said}")))?;
     Ok(text.lines().next().unwrap_or_default().to_string())
 }
 
-fn bounded(input: impl Read) -> Result<String, String> {
+fn read_bounded(input: impl Read) -> Result<String, String> {
     let mut text = String::new();
     let read =
         input.take(MAX_SECRET + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;

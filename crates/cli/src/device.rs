@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use tonic_types::StatusExt;
 
 /// The parts of a switch or power shelf that are shown.
-pub struct Shown<'a> {
+pub struct DeviceView<'a> {
     pub id: &'a str,
     pub labels: &'a HashMap<String, String>,
     pub spec: Option<&'a DeviceSpec>,
@@ -27,7 +27,11 @@ pub fn filter(args: &DeviceListArgs) -> DeviceFilter {
 }
 
 /// Overwrites the spec fields and labels that are given.
-pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given: DeviceSpecArgs) {
+pub fn apply_spec(
+    spec: &mut DeviceSpec,
+    labels: &mut HashMap<String, String>,
+    given: DeviceSpecArgs,
+) {
     let fields = [
         (&mut spec.bmc_endpoint, given.bmc_endpoint),
         (&mut spec.bmc_credential, given.bmc_credential),
@@ -52,7 +56,7 @@ pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given:
     labels.extend(given.labels);
 }
 
-pub fn change(
+pub fn apply_update(
     spec: &mut Option<DeviceSpec>,
     labels: &mut HashMap<String, String>,
     given: DeviceUpdateArgs,
@@ -62,7 +66,7 @@ pub fn change(
         spec.rack_id.clear();
         spec.slot = None;
     }
-    apply(spec, labels, given.spec);
+    apply_spec(spec, labels, given.spec);
     for key in &given.remove_labels {
         labels.remove(key);
     }
@@ -70,40 +74,40 @@ pub fn change(
 
 /// What a command did to a device, or would do in a dry run.
 #[derive(Debug, Clone, Copy)]
-pub enum Done {
+pub enum DeviceChange {
     Registered,
     Updated,
     MarkedForDeletion,
-    TriedAgain,
+    Retried,
 }
 
-impl Done {
-    fn said(self, id: &str) -> String {
+impl DeviceChange {
+    fn done_text(self, id: &str) -> String {
         match self {
             Self::Registered => format!("{id} registered"),
             Self::Updated => format!("{id} updated"),
             Self::MarkedForDeletion => format!("{id} marked for deletion"),
-            Self::TriedAgain => format!("{id} is tried again"),
+            Self::Retried => format!("{id} is tried again"),
         }
     }
 
-    fn would(self, id: &str) -> String {
+    fn would_text(self, id: &str) -> String {
         match self {
             Self::Registered => format!("would register {id}"),
             Self::Updated => format!("would update {id}"),
             Self::MarkedForDeletion => format!("would mark {id} for deletion"),
-            Self::TriedAgain => format!("would try {id} again"),
+            Self::Retried => format!("would try {id} again"),
         }
     }
 }
 
 /// The result as one sentence; a dry run also lists the automatic steps that would follow.
-pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
+pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: bool) -> String {
     let id = one_line(device.id);
     if !dry_run {
-        return format!("{}\n", done.said(&id));
+        return format!("{}\n", change.done_text(&id));
     }
-    let mut text = format!("{}; nothing was changed\n", done.would(&id));
+    let mut text = format!("{}; nothing was changed\n", change.would_text(&id));
     let follows = device.status.map(|status| status.would_follow.as_slice()).unwrap_or_default();
     if !follows.is_empty() {
         text.push_str("\nThen, if all goes well:\n");
@@ -118,7 +122,7 @@ pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
 const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
 /// Repeats a read-modify-write until no other client changed the object in between.
-pub async fn update<T>(
+pub async fn update_with_retry<T>(
     mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>, Failure>,
     failure: impl Fn(tonic::Status) -> Failure,
 ) -> Result<T, Failure> {
@@ -152,12 +156,12 @@ fn state_cell(status: &DeviceStatus) -> Cell {
     Cell::with_tone(words, tone)
 }
 
-fn power(status: &DeviceStatus) -> &str {
+fn power_state(status: &DeviceStatus) -> &str {
     status.facts.as_ref().map_or("", |facts| facts.power.as_str())
 }
 
 /// ✓ reachable, ✗ unreachable, - not probed yet.
-fn reachable(status: &DeviceStatus) -> Cell {
+fn reachable_cell(status: &DeviceStatus) -> Cell {
     match &status.observed {
         Some(seen) if seen.reachable => Cell::with_tone("✓", Tone::Good),
         Some(_) => Cell::with_tone("✗", Tone::Bad),
@@ -165,11 +169,11 @@ fn reachable(status: &DeviceStatus) -> Cell {
     }
 }
 
-fn slot(spec: &DeviceSpec) -> String {
+fn format_slot(spec: &DeviceSpec) -> String {
     spec.slot.map(|slot| slot.to_string()).unwrap_or_default()
 }
 
-pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
+pub fn table(name: &'static str, devices: &[DeviceView<'_>], wide: bool) -> Table {
     let names = [name, "STATE", "POWER", "REACHABLE", "RACK", "SLOT", "ACTIVE_OP"];
     let more = ["MODEL", "SERIAL", "BMC", "PROVIDER", "LABELS", "CAUSE"];
     let names = if wide { [&names[..], &more[..]].concat() } else { names.to_vec() };
@@ -180,10 +184,10 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
         let mut row: Vec<Cell> = vec![
             device.id.into(),
             state_cell(&status),
-            power(&status).into(),
-            reachable(&status),
+            power_state(&status).into(),
+            reachable_cell(&status),
             (&spec.rack_id).into(),
-            slot(&spec).into(),
+            format_slot(&spec).into(),
             (&status.active_operation_id).into(),
         ];
         if wide {
@@ -203,7 +207,7 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
 }
 
 /// The serial number that the device reports, and the registered one if it differs.
-fn serial(read: &str, registered: &str) -> String {
+fn format_serial(read: &str, registered: &str) -> String {
     match (read, registered) {
         ("", registered) => registered.into(),
         (read, "") => read.into(),
@@ -215,7 +219,7 @@ fn serial(read: &str, registered: &str) -> String {
 /// Formats all details of one device. `more` follows the state and its cause.
 pub fn describe(
     noun: &str,
-    device: &Shown<'_>,
+    device: &DeviceView<'_>,
     more: Vec<(&str, String)>,
     clock: &Clock,
 ) -> String {
@@ -245,14 +249,14 @@ pub fn describe(
     }
     lines.extend(more);
     lines.extend([
-        ("Power:", or_dash(power(&status).into())),
+        ("Power:", or_dash(power_state(&status).into())),
         ("Reachable:", or_dash(seen)),
         ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
         ("Rack:", or_dash(spec.rack_id.clone())),
-        ("Slot:", or_dash(slot(&spec))),
+        ("Slot:", or_dash(format_slot(&spec))),
         ("Labels:", or_dash(join_pairs(device.labels, ","))),
         ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
-        ("Serial:", or_dash(serial(&facts.serial, &spec.serial))),
+        ("Serial:", or_dash(format_serial(&facts.serial, &spec.serial))),
         ("Firmware:", or_dash(join_pairs(&facts.firmware, ", "))),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
@@ -263,7 +267,7 @@ pub fn describe(
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);
     let mut text = format_pairs(&lines);
-    text.push_str(&health::of(status.health.as_ref(), clock));
+    text.push_str(&health::optional_section(status.health.as_ref(), clock));
     text
 }
 
@@ -286,8 +290,8 @@ mod tests {
             ..Default::default()
         };
         let shown = [
-            Shown { id: "ps-1", labels: &labels, spec: Some(&spec), status: Some(&status) },
-            Shown { id: "ps-2", labels: &labels, spec: None, status: None },
+            DeviceView { id: "ps-1", labels: &labels, spec: Some(&spec), status: Some(&status) },
+            DeviceView { id: "ps-2", labels: &labels, spec: None, status: None },
         ];
         assert_eq!(
             table("POWER_SHELF_ID", &shown, false).render(ColorMode { enabled: false }),
@@ -306,15 +310,15 @@ ps-2            -                      -      -          -       -     -
             would_follow: vec!["Configuring: step configure".into()],
             ..Default::default()
         };
-        let shown = Shown { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
-        assert_eq!(told(&shown, Done::Registered, false), "sw-1 registered\n");
+        let shown = DeviceView { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
+        assert_eq!(format_change(&shown, DeviceChange::Registered, false), "sw-1 registered\n");
         let expected = "\
 would register sw-1; nothing was changed
 
 Then, if all goes well:
   Configuring: step configure
 ";
-        assert_eq!(told(&shown, Done::Registered, true), expected);
+        assert_eq!(format_change(&shown, DeviceChange::Registered, true), expected);
     }
 
     #[test]
@@ -322,9 +326,9 @@ Then, if all goes well:
         for (read, registered, shown) in
             [("", "", ""), ("A", "", "A"), ("", "B", "B"), ("A", "A", "A")]
         {
-            assert_eq!(serial(read, registered), shown);
+            assert_eq!(format_serial(read, registered), shown);
         }
-        assert_eq!(serial("A", "B"), "A (registered as B)");
+        assert_eq!(format_serial("A", "B"), "A (registered as B)");
     }
 
     #[test]
@@ -352,7 +356,7 @@ Then, if all goes well:
             let mut changed = Some(spec.clone());
             let rack = rack.map(String::from);
             let args = DeviceSpecArgs { rack, slot, ..Default::default() };
-            change(&mut changed, &mut labels, given(args, no_rack));
+            apply_update(&mut changed, &mut labels, given(args, no_rack));
             let changed = changed.unwrap();
             assert_eq!((changed.rack_id.as_str(), changed.slot), expected);
             assert_eq!(changed.serial, "S");

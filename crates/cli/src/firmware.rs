@@ -3,7 +3,7 @@
 use crate::args::{FirmwareCommand, FirmwareCreateArgs, FirmwareHistoryArgs, FirmwareListArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::import::file::{Syntax, parse_as, read};
+use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::one_line;
@@ -32,7 +32,7 @@ pub async fn run(
             let request = SetDefaultFirmwareRequest { firmware_id: args.firmware_id, dry_run };
             let done = client.call(client.firmware().set_default_firmware(request)).await?;
             let what = format!("the default of {}", one_line(&done.hardware_type));
-            screen.print_record(&done, |done| changed(done, dry_run, &what))?;
+            screen.print_record(&done, |done| format_change(done, dry_run, &what))?;
         }
         FirmwareCommand::SetAvailable(args) => {
             let dry_run = args.dry_run;
@@ -43,13 +43,13 @@ pub async fn run(
             };
             let done = client.call(client.firmware().set_firmware_available(request)).await?;
             let what = if args.available { "available" } else { "not available" };
-            screen.print_record(&done, |done| changed(done, dry_run, what))?;
+            screen.print_record(&done, |done| format_change(done, dry_run, what))?;
         }
         FirmwareCommand::Delete(args) => {
             let dry_run = args.dry_run;
             let request = DeleteFirmwareRequest { firmware_id: args.firmware_id, dry_run };
             let gone = client.call(client.firmware().delete_firmware(request)).await?;
-            screen.print_record(&gone, |gone| changed(gone, dry_run, "deleted"))?;
+            screen.print_record(&gone, |gone| format_change(gone, dry_run, "deleted"))?;
         }
         FirmwareCommand::History(args) => history(client, screen, &args).await?,
     }
@@ -57,7 +57,7 @@ pub async fn run(
 }
 
 /// What happened to a record, or would happen in a dry run.
-fn changed(one: &Firmware, dry_run: bool, what: &str) -> String {
+fn format_change(one: &Firmware, dry_run: bool, what: &str) -> String {
     let how = if dry_run { "would be" } else { "is" };
     let unchanged = if dry_run { "; nothing was changed" } else { "" };
     format!("firmware {} {how} {what}{unchanged}\n", one_line(&one.firmware_id))
@@ -70,14 +70,14 @@ async fn create(
 ) -> Result<(), Failure> {
     let wanted = match &args.file {
         Some(file) => {
-            let syntax = Syntax::of(file).filter(|syntax| *syntax != Syntax::Csv);
+            let syntax = FileSyntax::from_path(file).filter(|syntax| *syntax != FileSyntax::Csv);
             let Some(syntax) = syntax else {
                 return Err(Failure::refused(format!(
                     "{}: a record is a .yaml or .json file; see `farrier firmware create --help`",
                     file.display()
                 )));
             };
-            parse_as(file, &read(file)?, syntax)?
+            parse_as(file, &read_file(file)?, syntax)?
         }
         None => Firmware {
             firmware_id: args.firmware_id.unwrap_or_default(),
@@ -129,7 +129,7 @@ async fn history(
         Ok((page.applied, page.next_page_token))
     })
     .await?;
-    screen.print_list(&found, applied, "no firmware was applied")
+    screen.print_list(&found, history_table, "no firmware was applied")
 }
 
 fn table(all: &[Firmware], wide: bool) -> Table {
@@ -185,7 +185,7 @@ fn describe(one: &Firmware) -> String {
     format!("{}\n{}", format_pairs(&facts), table.render(ColorMode { enabled: false }))
 }
 
-fn applied(all: &[AppliedFirmware], wide: bool) -> Table {
+fn history_table(all: &[AppliedFirmware], wide: bool) -> Table {
     let clock = Clock::system();
     let names = ["WHEN", "DEVICE", "COMPONENT", "FROM", "TO", "RESULT", "OPERATION"];
     let more = ["STEP"];

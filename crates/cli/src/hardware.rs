@@ -30,12 +30,12 @@ pub async fn inspect(
     Ok(Exit::Success)
 }
 
-pub async fn console_log(
+pub async fn print_event_log(
     client: &Client,
     screen: &mut Screen,
     args: &ConsoleLogArgs,
 ) -> Result<Exit, Failure> {
-    let since = args.since.map(|since| ago(SystemTime::now(), since));
+    let since = args.since.map(|since| timestamp_before(SystemTime::now(), since));
     let mut entries = fetch_pages(Some(args.limit), async |page_size, page_token| {
         let machine_id = args.machine_id.clone();
         let request = GetConsoleLogRequest { machine_id, page_size, page_token, since };
@@ -53,7 +53,7 @@ pub async fn console_log(
 }
 
 /// Shows the current power state of a machine.
-pub async fn power(
+pub async fn show_power(
     client: &Client,
     screen: &mut Screen,
     machine_id: &str,
@@ -76,7 +76,7 @@ pub fn power_name(power: PowerState) -> &'static str {
 }
 
 /// The time `since` before `now`, as a protobuf timestamp.
-fn ago(now: SystemTime, since: Duration) -> proto::Timestamp {
+fn timestamp_before(now: SystemTime, since: Duration) -> proto::Timestamp {
     let then = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since);
     let seconds = i64::try_from(then.as_secs()).unwrap_or(i64::MAX);
     proto::Timestamp { seconds, nanos: then.subsec_nanos() as i32 }
@@ -90,7 +90,7 @@ fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
     for entry in entries {
         let mut row: Vec<Cell> = vec![
             clock.absolute(entry.ts.as_ref()).into(),
-            Cell::with_tone(&entry.severity, tone(&entry.severity)),
+            Cell::with_tone(&entry.severity, health_tone(&entry.severity)),
         ];
         if wide {
             row.extend([(&entry.log).into(), (&entry.id).into()]);
@@ -102,7 +102,7 @@ fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
 }
 
 /// The tone of a device's health or severity word; unknown words are plain.
-fn tone(word: &str) -> Tone {
+fn health_tone(word: &str) -> Tone {
     match word {
         "OK" => Tone::Good,
         "Warning" => Tone::Warn,
@@ -127,13 +127,13 @@ fn describe(seen: &Inspection, wide: bool, colors: ColorMode) -> String {
         ("Power:", power_name(seen.power()).to_string()),
         ("Next boot:", or_dash(&seen.boot)),
         ("Health:", or_dash(&seen.health)),
-        ("CPUs:", cpus(&seen.cpus)),
-        ("Memory:", memory(seen)),
-        ("GPUs:", gpus(&seen.gpus)),
+        ("CPUs:", format_cpus(&seen.cpus)),
+        ("Memory:", format_memory(seen)),
+        ("GPUs:", format_gpus(&seen.gpus)),
     ]);
-    let mut tables = vec![bad(seen), disks(seen), nics(seen)];
+    let mut tables = vec![unhealthy_table(seen), disk_table(seen), nic_table(seen)];
     if wide {
-        tables.extend([modules(seen), firmware(seen)]);
+        tables.extend([memory_table(seen), firmware_table(seen)]);
     }
     for table in tables.into_iter().flatten() {
         text.push('\n');
@@ -149,7 +149,7 @@ fn describe(seen: &Inspection, wide: bool, colors: ColorMode) -> String {
 }
 
 /// `2 × Sim 8-Core`: counts equal names.
-fn counted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+fn count_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
         *counts.entry(if name.is_empty() { "unnamed" } else { name }).or_default() += 1;
@@ -159,13 +159,13 @@ fn counted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     told.join(", ")
 }
 
-fn cpus(cpus: &[Cpu]) -> String {
+fn format_cpus(cpus: &[Cpu]) -> String {
     if cpus.is_empty() {
         return "-".into();
     }
     let cores: i64 = cpus.iter().map(|cpu| cpu.cores).sum();
     let threads: i64 = cpus.iter().map(|cpu| cpu.threads).sum();
-    let names = counted(cpus.iter().map(|cpu| cpu.model.as_str()));
+    let names = count_names(cpus.iter().map(|cpu| cpu.model.as_str()));
     match (cores, threads) {
         (0, 0) => names,
         (cores, 0) => format!("{names} ({cores} cores)"),
@@ -173,11 +173,11 @@ fn cpus(cpus: &[Cpu]) -> String {
     }
 }
 
-fn gpus(gpus: &[Gpu]) -> String {
-    or_dash(&counted(gpus.iter().map(|gpu| gpu.model.as_str())))
+fn format_gpus(gpus: &[Gpu]) -> String {
+    or_dash(&count_names(gpus.iter().map(|gpu| gpu.model.as_str())))
 }
 
-fn memory(seen: &Inspection) -> String {
+fn format_memory(seen: &Inspection) -> String {
     match (seen.memory_mib, seen.memory.len()) {
         (0, _) => "-".into(),
         (mib, 0) => format!("{} GiB", mib / MIB_PER_GIB),
@@ -187,7 +187,7 @@ fn memory(seen: &Inspection) -> String {
 }
 
 /// A table of the parts; none if there are no parts.
-fn unless_empty<T>(
+fn optional_table<T>(
     parts: &[T],
     names: &[&'static str],
     row: impl Fn(&T) -> Vec<Cell>,
@@ -197,15 +197,15 @@ fn unless_empty<T>(
     (!parts.is_empty()).then_some(table)
 }
 
-fn bad(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
-        let health = Cell::with_tone(&part.health, tone(&part.health));
+fn unhealthy_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
+        let health = Cell::with_tone(&part.health, health_tone(&part.health));
         vec![(&part.name).into(), health, (&part.reading).into()]
     })
 }
 
-fn disks(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
+fn disk_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
         let size = match disk.capacity_bytes {
             0 => "-".to_string(),
             bytes => format!("{} GB", bytes / BYTES_PER_GB),
@@ -222,8 +222,8 @@ fn disks(seen: &Inspection) -> Option<Table> {
     })
 }
 
-fn nics(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
+fn nic_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
         let link = match nic.link_up {
             Some(true) => Cell::with_tone("up", Tone::Good),
             Some(false) => Cell::with_tone("down", Tone::Warn),
@@ -237,15 +237,15 @@ fn nics(seen: &Inspection) -> Option<Table> {
     })
 }
 
-fn modules(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
+fn memory_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
         let size = format!("{} GiB", module.capacity_mib / MIB_PER_GIB);
         vec![(&module.id).into(), size.into(), (&module.kind).into(), (&module.serial).into()]
     })
 }
 
-fn firmware(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.firmware, &["FIRMWARE", "VERSION"], |firmware| {
+fn firmware_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.firmware, &["FIRMWARE", "VERSION"], |firmware| {
         let name = if firmware.name.is_empty() { &firmware.id } else { &firmware.name };
         vec![name.into(), (&firmware.version).into()]
     })
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn a_moment_ago() {
         let now = UNIX_EPOCH + Duration::from_secs(100);
-        assert_eq!(ago(now, Duration::from_secs(30)).seconds, 70);
-        assert_eq!(ago(now, Duration::from_secs(300)).seconds, 0);
+        assert_eq!(timestamp_before(now, Duration::from_secs(30)).seconds, 70);
+        assert_eq!(timestamp_before(now, Duration::from_secs(300)).seconds, 0);
     }
 }

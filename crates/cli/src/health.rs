@@ -46,7 +46,7 @@ pub async fn run(
             true => "would be reported like this; nothing was changed\n\n",
             false => "",
         };
-        format!("{would}{}", words(health, &Clock::system()))
+        format!("{would}{}", format_health(health, &Clock::system()))
     })?;
     Ok(Exit::Success)
 }
@@ -64,26 +64,26 @@ async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Res
     Ok(Exit::Success)
 }
 
-fn words(health: &Health, clock: &Clock) -> String {
+fn format_health(health: &Health, clock: &Clock) -> String {
     let object = format!("{} ({})", health.id, health.kind.replace('_', " "));
     let mut text = format_pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
-    text.push_str(&section(health, clock));
+    text.push_str(&format_section(health, clock));
     text
 }
 
 /// The health section of another object's details; empty if there are no alerts.
-pub fn of(health: Option<&Health>, clock: &Clock) -> String {
-    health.map(|health| section(health, clock)).unwrap_or_default()
+pub fn optional_section(health: Option<&Health>, clock: &Clock) -> String {
+    health.map(|health| format_section(health, clock)).unwrap_or_default()
 }
 
 /// What the alerts prevent, and all alerts; empty if there are none.
-fn section(health: &Health, clock: &Clock) -> String {
+fn format_section(health: &Health, clock: &Clock) -> String {
     if health.alerts == 0 {
         return String::new();
     }
     let mut text = String::from("\n");
     for bar in &health.bars {
-        text.push_str(&format_pairs(&[(&format!("{}:", bar.classification), said(bar))]));
+        text.push_str(&format_pairs(&[(&format!("{}:", bar.classification), format_bar(bar))]));
     }
     if !health.bars.is_empty() {
         text.push('\n');
@@ -105,7 +105,7 @@ fn section(health: &Health, clock: &Clock) -> String {
     text
 }
 
-fn said(bar: &HealthBar) -> String {
+fn format_bar(bar: &HealthBar) -> String {
     format!("{} reports {}: {}", bar.source, bar.alert, bar.message)
 }
 
@@ -164,7 +164,7 @@ mod tests {
             bars: vec![bar],
         };
         assert_eq!(
-            words(&health, &Clock::fixed(36_721)),
+            format_health(&health, &Clock::fixed(36_721)),
             "\
 Object:  ps-1 (power shelf)
 Alerts:  1
@@ -176,6 +176,6 @@ fan-3  dcim    -     12m 0s ago  prevent-allocations,site-7  it stands\\x1b stil
 "
         );
         let well = Health { id: "m-1".into(), kind: "machine".into(), ..Default::default() };
-        assert_eq!(words(&well, &Clock::fixed(0)), "Object:  m-1 (machine)\nAlerts:  0\n");
+        assert_eq!(format_health(&well, &Clock::fixed(0)), "Object:  m-1 (machine)\nAlerts:  0\n");
     }
 }

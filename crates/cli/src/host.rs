@@ -25,7 +25,7 @@ pub async fn reprovision(
         let dry_run = args.dry_run;
         let request = CancelHostReprovisioningRequest { machine_id, dry_run };
         let host = client.call(client.hosts().cancel_host_reprovisioning(request)).await?;
-        screen.print_record(&host, |host| given_up(host, dry_run))?;
+        screen.print_record(&host, |host| format_cancel(host, dry_run))?;
         return Ok(Exit::Success);
     }
     let request_id = match args.dry_run {
@@ -36,11 +36,11 @@ pub async fn reprovision(
     let firmware_id = args.firmware;
     let request = TriggerHostReprovisioningRequest { machine_id, firmware_id, request_id, dry_run };
     let host = client.call(client.hosts().trigger_host_reprovisioning(request)).await?;
-    screen.print_record(&host, |host| asked(host, dry_run))?;
+    screen.print_record(&host, |host| format_request(host, dry_run))?;
     Ok(Exit::Success)
 }
 
-fn given_up(host: &Host, dry_run: bool) -> String {
+fn format_cancel(host: &Host, dry_run: bool) -> String {
     let id = one_line(&host.machine_id);
     if !dry_run {
         return format!("the firmware of {id} is given up\n");
@@ -52,7 +52,7 @@ fn given_up(host: &Host, dry_run: bool) -> String {
     format!("would give up the firmware of {id}; nothing was changed\n{stops}")
 }
 
-fn asked(host: &Host, dry_run: bool) -> String {
+fn format_request(host: &Host, dry_run: bool) -> String {
     let id = one_line(&host.machine_id);
     let mut text = match dry_run {
         true => format!("{id} would have its firmware checked\n"),
@@ -78,16 +78,16 @@ fn asked(host: &Host, dry_run: bool) -> String {
 }
 
 /// The firmware section of `farrier get MACHINE`; empty if nothing is known or requested.
-pub async fn section(client: &Client, machine_id: &str) -> String {
+pub async fn firmware_section(client: &Client, machine_id: &str) -> String {
     let request = GetHostRequest { machine_id: machine_id.to_string() };
     match client.call(client.hosts().get_host(request)).await {
-        Ok(host) => described(&host, &Clock::system()),
+        Ok(host) => format_firmware(&host, &Clock::system()),
         // An older server does not know hosts; the machine is shown without this section.
         Err(_) => String::new(),
     }
 }
 
-fn described(host: &Host, clock: &Clock) -> String {
+fn format_firmware(host: &Host, clock: &Clock) -> String {
     let mut versions: Vec<String> =
         host.firmware.iter().map(|(name, version)| format!("{name} {version}")).collect();
     versions.sort();
@@ -111,12 +111,12 @@ mod tests {
     fn a_ready_host_shows_its_versions_and_no_more() {
         let clock = Clock::system();
         let mut host = Host { state: READY.into(), ..Host::default() };
-        assert_eq!(described(&host, &clock), "");
+        assert_eq!(format_firmware(&host, &clock), "");
         host.firmware.insert("BMC".into(), "2.1".into());
-        assert_eq!(described(&host, &clock).trim(), "Firmware:  BMC 2.1");
+        assert_eq!(format_firmware(&host, &clock).trim(), "Firmware:  BMC 2.1");
         host.state = "FailedFirmwareUpgrade".into();
         host.failed = "it broke".into();
-        let told = described(&host, &clock);
+        let told = format_firmware(&host, &clock);
         assert!(told.contains("FailedFirmwareUpgrade") && told.contains("it broke"), "{told}");
     }
 }

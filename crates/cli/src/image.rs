@@ -18,11 +18,11 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// The size of one upload chunk, in bytes.
-const PIECE: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 /// The number of chunks that may wait to be sent.
-const PIECES: usize = 4;
+const CHUNK_QUEUE: usize = 4;
 /// The magic number of a qcow2 file.
-const QCOW2: &[u8] = b"QFI\xfb";
+const QCOW2_MAGIC: &[u8] = b"QFI\xfb";
 
 pub async fn run(
     client: &Client,
@@ -31,7 +31,7 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     match command {
         ImageCommand::Add(args) => {
-            let image = described(client, args).await?;
+            let image = build_image(client, args).await?;
             let request = AddImageRequest { image: Some(image) };
             let added = client.call(client.images().add_image(request)).await?;
             let words = |image: &Image| {
@@ -71,7 +71,7 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-pub async fn netboot(
+pub async fn run_netboot(
     client: &Client,
     screen: &mut Screen,
     command: NetbootCommand,
@@ -84,7 +84,7 @@ pub async fn netboot(
 }
 
 /// Builds the image from the arguments and uploads its files.
-async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
+async fn build_image(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
     let sha256 = args.sha256.unwrap_or_default();
     let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
     if let Some(kernel) = &args.kernel {
@@ -94,11 +94,13 @@ async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure
             image.initrd = Some(upload(client, initrd, "").await?);
         }
     } else if let Some(url) = args.url {
-        image.kind = args.kind.or_else(|| kind_of(&url)).ok_or_else(|| no_kind(&url))?;
+        image.kind =
+            args.kind.or_else(|| kind_from_name(&url)).ok_or_else(|| unknown_kind(&url))?;
         image.file = Some(Artifact { sha256, size: args.size.unwrap_or_default(), url });
     } else if let Some(file) = &args.file {
         let shown = file.display().to_string();
-        image.kind = args.kind.or_else(|| kind_of(&shown)).ok_or_else(|| no_kind(&shown))?;
+        image.kind =
+            args.kind.or_else(|| kind_from_name(&shown)).ok_or_else(|| unknown_kind(&shown))?;
         check_kind(file, &image.kind)?;
         image.file = Some(upload(client, file, &sha256).await?);
     }
@@ -106,7 +108,7 @@ async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure
 }
 
 /// Derives the kind of an image from its file name.
-fn kind_of(name: &str) -> Option<String> {
+fn kind_from_name(name: &str) -> Option<String> {
     const ENDS: [(&str, &str); 9] = [
         (".raw", "raw"),
         (".img", "raw"),
@@ -122,7 +124,7 @@ fn kind_of(name: &str) -> Option<String> {
     ENDS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, kind)| kind.to_string())
 }
 
-fn no_kind(name: &str) -> Failure {
+fn unknown_kind(name: &str) -> Failure {
     let said =
         format!("what {name} is cannot be seen from its name; add --kind raw, qcow2, tar or iso");
     Failure::refused(said)
@@ -130,11 +132,11 @@ fn no_kind(name: &str) -> Failure {
 
 /// Many .img files are qcow2. Written to a disk unchanged, such an image would not boot.
 fn check_kind(path: &Path, kind: &str) -> Result<(), Failure> {
-    let mut start = [0; QCOW2.len()];
+    let mut start = [0; QCOW2_MAGIC.len()];
     let read = std::fs::File::open(path)
         .and_then(|mut file| std::io::Read::read(&mut file, &mut start))
         .map_err(|error| unreadable(path, &error))?;
-    let is_qcow2 = start.get(..read) == Some(QCOW2);
+    let is_qcow2 = start.get(..read) == Some(QCOW2_MAGIC);
     match (is_qcow2, kind == "qcow2") {
         (true, false) => Err(Failure::refused(format!(
             "{} is a qcow2 image and not {kind}; add --kind qcow2",
@@ -157,19 +159,19 @@ async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, 
     let unreadable = |error| unreadable(path, &error);
     let mut file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let total = file.metadata().await.map_err(unreadable)?.len();
-    let (sender, receiver) = mpsc::channel(PIECES);
+    let (sender, receiver) = mpsc::channel(CHUNK_QUEUE);
     let mut images = client.images();
     let sending =
         tokio::spawn(async move { images.upload_artifact(ReceiverStream::new(receiver)).await });
-    let mut meter = Meter::new(path, total);
+    let mut progress = UploadProgress::new(path, total);
     let mut sha256 = sha256.to_string();
     loop {
-        let mut data = Vec::with_capacity(PIECE);
-        (&mut file).take(PIECE as u64).read_to_end(&mut data).await.map_err(unreadable)?;
+        let mut data = Vec::with_capacity(CHUNK_BYTES);
+        (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut data).await.map_err(unreadable)?;
         if data.is_empty() {
             break;
         }
-        meter.sent(data.len());
+        progress.add_sent(data.len());
         let request = UploadArtifactRequest { sha256: std::mem::take(&mut sha256), data };
         if sender.send(request).await.is_err() {
             // The server has refused the upload; its response says why.
@@ -178,26 +180,26 @@ async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, 
     }
     drop(sender);
     let answer = sending.await.map_err(|error| Failure::bug(error.to_string()))?;
-    meter.end();
+    progress.finish();
     answer.map(tonic::Response::into_inner).map_err(|status| client.failure(status))
 }
 
 /// The progress of an upload, on one line of the terminal.
-struct Meter {
+struct UploadProgress {
     name: String,
     total: u64,
     sent: u64,
     shown: Option<u64>,
 }
 
-impl Meter {
+impl UploadProgress {
     fn new(path: &Path, total: u64) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let shown = std::io::stderr().is_terminal().then_some(0);
         Self { name, total, sent: 0, shown }
     }
 
-    fn sent(&mut self, bytes: usize) {
+    fn add_sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;
         let percent = self.sent.saturating_mul(100) / self.total.max(1);
         if self.shown.is_some_and(|shown| shown < percent) {
@@ -206,7 +208,7 @@ impl Meter {
         }
     }
 
-    fn end(&self) {
+    fn finish(&self) {
         if self.shown.is_some() {
             eprint_quietly("\n");
         }
@@ -220,16 +222,16 @@ fn table(images: &[Image], wide: bool) -> Table {
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for image in images {
-        let size: i64 = files(image).iter().map(|(_, file)| file.size).sum();
+        let size: i64 = image_files(image).iter().map(|(_, file)| file.size).sum();
         let mut row = vec![
             (&image.name).into(),
             (&image.kind).into(),
-            bytes(size).into(),
+            format_bytes(size).into(),
             clock.ago(image.created_at.as_ref()).into(),
         ];
         if wide {
             let sums: Vec<&str> =
-                files(image).iter().map(|(_, file)| file.sha256.as_str()).collect();
+                image_files(image).iter().map(|(_, file)| file.sha256.as_str()).collect();
             row.push(sums.join(",").into());
         }
         table.add_row(row);
@@ -237,16 +239,16 @@ fn table(images: &[Image], wide: bool) -> Table {
     table
 }
 
-fn files(image: &Image) -> Vec<(&'static str, &Artifact)> {
+fn image_files(image: &Image) -> Vec<(&'static str, &Artifact)> {
     let all = [("File:", &image.file), ("Kernel:", &image.kernel), ("Initrd:", &image.initrd)];
     all.into_iter().filter_map(|(name, file)| file.as_ref().map(|file| (name, file))).collect()
 }
 
 fn describe(image: &Image) -> String {
     let mut facts = vec![("Image:", image.name.clone()), ("Kind:", image.kind.clone())];
-    for (name, file) in files(image) {
+    for (name, file) in image_files(image) {
         let place = if file.url.is_empty() { "kept by the server" } else { &file.url };
-        facts.push((name, format!("{} ({} bytes), {place}", bytes(file.size), file.size)));
+        facts.push((name, format!("{} ({} bytes), {place}", format_bytes(file.size), file.size)));
         facts.push(("SHA-256:", file.sha256.clone()));
     }
     if !image.cmdline.is_empty() {
@@ -257,7 +259,7 @@ fn describe(image: &Image) -> String {
 }
 
 /// Formats a size with a binary unit.
-fn bytes(size: i64) -> String {
+fn format_bytes(size: i64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = size.max(0) as f64;
     let mut unit = 0;
@@ -281,7 +283,7 @@ mod tests {
             ("x.iso", Some("iso")),
             ("vmlinuz", None),
         ] {
-            assert_eq!(kind_of(name).as_deref(), kind, "{name}");
+            assert_eq!(kind_from_name(name).as_deref(), kind, "{name}");
         }
     }
 
@@ -299,8 +301,8 @@ mod tests {
 
     #[test]
     fn sizes_are_spoken() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(5 << 30), "5.0 GiB");
+        assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes(5 << 30), "5.0 GiB");
     }
 }

@@ -41,11 +41,11 @@ pub async fn run(
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
         MachineCommand::ExitMaintenance(args) => exit_maintenance(client, screen, &args).await,
         MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
-        MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
+        MachineCommand::ConsoleLog(args) => hardware::print_event_log(client, screen, &args).await,
         MachineCommand::Power(args) => power::run(client, screen, args).await,
         MachineCommand::Reprovision(args) => host::reprovision(client, screen, args).await,
-        MachineCommand::Rma(args) => power::rma(client, screen, args).await,
-        MachineCommand::ExitRma(args) => power::exit_rma(client, screen, args).await,
+        MachineCommand::Rma(args) => power::start_rma(client, screen, args).await,
+        MachineCommand::ExitRma(args) => power::start_exit_rma(client, screen, args).await,
     }
 }
 
@@ -65,7 +65,7 @@ pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Mach
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit, Failure> {
     let machine = fetch(client, machine_id).await?;
     let firmware = match screen.is_human() {
-        true => host::section(client, machine_id).await,
+        true => host::firmware_section(client, machine_id).await,
         false => String::new(),
     };
     let words = |machine: &Machine| format!("{}{firmware}", describe(machine, &Clock::system()));
@@ -391,7 +391,7 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         text.push('\n');
         text.push_str(&table.render(crate::table::ColorMode { enabled: false }));
     }
-    text.push_str(&health::of(status.health.as_ref(), clock));
+    text.push_str(&health::optional_section(status.health.as_ref(), clock));
     text
 }
 

@@ -45,23 +45,23 @@ pub async fn run(
             let (node_id, reason, unproven) = (args.node_id, args.reason, args.unproven);
             let request = ReactivateNodeRequest { node_id, reason, unproven };
             let node = client.call(client.nodes().reactivate_node(request)).await?;
-            screen.print_record(&node, stands)?;
+            screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Resume(args) => {
             let request = ResumeNodeRequest { node_id: args.node_id };
             let resumed = client.call(client.nodes().resume_node(request)).await?;
-            screen.print_record(&resumed, goes_on)?;
+            screen.print_record(&resumed, resume_summary)?;
         }
         NodeCommand::Quarantine(args) => {
             let request = QuarantineNodeRequest { node_id: args.node_id, reason: args.reason };
             let node = client.call(client.nodes().quarantine_node(request)).await?;
-            screen.print_record(&node, stands)?;
+            screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Release(args) => {
             let (node_id, unproven) = (args.node_id, args.unproven);
             let request = ReleaseNodeRequest { node_id, reason: args.reason, unproven };
             let node = client.call(client.nodes().release_node(request)).await?;
-            screen.print_record(&node, stands)?;
+            screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Bootstrap(args) => bootstrap::run(client, screen, args).await?,
     }
@@ -107,7 +107,7 @@ async fn onboard(
     let request =
         OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: options.dry_run };
     let answer = client.call_hardware(client.nodes().onboard_node(request)).await?;
-    see(client, screen, answer, (&would, &options)).await
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn decommission(
@@ -127,7 +127,7 @@ async fn decommission(
         dry_run: options.dry_run,
     };
     let answer = client.call_hardware(client.nodes().decommission_node(request)).await?;
-    see(client, screen, answer, (&would, &options)).await
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit, Failure> {
@@ -137,7 +137,7 @@ async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Res
     let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
     let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
     let answer = client.call_hardware(client.nodes().drain_node(request)).await?;
-    see(client, screen, answer, (&would, &options)).await
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn retire(
@@ -152,11 +152,11 @@ async fn retire(
     let request =
         RetireNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
     let answer = client.call_hardware(client.nodes().retire_node(request)).await?;
-    see(client, screen, answer, (&would, &options)).await
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 /// Prints the stages of a dry run, or follows the operation to its end and prints the node's state.
-async fn see(
+async fn report_operation(
     client: &Client,
     screen: &mut Screen,
     answer: NodeOperation,
@@ -164,12 +164,12 @@ async fn see(
 ) -> Result<Exit, Failure> {
     if options.dry_run {
         let colors = screen.color_mode();
-        screen.print_record(&answer, |answer| preview(would, answer, colors))?;
+        screen.print_record(&answer, |answer| format_preview(would, answer, colors))?;
         return Ok(Exit::Success);
     }
     let node = answer.node.unwrap_or_default();
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
-    screen.print_line(&at(&node))?;
+    screen.print_line(&node_line(&node))?;
     let (record_kind, expected_end, origin) =
         (RecordKind::Run, ExpectedEnd::Succeeded, RunOrigin::Submitted);
     let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
@@ -178,17 +178,17 @@ async fn see(
     if options.submit.wait.waits()
         && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await
     {
-        screen.print_line(&at(&node))?;
+        screen.print_line(&node_line(&node))?;
     }
     Ok(exit)
 }
 
 /// The line about the node in the output of a followed operation.
-fn at(node: &Node) -> String {
+fn node_line(node: &Node) -> String {
     format!("Node: {} ({})", one_line(&node.node_id), one_line(&node.state))
 }
 
-fn preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> String {
+fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> String {
     let mut text = format!("{would}\n");
     if !answer.observed.is_empty() {
         text.push_str(&format!("{}\n", one_line(&answer.observed)));
@@ -209,7 +209,7 @@ fn preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> String {
 }
 
 /// The node's state and its reason, as one sentence.
-fn stands(node: &Node) -> String {
+fn state_sentence(node: &Node) -> String {
     let because = match node.reason.as_str() {
         "" => String::new(),
         reason => format!(": {}", one_line(reason)),
@@ -217,7 +217,7 @@ fn stands(node: &Node) -> String {
     format!("{} is {}{because}\n", one_line(&node.node_id), one_line(&node.state))
 }
 
-fn goes_on(resumed: &ResumeNodeResponse) -> String {
+fn resume_summary(resumed: &ResumeNodeResponse) -> String {
     let node = resumed.node.clone().unwrap_or_default();
     let run = one_line(&resumed.run_id);
     let work = match resumed.reopened {
@@ -230,10 +230,10 @@ fn goes_on(resumed: &ResumeNodeResponse) -> String {
         "requeued" => "; its task is in the queue again",
         _ => "",
     };
-    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", stands(&node))
+    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", state_sentence(&node))
 }
 
-fn tone(state: &str) -> Tone {
+fn state_tone(state: &str) -> Tone {
     match state {
         "active" => Tone::Good,
         "offline" => Tone::Warn,
@@ -252,7 +252,7 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
     for node in nodes {
         let mut row: Vec<Cell> = vec![
             (&node.node_id).into(),
-            Cell::with_tone(&node.state, tone(&node.state)),
+            Cell::with_tone(&node.state, state_tone(&node.state)),
             (&node.machine_id).into(),
             (&node.site_id).into(),
             clock.ago(node.since.as_ref()).into(),
@@ -312,7 +312,7 @@ node-2  active       machine-2  -       -          -
     fn every_state_has_a_tone() {
         let plain: Vec<&str> = model::node::NodeState::WORDS
             .into_iter()
-            .filter(|state| tone(state) == Tone::Plain)
+            .filter(|state| state_tone(state) == Tone::Plain)
             .collect();
         assert_eq!(plain, ["bootstrap_issued"]);
     }
@@ -333,7 +333,7 @@ node-2  active       machine-2  -       -          -
             ..NodeOperation::default()
         };
         assert_eq!(
-            preview(
+            format_preview(
                 "would onboard machine-1 at site-a as a new node",
                 &answer,
                 ColorMode { enabled: false }
@@ -365,14 +365,14 @@ node-1 is draining
 
 Next: farrier run watch op-1
 ";
-        assert_eq!(goes_on(&resumed("requeued", false)), expected);
+        assert_eq!(resume_summary(&resumed("requeued", false)), expected);
         for (task, reopened, said) in [
             ("fresh", false, "in the queue already"),
             ("live", false, "its agent is at work on its task"),
             ("none", false, "  op-1 is at work on it\n"),
             ("none", true, "  op-1 had ended, and goes on\n"),
         ] {
-            let told = goes_on(&resumed(task, reopened));
+            let told = resume_summary(&resumed(task, reopened));
             assert!(told.contains(said), "{told}");
         }
     }

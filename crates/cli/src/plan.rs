@@ -3,7 +3,7 @@
 use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
 use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::import::file::{Syntax, parse_as, read};
+use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, format_pairs};
 use proto::v1::{
@@ -45,14 +45,14 @@ async fn create(
     screen: &mut Screen,
     args: &PlanCreateArgs,
 ) -> Result<Exit, Failure> {
-    let syntax = Syntax::of(&args.file).filter(|syntax| *syntax != Syntax::Csv);
+    let syntax = FileSyntax::from_path(&args.file).filter(|syntax| *syntax != FileSyntax::Csv);
     let Some(syntax) = syntax else {
         let file = args.file.display();
         return Err(Failure::refused(format!(
             "{file}: a plan is a .yaml or .json file; see `farrier plan create --help`"
         )));
     };
-    let text = read(&args.file)?;
+    let text = read_file(&args.file)?;
     let plan: Plan = parse_as(&args.file, &text, syntax)?;
     let plan =
         client.call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan) })).await?;
@@ -102,7 +102,7 @@ fn describe(plan: &Plan) -> String {
     facts.retain(|(_, value)| !value.is_empty());
     let mut table = Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "WHAT"]);
     for step in &plan.steps {
-        let (kind, what) = kind(step);
+        let (kind, what) = step_summary(step);
         let number = |value: Option<i32>, unit| {
             value.map_or_else(String::new, |value| format!("{value}{unit}"))
         };
@@ -118,34 +118,36 @@ fn describe(plan: &Plan) -> String {
 }
 
 /// The kind of a step, and its parameters as text.
-fn kind(step: &Step) -> (&'static str, String) {
+fn step_summary(step: &Step) -> (&'static str, String) {
     match step.kind.clone() {
         Some(Kind::Ssh(ssh)) if ssh.destructive => {
             ("ssh", format!("{} (destructive)", ssh.command))
         }
         Some(Kind::Ssh(ssh)) => ("ssh", ssh.command),
         Some(Kind::Reboot(reboot)) => {
-            ("reboot", in_manner(reboot.mode, reboot.graceful_seconds, reboot.force))
+            ("reboot", format_power_off(reboot.mode, reboot.graceful_seconds, reboot.force))
         }
         Some(Kind::Netboot(netboot)) => ("netboot", netboot.mode),
         Some(Kind::Repave(repave)) => ("repave", repave.image),
-        Some(Kind::Join(join)) => ("join", joining(&join)),
-        Some(Kind::Verify(verify)) => ("verify", verification(&verify)),
+        Some(Kind::Join(join)) => ("join", format_join(&join)),
+        Some(Kind::Verify(verify)) => ("verify", format_verify(&verify)),
         Some(Kind::Net(net)) => ("net", net.document),
-        Some(Kind::Rma(rma)) => ("rma", in_manner(rma.action, rma.graceful_seconds, rma.force)),
+        Some(Kind::Rma(rma)) => {
+            ("rma", format_power_off(rma.action, rma.graceful_seconds, rma.force))
+        }
         Some(Kind::Drain(drain)) => {
             let deadline = drain.deadline_seconds.map(|seconds| format!("within {seconds}s"));
-            ("drain", words(&[&drain.cluster_ref, &deadline.unwrap_or_default()]))
+            ("drain", join_words(&[&drain.cluster_ref, &deadline.unwrap_or_default()]))
         }
         Some(Kind::Uncordon(uncordon)) => ("uncordon", uncordon.cluster_ref),
         Some(Kind::Power(power)) => {
-            ("power", in_manner(power.to, power.graceful_seconds, power.force))
+            ("power", format_power_off(power.to, power.graceful_seconds, power.force))
         }
         Some(Kind::Device(device)) => {
             let mut details: Vec<String> =
                 device.details.iter().map(|(key, value)| format!("{key} {value}")).collect();
             details.sort();
-            ("device", words(&[&device.work, &details.join(", ")]))
+            ("device", join_words(&[&device.work, &details.join(", ")]))
         }
         Some(Kind::Stage(stage)) => ("stage", stage.stage.clone()),
         Some(Kind::Parts(parts)) => {
@@ -155,13 +157,13 @@ fn kind(step: &Step) -> (&'static str, String) {
     }
 }
 
-fn verification(verify: &VerifyInCluster) -> String {
+fn format_verify(verify: &VerifyInCluster) -> String {
     let advisory = if verify.advisory { "advisory" } else { "" };
-    words(&[&verify.cluster_ref, &verify.expect, advisory])
+    join_words(&[&verify.cluster_ref, &verify.expect, advisory])
 }
 
 /// The action, and the power-off policy if the step sets one.
-fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
+fn format_power_off(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
     let graceful = match graceful_seconds {
         None => String::new(),
         Some(0) => "at once".into(),
@@ -172,11 +174,11 @@ fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -
         Some(true) => "force",
         Some(false) => "no force",
     };
-    words(&[&what, &graceful, force])
+    join_words(&[&what, &graceful, force])
 }
 
 /// The cluster, and the labels and taints of the node.
-fn joining(join: &KubeadmJoin) -> String {
+fn format_join(join: &KubeadmJoin) -> String {
     let mut labels: Vec<String> =
         join.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
@@ -185,11 +187,11 @@ fn joining(join: &KubeadmJoin) -> String {
         value => format!("{}={value}:{}", taint.key, taint.effect),
     });
     let taints: Vec<String> = taints.collect();
-    words(&[&join.cluster_ref, &labels.join(","), &taints.join(",")])
+    join_words(&[&join.cluster_ref, &labels.join(","), &taints.join(",")])
 }
 
 /// Joins the words that are not empty.
-fn words(all: &[&str]) -> String {
+fn join_words(all: &[&str]) -> String {
     let said: Vec<&str> = all.iter().copied().filter(|word| !word.is_empty()).collect();
     said.join(" ")
 }
@@ -209,7 +211,7 @@ steps:
   - {name: repave, repave: {image: ubuntu-2204}}
   - {name: join-cluster, join: {cluster_ref: cluster-a}}
 ";
-        let plan: Plan = parse_as(Path::new("p.yaml"), text, Syntax::Yaml).unwrap();
+        let plan: Plan = parse_as(Path::new("p.yaml"), text, FileSyntax::Yaml).unwrap();
         assert_eq!(
             describe(&plan),
             "\
@@ -238,12 +240,12 @@ steps:
   - {name: e, uncordon: {cluster_ref: c1}}
   - {name: f, join: {labels: {zone: a, gpu: h100}, taints: [{key: gpu, effect: NoSchedule}]}}
 ";
-        let plan: Plan = parse_as(Path::new("p.yaml"), text, Syntax::Yaml).unwrap();
+        let plan: Plan = parse_as(Path::new("p.yaml"), text, FileSyntax::Yaml).unwrap();
         let told: Vec<String> = plan
             .steps
             .iter()
             .map(|step| {
-                let (kind, what) = kind(step);
+                let (kind, what) = step_summary(step);
                 format!("{kind}: {what}")
             })
             .collect();

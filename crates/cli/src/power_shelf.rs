@@ -5,7 +5,10 @@ use crate::args::{
     PowerShelfMaintenanceCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
 };
 use crate::client::{Client, fetch_pages};
-use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
+use crate::device::{
+    DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
+    update_with_retry,
+};
 use crate::exit::{Exit, Failure, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
@@ -19,7 +22,7 @@ use proto::v1::{
 use std::collections::BTreeSet;
 
 /// The response metadata with warnings for the user.
-const WARNING: &str = "farrier-warning";
+const WARNING_METADATA: &str = "farrier-warning";
 
 pub async fn run(
     client: &Client,
@@ -30,40 +33,55 @@ pub async fn run(
         PowerShelfCommand::List(args) => list(client, screen, &args).await?,
         PowerShelfCommand::Get(args) => {
             let shelf = fetch(client, args.power_shelf_id).await?;
-            screen.print_record(&shelf, |shelf| words(shelf, &Clock::system()))?;
+            screen.print_record(&shelf, |shelf| format_power_shelf(shelf, &Clock::system()))?;
         }
         PowerShelfCommand::Register(args) => {
             let dry_run = args.dry_run;
-            say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
+            print_change(
+                screen,
+                &register(client, args).await?,
+                DeviceChange::Registered,
+                dry_run,
+            )?;
         }
         PowerShelfCommand::Update(args) => {
             let dry_run = args.update.dry_run;
-            say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
+            print_change(
+                screen,
+                &update_power_shelf(client, args).await?,
+                DeviceChange::Updated,
+                dry_run,
+            )?;
         }
         PowerShelfCommand::Delete(args) => {
             let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
             let request = DeletePowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
-            say(screen, &shelf, Done::MarkedForDeletion, dry_run)?;
+            print_change(screen, &shelf, DeviceChange::MarkedForDeletion, dry_run)?;
         }
         PowerShelfCommand::Retry(args) => {
             let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
             let request = RetryPowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().retry_power_shelf(request)).await?;
-            say(screen, &shelf, Done::TriedAgain, dry_run)?;
+            print_change(screen, &shelf, DeviceChange::Retried, dry_run)?;
         }
         PowerShelfCommand::Maintenance(PowerShelfMaintenanceCommand::PowerOn(args)) => {
-            return maintain(client, screen, args, Operation::PowerOn).await;
+            return request_maintenance(client, screen, args, Operation::PowerOn).await;
         }
         PowerShelfCommand::Maintenance(PowerShelfMaintenanceCommand::PowerOff(args)) => {
-            return maintain(client, screen, args, Operation::PowerOff).await;
+            return request_maintenance(client, screen, args, Operation::PowerOff).await;
         }
     }
     Ok(Exit::Success)
 }
 
-fn say(screen: &mut Screen, shelf: &PowerShelf, done: Done, dry_run: bool) -> Result<(), Failure> {
-    screen.print_record(shelf, |shelf| told(&shown(shelf), done, dry_run))
+fn print_change(
+    screen: &mut Screen,
+    shelf: &PowerShelf,
+    change: DeviceChange,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    screen.print_record(shelf, |shelf| format_change(&device_view(shelf), change, dry_run))
 }
 
 async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Failure> {
@@ -79,7 +97,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
     })
     .await?;
     let rows = |shelves: &[PowerShelf], wide| {
-        table("POWER_SHELF_ID", &shelves.iter().map(shown).collect::<Vec<_>>(), wide)
+        table("POWER_SHELF_ID", &shelves.iter().map(device_view).collect::<Vec<_>>(), wide)
     };
     let none = "no power shelves; register one with `farrier power-shelf register ps-…`";
     screen.print_list(&shelves, rows, none)
@@ -88,7 +106,7 @@ async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Re
 async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<PowerShelf, Failure> {
     let power_shelf_id = args.power_shelf_id.unwrap_or_default();
     let mut shelf = PowerShelf { power_shelf_id, ..Default::default() };
-    apply(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
+    apply_spec(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
     let dry_run = args.dry_run;
     let request = RegisterPowerShelfRequest { power_shelf: Some(shelf), dry_run };
     client.call(client.power_shelves().register_power_shelf(request)).await
@@ -96,22 +114,25 @@ async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<Power
 
 /// The server replaces spec and labels, so values that are not given are copied from the current
 /// record.
-async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf, Failure> {
+async fn update_power_shelf(
+    client: &Client,
+    args: PowerShelfUpdateArgs,
+) -> Result<PowerShelf, Failure> {
     let attempt = async || {
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
         let expected_version = shelf.status.take().map_or(0, |status| status.version);
-        change(&mut shelf.spec, &mut shelf.labels, args.update.clone());
+        apply_update(&mut shelf.spec, &mut shelf.labels, args.update.clone());
         let dry_run = args.update.dry_run;
         let power_shelf = Some(shelf);
         let request = UpdatePowerShelfRequest { power_shelf, expected_version, dry_run };
         let answer = client.power_shelves().update_power_shelf(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update(attempt, |status| client.failure(status)).await
+    update_with_retry(attempt, |status| client.failure(status)).await
 }
 
 /// Requests a power change of the shelves, or previews it.
-async fn maintain(
+async fn request_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: PowerShelfMaintenanceArgs,
@@ -131,11 +152,11 @@ async fn maintain(
     let mut shelves = client.power_shelves();
     if args.dry_run {
         let preview = client.call(shelves.preview_power_shelf_maintenance(request)).await?;
-        screen.print_record(&preview, foreseen)?;
+        screen.print_record(&preview, format_preview)?;
         return Ok(if preview.refusals.is_empty() { Exit::Success } else { Exit::Refused });
     }
     let answer = shelves.set_power_shelf_maintenance(request.clone()).await;
-    let warnings: Vec<String> = answer.as_ref().map(heard).unwrap_or_default();
+    let warnings: Vec<String> = answer.as_ref().map(read_warnings).unwrap_or_default();
     client.call(std::future::ready(answer)).await?;
     for warning in warnings {
         eprintln_quietly(&format!("warning: {}", one_line(&warning)));
@@ -147,13 +168,13 @@ async fn maintain(
     Ok(Exit::Success)
 }
 
-fn heard<T>(answer: &tonic::Response<T>) -> Vec<String> {
-    let said = answer.metadata().get_all(WARNING).iter();
+fn read_warnings<T>(answer: &tonic::Response<T>) -> Vec<String> {
+    let said = answer.metadata().get_all(WARNING_METADATA).iter();
     said.filter_map(|value| value.to_str().ok()).map(String::from).collect()
 }
 
 /// Formats the preview of a request.
-fn foreseen(preview: &PowerShelfMaintenancePreview) -> String {
+fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
     let mut text = String::from("Dry run: nothing is changed.\n\nPower shelves:\n");
     for shelf in &preview.shelves {
         let steps = match shelf.steps.is_empty() {
@@ -184,8 +205,8 @@ fn foreseen(preview: &PowerShelfMaintenancePreview) -> String {
     text
 }
 
-fn shown(shelf: &PowerShelf) -> Shown<'_> {
-    Shown {
+fn device_view(shelf: &PowerShelf) -> DeviceView<'_> {
+    DeviceView {
         id: &shelf.power_shelf_id,
         labels: &shelf.labels,
         spec: shelf.spec.as_ref(),
@@ -193,7 +214,7 @@ fn shown(shelf: &PowerShelf) -> Shown<'_> {
     }
 }
 
-fn words(shelf: &PowerShelf, clock: &Clock) -> String {
+fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
     let asked = shelf.maintenance_requested.as_ref().map(|asked| {
         let what = match asked.operation() {
             Operation::PowerOn => "PowerOn",
@@ -207,7 +228,7 @@ fn words(shelf: &PowerShelf, clock: &Clock) -> String {
         let when = clock.ago(asked.requested_at.as_ref());
         ("Requested:", format!("{what} by {}, {when}{forced}", asked.initiator))
     });
-    describe("Power shelf:", &shown(shelf), asked.into_iter().collect(), clock)
+    describe("Power shelf:", &device_view(shelf), asked.into_iter().collect(), clock)
 }
 
 #[cfg(test)]
@@ -232,7 +253,7 @@ mod tests {
             rules: vec!["no other shelf".into()],
         };
         assert_eq!(
-            foreseen(&preview),
+            format_preview(&preview),
             "\
 Dry run: nothing is changed.
 

@@ -12,7 +12,7 @@ use crate::output::Screen;
 use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use elevation::elevation;
+use elevation::format_elevation;
 use proto::v1::{
     CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
     RackDevice, RackStatus, UpdateRackRequest,
@@ -30,7 +30,7 @@ pub async fn run(
     match command {
         RackCommand::Create(args) => {
             let mut rack = Rack { rack_id: args.rack_id, ..Default::default() };
-            apply(&mut rack, args.spec);
+            apply_spec(&mut rack, args.spec);
             let dry_run = args.dry_run;
             let request = CreateRackRequest { rack: Some(rack), dry_run };
             let made = client.call(client.racks().create_rack(request)).await?;
@@ -63,7 +63,7 @@ async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
 }
 
 /// Overwrites the fields of the rack that are given.
-fn apply(rack: &mut Rack, given: RackSpecArgs) {
+fn apply_spec(rack: &mut Rack, given: RackSpecArgs) {
     if let Some(hardware_type) = given.hardware_type {
         rack.hardware_type = hardware_type;
     }
@@ -112,7 +112,7 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
         tries += 1;
         let mut rack = fetch(client, &args.rack_id).await?;
         let expected_version = rack.status.take().map_or(0, |status| status.version);
-        apply(&mut rack, args.spec.clone());
+        apply_spec(&mut rack, args.spec.clone());
         for key in &args.remove_labels {
             rack.labels.remove(key);
         }
@@ -126,12 +126,12 @@ async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> R
     };
     screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
         (id, false) => format!("{id} updated\n"),
-        (id, true) => would_update(&id, rack),
+        (id, true) => format_update_preview(&id, rack),
     })
 }
 
 /// Shows the resulting rack, so that a typing error is visible before it is stored.
-fn would_update(id: &str, rack: &Rack) -> String {
+fn format_update_preview(id: &str, rack: &Rack) -> String {
     let expected = rack.expected.unwrap_or_default();
     let counts = format!(
         "{} machines, {} switches, {} power shelves",
@@ -177,7 +177,7 @@ fn status(rack: &Rack) -> RackStatus {
 }
 
 /// The state, with its stage if it has one.
-fn state_words(status: &RackStatus) -> String {
+fn format_state(status: &RackStatus) -> String {
     match status.stage.as_str() {
         "" => status.state.clone(),
         stage => format!("{} ({stage})", status.state),
@@ -207,7 +207,7 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
             (&status.stage).into(),
             clock.ago(status.since.as_ref()).into(),
             (&rack.hardware_type).into(),
-            operations(&status).join(",").into(),
+            list_operations(&status).join(",").into(),
         ];
         if wide {
             row.push(join_pairs(&rack.labels, ",").into());
@@ -219,7 +219,7 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
 }
 
 /// The active operations, then the pending ones.
-fn operations(status: &RackStatus) -> Vec<String> {
+fn list_operations(status: &RackStatus) -> Vec<String> {
     let mut all = status.active_operations.clone();
     all.extend(status.maintenance_requested.iter().map(|id| format!("{id} (pending)")));
     if !status.reprovision_requested.is_empty() {
@@ -229,7 +229,7 @@ fn operations(status: &RackStatus) -> Vec<String> {
 }
 
 /// The number of devices in the rack, and how many are expected.
-fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
+fn format_counts(rack: &Rack, devices: &[RackDevice]) -> String {
     let expected = rack.expected.unwrap_or_default();
     let kinds = [
         ("machine", "machines", expected.machines),
@@ -252,12 +252,12 @@ fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
     let since = clock.ago(status.since.as_ref());
     let mut facts = vec![
         ("Rack:", rack.rack_id.clone()),
-        ("State:", format!("{}, since {since}", state_words(&status))),
+        ("State:", format!("{}, since {since}", format_state(&status))),
         ("Waiting for:", status.waiting_for.clone()),
         ("Hardware type:", rack.hardware_type.clone()),
         ("Labels:", join_pairs(&rack.labels, ",")),
-        ("Devices:", counts(rack, &status.devices)),
-        ("Operations:", operations(&status).join(", ")),
+        ("Devices:", format_counts(rack, &status.devices)),
+        ("Operations:", list_operations(&status).join(", ")),
     ];
     if let Some(error) = &status.error {
         let device = match error.device_id.as_str() {
@@ -270,9 +270,9 @@ fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
     }
     facts.retain(|(_, value)| !value.is_empty());
     let mut text = format_pairs(&facts);
-    text.push_str(&health::of(status.health.as_ref(), clock));
+    text.push_str(&health::optional_section(status.health.as_ref(), clock));
     text.push('\n');
-    text.push_str(&elevation(&rack.rack_id, &status.devices, colors));
+    text.push_str(&format_elevation(&rack.rack_id, &status.devices, colors));
     text
 }
 

@@ -9,14 +9,14 @@ use std::io::Write;
 
 pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
     let (demo, print) = (args.demo, args.print_config);
-    let config = config(args).map_err(Failure::refused)?;
+    let config = build_config(args).map_err(Failure::refused)?;
     if print {
         let text =
             toml::to_string(&config.redacted()).map_err(|error| Failure::bug(error.to_string()))?;
-        show(text.trim_end());
+        print_text(text.trim_end());
         return Ok(Exit::Success);
     }
-    match server::serve(config, demo, |config| show(&first_screen(config, demo))).await {
+    match server::serve(config, demo, |config| print_text(&start_message(config, demo))).await {
         Ok(()) => Ok(Exit::Success),
         Err(ServeError::Refused(said)) => Err(Failure::refused(said)),
         Err(ServeError::Unavailable(said)) => Err(Failure::new(Exit::Unreachable, said)),
@@ -24,12 +24,12 @@ pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
 }
 
 /// Prints to stdout. Errors are ignored: a closed stdout must not stop the server.
-fn show(screen: &str) {
+fn print_text(screen: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{screen}").and_then(|()| stdout.flush());
 }
 
-fn config(args: ServeArgs) -> Result<Config, String> {
+fn build_config(args: ServeArgs) -> Result<Config, String> {
     let mut config = match &args.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),
@@ -65,7 +65,7 @@ fn config(args: ServeArgs) -> Result<Config, String> {
 }
 
 /// The start message, with the first commands to try.
-fn first_screen(config: &Config, demo: bool) -> String {
+fn start_message(config: &Config, demo: bool) -> String {
     let listen = config.listen;
     let store = match config.database_url.is_empty() {
         true => format!("SQLite in {}", config.data_dir.display()),

@@ -17,7 +17,7 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     match command {
         SimCommand::Fault(SimFaultCommand::Add(args)) => {
-            let request = AddFaultRequest { fault: Some(rule(args)) };
+            let request = AddFaultRequest { fault: Some(fault_rule(args)) };
             let fault = client.call(client.simulator().add_fault(request)).await?;
             screen.print_record(&fault, |fault| {
                 format!("fault {} added\n", one_line(&fault.fault_id))
@@ -45,7 +45,7 @@ pub async fn run(
     Ok(Exit::Success)
 }
 
-fn rule(args: SimFaultArgs) -> SimFault {
+fn fault_rule(args: SimFaultArgs) -> SimFault {
     let delay_ms =
         args.delay.map_or(0, |delay| i32::try_from(delay.as_millis()).unwrap_or(i32::MAX));
     SimFault {

@@ -16,7 +16,7 @@ pub struct PowerArgs {
     pub machine_id: String,
     /// Power action (default: show the power state)
     #[command(subcommand)]
-    pub verb: Option<PowerAction>,
+    pub action: Option<PowerAction>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -82,7 +82,7 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            let Some(PowerAction::Off(off)) = args.verb else { panic!("{line}") };
+            let Some(PowerAction::Off(off)) = args.action else { panic!("{line}") };
             assert_eq!((off.graceful, off.force()), (Some(5), expected), "{line}");
         }
         for bad in ["on --graceful 5", "off --graceful soon", "sideways"] {

@@ -4,7 +4,7 @@
 //! list -o json` can be imported. The status is ignored, because the server owns it. Parse errors
 //! name line and column.
 
-use super::Row;
+use super::ImportRow;
 use super::csv;
 use crate::exit::Failure;
 use crate::text::printable;
@@ -17,20 +17,20 @@ use std::path::Path;
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Syntax {
+pub enum FileSyntax {
     Csv,
     Json,
     Yaml,
 }
 
-impl Syntax {
+impl FileSyntax {
     /// Determined by the file extension.
-    pub fn of(path: &Path) -> Option<Self> {
+    pub fn from_path(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {
-            "csv" => Some(Syntax::Csv),
-            "json" => Some(Syntax::Json),
-            "yaml" | "yml" => Some(Syntax::Yaml),
+            "csv" => Some(FileSyntax::Csv),
+            "json" => Some(FileSyntax::Json),
+            "yaml" | "yml" => Some(FileSyntax::Yaml),
             _ => None,
         }
     }
@@ -43,21 +43,21 @@ struct Machines {
 }
 
 /// All machines of a file, or its error.
-pub fn rows(path: &Path) -> Result<Vec<Row>, Failure> {
-    let Some(syntax) = Syntax::of(path) else {
+pub fn read_rows(path: &Path) -> Result<Vec<ImportRow>, Failure> {
+    let Some(syntax) = FileSyntax::from_path(path) else {
         let shown = path.display();
         return Err(Failure::refused(format!(
             "{shown}: type a number, or the name of a .csv, .yaml or .json file"
         )));
     };
-    let text = read(path)?;
+    let text = read_file(path)?;
     match syntax {
-        Syntax::Csv => csv::rows(path, &text),
-        Syntax::Json | Syntax::Yaml => listed(path, &text, syntax),
+        FileSyntax::Csv => csv::parse_rows(path, &text),
+        FileSyntax::Json | FileSyntax::Yaml => parse_machines(path, &text, syntax),
     }
 }
 
-pub fn read(path: &Path) -> Result<String, Failure> {
+pub fn read_file(path: &Path) -> Result<String, Failure> {
     let wrong = |problem: String| Failure::refused(format!("{}: {problem}", path.display()));
     let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
     if size > MAX_BYTES {
@@ -66,7 +66,7 @@ pub fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
 }
 
-fn listed(path: &Path, text: &str, syntax: Syntax) -> Result<Vec<Row>, Failure> {
+fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<ImportRow>, Failure> {
     let machines: Vec<Machine> = match is_list(text) {
         true => parse_as(path, text, syntax)?,
         false => parse_as::<Machines>(path, text, syntax)?.machines,
@@ -80,7 +80,7 @@ fn listed(path: &Path, text: &str, syntax: Syntax) -> Result<Vec<Row>, Failure> 
             )));
         }
         machine.status = None;
-        Ok(Row { place, machine })
+        Ok(ImportRow { place, machine })
     });
     rows.collect()
 }
@@ -97,11 +97,13 @@ fn is_list(text: &str) -> bool {
 pub fn parse_as<T: DeserializeOwned>(
     path: &Path,
     text: &str,
-    syntax: Syntax,
+    syntax: FileSyntax,
 ) -> Result<T, Failure> {
     let parsed = match syntax {
-        Syntax::Yaml => serde_saphyr::from_str(text).map_err(|error| error.to_string()),
-        Syntax::Json | Syntax::Csv => serde_json::from_str(text).map_err(|error| error.to_string()),
+        FileSyntax::Yaml => serde_saphyr::from_str(text).map_err(|error| error.to_string()),
+        FileSyntax::Json | FileSyntax::Csv => {
+            serde_json::from_str(text).map_err(|error| error.to_string())
+        }
     };
     parsed.map_err(|problem| {
         let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
@@ -114,9 +116,9 @@ pub fn parse_as<T: DeserializeOwned>(
 mod tests {
     use super::*;
 
-    fn parse(name: &str, text: &str) -> Result<Vec<Row>, Failure> {
+    fn parse(name: &str, text: &str) -> Result<Vec<ImportRow>, Failure> {
         let path = Path::new(name);
-        listed(path, text, Syntax::of(path).unwrap())
+        parse_machines(path, text, FileSyntax::from_path(path).unwrap())
     }
 
     const JSON: &str = r#"[
@@ -173,10 +175,13 @@ machines:
     #[test]
     fn unknown_and_absent_files_are_refused() {
         assert!(
-            rows(Path::new("fleet.xlsx")).unwrap_err().message.contains(".csv, .yaml or .json")
+            read_rows(Path::new("fleet.xlsx"))
+                .unwrap_err()
+                .message
+                .contains(".csv, .yaml or .json")
         );
         assert!(
-            rows(Path::new("/nowhere/fleet.csv"))
+            read_rows(Path::new("/nowhere/fleet.csv"))
                 .unwrap_err()
                 .message
                 .starts_with("/nowhere/fleet.csv: ")

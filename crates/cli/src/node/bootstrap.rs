@@ -21,15 +21,19 @@ pub async fn run(
     args: NodeBootstrapArgs,
 ) -> Result<(), Failure> {
     // The token is shown only once, so the file is created before the token is requested.
-    let place = args.to.clone().map(Place::take).transpose()?;
-    let bundle = match issue(client, args).await {
+    let place = args.to.clone().map(ConfigFile::create).transpose()?;
+    let bundle = match request_bundle(client, args).await {
         Ok(bundle) => bundle,
         Err(failure) => {
-            place.iter().for_each(Place::give_back);
+            place.iter().for_each(ConfigFile::remove);
             return Err(failure);
         }
     };
-    let said = told(&bundle, place.as_ref().map(|place| place.path.as_path()), &Clock::system());
+    let said = bootstrap_notice(
+        &bundle,
+        place.as_ref().map(|place| place.path.as_path()),
+        &Clock::system(),
+    );
     match place {
         Some(mut place) => {
             place.file.write_all(bundle.agent_config.as_bytes()).map_err(|error| {
@@ -50,7 +54,7 @@ pub async fn run(
     }
 }
 
-async fn issue(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, Failure> {
+async fn request_bundle(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, Failure> {
     let expires_in_seconds =
         args.expires_in.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
     match (args.reissue, args.machine_id) {
@@ -68,13 +72,13 @@ async fn issue(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, F
 }
 
 /// A new file that only its owner may read.
-struct Place {
+struct ConfigFile {
     path: PathBuf,
     file: File,
 }
 
-impl Place {
-    fn take(path: PathBuf) -> Result<Self, Failure> {
+impl ConfigFile {
+    fn create(path: PathBuf) -> Result<Self, Failure> {
         let opened = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&path);
         match opened {
             Ok(file) => Ok(Self { path, file }),
@@ -87,12 +91,12 @@ impl Place {
     }
 
     /// Deletes the unused file. An error is ignored: the command already fails for another reason.
-    fn give_back(&self) {
+    fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn told(bundle: &NodeBundle, file: Option<&Path>, clock: &Clock) -> String {
+fn bootstrap_notice(bundle: &NodeBundle, file: Option<&Path>, clock: &Clock) -> String {
     let node = bundle.node.clone().unwrap_or_default();
     let (id, machine) = (one_line(&node.node_id), one_line(&node.machine_id));
     let until = clock.absolute(bundle.expires_at.as_ref());
@@ -118,15 +122,15 @@ mod tests {
     fn a_file_is_new_and_its_owners_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.toml");
-        let place = Place::take(path.clone()).unwrap();
+        let place = ConfigFile::create(path.clone()).unwrap();
         let mode = place.file.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, OWNER_ONLY);
-        let again = Place::take(path.clone()).err().unwrap();
+        let again = ConfigFile::create(path.clone()).err().unwrap();
         assert_eq!(again.exit, Exit::Refused);
         assert!(again.message.ends_with("is there already; name a new file"), "{}", again.message);
-        place.give_back();
+        place.remove();
         assert!(!path.exists());
-        let nowhere = Place::take(dir.path().join("no/agent.toml")).err().unwrap();
+        let nowhere = ConfigFile::create(dir.path().join("no/agent.toml")).err().unwrap();
         assert!(nowhere.message.contains("No such file"), "{}", nowhere.message);
     }
 
@@ -143,7 +147,7 @@ mod tests {
             agent_config: "token = \"s3cret\"\n".into(),
         };
         for file in [None, Some(Path::new("agent.toml"))] {
-            let said = told(&bundle, file, &Clock::fixed(0));
+            let said = bootstrap_notice(&bundle, file, &Clock::fixed(0));
             assert!(said.contains("works once, until 1970-01-01 00:01:00 +00:00"), "{said}");
             assert!(said.contains("--reissue node-1") && !said.contains("s3cret"), "{said}");
             assert_eq!(said.contains("is in agent.toml"), file.is_some(), "{said}");

@@ -11,10 +11,14 @@ use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
 pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
     let node = detail.node.clone().unwrap_or_default();
     let layers = [
-        of_node(&node, &detail.quarantine_cause, clock),
-        detail.workflow.as_ref().map(|run| of_workflow(detail, run, clock)).unwrap_or_default(),
-        detail.observed.as_ref().map(|seen| of_maas(seen, &node.state, clock)).unwrap_or_default(),
-        of_agent(&detail.agent.clone().unwrap_or_default(), clock),
+        node_facts(&node, &detail.quarantine_cause, clock),
+        detail.workflow.as_ref().map(|run| workflow_facts(detail, run, clock)).unwrap_or_default(),
+        detail
+            .observed
+            .as_ref()
+            .map(|seen| maas_facts(seen, &node.state, clock))
+            .unwrap_or_default(),
+        agent_facts(&detail.agent.clone().unwrap_or_default(), clock),
     ];
     let all: Facts = layers.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect();
     // The user has just typed this command.
@@ -26,7 +30,7 @@ pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
 
 type Facts = Vec<(&'static str, String)>;
 
-fn of_node(node: &Node, cause: &str, clock: &Clock) -> Facts {
+fn node_facts(node: &Node, cause: &str, clock: &Clock) -> Facts {
     let cause = if cause.is_empty() { String::new() } else { format!(" ({cause})") };
     let by =
         if node.moved_by.is_empty() { String::new() } else { format!(", by {}", node.moved_by) };
@@ -42,7 +46,7 @@ fn of_node(node: &Node, cause: &str, clock: &Clock) -> Facts {
     ]
 }
 
-fn of_workflow(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
+fn workflow_facts(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     let attempts = if detail.attempts > 0 { detail.attempts.to_string() } else { String::new() };
     let failure = match (detail.failure_class.as_str(), detail.failure_code.as_str()) {
         ("", "") => String::new(),
@@ -60,7 +64,7 @@ fn of_workflow(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     ]
 }
 
-fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
+fn maas_facts(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
     let fits = match seen.expected {
         true => String::new(),
         false => format!(", which is not what is expected of a node that is {node_state}"),
@@ -84,7 +88,7 @@ fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
     ]
 }
 
-fn of_agent(agent: &AgentStatus, clock: &Clock) -> Facts {
+fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
     let heard = match (&agent.heard_at, agent.enrolled) {
         (None, false) => return vec![("Agent:", "none has enrolled".into())],
         (None, true) => "never heard of since it enrolled".to_string(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 const WIDTH: usize = 72;
 
-pub fn elevation(rack_id: &str, devices: &[RackDevice], colors: ColorMode) -> String {
+pub fn format_elevation(rack_id: &str, devices: &[RackDevice], colors: ColorMode) -> String {
     let mut table = Table::new(&["SLOT", "KIND", "DEVICE", "STATE", "POWER", "OPERATION"]);
     let mut placed: BTreeMap<i32, Vec<&RackDevice>> = BTreeMap::new();
     for device in devices {
@@ -19,23 +19,23 @@ pub fn elevation(rack_id: &str, devices: &[RackDevice], colors: ColorMode) -> St
     let mut above: Option<i32> = None;
     for (slot, here) in placed.iter().rev() {
         if let Some(above) = above {
-            gap(&mut table, slot + 1, above - 1);
+            add_empty_slots(&mut table, slot + 1, above - 1);
         }
         above = Some(*slot);
         for device in here {
-            table.add_row(row(slot.to_string(), device));
+            table.add_row(device_row(slot.to_string(), device));
         }
     }
     if let Some(lowest) = above {
-        gap(&mut table, 1, lowest - 1);
+        add_empty_slots(&mut table, 1, lowest - 1);
     }
     for device in devices.iter().filter(|device| device.slot.is_none()) {
-        table.add_row(row("-".into(), device));
+        table.add_row(device_row("-".into(), device));
     }
-    framed(rack_id, &table.render(colors), devices.is_empty())
+    add_frame(rack_id, &table.render(colors), devices.is_empty())
 }
 
-fn row(slot: String, device: &RackDevice) -> Vec<Cell> {
+fn device_row(slot: String, device: &RackDevice) -> Vec<Cell> {
     let kind = device.kind.replace('_', " ");
     let power = match device.power.as_str() {
         "ON" => Cell::with_tone("on", Tone::Good),
@@ -53,7 +53,7 @@ fn row(slot: String, device: &RackDevice) -> Vec<Cell> {
 }
 
 /// Adds one line for a range of empty slots.
-fn gap(table: &mut Table, from: i32, to: i32) {
+fn add_empty_slots(table: &mut Table, from: i32, to: i32) {
     let slots = match to - from {
         less if less < 0 => return,
         0 => from.to_string(),
@@ -62,7 +62,7 @@ fn gap(table: &mut Table, from: i32, to: i32) {
     table.add_row(vec![Cell::with_tone(slots, Tone::Dim), Cell::with_tone("(empty)", Tone::Dim)]);
 }
 
-fn framed(rack_id: &str, table: &str, empty: bool) -> String {
+fn add_frame(rack_id: &str, table: &str, empty: bool) -> String {
     let rule = "─".repeat(WIDTH);
     let mut text = format!("┌─ {} {}\n", one_line(rack_id), "─".repeat(WIDTH - 3));
     let mut lines = table.lines();
@@ -105,7 +105,7 @@ mod tests {
             device("switch", "sw-1", Some(6), "OFF"),
             device("machine", "m-2", None, ""),
         ];
-        let text = elevation("rack-1", &devices, ColorMode { enabled: false });
+        let text = format_elevation("rack-1", &devices, ColorMode { enabled: false });
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("┌─ rack-1 ─"), "{text}");
         assert_eq!(

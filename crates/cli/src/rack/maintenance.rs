@@ -39,13 +39,13 @@ pub async fn run(
     match command {
         RackMaintenanceCommand::Start(args) => start(client, screen, args).await,
         RackMaintenanceCommand::Status(args) => {
-            let found = statuses(client, &args.id).await?;
+            let found = fetch_statuses(client, &args.id).await?;
             let (wide, colors) = (screen.is_wide(), screen.color_mode());
-            screen.print_record(&found, |found| status_words(found, wide, colors))?;
+            screen.print_record(&found, |found| format_statuses(found, wide, colors))?;
             Ok(Exit::Success)
         }
-        RackMaintenanceCommand::Watch(args) => follow(client, screen, args).await,
-        RackMaintenanceCommand::Cancel(args) => stop(client, screen, args).await,
+        RackMaintenanceCommand::Watch(args) => watch_maintenance(client, screen, args).await,
+        RackMaintenanceCommand::Cancel(args) => cancel_maintenance(client, screen, args).await,
     }
 }
 
@@ -54,7 +54,7 @@ async fn start(
     screen: &mut Screen,
     args: RackMaintenanceStartArgs,
 ) -> Result<Exit, Failure> {
-    let activities = activities(&args)?;
+    let activities = requested_activities(&args)?;
     let scope = RackMaintenanceScope {
         machine_ids: args.machines,
         switch_ids: args.switches,
@@ -72,7 +72,7 @@ async fn start(
         dry_run,
     };
     let answer = client.call(client.racks().on_demand_rack_maintenance(request)).await?;
-    show(client, screen, answer, (dry_run, &submit)).await
+    report_operation(client, screen, answer, (dry_run, &submit)).await
 }
 
 pub async fn reprovision(
@@ -90,11 +90,13 @@ pub async fn reprovision(
         dry_run,
     };
     let answer = client.call(client.racks().reprovision_rack(request)).await?;
-    show(client, screen, answer, (dry_run, &submit)).await
+    report_operation(client, screen, answer, (dry_run, &submit)).await
 }
 
 /// The requested activities. An option implies its activity. An empty list means all activities.
-fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
+fn requested_activities(
+    args: &RackMaintenanceStartArgs,
+) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
     let by_setting = [
         (RackActivityArg::Firmware, !args.firmware_version.is_empty()),
         (RackActivityArg::Power, args.power.is_some()),
@@ -135,7 +137,7 @@ fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivity
 }
 
 /// Prints the preview, or follows the operation to its end.
-async fn show(
+async fn report_operation(
     client: &Client,
     screen: &mut Screen,
     answer: RackMaintenanceOnDemandResponse,
@@ -144,7 +146,7 @@ async fn show(
     if dry_run {
         let colors = screen.color_mode();
         screen.print_record(&answer, |answer| match &answer.preview {
-            Some(preview) => preview_words(preview, colors),
+            Some(preview) => format_preview(preview, colors),
             None => format!("{} was made by this request before\n", one_line(&answer.operation_id)),
         })?;
         let refused = answer.preview.is_some_and(|preview| !preview.refusals.is_empty());
@@ -160,7 +162,7 @@ async fn show(
     follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
-fn preview_words(preview: &RackMaintenancePreview, colors: ColorMode) -> String {
+fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String {
     let firmware = match (preview.firmware_id.as_str(), preview.firmware_skipped.as_str()) {
         ("", "") => String::new(),
         ("", why) => format!("none: {why}"),
@@ -201,21 +203,21 @@ fn preview_words(preview: &RackMaintenancePreview, colors: ColorMode) -> String 
     text
 }
 
-async fn statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
+async fn fetch_statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
     let request = GetRackMaintenanceStatusRequest { id: id.to_string() };
     let answer = client.call(client.racks().get_rack_maintenance_status(request)).await?;
     Ok(answer.operations)
 }
 
-fn status_words(all: &[RackMaintenanceStatus], wide: bool, colors: ColorMode) -> String {
+fn format_statuses(all: &[RackMaintenanceStatus], wide: bool, colors: ColorMode) -> String {
     if all.is_empty() {
         return "it has had no maintenance yet\n".into();
     }
-    let one = |status: &RackMaintenanceStatus| one_status(status, wide, colors);
+    let one = |status: &RackMaintenanceStatus| format_status(status, wide, colors);
     all.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn one_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> String {
+fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> String {
     let run = status.operation.clone().unwrap_or_default();
     let clock = Clock::system();
     let (tone, words) = phase_label(run.phase());
@@ -242,7 +244,7 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> 
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "STATE", "DEVICES", "OPERATION", "MESSAGE"]);
     for leg in &status.legs {
-        leg_rows(&mut table, leg, wide);
+        add_step_rows(&mut table, leg, wide);
     }
     text.push_str(&table.render(colors));
     text
@@ -250,7 +252,7 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> 
 
 /// Adds the row of a rack step, and the rows of its devices if it is running or failed, or if
 /// `wide`.
-fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
+fn add_step_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     let done = leg.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
     table.add_row(vec![
         (&leg.name).into(),
@@ -262,11 +264,11 @@ fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     ]);
     let open = matches!(leg.state.as_str(), "RUNNING" | "FAILED");
     if open || wide {
-        leg.parts.iter().for_each(|part| table.add_row(part_row(part)));
+        leg.parts.iter().for_each(|part| table.add_row(device_row(part)));
     }
 }
 
-fn part_row(part: &RackMaintenancePart) -> Vec<Cell> {
+fn device_row(part: &RackMaintenancePart) -> Vec<Cell> {
     vec![
         "".into(),
         "".into(),
@@ -289,22 +291,22 @@ fn state_cell(state: &str) -> Cell {
 }
 
 /// The active operations that an ID refers to; an operation ID refers to itself.
-async fn going(client: &Client, id: &str) -> Result<Vec<String>, Failure> {
+async fn active_operation_ids(client: &Client, id: &str) -> Result<Vec<String>, Failure> {
     if !id.starts_with(RACK_PREFIX) {
         return Ok(vec![id.to_string()]);
     }
-    let found = statuses(client, id).await?;
+    let found = fetch_statuses(client, id).await?;
     let runs = found.into_iter().filter_map(|status| status.operation);
     let going = runs.filter(|run| matches!(run.phase(), Phase::Pending | Phase::Running));
     Ok(going.map(|run| run.run_id).collect())
 }
 
-async fn follow(
+async fn watch_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: RackMaintenanceWatchArgs,
 ) -> Result<Exit, Failure> {
-    let going = going(client, &args.id).await?;
+    let going = active_operation_ids(client, &args.id).await?;
     let [id] = going.as_slice() else {
         let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
         let watching = watch::watch_runs(client, screen, filter, false);
@@ -321,12 +323,12 @@ async fn follow(
     follow_to_end(client, screen, accepted, args.timeout).await
 }
 
-async fn stop(
+async fn cancel_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: RackMaintenanceCancelArgs,
 ) -> Result<Exit, Failure> {
-    let going = going(client, &args.id).await?;
+    let going = active_operation_ids(client, &args.id).await?;
     let operation_id = match going.as_slice() {
         [] => return Err(Failure::refused(format!("{} has nothing to cancel", args.id))),
         [id] => id.clone(),
@@ -336,20 +338,20 @@ async fn stop(
         }
     };
     if args.dry_run {
-        return would_stop(client, screen, operation_id, args.reason).await;
+        return preview_cancel(client, screen, operation_id, args.reason).await;
     }
     let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
     cancel(client, screen, &args, RecordKind::Operation).await
 }
 
 /// Shows what a cancel would stop. The server runs the request and rolls it back.
-async fn would_stop(
+async fn preview_cancel(
     client: &Client,
     screen: &mut Screen,
     operation_id: String,
     reason: String,
 ) -> Result<Exit, Failure> {
-    let found = statuses(client, &operation_id).await?;
+    let found = fetch_statuses(client, &operation_id).await?;
     let request = CancelOperationRequest { operation_id, reason, dry_run: true };
     let operation = client.call(client.machines().cancel_operation(request)).await?;
     screen.print_record(&operation, |operation| {
@@ -357,7 +359,7 @@ async fn would_stop(
         let rack = one_line(&operation.target_id);
         let mut text = format!("would cancel {id}; nothing was changed\n");
         for leg in found.iter().flat_map(|status| &status.legs) {
-            text.push_str(&stopped(leg));
+            text.push_str(&format_stopped_devices(leg));
         }
         // A pending operation is only removed from the rack; the rack does not enter Error.
         let begun = found.iter().filter_map(|status| status.operation.as_ref());
@@ -370,7 +372,7 @@ async fn would_stop(
 }
 
 /// The line about a running rack step that would be stopped; empty for any other step.
-fn stopped(leg: &RackMaintenanceLeg) -> String {
+fn format_stopped_devices(leg: &RackMaintenanceLeg) -> String {
     if leg.state != "RUNNING" {
         return String::new();
     }
@@ -410,7 +412,7 @@ mod tests {
             (" --activity power --firmware-version fw-1", None),
             (" --activity firmware --power on", None),
         ] {
-            let made = activities(&typed(words)).ok().map(|all| all.len());
+            let made = requested_activities(&typed(words)).ok().map(|all| all.len());
             assert_eq!(made, count, "{words}");
         }
     }
@@ -431,7 +433,7 @@ mod tests {
             dark_machine_ids: ids.clone(),
             ..Default::default()
         };
-        let said = preview_words(&preview, ColorMode { enabled: false });
+        let said = format_preview(&preview, ColorMode { enabled: false });
         let all = ids.join(", ");
         assert!(said.contains(&format!("Devices:     {all}\n")), "{said}");
         assert!(said.contains(&format!("Taken down:  {all}\n")), "{said}");
