@@ -47,20 +47,21 @@ impl Kernel {
 }
 
 /// The Debian archive, with private package lists.
-pub struct Debian {
+pub struct DebianArchive {
     home: PathBuf,
 }
 
-impl Debian {
+impl DebianArchive {
     pub fn open(home: &Path) -> Result<Self, Failure> {
         let debian = Self { home: home.to_owned() };
-        debian.configure().map_err(|error| cannot(home, &error))?;
+        debian.configure().map_err(|error| io_failure(home, &error))?;
         if !is_fresh(&debian.mark()) {
             println!("fetching Debian's package lists ({RELEASE})");
             let updated = shell::run(debian.apt("apt-get").args(["-qq", "update"]), NEXT);
             match updated {
                 Ok(()) => {
-                    fs::write(debian.mark(), "").map_err(|error| cannot(&debian.mark(), &error))?;
+                    fs::write(debian.mark(), "")
+                        .map_err(|error| io_failure(&debian.mark(), &error))?;
                 }
                 Err(failure) if !debian.mark().exists() => return Err(failure),
                 Err(failure) => println!("the lists stay as they are: {failure}"),
@@ -73,7 +74,7 @@ impl Debian {
     pub fn kernel(&self, kernel: Kernel) -> Result<String, Failure> {
         let mut depends = self.apt("apt-cache");
         let told = shell::answer(depends.args(["depends", kernel.package()]), NEXT)?;
-        dependency(&told, "linux-image-")
+        find_dependency(&told, "linux-image-")
             .ok_or_else(|| Failure::new(format!("{} depends on no kernel", kernel.package()), NEXT))
     }
 
@@ -93,7 +94,7 @@ impl Debian {
         for archive in &archives {
             shell::run(Command::new("dpkg").arg("-x").arg(archive).arg(&root), NEXT)?;
         }
-        fs::write(&list, wanted).map_err(|error| cannot(&list, &error))?;
+        fs::write(&list, wanted).map_err(|error| io_failure(&list, &error))?;
         Ok(root)
     }
 
@@ -107,7 +108,7 @@ impl Debian {
         // apt-get does not print archives that already exist, so it runs in an empty directory.
         let told = shell::answer(names.current_dir(self.home.join("empty")), NEXT)?;
         let files: Vec<PathBuf> =
-            told.lines().filter_map(file_name).map(|f| folder.join(f)).collect();
+            told.lines().filter_map(archive_file_name).map(|f| folder.join(f)).collect();
         match files.iter().find(|file| !file.is_file()) {
             None if files.len() == packages.len() => Ok(files),
             None => Err(Failure::new(
@@ -169,17 +170,17 @@ fn is_fresh(mark: &Path) -> bool {
 }
 
 /// The first dependency in the output of `apt-cache depends` whose name has this prefix.
-fn dependency(told: &str, beginning: &str) -> Option<String> {
+fn find_dependency(told: &str, beginning: &str) -> Option<String> {
     let names = told.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.map(str::trim).find(|name| name.starts_with(beginning)).map(str::to_owned)
 }
 
 /// The second word of `'address' file size hash`.
-fn file_name(line: &str) -> Option<&str> {
+fn archive_file_name(line: &str) -> Option<&str> {
     line.starts_with('\'').then(|| line.split_whitespace().nth(1))?
 }
 
-fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+fn io_failure(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}", path.display()), "make room in the target folder")
 }
 
@@ -197,16 +198,16 @@ mod tests {
     #[test]
     fn the_newest_kernel_is_what_the_package_depends_on() {
         let told = "linux-image-cloud-amd64\n  Depends: other\n  Depends: linux-image-6.1.0-9-cloud-amd64\n";
-        let newest = dependency(told, "linux-image-");
+        let newest = find_dependency(told, "linux-image-");
         assert_eq!(newest.as_deref(), Some("linux-image-6.1.0-9-cloud-amd64"));
-        assert_eq!(dependency("linux-image-amd64\n", "linux-image-"), None);
+        assert_eq!(find_dependency("linux-image-amd64\n", "linux-image-"), None);
     }
 
     #[test]
     fn a_file_is_the_second_word_of_a_line_with_an_address() {
         let line = "'http://example.org/a.deb' busybox_1%3a1.35_amd64.deb 900 SHA256:00";
-        assert_eq!(file_name(line), Some("busybox_1%3a1.35_amd64.deb"));
-        assert_eq!(file_name("W: a word of warning"), None);
+        assert_eq!(archive_file_name(line), Some("busybox_1%3a1.35_amd64.deb"));
+        assert_eq!(archive_file_name("W: a word of warning"), None);
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),
         ["mutants"] => mutants::run(),
-        ["chaos", options @ ..] => match chaos::Wish::parse(options) {
+        ["chaos", options @ ..] => match chaos::ChaosOptions::parse(options) {
             Ok(wish) => chaos::run(&wish),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
@@ -74,14 +74,14 @@ fn main() -> ExitCode {
         },
         ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
-        ["test-vm", options @ ..] => match vm::Wish::parse(options) {
+        ["test-vm", options @ ..] => match vm::VmTestOptions::parse(options) {
             Ok(wish) => vm::run(&wish),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);
             }
         },
-        ["deploy-env", options @ ..] => match deploy_env::Wish::parse(options) {
+        ["deploy-env", options @ ..] => match deploy_env::DeployEnvOptions::parse(options) {
             Ok(wish) => deploy_env::run(&wish),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");

@@ -120,7 +120,7 @@ impl Tools {
         ]);
         initdb.arg(home.join("data"));
         log_to(&mut initdb, &log)?;
-        shell::run(&mut initdb, &next).inspect_err(|_| show_end_of(&log))
+        shell::run(&mut initdb, &next).inspect_err(|_| print_log_tail(&log))
     }
 
     /// Stops immediately, because all data is about to be deleted.
@@ -136,13 +136,13 @@ pub struct Cluster {
     tools: Tools,
     server: Child,
     port: u16,
-    home: Home,
+    home: ClusterDirectory,
 }
 
 impl Cluster {
     pub fn start(tools: &Tools) -> Result<Self, Failure> {
         remove_stale(tools);
-        let home = Home::create(tools.user.as_ref()).map_err(|error| {
+        let home = ClusterDirectory::create(tools.user.as_ref()).map_err(|error| {
             Failure::new(
                 format!("no folder for PostgreSQL: {error}"),
                 "set TMPDIR to a folder with space",
@@ -154,13 +154,13 @@ impl Cluster {
             // Another process may take the port before the server binds it; then another port is
             // tried.
             let port = free_port()?;
-            let mut server = serve(tools, &home.0, port, &log)?;
+            let mut server = spawn_server(tools, &home.0, port, &log)?;
             if is_ready(&mut server, &home.0) {
                 return Ok(Self { tools: tools.clone(), server, port, home });
             }
-            end(&mut server);
+            kill_server(&mut server);
         }
-        show_end_of(&log);
+        print_log_tail(&log);
         Err(Failure::new("PostgreSQL did not start", "read its last lines above"))
     }
 
@@ -181,9 +181,9 @@ impl Drop for Cluster {
 }
 
 /// The directory of one run. Dropping it deletes the directory.
-struct Home(PathBuf);
+struct ClusterDirectory(PathBuf);
 
-impl Home {
+impl ClusterDirectory {
     fn create(owner: Option<&User>) -> io::Result<Self> {
         let path = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
         fs::create_dir(&path)?;
@@ -195,13 +195,13 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for ClusterDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn serve(tools: &Tools, home: &Path, port: u16, log: &Path) -> Result<Child, Failure> {
+fn spawn_server(tools: &Tools, home: &Path, port: u16, log: &Path) -> Result<Child, Failure> {
     let mut server = tools.program("postgres", home);
     server.arg("-D").arg(home.join("data")).arg("-p").arg(port.to_string());
     server.arg("-c").arg(format!("unix_socket_directories={}", home.display()));
@@ -227,7 +227,7 @@ fn is_ready(server: &mut Child, home: &Path) -> bool {
     false
 }
 
-fn end(server: &mut Child) {
+fn kill_server(server: &mut Child) {
     let _ = server.kill();
     let _ = server.wait();
 }
@@ -256,7 +256,7 @@ fn log_to(command: &mut Command, log: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_end_of(log: &Path) {
+fn print_log_tail(log: &Path) {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES_SHOWN)) {
@@ -272,7 +272,7 @@ fn remove_stale(tools: &Tools) {
         .map(|entry| entry.path())
         .filter(|path| path.is_dir() && !path.is_symlink())
     {
-        let Some(owner) = owner_of(&home) else { continue };
+        let Some(owner) = owner_pid(&home) else { continue };
         let owner_runs = owner != std::process::id()
             && command_line(owner).is_some_and(|line| line.contains("xtask"));
         if owner_runs {
@@ -290,7 +290,7 @@ fn remove_stale(tools: &Tools) {
 }
 
 /// The process ID in the directory's name, if it is one of ours.
-fn owner_of(home: &Path) -> Option<u32> {
+fn owner_pid(home: &Path) -> Option<u32> {
     home.file_name()?.to_str()?.strip_prefix(FOLDER_PREFIX)?.parse().ok()
 }
 
@@ -343,10 +343,10 @@ mod tests {
 
     #[test]
     fn a_folder_of_ours_is_known_by_its_name() {
-        assert_eq!(owner_of(Path::new("/tmp/farrier-test-postgres-4711")), Some(4711));
-        assert_eq!(owner_of(Path::new("/tmp/farrier-test-postgres-")), None);
-        assert_eq!(owner_of(Path::new("/tmp/farrier-test-postgres-x")), None);
-        assert_eq!(owner_of(Path::new("/tmp/something-else-4711")), None);
+        assert_eq!(owner_pid(Path::new("/tmp/farrier-test-postgres-4711")), Some(4711));
+        assert_eq!(owner_pid(Path::new("/tmp/farrier-test-postgres-")), None);
+        assert_eq!(owner_pid(Path::new("/tmp/farrier-test-postgres-x")), None);
+        assert_eq!(owner_pid(Path::new("/tmp/something-else-4711")), None);
     }
 
     #[test]

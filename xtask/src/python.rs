@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The gRPC client.
-const CLIENT: Environment = Environment {
+const CLIENT: PythonEnvironment = PythonEnvironment {
     name: "pyvenv",
     packages: &["grpcio", "grpcio-reflection", "protobuf"],
     imports: "import grpc, grpc_reflection",
@@ -22,7 +22,7 @@ apt-get install -y --no-install-recommends python3 python3-venv
 ";
 
 /// Packages in their own directory.
-pub struct Environment {
+pub struct PythonEnvironment {
     pub name: &'static str,
     pub packages: &'static [&'static str],
     /// The imports that must succeed.
@@ -34,7 +34,7 @@ pub fn find_or_make(target: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(CLIENT.find_or_make(target)?.map(|folder| folder.join("bin/python")))
 }
 
-impl Environment {
+impl PythonEnvironment {
     /// The environment's directory; none if it cannot be created here. On CI that is a failure,
     /// because otherwise a test could silently stop running there.
     pub fn find_or_make(&self, target: &Path) -> Result<Option<PathBuf>, Failure> {
@@ -72,16 +72,20 @@ impl Environment {
             ":all:",
         ]);
         shell::run(pip.args(self.packages), "check that pip reaches its package index")?;
-        let written = fs::write(mark(folder), self.packages.join("\n"));
+        let written = fs::write(packages_mark(folder), self.packages.join("\n"));
         written.map_err(|error| {
-            Failure::new(format!("{}: {error}", mark(folder).display()), "check the target folder")
+            Failure::new(
+                format!("{}: {error}", packages_mark(folder).display()),
+                "check the target folder",
+            )
         })
     }
 
     /// Whether the environment was completed with the current packages and its interpreter still
     /// starts: the target directory may outlive the Python that created it.
     fn is_ready(&self, folder: &Path) -> bool {
-        fs::read_to_string(mark(folder)).is_ok_and(|packages| packages == self.packages.join("\n"))
+        fs::read_to_string(packages_mark(folder))
+            .is_ok_and(|packages| packages == self.packages.join("\n"))
             && shell::succeeds(Command::new(folder.join("bin/python")).args(["-c", self.imports]))
     }
 }
@@ -90,7 +94,7 @@ fn create(folder: &Path, next: &str) -> Result<(), Failure> {
     shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder), next)
 }
 
-fn mark(folder: &Path) -> PathBuf {
+fn packages_mark(folder: &Path) -> PathBuf {
     folder.join("farrier-packages.txt")
 }
 

@@ -42,9 +42,9 @@ impl fmt::Display for Finding {
 
 /// The paths of all files.
 #[derive(Default)]
-struct Tree(BTreeSet<String>);
+struct RepositoryFiles(BTreeSet<String>);
 
-impl Tree {
+impl RepositoryFiles {
     fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let inside = format!("{path}/");
@@ -56,7 +56,7 @@ impl Tree {
 
 pub fn run() -> Result<(), Failure> {
     let root = shell::root();
-    let tree = Tree(list(&root));
+    let tree = RepositoryFiles(list(&root));
     let texts: Vec<(&str, String)> = tree
         .0
         .iter()
@@ -81,7 +81,7 @@ pub fn run() -> Result<(), Failure> {
 }
 
 /// Applies all rules to one file.
-fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
+fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
     let mut findings = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
         Some("rs") => check_rust(&Source::parse(path, text)),
         Some("md") => [words::lifecycle(path, text), links::check(path, text, tree)].concat(),
@@ -118,7 +118,7 @@ fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
     let mut said = Vec::new();
     let mut findings = Vec::new();
     for (path, text) in texts.iter().filter(|(path, _)| path.ends_with(".rs")) {
-        let (reasons, wrong) = reasons::said(&Source::parse(path, text));
+        let (reasons, wrong) = reasons::find_reasons(&Source::parse(path, text));
         said.extend(reasons);
         findings.extend(wrong);
     }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_tree_knows_files_and_folders() {
-        let tree = Tree(["docs/a.md".to_owned(), "docs-old/b.md".to_owned()].into());
+        let tree = RepositoryFiles(["docs/a.md".to_owned(), "docs-old/b.md".to_owned()].into());
         assert!(
             tree.has("docs/a.md") && tree.has("docs") && tree.has("docs/") && tree.has("docs-old")
         );
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_rules_are_applied_by_kind_of_file() {
-        let tree = Tree::default();
+        let tree = RepositoryFiles::default();
         let found = |path, text| check(path, text, &tree).len();
         assert_eq!(found("crates/model/src/run.rs", "//! Runs.\nfn a() {}\n"), 0);
         assert_eq!(found("crates/model/src/run.rs", "fn a() {}\n"), 1);

@@ -1,7 +1,7 @@
 //! sushy-tools, a Redfish emulator from OpenStack, in its own Python environment. The tests start
 //! their own emulators; this module only finds or installs the program.
 
-use crate::python::Environment;
+use crate::python::PythonEnvironment;
 use crate::shell::{self, Failure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::process::Command;
 /// The variable that gives the tests the path.
 pub const VARIABLE: &str = "FARRIER_TEST_SUSHY";
 
-const EMULATOR: Environment = Environment {
+const EMULATOR: PythonEnvironment = PythonEnvironment {
     name: "sushy",
     // The emulator checks passwords with bcrypt, but its package does not depend on it.
     packages: &["sushy-tools==2.2.0", "bcrypt"],

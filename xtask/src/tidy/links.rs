@@ -2,9 +2,9 @@
 //! a path in backticks is relative to the repository root.
 
 use super::source::numbered;
-use super::{Finding, Tree};
+use super::{Finding, RepositoryFiles};
 
-pub fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
+pub fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
     prose(text)
         .flat_map(|(line, prose)| {
             let links = link_targets(prose)
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let tree = Tree(
+        let tree = RepositoryFiles(
             ["README.md", "docs/a.md", "docs/faults/b.md", "crates/model/src/run.rs"]
                 .map(str::to_owned)
                 .into(),

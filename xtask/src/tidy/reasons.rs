@@ -9,7 +9,7 @@ use super::source::{Source, is_word, numbered};
 pub const PAGE: &str = "docs/api-errors.md";
 
 /// The file that defines refusals: the only one that may pass a reason as a variable.
-const HOME: &str = "crates/model/src/refusal.rs";
+const REFUSAL_FILE: &str = "crates/model/src/refusal.rs";
 
 /// The two ways to create a refusal.
 const PRECONDITION: &str = "Refusal::precondition(";
@@ -34,7 +34,7 @@ pub struct Reason {
 }
 
 /// The reasons of a file, and findings where a reason is not a literal.
-pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
+pub fn find_reasons(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
     let ours = source.path.starts_with("crates/") && source.path.contains("/src/");
     if !ours || source.is_test_file() {
         return Default::default();
@@ -47,7 +47,7 @@ pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
                 let (code, path) = (made.code.to_string(), source.path.clone());
                 reasons.push(Reason { word, code, path, line: made.line });
             }
-            None if source.path == HOME => {}
+            None if source.path == REFUSAL_FILE => {}
             None => findings.push(Finding::new(
                 &source.path,
                 made.line,
@@ -60,19 +60,23 @@ pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
 }
 
 /// A place where a refusal is created; `word` is none if the reason is not a literal.
-struct Made {
+struct RefusalSite {
     line: usize,
     code: &'static str,
     word: Option<String>,
 }
 
-fn refusals(source: &Source) -> Vec<Made> {
+fn refusals(source: &Source) -> Vec<RefusalSite> {
     let text: Vec<char> = source.text.chars().collect();
     let made = |at: usize, code, argument: usize| {
         let line = source.code[..at].matches('\n').count() + 1;
         // Blanking keeps the character positions but not the byte positions.
         let place = source.code[..argument].chars().count();
-        (!source.is_test_line(line)).then(|| Made { line, code, word: literal(&text[place..]) })
+        (!source.is_test_line(line)).then(|| RefusalSite {
+            line,
+            code,
+            word: string_literal(&text[place..]),
+        })
     };
     let preconditions = source
         .code
@@ -90,13 +94,13 @@ fn refusals(source: &Source) -> Vec<Made> {
 }
 
 /// The string literal that starts here, after white space.
-fn literal(text: &[char]) -> Option<String> {
+fn string_literal(text: &[char]) -> Option<String> {
     let mut rest = text.iter().skip_while(|c| c.is_whitespace());
     (rest.next() == Some(&'"')).then(|| rest.take_while(|c| **c != '"').collect())
 }
 
 /// The rows of the table: `| REASON | CODE | …`, the reason in backticks.
-fn table(page: &str) -> Vec<Reason> {
+fn parse_table(page: &str) -> Vec<Reason> {
     let row = |(line, text): (usize, &str)| {
         let mut cells = text.strip_prefix("| `")?.split(" | ");
         let word = cells.next()?.strip_suffix('`')?;
@@ -110,7 +114,7 @@ fn table(page: &str) -> Vec<Reason> {
 /// Finds reasons that are not in the table, rows without a reason in the code, and codes that
 /// differ.
 pub fn check(page: &str, said: &[Reason]) -> Vec<Finding> {
-    let table = table(page);
+    let table = parse_table(page);
     let unwritten = said.iter().filter_map(|one| {
         let wrong = match table.iter().find(|row| row.word == one.word) {
             None => format!("the reason `{}` is not in {PAGE}", one.word),
@@ -141,7 +145,7 @@ mod tests {
     const SAMPLE: &str = "crates/model/src/sample.rs";
 
     fn read(path: &str, text: &str) -> (Vec<(String, String, usize)>, Vec<usize>) {
-        let (reasons, findings) = said(&Source::parse(path, text));
+        let (reasons, findings) = find_reasons(&Source::parse(path, text));
         let told = |one: Reason| (one.word, one.code, one.line);
         (
             reasons.into_iter().map(told).collect(),
@@ -182,7 +186,7 @@ mod tests {
     fn a_reason_that_comes_from_elsewhere_is_refused_but_at_home() {
         let text = "fn a() { Refusal::precondition(reason, said); }\nfn b() { Refusal::new(RefusalKind::Gone, reason, said); }\n";
         assert_eq!(read(SAMPLE, text), (Vec::new(), vec![1, 2]));
-        assert_eq!(read(HOME, text), (Vec::new(), Vec::new()));
+        assert_eq!(read(REFUSAL_FILE, text), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -17,14 +17,14 @@ const PERMISSIONS: u32 = 0o7777;
 const MAX_DEPTH: usize = 64;
 
 /// Writes the content of a directory, sorted by name.
-pub fn write(root: &Path, out: &mut impl Write) -> io::Result<()> {
+pub fn write_archive(root: &Path, out: &mut impl Write) -> io::Result<()> {
     let mut number = 0;
-    folder(root, &[], &mut number, out, MAX_DEPTH)?;
-    entry(out, 0, 0, END, &[])?;
+    write_directory(root, &[], &mut number, out, MAX_DEPTH)?;
+    write_entry(out, 0, 0, END, &[])?;
     out.flush()
 }
 
-fn folder(
+fn write_directory(
     path: &Path,
     name: &[u8],
     number: &mut u32,
@@ -47,12 +47,18 @@ fn folder(
         let mode = metadata.permissions().mode() & PERMISSIONS;
         *number += 1;
         if metadata.is_dir() {
-            entry(out, *number, FOLDER | mode, &full, &[])?;
-            folder(&path, &full, number, out, depth)?;
+            write_entry(out, *number, FOLDER | mode, &full, &[])?;
+            write_directory(&path, &full, number, out, depth)?;
         } else if metadata.is_symlink() {
-            entry(out, *number, LINK | mode, &full, fs::read_link(&path)?.as_os_str().as_bytes())?;
+            write_entry(
+                out,
+                *number,
+                LINK | mode,
+                &full,
+                fs::read_link(&path)?.as_os_str().as_bytes(),
+            )?;
         } else {
-            entry(out, *number, FILE | mode, &full, &fs::read(&path)?)?;
+            write_entry(out, *number, FILE | mode, &full, &fs::read(&path)?)?;
         }
     }
     Ok(())
@@ -60,7 +66,13 @@ fn folder(
 
 /// Writes a header of thirteen numbers in eight hexadecimal digits, the name and the content; both
 /// padded to four bytes.
-fn entry(out: &mut impl Write, number: u32, mode: u32, name: &[u8], data: &[u8]) -> io::Result<()> {
+fn write_entry(
+    out: &mut impl Write,
+    number: u32,
+    mode: u32,
+    name: &[u8],
+    data: &[u8],
+) -> io::Result<()> {
     let too_large = |_| io::Error::other("a file is too large for this archive");
     let size = u32::try_from(data.len()).map_err(too_large)?;
     let name_size = u32::try_from(name.len() + 1).map_err(too_large)?;
@@ -100,7 +112,7 @@ mod tests {
     fn every_entry_begins_at_a_multiple_of_four_and_the_end_is_marked() {
         let root = sample("aligned");
         let mut bytes = Vec::new();
-        write(&root, &mut bytes).unwrap();
+        write_archive(&root, &mut bytes).unwrap();
         fs::remove_dir_all(root).unwrap();
         assert_eq!(bytes.len() % 4, 0);
         let found = |text: &[u8]| bytes.windows(text.len()).position(|window| window == text);
@@ -123,7 +135,7 @@ mod tests {
         }
         let root = sample("read");
         let archive = root.with_extension("cpio");
-        write(&root, &mut fs::File::create(&archive).unwrap()).unwrap();
+        write_archive(&root, &mut fs::File::create(&archive).unwrap()).unwrap();
         let mut list = cpio(&["-tv"]);
         list.stdin(fs::File::open(&archive).unwrap()).stderr(Stdio::null());
         let told = String::from_utf8(list.output().unwrap().stdout).unwrap();

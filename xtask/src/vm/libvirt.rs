@@ -2,7 +2,7 @@
 //! directories mounted over the system's, and virtual machines with empty disks. The processor is
 //! always emulated, which also works on a host that is a virtual machine itself.
 
-use super::site::{BRIDGE, NETWORK, Site};
+use super::environment::{BRIDGE, NETWORK, VmEnvironment};
 use crate::shell::{self, Failure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -60,39 +60,42 @@ impl Vm {
         format!("http://127.0.0.1:{}", self.bmc_port)
     }
 
-    pub fn console(&self, site: &Site) -> PathBuf {
-        site.consoles().join(&self.name)
+    pub fn console(&self, environment: &VmEnvironment) -> PathBuf {
+        environment.consoles().join(&self.name)
     }
 }
 
-pub fn start(site: &Site, cache: &Path) -> Result<(), Failure> {
-    site.write("libvirt/etc/qemu.conf", QEMU)?;
-    site.write("libvirt/etc/libvirtd.conf", "auth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n")?;
-    site.write("consoles/README", "What the machines wrote to their serial consoles.\n")?;
-    let mut daemon = site.inside("sh");
-    daemon.args(["-c", START, "libvirt"]).arg(site.file("libvirt")).arg(cache);
-    site.serve("libvirtd", daemon, PATIENCE, || shell::succeeds(virsh(site).arg("version")))
+pub fn start(environment: &VmEnvironment, cache: &Path) -> Result<(), Failure> {
+    environment.write("libvirt/etc/qemu.conf", QEMU)?;
+    environment
+        .write("libvirt/etc/libvirtd.conf", "auth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n")?;
+    environment.write("consoles/README", "What the machines wrote to their serial consoles.\n")?;
+    let mut daemon = environment.command("sh");
+    daemon.args(["-c", START, "libvirt"]).arg(environment.file("libvirt")).arg(cache);
+    environment.start_service("libvirtd", daemon, PATIENCE, || {
+        shell::succeeds(virsh(environment).arg("version"))
+    })
 }
 
 /// The libvirt URI, valid from everywhere.
-pub fn uri(site: &Site) -> String {
-    format!("qemu:///system?socket={}", site.file("libvirt/run/libvirt-sock").display())
+pub fn uri(environment: &VmEnvironment) -> String {
+    format!("qemu:///system?socket={}", environment.file("libvirt/run/libvirt-sock").display())
 }
 
-pub fn define(site: &Site, vm: &Vm) -> Result<(), Failure> {
-    let disk = site.file(&format!("{}.raw", vm.name));
+pub fn define(environment: &VmEnvironment, vm: &Vm) -> Result<(), Failure> {
+    let disk = environment.file(&format!("{}.raw", vm.name));
     File::create(&disk)
         .and_then(|file| file.set_len(DISK_BYTES))
-        .and_then(|()| fs::write(vm.console(site), ""))
-        .map_err(|error| crate::tree::cannot(&disk, &error))?;
-    let domain = domain(vm, &disk, &vm.console(site));
-    let file = site.write(&format!("{}.xml", vm.name), &domain)?;
-    shell::run(virsh(site).args(["--quiet", "define"]).arg(file), NEXT)
+        .and_then(|()| fs::write(vm.console(environment), ""))
+        .map_err(|error| crate::tree::io_failure(&disk, &error))?;
+    let domain = domain(vm, &disk, &vm.console(environment));
+    let file = environment.write(&format!("{}.xml", vm.name), &domain)?;
+    shell::run(virsh(environment).args(["--quiet", "define"]).arg(file), NEXT)
 }
 
-fn virsh(site: &Site) -> Command {
+fn virsh(environment: &VmEnvironment) -> Command {
     let mut command = Command::new("virsh");
-    command.arg("--connect").arg(uri(site));
+    command.arg("--connect").arg(uri(environment));
     command
 }
 

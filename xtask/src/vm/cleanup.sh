@@ -1,4 +1,4 @@
-# Cleans up after one run of `cargo xtask test-vm`: sweep.sh NAMESPACE DIRECTORY. It waits for the end
+# Cleans up after one run of `cargo xtask test-vm`: cleanup.sh NAMESPACE DIRECTORY. It waits for the end
 # of its standard input, which comes when the run has ended, was interrupted or was killed. Then it
 # ends every process in the namespace by its process ID, and removes the namespace and the directory.
 
