@@ -62,21 +62,21 @@ pub use workflow::*;
 
 const AFTER_HELP: &str = "\
 Examples:
-  farrier serve --demo                             start a simulated datacenter to play with
+  farrier serve --demo                             start a simulated datacenter
   farrier list --filter 'phase=READY AND labels.env=prod'
   farrier enter-maintenance machine-1              the safety gate before a reimage
   farrier reimage machine-1 --image ubuntu-2204    and watch it, step by step
-  farrier why machine-3                            why it is not ready, and what to type next
-  farrier logs -f op-…                             what the devices said
+  farrier why machine-3                            why it is not ready, and the next command
+  farrier logs -f op-…                             follow the log of an operation
 
 Exit codes:
   0    done; the operation succeeded
   1    the operation ended FAILED or CANCELED
-  2    refused by the server, or a command line that makes no sense; --dry-run: it would be refused
-  3    --timeout passed before the operation ended; it goes on
-  4    no server can be reached, or it cannot work at the moment
+  2    refused by the server, or an invalid command line; --dry-run: it would be refused
+  3    --timeout passed before the operation ended; the operation continues
+  4    no server can be reached, or the server is unavailable
   5    a bug in Farrier
-  130  interrupted by Ctrl-C; the operation goes on
+  130  interrupted by Ctrl-C; the operation continues
 
 Environment:
   FARRIER_SERVER   the server's address, when --server is not given
@@ -96,7 +96,7 @@ const RUN_FILTERS: &str = "\
 Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
   type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE,
-                                   NET_RECONFIG, RMA, POWER, EXIT_RMA; by racks and their devices:
+                                   NET_RECONFIG, RMA, POWER, EXIT_RMA; on racks and their devices:
                                    RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK; for nodes:
                                    ONBOARD, DECOMMISSION, NODE_DRAIN
   workflow_state=failed_retryable  the eight workflow states

@@ -11,9 +11,9 @@ pub enum BmcCommand {
 }
 
 const BMC_TEST_HELP: &str = "\
-The server asks, not this computer. A login that is refused counts: it is not tried again until the
-credential is set anew, or `farrier bmc unlock` says so. It ends with 1 when no machine can be worked
-with through the BMC.
+The server calls the BMC, not this computer. A refused login is not tried again until the
+credential is set again or `farrier bmc unlock` is run. Exits with 1 if no machine can be
+managed through the BMC.
 
 Examples:
   farrier bmc test 10.1.0.7 --credential bmc

@@ -50,8 +50,8 @@ Examples:
   farrier component firmware update --compute-trays machine-1,machine-2 --target-version fw-v2.1
   farrier component firmware update --power-shelves ps-1,ps-2 --dry-run
 
-All devices of one rack are upgraded by one operation on the rack; power shelves directly, all of them or none. A device
-that has the version is left alone.";
+All devices of one rack are upgraded by one operation on the rack; power shelves directly, all
+of them or none. A device that has the version is left alone.";
 
 #[derive(Debug, Args)]
 #[command(after_help = UPDATE_HELP)]

@@ -3,16 +3,17 @@
 use super::*;
 
 const DISCOVER_HELP: &str = "\
-Only the addresses that are given are asked, by the server, each once. The login is tried once at each
-BMC; what answers there as a BMC is sent the credential.
+The server probes each given address once, and no others. It tries the login once at each BMC:
+every address that answers as a BMC receives the credential.
 
 Examples:
   farrier discover 10.1.0.0/24 --credential bmc
   farrier discover 10.1.0.7,10.1.0.9 fe80::1 ipmi://10.1.0.11 --credential bmc
   farrier discover bmcs.txt --credential bmc --import --label rack=r1
 
-A file has addresses separated by blanks, commas or lines; what follows a # is not read.
-Importing again registers nothing twice: a machine is known by its serial number, a MAC address or its BMC.";
+A file has addresses separated by spaces, commas or lines; a # starts a comment.
+A repeated import registers nothing twice: a machine is recognized by its serial number, a MAC
+address or its BMC.";
 
 #[derive(Debug, Args)]
 #[command(after_help = DISCOVER_HELP)]

@@ -24,12 +24,13 @@ Examples:
   farrier health report machine-1 --source dcim --alert id=fan-3,message='fan 3 stands still',class=prevent-allocations
   farrier health replace rack-7 --source leak-sensor --alert id=leak,target=manifold,message=wet,class=prevent-state-changes
 
-An alert is id=…,message=… and, where it helps, target=… (the part it is about) and class=… (several times).
+An alert is id=…,message=… and optionally target=… (the affected part) and class=… (can be
+repeated).
 
-Classifications that Farrier honours; any other word is kept and shown:
+Classifications with an effect; any other word is only stored and shown:
   prevent-allocations          it does not leave maintenance, join a cluster or have its node uncordoned
   prevent-state-changes        no new operation starts on it
-  suppress-external-alerting   it is counted apart from the alerts that page somebody";
+  suppress-external-alerting   it is counted separately from the alerts that page an operator";
 
 #[derive(Debug, Args)]
 pub struct HealthArg {

@@ -6,9 +6,9 @@ const REPROVISION_HELP: &str = "\
 Examples:
   farrier machine reprovision machine-1 --dry-run     what differs, and what would be done
   farrier machine reprovision machine-1 --firmware fw-v2.1
-  farrier machine reprovision machine-1 --cancel      give it up; what runs is stopped first
+  farrier machine reprovision machine-1 --cancel      stop the operation and cancel the request
 
-What fails is tried again by itself, three times at most, where that does no harm.";
+A failed operation is retried automatically, at most three times, where that is safe.";
 
 #[derive(Debug, Args)]
 #[command(after_help = REPROVISION_HELP)]

@@ -29,10 +29,10 @@ Examples:
   farrier image add rescue --file rescue.iso
 
 Kinds:
-  raw     a whole disk                   qcow2   a whole disk, as QEMU keeps it
-  tar     the files of a root file system, made bootable when they are installed
-  kernel  an installer of your own, booted over the network
-  iso     a disc that the BMC shows to the machine";
+  raw     a whole disk                   qcow2   a whole disk in QEMU's format
+  tar     the files of a root file system, made bootable during the installation
+  kernel  a custom installer, booted over the network
+  iso     a disc image, which the BMC attaches as virtual media";
 
 #[derive(Debug, Args)]
 #[command(after_help = IMAGE_HELP)]

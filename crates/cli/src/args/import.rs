@@ -14,7 +14,8 @@ CSV columns, by a header line; only machine_id is required:
   separated by ';'
 JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
 
-Importing again changes nothing but what the file changed. If any row is malformed, no machine is registered.";
+A repeated import changes only what differs in the file. If any row is malformed, no machine is
+registered.";
 
 #[derive(Debug, Args)]
 #[command(after_help = IMPORT_HELP)]

@@ -153,9 +153,9 @@ pub struct ExitMaintenanceArgs {
 }
 
 const CONSOLE_LOG_HELP: &str = "\
-It shows what the hardware noticed and its BMC wrote down: power, fans, memory errors, starts (the
-system event log, or Redfish's event logs), newest last, with the BMC's own clock. It is not what the
-machine prints on its serial console.
+It shows the event log of the BMC (the IPMI system event log, or the Redfish event logs): power,
+fans, memory errors and boots, newest last, with the times of the BMC's clock. It does not show
+the serial console of the machine.
 
 Example:
   farrier machine console-log web-7 --since 2h";

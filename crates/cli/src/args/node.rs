@@ -49,20 +49,20 @@ States:
 
 Examples:
   farrier node list --site site-a --state offline --state quarantined
-  farrier node list --machine machine-7 --state deleted      who it was before";
+  farrier node list --machine machine-7 --state deleted      the earlier nodes on it";
 
 const ONBOARD_HELP: &str = "\
 Examples:
-  farrier node onboard machine-7 --site site-a --dry-run     which stages would run, and what is adopted
+  farrier node onboard machine-7 --site site-a --dry-run     the stages, run or adopted
   farrier node onboard machine-7 --site site-a
-  farrier workflow retry-stage node-…                        after what failed has been mended";
+  farrier workflow retry-stage node-…                        after the cause is fixed";
 
 const DECOMMISSION_HELP: &str = "\
 Modes:
-  soft_reset         emptied and cleaned; what is installed stays, and the same node serves again
-  reimage            the same, and installed anew through MAAS
-  storage_cleanup    emptied, and what its users have stored removed
-  full_decommission  removed: MAAS lets the machine go, and this node never comes back
+  soft_reset         drained and cleaned; the installation stays; the node returns to service
+  reimage            the same, and reinstalled through MAAS
+  storage_cleanup    drained, and the data of its users removed
+  full_decommission  removed: MAAS releases the machine, and this node is deleted for good
 
 Examples:
   farrier node decommission node-… --mode reimage --dry-run
@@ -75,26 +75,28 @@ Examples:
   farrier node reactivate node-…                             back into service";
 
 const REACTIVATE_HELP: &str = "\
-Refused where the node was to be cleaned and that did not come to its end: try that again, or say --unproven.
+Refused if a cleanup of the node did not finish: retry the cleanup, or use --unproven.
 
 Examples:
   farrier node reactivate node-…
   farrier node reactivate node-… --unproven --reason 'its disks were changed'";
 
 const RELEASE_HELP: &str = "\
-A node is released when its agent is heard and well and MAAS has its machine as Deployed. --unproven releases it all the same.
+A node is released if its agent sends healthy heartbeats and its machine is Deployed in MAAS.
+--unproven releases it anyway.
 
 Examples:
   farrier node release node-… --reason 'GPU 3 was changed'
   farrier node release node-… --unproven --reason 'MAAS is being moved'";
 
 const BOOTSTRAP_HELP: &str = "\
-The configuration has a token that works once, for one agent, and that is shown once. No MAAS is needed.
+The configuration contains a token that works once, for one agent, and is shown only once. No
+MAAS is needed.
 
 Examples:
   farrier node bootstrap machine-7 --to agent.toml           then, on the machine: /etc/farrier/agent.toml
   farrier node bootstrap machine-7 --expires-in 2h | ssh machine-7 'umask 077; cat > /etc/farrier/agent.toml'
-  farrier node bootstrap --reissue node-…                    another token, in place of the one before";
+  farrier node bootstrap --reissue node-…                    a new token replaces the old one";
 
 #[derive(Debug, Args)]
 pub struct NodeArg {

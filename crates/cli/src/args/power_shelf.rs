@@ -30,8 +30,8 @@ Examples:
   farrier power-shelf maintenance power-off --power-shelf-id ps-1 ps-2 --reference https://tracker/MAINT-123
   farrier power-shelf fix power-on --id ps-1 --id ps-2
 
-Machines that are in service, or that an operation works on, keep their power: the request is refused with their names,
-unless --force with a --reason, which is recorded.";
+The request is refused if a machine that is in service, or that has an active operation, would
+lose its power. --force with --reason overrides this; the reason is recorded.";
 
 #[derive(Debug, Subcommand)]
 pub enum PowerShelfMaintenanceCommand {

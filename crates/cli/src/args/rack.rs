@@ -207,8 +207,8 @@ Examples:
   farrier rack maintenance start rack-7 --machine m-1,m-2 --activity power --power reset --reference https://tracker/M-1
   farrier rack maintenance start rack-7 --activity power --power off --force --reason 'water in the hall'
 
-Without devices it is the whole rack. Without activities it is all of them, or those that --power or --firmware-version name. Power is
-switched on unless --power says otherwise.";
+Default devices: the whole rack. Default activities: all, or those that --power or
+--firmware-version imply. Default power sequence: on.";
 
 #[derive(Debug, Args)]
 #[command(after_help = MAINTENANCE_HELP)]

@@ -8,7 +8,7 @@ Examples:
   farrier serve --listen 127.0.0.1:7411 --data-dir /var/lib/farrier
   farrier serve --database-url postgres://farrier@db/farrier --replica-name a
 
-What is given here overrules the config file; what is not, does not.";
+Options override the settings of the config file.";
 
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_HELP)]

@@ -3,7 +3,8 @@
 use super::*;
 
 const PUT_HELP: &str = "\
-What is not given is as by default: the site becomes what this command says. `farrier site update` changes only what it names.
+Settings that are not given get their defaults. `farrier site update` changes only the given
+ones.
 
 Examples:
   farrier site put site-a --maas-url http://10.0.0.5:5240/MAAS --credential maas-a --pool gpu
@@ -11,7 +12,8 @@ Examples:
     --roce-interfaces ens --roce-mtu 9000 --roce-subnet fabric --cloud-init node.yaml
   farrier site put site-lab --provider sim
 
-A cloud-init document may name {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}}, {{farrier_url}}, {{farrier_urls}}, {{controllers}}, {{agent_sha256}} and {{enrollment_token}}.";
+A cloud-init document may contain {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}},
+{{farrier_url}}, {{farrier_urls}}, {{controllers}}, {{agent_sha256}} and {{enrollment_token}}.";
 
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
