@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: first what the disk and the databases allow, then what Farrier makes of it, in one run on one
-//! disk. A target that is not reached is shown and is no failure; a wrong result is one.
+//! `cargo xtask bench`: measures the limits of the disk and the databases, then Farrier, in one run
+//! on one disk. A missed target is only shown; a wrong result is a failure.
 
 use crate::shell::{self, Failure};
 use crate::test::{POSTGRES, database, target};
@@ -41,7 +41,7 @@ fn measure(arguments: &[&str], url: Option<&str>) -> Result<(), Failure> {
     shell::run(&mut speed, "the lines above say what was wrong, or which arguments there are")
 }
 
-/// Whether anything but SQLite is wanted.
+/// Whether a PostgreSQL server is needed.
 fn needs_postgres(arguments: &[&str]) -> bool {
     let narrowed = arguments.windows(2).any(|pair| pair == ["--store", "sqlite"]);
     !narrowed && !arguments.contains(&"--store=sqlite")

@@ -1,5 +1,5 @@
-//! `cargo xtask chaos`: the proof by chance, for as long as one likes. Every story is told by its seed alone, so what goes
-//! wrong after an hour is lived again in a second, by the command that is printed then.
+//! `cargo xtask chaos`: random crash tests for any length of time. A scenario depends only on its
+//! seed, so a failure after an hour is repeated in a second by the printed command.
 
 use crate::shell::{self, Failure};
 use crate::test::executable;
@@ -9,24 +9,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const TEST: &str = "chaos::whatever_happens_nothing_is_lost_and_nothing_happens_twice";
 const MINUTES: u64 = 5;
-/// Seeds that nobody chose are short enough to be read out to somebody.
-const SEEDS: u128 = 1_000_000_000;
+/// The range of generated seeds, short enough to be read aloud.
+const SEED_RANGE: u128 = 1_000_000_000;
 
-/// What was asked for on the command line.
+/// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct ChaosOptions {
     seed: Option<u64>,
-    /// With none, one story is lived.
+    /// With zero, one scenario is run.
     minutes: u64,
 }
 
-impl Wish {
+impl ChaosOptions {
     pub fn parse(options: &[&str]) -> Result<Self, Failure> {
-        let mut wish = Self { seed: None, minutes: MINUTES };
+        let mut parsed = Self { seed: None, minutes: MINUTES };
         for pair in options.chunks(2) {
             match pair {
-                ["--seed", value] => wish.seed = Some(number("--seed", value)?),
-                ["--minutes", value] => wish.minutes = number("--minutes", value)?,
+                ["--seed", value] => parsed.seed = Some(parse_number("--seed", value)?),
+                ["--minutes", value] => parsed.minutes = parse_number("--minutes", value)?,
                 [name @ ("--seed" | "--minutes")] => {
                     return Err(refusal(format!("{name} needs a number behind it")));
                 }
@@ -34,14 +34,16 @@ impl Wish {
                 [] => {}
             }
         }
-        match wish.minutes.checked_mul(60) {
-            Some(_) => Ok(wish),
-            None => Err(refusal(format!("{} minutes is longer than anybody lives", wish.minutes))),
+        match parsed.minutes.checked_mul(60) {
+            Some(_) => Ok(parsed),
+            None => {
+                Err(refusal(format!("{} minutes is longer than anybody lives", parsed.minutes)))
+            }
         }
     }
 }
 
-fn number(name: &str, value: &str) -> Result<u64, Failure> {
+fn parse_number(name: &str, value: &str) -> Result<u64, Failure> {
     let refused = |_| refusal(format!("{name} wants a whole number from 0, not `{value}`"));
     value.parse().map_err(refused)
 }
@@ -50,11 +52,11 @@ fn refusal(said: String) -> Failure {
     Failure::new(said, "`cargo xtask chaos --seed 7 --minutes 5`; both may be left out")
 }
 
-/// Lives stories one after the other, and says how to live one again.
-pub fn run(wish: &Wish) -> Result<(), Failure> {
-    let seed = wish.seed.unwrap_or_else(any_seed);
-    println!("chaos: --seed {seed} --minutes {}", wish.minutes);
-    // Not in release: the profile of the tests optimizes what is slow, and overflows are still found.
+/// Runs scenarios one after the other, and prints the command that repeats the failed one.
+pub fn run(options: &ChaosOptions) -> Result<(), Failure> {
+    let seed = options.seed.unwrap_or_else(random_seed);
+    println!("chaos: --seed {seed} --minutes {}", options.minutes);
+    // Not in release: the test profile optimizes the slow crates and still detects overflows.
     let mut build = shell::cargo(["test", "--workspace", "--locked", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
     let messages = shell::answer(&mut build, "fix the errors shown above")?;
@@ -65,17 +67,17 @@ pub fn run(wish: &Wish) -> Result<(), Failure> {
     let mut tests = Command::new(tests);
     tests.args([TEST, "--exact", "--nocapture"]).current_dir(shell::root().join("crates/engine"));
     tests.env("FARRIER_CHAOS_SEED", seed.to_string());
-    tests.env("FARRIER_CHAOS_SECONDS", (wish.minutes * 60).to_string());
-    live(tests, seed)
+    tests.env("FARRIER_CHAOS_SECONDS", (options.minutes * 60).to_string());
+    run_scenarios(tests, seed)
 }
 
-fn live(mut tests: Command, first: u64) -> Result<(), Failure> {
+fn run_scenarios(mut tests: Command, first: u64) -> Result<(), Failure> {
     let failed = |error| Failure::new(format!("the stories: {error}"), "see the error above");
     let mut child = tests.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(failed)?;
     let mut last = first;
     if let Some(said) = child.stdout.take() {
         for line in BufReader::new(said).lines().map_while(Result::ok) {
-            match begun(&line) {
+            match parse_scenario_seed(&line) {
                 Some(seed) => last = seed,
                 None => println!("{line}"),
             }
@@ -90,15 +92,15 @@ fn live(mut tests: Command, first: u64) -> Result<(), Failure> {
     }
 }
 
-/// The seed of the story that begins, where a line says so.
-fn begun(line: &str) -> Option<u64> {
-    // The name of the test stands before the first one.
+/// The seed of a scenario that starts, if the line announces one.
+fn parse_scenario_seed(line: &str) -> Option<u64> {
+    // The name of the test precedes the first announcement on its line.
     line.rsplit_once("story --seed ")?.1.parse().ok()
 }
 
-fn any_seed() -> u64 {
+fn random_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-    u64::try_from(since.as_micros() % SEEDS).unwrap_or_default()
+    u64::try_from(since.as_micros() % SEED_RANGE).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -107,9 +109,9 @@ mod tests {
 
     #[test]
     fn both_options_may_be_left_out() {
-        assert_eq!(Wish::parse(&[]).unwrap(), Wish { seed: None, minutes: 5 });
-        let wish = Wish::parse(&["--minutes", "0", "--seed", "7"]).unwrap();
-        assert_eq!(wish, Wish { seed: Some(7), minutes: 0 });
+        assert_eq!(ChaosOptions::parse(&[]).unwrap(), ChaosOptions { seed: None, minutes: 5 });
+        let options = ChaosOptions::parse(&["--minutes", "0", "--seed", "7"]).unwrap();
+        assert_eq!(options, ChaosOptions { seed: Some(7), minutes: 0 });
     }
 
     #[test]
@@ -123,15 +125,15 @@ mod tests {
             (vec!["--hours", "1"], "`--hours` is no option"),
             (vec!["--seed", "1", "2"], "`2` is no option"),
         ] {
-            let said = Wish::parse(&options).unwrap_err().to_string();
+            let said = ChaosOptions::parse(&options).unwrap_err().to_string();
             assert!(said.contains(words) && said.contains("cargo xtask chaos"), "{said}");
         }
     }
 
     #[test]
     fn the_seed_of_the_last_story_is_known() {
-        assert_eq!(begun("story --seed 12"), Some(12));
-        assert_eq!(begun(&format!("test {TEST} ... story --seed 3")), Some(3));
-        assert_eq!(begun("--seed 12:"), None);
+        assert_eq!(parse_scenario_seed("story --seed 12"), Some(12));
+        assert_eq!(parse_scenario_seed(&format!("test {TEST} ... story --seed 3")), Some(3));
+        assert_eq!(parse_scenario_seed("--seed 12:"), None);
     }
 }

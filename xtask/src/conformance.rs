@@ -1,11 +1,12 @@
-//! `cargo xtask conformance`: the Redfish client reads recordings of real BMCs. The program that does it is an example of
-//! the providers' crate, because this one has no dependencies; here it is only built and started.
+//! `cargo xtask conformance`: the Redfish client reads recordings of real BMCs. The program is an
+//! example of the providers crate, because this crate has no dependencies; this module only builds
+//! and starts it.
 
 use crate::shell::{self, Failure};
 use std::path::Path;
 
 pub fn run(trees: &str) -> Result<(), Failure> {
-    // Cargo starts it elsewhere than the person who named the folder.
+    // Cargo changes the working directory, so a relative path is resolved here.
     let folder = std::env::current_dir().unwrap_or_default().join(trees);
     if !Path::new(&folder).is_dir() {
         let said = format!("{} is not a folder", folder.display());

@@ -1,6 +1,7 @@
-//! Debian's packages, fetched and unpacked without being installed: what goes into a ramdisk or an image must not depend on
-//! what the computer it is built on happens to have. `apt-get` gets a configuration, lists and a status of its own, so it
-//! needs no rights and touches nothing of the system's; the archives stay in a cache.
+//! Downloads and unpacks Debian packages without installing them: the content of a ramdisk or an
+//! image must not depend on the packages of the build host. `apt-get` gets its own configuration,
+//! lists and status, so it needs no privileges and changes nothing on the system. The archives stay
+//! in a cache.
 
 use crate::shell::{self, Failure};
 use std::fs;
@@ -8,16 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// What is built does not change with the computer it is built on.
+/// The release is fixed, so that the result does not depend on the build host.
 const RELEASE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Older lists are fetched anew: the archive forgets the packages they name.
+/// Older lists are fetched again, because the archive removes the packages that they name.
 const LISTS_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 const NEXT: &str = "check that this computer has apt-get, dpkg and Debian's keyring \
                     (debian-archive-keyring), and that it reaches Debian's archive";
 
-/// A kernel that Debian builds: small for virtual machines, or with the drivers of real ones.
+/// A Debian kernel: small for virtual machines, or with the drivers of physical ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
     Cloud,
@@ -36,7 +37,7 @@ impl Kernel {
         }
     }
 
-    /// The package that always depends on the newest one.
+    /// The metapackage that always depends on the newest kernel.
     fn package(self) -> &'static str {
         match self {
             Self::Cloud => "linux-image-cloud-amd64",
@@ -45,21 +46,22 @@ impl Kernel {
     }
 }
 
-/// The archive, seen through lists of our own.
-pub struct Debian {
+/// The Debian archive, with private package lists.
+pub struct DebianArchive {
     home: PathBuf,
 }
 
-impl Debian {
+impl DebianArchive {
     pub fn open(home: &Path) -> Result<Self, Failure> {
         let debian = Self { home: home.to_owned() };
-        debian.configure().map_err(|error| cannot(home, &error))?;
+        debian.configure().map_err(|error| io_failure(home, &error))?;
         if !is_fresh(&debian.mark()) {
             println!("fetching Debian's package lists ({RELEASE})");
             let updated = shell::run(debian.apt("apt-get").args(["-qq", "update"]), NEXT);
             match updated {
                 Ok(()) => {
-                    fs::write(debian.mark(), "").map_err(|error| cannot(&debian.mark(), &error))?;
+                    fs::write(debian.mark(), "")
+                        .map_err(|error| io_failure(&debian.mark(), &error))?;
                 }
                 Err(failure) if !debian.mark().exists() => return Err(failure),
                 Err(failure) => println!("the lists stay as they are: {failure}"),
@@ -68,15 +70,16 @@ impl Debian {
         Ok(debian)
     }
 
-    /// The package with the newest kernel of a flavour.
+    /// The package with the newest kernel of this flavour.
     pub fn kernel(&self, kernel: Kernel) -> Result<String, Failure> {
         let mut depends = self.apt("apt-cache");
         let told = shell::answer(depends.args(["depends", kernel.package()]), NEXT)?;
-        dependency(&told, "linux-image-")
+        find_dependency(&told, "linux-image-")
             .ok_or_else(|| Failure::new(format!("{} depends on no kernel", kernel.package()), NEXT))
     }
 
-    /// A folder with these packages unpacked over each other. It is made again when one of them has a newer version.
+    /// A directory with these packages unpacked over each other. It is rebuilt when one has a newer
+    /// version.
     pub fn unpack(&self, name: &str, packages: &[&str]) -> Result<PathBuf, Failure> {
         let archives = self.fetch(packages)?;
         let root = self.home.join(name);
@@ -91,7 +94,7 @@ impl Debian {
         for archive in &archives {
             shell::run(Command::new("dpkg").arg("-x").arg(archive).arg(&root), NEXT)?;
         }
-        fs::write(&list, wanted).map_err(|error| cannot(&list, &error))?;
+        fs::write(&list, wanted).map_err(|error| io_failure(&list, &error))?;
         Ok(root)
     }
 
@@ -102,10 +105,10 @@ impl Debian {
         shell::run(&mut download, NEXT)?;
         let mut names = self.apt("apt-get");
         names.args(["-qq", "--print-uris", "download"]).args(packages);
-        // It does not name what is in the folder already, so it is asked in an empty one.
+        // apt-get does not print archives that already exist, so it runs in an empty directory.
         let told = shell::answer(names.current_dir(self.home.join("empty")), NEXT)?;
         let files: Vec<PathBuf> =
-            told.lines().filter_map(file_name).map(|f| folder.join(f)).collect();
+            told.lines().filter_map(archive_file_name).map(|f| folder.join(f)).collect();
         match files.iter().find(|file| !file.is_file()) {
             None if files.len() == packages.len() => Ok(files),
             None => Err(Failure::new(
@@ -166,18 +169,18 @@ fn is_fresh(mark: &Path) -> bool {
     changed.is_ok_and(|time| time.elapsed().is_ok_and(|age| age < LISTS_AGE))
 }
 
-/// The first dependency in what `apt-cache depends` prints whose name begins so.
-fn dependency(told: &str, beginning: &str) -> Option<String> {
+/// The first dependency in the output of `apt-cache depends` whose name has this prefix.
+fn find_dependency(told: &str, beginning: &str) -> Option<String> {
     let names = told.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     names.map(str::trim).find(|name| name.starts_with(beginning)).map(str::to_owned)
 }
 
 /// The second word of `'address' file size hash`.
-fn file_name(line: &str) -> Option<&str> {
+fn archive_file_name(line: &str) -> Option<&str> {
     line.starts_with('\'').then(|| line.split_whitespace().nth(1))?
 }
 
-fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+fn io_failure(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}", path.display()), "make room in the target folder")
 }
 
@@ -195,16 +198,16 @@ mod tests {
     #[test]
     fn the_newest_kernel_is_what_the_package_depends_on() {
         let told = "linux-image-cloud-amd64\n  Depends: other\n  Depends: linux-image-6.1.0-9-cloud-amd64\n";
-        let newest = dependency(told, "linux-image-");
+        let newest = find_dependency(told, "linux-image-");
         assert_eq!(newest.as_deref(), Some("linux-image-6.1.0-9-cloud-amd64"));
-        assert_eq!(dependency("linux-image-amd64\n", "linux-image-"), None);
+        assert_eq!(find_dependency("linux-image-amd64\n", "linux-image-"), None);
     }
 
     #[test]
     fn a_file_is_the_second_word_of_a_line_with_an_address() {
         let line = "'http://example.org/a.deb' busybox_1%3a1.35_amd64.deb 900 SHA256:00";
-        assert_eq!(file_name(line), Some("busybox_1%3a1.35_amd64.deb"));
-        assert_eq!(file_name("W: a word of warning"), None);
+        assert_eq!(archive_file_name(line), Some("busybox_1%3a1.35_amd64.deb"));
+        assert_eq!(archive_file_name("W: a word of warning"), None);
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! `cargo xtask deploy-env`: the ramdisk that a machine boots over the network to have an image written to its disk. It is
-//! made of Debian's packages and of our agent, linked statically, and needs nothing of the computer it is built on.
+//! `cargo xtask deploy-env`: the ramdisk that a machine boots over the network to write an image to
+//! its disk. It consists of Debian packages and our statically linked agent, and needs nothing from
+//! the build host.
 
-use crate::debian::{Debian, Kernel};
+use crate::debian::{DebianArchive, Kernel};
 use crate::shell::{self, Failure};
 use crate::test::{executable, target};
-use crate::tree::{self, Tree, modules};
+use crate::tree::{self, RootTree, modules};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ const LEASE: &str = include_str!("../../deploy/lease");
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 const AGENT: &str = "farrier-agent";
 
-/// The programs with their libraries, and the boot loaders that make an unpacked system start.
+/// The programs with their libraries, and the boot loaders that make an unpacked system bootable.
 const PACKAGES: [&str; 21] = [
     "busybox-static",
     "dosfstools",
@@ -54,8 +55,8 @@ const FILES: [(&str, &str); 3] = [
     ("usr/lib/systemd/boot/efi/systemd-bootx64.efi", "usr/lib/farrier/systemd-bootx64.efi"),
 ];
 
-/// What every machine needs, by how the modules' paths begin: file systems and what they ask for at run time, and what a
-/// virtual machine has.
+/// The modules that every machine needs, by path prefix: file systems with their run-time
+/// dependencies, and the drivers of virtual machines.
 const MODULES: [&str; 23] = [
     "kernel/arch/x86/crypto/crc32c-intel",
     "kernel/crypto/blake2b_generic",
@@ -82,8 +83,8 @@ const MODULES: [&str; 23] = [
     "kernel/fs/xfs/",
 ];
 
-/// What machines of metal have besides: everything that can be a network card or hold a disk.
-const METAL: [&str; 11] = [
+/// The additional modules for physical machines: all network card and disk drivers.
+const PHYSICAL_MODULES: [&str; 11] = [
     "kernel/drivers/ata/",
     "kernel/drivers/message/fusion/",
     "kernel/drivers/net/ethernet/",
@@ -97,21 +98,22 @@ const METAL: [&str; 11] = [
     "kernel/drivers/xen/",
 ];
 
-/// What to build, and where it goes.
+/// The options of the command line.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct DeployEnvOptions {
     pub out: PathBuf,
     pub kernel: Kernel,
-    /// An agent that was built before, instead of the tree's own.
+    /// A prebuilt agent, instead of the one in the source tree.
     pub agent: Option<PathBuf>,
-    /// Files that are laid over everything else, such as firmware that Debian's free packages do not have.
+    /// Files that are copied over everything else, such as firmware that is not in Debian's free
+    /// packages.
     pub overlay: Option<PathBuf>,
 }
 
 const USAGE: &str =
     "say `deploy-env --out DIR [--kernel cloud|generic] [--agent FILE] [--overlay DIR]`";
 
-impl Wish {
+impl DeployEnvOptions {
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let (mut out, mut kernel, mut agent, mut overlay) = (None, Kernel::Generic, None, None);
         for pair in words.chunks(2) {
@@ -131,74 +133,75 @@ impl Wish {
     }
 }
 
-pub fn run(wish: &Wish) -> Result<(), Failure> {
-    let debian = Debian::open(&cache())?;
-    build(&debian, wish)
+pub fn run(options: &DeployEnvOptions) -> Result<(), Failure> {
+    let debian = DebianArchive::open(&cache())?;
+    build(&debian, options)
 }
 
-/// Where packages and trees lie, so that a second build fetches nothing.
+/// The cache of packages and trees, so that a second build downloads nothing.
 pub fn cache() -> PathBuf {
     target().join("debian")
 }
 
-/// Makes `vmlinuz` and `initrd` in the folder that is wished for.
-pub fn build(debian: &Debian, wish: &Wish) -> Result<(), Failure> {
-    let agent = match &wish.agent {
+/// Creates `vmlinuz` and `initrd` in the output directory.
+pub fn build(debian: &DebianArchive, options: &DeployEnvOptions) -> Result<(), Failure> {
+    let agent = match &options.agent {
         Some(file) => file.clone(),
         None => build_agent()?,
     };
-    let name = wish.kernel.name();
-    let package = debian.kernel(wish.kernel)?;
+    let name = options.kernel.name();
+    let package = debian.kernel(options.kernel)?;
     let kernel = debian.unpack(&format!("kernel-{name}"), &[&package])?;
     let packages = debian.unpack("deploy-packages", &PACKAGES)?;
-    let tree = Tree::new(cache().join(format!("deploy-tree-{name}")), packages)?;
-    fill(&tree, &agent)?;
-    // Before the modules, so that one of somebody's own gets into modprobe's tables.
-    if let Some(overlay) = &wish.overlay {
-        tree.lay_over(overlay)?;
+    let tree = RootTree::new(cache().join(format!("deploy-tree-{name}")), packages)?;
+    fill_tree(&tree, &agent)?;
+    // Before the modules, so that modprobe's tables include custom modules of the overlay.
+    if let Some(overlay) = &options.overlay {
+        tree.copy_over(overlay)?;
     }
-    let count = modules::install(&tree, &kernel, &wanted(wish.kernel))?;
-    fs::create_dir_all(&wish.out).map_err(|error| tree::cannot(&wish.out, &error))?;
-    let (image, out) = (modules::image(&kernel)?, wish.out.join("vmlinuz"));
-    let size = fs::copy(&image, &out).map_err(|error| tree::cannot(&image, &error))?;
-    println!("{}: {package}, {}", out.display(), megabytes(size));
-    let out = wish.out.join("initrd");
+    let count = modules::install(&tree, &kernel, &module_prefixes(options.kernel))?;
+    fs::create_dir_all(&options.out).map_err(|error| tree::io_failure(&options.out, &error))?;
+    let (image, out) = (modules::kernel_image(&kernel)?, options.out.join("vmlinuz"));
+    let size = fs::copy(&image, &out).map_err(|error| tree::io_failure(&image, &error))?;
+    println!("{}: {package}, {}", out.display(), format_megabytes(size));
+    let out = options.out.join("initrd");
     let packed = tree.pack(&out)?;
-    println!("{}: {count} modules, {}", out.display(), megabytes(packed));
+    println!("{}: {count} modules, {}", out.display(), format_megabytes(packed));
     Ok(())
 }
 
-fn fill(tree: &Tree, agent: &Path) -> Result<(), Failure> {
+fn fill_tree(tree: &RootTree, agent: &Path) -> Result<(), Failure> {
     for folder in ["dev", "proc", "sys", "run", "tmp", "mnt", "etc"] {
-        tree.folder(folder)?;
+        tree.create_directory(folder)?;
     }
-    tree.busybox()?;
+    tree.add_busybox()?;
     for (from, to) in PROGRAMS {
-        tree.program(from, to)?;
+        tree.add_program(from, to)?;
     }
     for (from, to) in FILES {
-        tree.copy(&tree.packages().join(from), to, 0o644)?;
+        tree.copy_file(&tree.packages().join(from), to, 0o644)?;
     }
-    tree.write("init", INIT, 0o755)?;
-    tree.write("etc/lease", LEASE, 0o755)?;
-    tree.link("etc/mtab", "/proc/self/mounts")?;
-    tree.copy(agent, &format!("sbin/{AGENT}"), 0o755)
+    tree.write_file("init", INIT, 0o755)?;
+    tree.write_file("etc/lease", LEASE, 0o755)?;
+    tree.add_link("etc/mtab", "/proc/self/mounts")?;
+    tree.copy_file(agent, &format!("sbin/{AGENT}"), 0o755)
 }
 
-fn wanted(kernel: Kernel) -> Vec<&'static str> {
+fn module_prefixes(kernel: Kernel) -> Vec<&'static str> {
     match kernel {
         Kernel::Cloud => MODULES.to_vec(),
-        Kernel::Generic => [&MODULES[..], &METAL[..]].concat(),
+        Kernel::Generic => [&MODULES[..], &PHYSICAL_MODULES[..]].concat(),
     }
 }
 
-/// The agent, in a target folder of its own: other flags would make cargo build everything else again.
+/// Builds the agent in its own target directory: other flags would make cargo rebuild everything
+/// else.
 fn build_agent() -> Result<PathBuf, Failure> {
     let mut build = shell::cargo(["build", "--release", "--locked", "--target", PLATFORM]);
     build.args(["-p", AGENT, "--message-format=json-render-diagnostics"]);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
     build.env("CARGO_TARGET_DIR", target().join("agent"));
-    // It lies in memory, and every machine fetches it.
+    // The agent is kept in memory and downloaded by every machine, so it is stripped.
     build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     let messages = shell::answer(&mut build, "fix the errors shown above")?;
     executable(&messages, AGENT).ok_or_else(|| {
@@ -207,7 +210,7 @@ fn build_agent() -> Result<PathBuf, Failure> {
     })
 }
 
-pub fn megabytes(bytes: u64) -> String {
+pub fn format_megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
@@ -216,20 +219,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_names_its_folder() {
-        let wish = Wish::parse(&["--out", "o", "--kernel", "cloud", "--agent", "a"]).unwrap();
-        assert_eq!(wish.out, Path::new("o"));
-        assert_eq!((wish.kernel, wish.agent), (Kernel::Cloud, Some("a".into())));
-        assert_eq!(Wish::parse(&["--out", "o"]).unwrap().kernel, Kernel::Generic);
+    fn options_name_the_output_directory() {
+        let options =
+            DeployEnvOptions::parse(&["--out", "o", "--kernel", "cloud", "--agent", "a"]).unwrap();
+        assert_eq!(options.out, Path::new("o"));
+        assert_eq!((options.kernel, options.agent), (Kernel::Cloud, Some("a".into())));
+        assert_eq!(DeployEnvOptions::parse(&["--out", "o"]).unwrap().kernel, Kernel::Generic);
         for bad in [&[][..], &["--out"], &["--kernel", "cloud"], &["--out", "o", "--kernel", "x"]] {
-            let refusal = Wish::parse(bad).unwrap_err();
+            let refusal = DeployEnvOptions::parse(bad).unwrap_err();
             assert!(refusal.contains("deploy-env --out DIR"), "{refusal}");
         }
     }
 
     #[test]
     fn lists_are_in_order_and_say_nothing_twice() {
-        for list in [&PACKAGES[..], &MODULES[..], &METAL[..]] {
+        for list in [&PACKAGES[..], &MODULES[..], &PHYSICAL_MODULES[..]] {
             assert!(list.is_sorted() && list.windows(2).all(|pair| pair[0] != pair[1]), "{list:?}");
         }
     }

@@ -1,5 +1,6 @@
-//! The project's own chores, as a program instead of a folder of scripts, so that they are typed, tested and the same
-//! on every machine. It uses the standard library only: it must build in seconds, before anything else is known to work.
+//! Development tasks as a program instead of shell scripts, so that they are typed, tested and the
+//! same on every machine. It uses only the standard library: it must build in seconds, before
+//! anything else is known to work.
 
 mod bench;
 mod chaos;
@@ -56,7 +57,7 @@ Environment:
   FARRIER_TEST_POSTGRES  A PostgreSQL server to test against and to measure, instead of a private one for this run.
 ";
 
-/// What the exit codes mean: 0 done, 1 something was found or failed, 2 the command was not understood.
+/// Exit codes: 0 success, 1 a finding or a failure, 2 an invalid command line.
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["states"] => states::run(),
         ["mutants"] => mutants::run(),
-        ["chaos", options @ ..] => match chaos::Wish::parse(options) {
+        ["chaos", options @ ..] => match chaos::ChaosOptions::parse(options) {
             Ok(wish) => chaos::run(&wish),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
@@ -87,14 +88,14 @@ fn main() -> ExitCode {
         },
         ["conformance", "--trees", trees] => conformance::run(trees),
         ["bench", options @ ..] => bench::run(options),
-        ["test-vm", options @ ..] => match vm::Wish::parse(options) {
+        ["test-vm", options @ ..] => match vm::VmTestOptions::parse(options) {
             Ok(wish) => vm::run(&wish),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");
                 return ExitCode::from(2);
             }
         },
-        ["deploy-env", options @ ..] => match deploy_env::Wish::parse(options) {
+        ["deploy-env", options @ ..] => match deploy_env::DeployEnvOptions::parse(options) {
             Ok(wish) => deploy_env::run(&wish),
             Err(refusal) => {
                 eprintln!("xtask: {refusal}");

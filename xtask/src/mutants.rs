@@ -1,9 +1,10 @@
-//! `cargo xtask mutants`: does the crash matrix notice a broken engine? A harness that never fails proves nothing, so the
-//! engine is broken on purpose, one rule of the kernel at a time, and the matrix must say so in the words expected of it.
+//! `cargo xtask mutants`: does the crash matrix detect a broken engine? Each mutant breaks one rule
+//! of the kernel, and the matrix must fail with the expected message.
 //!
-//! It happens to a copy of the tree, so that the product has no knob by which it could be broken. In the copy every
-//! mutant stands beside the sound code and asleep, until the environment calls it by its name: one build serves them all.
-//! That nothing else is wrong with the copy is proved as well: with all of them asleep the same cases pass.
+//! The mutants are applied to a copy of the source tree, so that the product has no switch that
+//! could break it. In the copy, every mutant is inactive next to the correct code until an
+//! environment variable names it, so one build serves all mutants. With all mutants inactive the
+//! same cases must pass, which proves that the copy is otherwise correct.
 
 mod table;
 
@@ -18,28 +19,28 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use table::MUTANTS;
 
-/// What calls a mutant, in the copy and nowhere else.
+/// The environment variable that activates a mutant, only in the copy.
 const CALL: &str = "FARRIER_MUTANT";
-/// A broken engine may wait for ever. That is no proof that anybody noticed.
+/// A broken engine may wait forever. A timeout does not count as detection.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Our crates that the engine's tests are made of. What is built of the copy is run for a few seconds: it takes less time
-/// slow than a compiler takes to make it fast.
+/// The crates that are built without optimization: their tests run for a few seconds, which is less
+/// than the optimizer would take.
 const UNPOLISHED: [&str; 4] =
     ["farrier-model", "farrier-store", "farrier-providers", "farrier-engine"];
 
-/// One way to break the engine, and how that must come to light.
+/// One way to break the engine, and how the crash matrix must detect it.
 struct Mutant {
     name: &'static str,
     file: &'static str,
-    /// Stands in the file exactly once.
+    /// Must be in the file exactly once.
     sound: &'static str,
-    /// Takes its place. `AWAKE` in it is true when this mutant was called.
+    /// Replaces `sound`. `AWAKE` in it is true if this mutant is active.
     broken: &'static str,
-    /// The test that must fail, and the one life it needs to live for that.
+    /// The test that must fail, and the one scenario that it runs.
     test: &'static str,
     life: &'static str,
-    /// What the failure must say.
+    /// A text that the failure must contain.
     says: &'static str,
 }
 
@@ -108,18 +109,18 @@ impl Mutant {
     }
 }
 
-/// The files of a tree that are text, by their paths in it.
+/// The text files of a tree, by path.
 type Files = BTreeMap<PathBuf, String>;
 
 fn read(root: &Path) -> Files {
     let paths = tidy::list(root).into_iter().map(PathBuf::from);
-    // What is not text no compiler needs.
+    // Files that are not text are not needed for the build.
     let text = |path: PathBuf| Some((path.clone(), fs::read_to_string(root.join(path)).ok()?));
     paths.filter_map(text).collect()
 }
 
-/// Gives the crates of the copy a version of their own. Cargo tells the crates of a workspace apart by name and version,
-/// not by where the workspace lies: with the same version, broken code would be taken for the tree's own.
+/// Gives the crates of the copy their own version. Cargo identifies workspace crates by name and
+/// version, not by path: with the same version, it would mix up the copy with the original.
 fn set_apart(mut files: Files) -> Result<Files, Failure> {
     const SECTION: &str = "[workspace.package]\nversion = \"";
     let manifest = files.entry(PathBuf::from("Cargo.toml")).or_default();
@@ -134,8 +135,8 @@ fn set_apart(mut files: Files) -> Result<Files, Failure> {
     Ok(files)
 }
 
-/// Makes the folder hold these files and no others. What has not changed is not touched, so that cargo does not build it
-/// again.
+/// Makes the directory contain exactly these files. Unchanged files are not written, so that cargo
+/// does not rebuild them.
 fn write(tree: &Path, files: &Files) -> Result<(), Failure> {
     let attempt = || -> io::Result<()> {
         fs::create_dir_all(tree)?;
@@ -159,11 +160,12 @@ fn write(tree: &Path, files: &Files) -> Result<(), Failure> {
     })
 }
 
-/// Builds the engine's tests in the copy, into the tree's own target folder: what comes from the registry is there
-/// already. None when they do not compile.
+/// Builds the engine's tests in the copy, in the original's target directory, where the registry
+/// crates are already built. None if they do not compile.
 fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
-    // The whole workspace is named so that the dependencies have the features they have in the suite. Cargo writes the
-    // new version of our crates into the copy's lock; what is locked of others stays, and nothing is fetched.
+    // The whole workspace is named so that the dependencies have the same features as in the test
+    // suite. Cargo writes the new version of our crates into the copy's lock file; other entries
+    // stay, and nothing is downloaded.
     let mut build = shell::cargo(["test", "--workspace", "--offline", "--quiet", "--no-run"]);
     build.args(["--test", "engine", "--message-format=json-render-diagnostics"]);
     for name in UNPOLISHED {
@@ -180,7 +182,7 @@ fn build(tree: &Path) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// Says which mutant does not compile, by building each alone.
+/// Finds the mutant that does not compile, by building each alone.
 fn find_the_uncompilable(tree: &Path, sources: &Files) -> Result<Failure, Failure> {
     write(tree, sources)?;
     if build(tree)?.is_none() {
@@ -197,7 +199,7 @@ fn find_the_uncompilable(tree: &Path, sources: &Files) -> Result<Failure, Failur
     Ok(Failure::new("the mutants do not compile together, though each does alone", next))
 }
 
-/// What came of a test.
+/// The result of a test.
 struct Told {
     passed: bool,
     said: String,
@@ -239,7 +241,7 @@ fn live(
     }
 }
 
-/// Whether a program succeeded; none when it had to be ended.
+/// Whether a program succeeded; none if it was killed after the time limit.
 fn wait(mut child: std::process::Child) -> io::Result<Option<bool>> {
     let started = Instant::now();
     loop {

@@ -1,6 +1,6 @@
-//! The peers that the providers are tested against: found on this computer, or installed from the system's packages
-//! where that needs no password. On CI a peer that cannot be had is a failure; elsewhere its tests are left out with a
-//! word.
+//! The peers that the providers are tested against: found on this host, or installed from system
+//! packages where that needs no password. A missing peer is a failure on CI; elsewhere its tests
+//! are skipped with a message.
 
 pub mod ipmi_sim;
 pub mod sshd;

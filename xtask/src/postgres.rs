@@ -1,8 +1,10 @@
-//! One private PostgreSQL for one run of the tests: its own folder, its own port on loopback, gone afterwards.
+//! A private PostgreSQL for one test run: its own directory, its own port on loopback, deleted
+//! afterwards.
 //!
-//! The server is our child and stays in our process group, so Ctrl-C reaches it as it reaches us, and SIGINT is what
-//! PostgreSQL calls a fast shutdown; where `setpriv` is available the kernel sends the same when we are killed. What even
-//! that leaves behind is the folder: its name carries our process id, and the next run removes the folders whose process is gone.
+//! The server is a child in the same process group, so Ctrl-C reaches it as well, and SIGINT is
+//! PostgreSQL's fast shutdown. Where `setpriv` is available, the kernel sends the same signal if
+//! this process is killed. Only the directory may then be left behind: its name contains the
+//! process ID, and the next run deletes the directories of dead processes.
 
 use crate::shell::{self, Failure};
 use std::fs::{self, File};
@@ -20,7 +22,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const STOP_TIMEOUT_S: &str = "30";
 const LOG_LINES_SHOWN: usize = 20;
 
-/// Debian would make and start a cluster of its own on the well-known port; nobody asked for that one.
+/// Keeps the Debian package from creating and starting its own cluster on the default port.
 const INSTALL: &str = "\
 set -e
 export DEBIAN_FRONTEND=noninteractive
@@ -32,7 +34,7 @@ apt-get update || echo 'some package lists could not be fetched; trying with the
 apt-get install -y --no-install-recommends postgresql
 ";
 
-/// The server's programs, and the user they run as: PostgreSQL refuses to run as root.
+/// The server's programs, and the user that they run as: PostgreSQL refuses to run as root.
 #[derive(Clone)]
 pub struct Tools {
     bin: PathBuf,
@@ -64,7 +66,7 @@ impl Tools {
         Ok(Self { bin, user })
     }
 
-    /// One of the server's programs, run in `home` by a user who is not root.
+    /// A command that runs one of the server's programs in `home`, not as root.
     fn program(&self, name: &str, home: &Path) -> Command {
         let program = self.bin.join(name);
         let setpriv = shell::find("setpriv");
@@ -118,10 +120,10 @@ impl Tools {
         ]);
         initdb.arg(home.join("data"));
         log_to(&mut initdb, &log)?;
-        shell::run(&mut initdb, &next).inspect_err(|_| show_end_of(&log))
+        shell::run(&mut initdb, &next).inspect_err(|_| print_log_tail(&log))
     }
 
-    /// Everything in it is about to be deleted, so there is nothing to write down before stopping.
+    /// Stops immediately, because all data is about to be deleted.
     fn stop(&self, home: &Path) -> bool {
         let mut stop = self.program("pg_ctl", home);
         stop.args(["stop", "--mode=immediate", "--wait", "--timeout", STOP_TIMEOUT_S, "-D"]);
@@ -129,18 +131,18 @@ impl Tools {
     }
 }
 
-/// A running server. Dropping it stops it and removes its folder.
+/// A running server. Dropping it stops the server and deletes its directory.
 pub struct Cluster {
     tools: Tools,
     server: Child,
     port: u16,
-    home: Home,
+    home: ClusterDirectory,
 }
 
 impl Cluster {
     pub fn start(tools: &Tools) -> Result<Self, Failure> {
         remove_stale(tools);
-        let home = Home::create(tools.user.as_ref()).map_err(|error| {
+        let home = ClusterDirectory::create(tools.user.as_ref()).map_err(|error| {
             Failure::new(
                 format!("no folder for PostgreSQL: {error}"),
                 "set TMPDIR to a folder with space",
@@ -149,19 +151,20 @@ impl Cluster {
         tools.initialise(&home.0)?;
         let log = home.0.join("postgres.log");
         for _ in 0..START_ATTEMPTS {
-            // Somebody else may take the port between our look and the server's bind; then another one is tried.
+            // Another process may take the port before the server binds it; then another port is
+            // tried.
             let port = free_port()?;
-            let mut server = serve(tools, &home.0, port, &log)?;
+            let mut server = spawn_server(tools, &home.0, port, &log)?;
             if is_ready(&mut server, &home.0) {
                 return Ok(Self { tools: tools.clone(), server, port, home });
             }
-            end(&mut server);
+            kill_server(&mut server);
         }
-        show_end_of(&log);
+        print_log_tail(&log);
         Err(Failure::new("PostgreSQL did not start", "read its last lines above"))
     }
 
-    /// Where the tests find it. Each makes a database of its own.
+    /// The URL for the tests. Each test creates its own database.
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}", self.port)
     }
@@ -177,10 +180,10 @@ impl Drop for Cluster {
     }
 }
 
-/// The folder of one run, removed with all that is in it.
-struct Home(PathBuf);
+/// The directory of one run. Dropping it deletes the directory.
+struct ClusterDirectory(PathBuf);
 
-impl Home {
+impl ClusterDirectory {
     fn create(owner: Option<&User>) -> io::Result<Self> {
         let path = std::env::temp_dir().join(format!("{FOLDER_PREFIX}{}", std::process::id()));
         fs::create_dir(&path)?;
@@ -192,13 +195,13 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for ClusterDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-fn serve(tools: &Tools, home: &Path, port: u16, log: &Path) -> Result<Child, Failure> {
+fn spawn_server(tools: &Tools, home: &Path, port: u16, log: &Path) -> Result<Child, Failure> {
     let mut server = tools.program("postgres", home);
     server.arg("-D").arg(home.join("data")).arg("-p").arg(port.to_string());
     server.arg("-c").arg(format!("unix_socket_directories={}", home.display()));
@@ -209,7 +212,7 @@ fn serve(tools: &Tools, home: &Path, port: u16, log: &Path) -> Result<Child, Fai
     })
 }
 
-/// Waits for the line by which the server itself says that it takes connections.
+/// Waits for the line in the status file that says that the server accepts connections.
 fn is_ready(server: &mut Child, home: &Path) -> bool {
     let started = Instant::now();
     while started.elapsed() < START_TIMEOUT {
@@ -224,12 +227,12 @@ fn is_ready(server: &mut Child, home: &Path) -> bool {
     false
 }
 
-fn end(server: &mut Child) {
+fn kill_server(server: &mut Child) {
     let _ = server.kill();
     let _ = server.wait();
 }
 
-/// A line of the server's own status file: the first is its process id, the eighth whether it is ready.
+/// A line of the server's status file: the first is its process ID, the eighth its status.
 fn status_line(home: &Path, index: usize) -> Option<String> {
     let text = fs::read_to_string(home.join("data/postmaster.pid")).ok()?;
     text.lines().nth(index).map(|line| line.trim().to_owned())
@@ -253,7 +256,7 @@ fn log_to(command: &mut Command, log: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn show_end_of(log: &Path) {
+fn print_log_tail(log: &Path) {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     for line in lines.iter().skip(lines.len().saturating_sub(LOG_LINES_SHOWN)) {
@@ -261,7 +264,7 @@ fn show_end_of(log: &Path) {
     }
 }
 
-/// Removes what runs that were killed have left behind, their server included should it still run.
+/// Deletes what killed runs left behind, and stops their servers if they still run.
 fn remove_stale(tools: &Tools) {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
     for home in entries
@@ -269,7 +272,7 @@ fn remove_stale(tools: &Tools) {
         .map(|entry| entry.path())
         .filter(|path| path.is_dir() && !path.is_symlink())
     {
-        let Some(owner) = owner_of(&home) else { continue };
+        let Some(owner) = owner_pid(&home) else { continue };
         let owner_runs = owner != std::process::id()
             && command_line(owner).is_some_and(|line| line.contains("xtask"));
         if owner_runs {
@@ -278,7 +281,7 @@ fn remove_stale(tools: &Tools) {
         println!("removing {}, left behind by a run that was killed", home.display());
         let server =
             status_line(&home, 0).and_then(|line| line.parse().ok()).and_then(command_line);
-        // A process id alone may have passed to a stranger; the server names its folder when it was started.
+        // A process ID may have been reused, so the command line must name this directory.
         if server.is_some_and(|line| line.contains(&*home.to_string_lossy())) {
             tools.stop(&home);
         }
@@ -286,12 +289,12 @@ fn remove_stale(tools: &Tools) {
     }
 }
 
-/// The process id in a folder's name, when the folder is one of ours.
-fn owner_of(home: &Path) -> Option<u32> {
+/// The process ID in the directory's name, if it is one of ours.
+fn owner_pid(home: &Path) -> Option<u32> {
     home.file_name()?.to_str()?.strip_prefix(FOLDER_PREFIX)?.parse().ok()
 }
 
-/// What a process was started with; nothing when there is no such process.
+/// The command line of a process; none if there is no such process.
 fn command_line(pid: u32) -> Option<String> {
     if let Ok(bytes) = fs::read(format!("/proc/{pid}/cmdline")) {
         return Some(String::from_utf8_lossy(&bytes).replace('\0', " "));
@@ -301,7 +304,7 @@ fn command_line(pid: u32) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The folder that holds all three programs: on PATH, else the newest of Debian's.
+/// The directory with all three programs: from PATH, else the newest Debian package.
 fn find_bin() -> Option<PathBuf> {
     let complete = |folder: &PathBuf| {
         ["initdb", "pg_ctl", "postgres"].iter().all(|name| folder.join(name).is_file())
@@ -340,10 +343,10 @@ mod tests {
 
     #[test]
     fn a_folder_of_ours_is_known_by_its_name() {
-        assert_eq!(owner_of(Path::new("/tmp/farrier-test-postgres-4711")), Some(4711));
-        assert_eq!(owner_of(Path::new("/tmp/farrier-test-postgres-")), None);
-        assert_eq!(owner_of(Path::new("/tmp/farrier-test-postgres-x")), None);
-        assert_eq!(owner_of(Path::new("/tmp/something-else-4711")), None);
+        assert_eq!(owner_pid(Path::new("/tmp/farrier-test-postgres-4711")), Some(4711));
+        assert_eq!(owner_pid(Path::new("/tmp/farrier-test-postgres-")), None);
+        assert_eq!(owner_pid(Path::new("/tmp/farrier-test-postgres-x")), None);
+        assert_eq!(owner_pid(Path::new("/tmp/something-else-4711")), None);
     }
 
     #[test]

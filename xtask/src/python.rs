@@ -1,14 +1,14 @@
-//! Python environments of the tests' own: for the client that talks to us as a stranger would, with nothing of ours but
-//! what server reflection tells, and for peers that are written in Python. They live in the target folder, are made once,
-//! and are made again when their packages change.
+//! Python environments for the tests: for a client that learns the API only from server reflection,
+//! and for peers that are written in Python. They are in the target directory, are created once,
+//! and are recreated when their packages change.
 
 use crate::shell::{self, Failure};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Speaks gRPC.
-const CLIENT: Environment = Environment {
+/// The gRPC client.
+const CLIENT: PythonEnvironment = PythonEnvironment {
     name: "pyvenv",
     packages: &["grpcio", "grpcio-reflection", "protobuf"],
     imports: "import grpc, grpc_reflection",
@@ -21,22 +21,22 @@ apt-get update || echo 'some package lists could not be fetched; trying with the
 apt-get install -y --no-install-recommends python3 python3-venv
 ";
 
-/// Packages in a folder of their own.
-pub struct Environment {
+/// Packages in their own directory.
+pub struct PythonEnvironment {
     pub name: &'static str,
     pub packages: &'static [&'static str],
-    /// What must work in it.
+    /// The imports that must succeed.
     pub imports: &'static str,
 }
 
-/// The interpreter to test with, or nothing when this machine cannot have one.
+/// The interpreter's path; none if it cannot be installed here.
 pub fn find_or_make(target: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(CLIENT.find_or_make(target)?.map(|folder| folder.join("bin/python")))
 }
 
-impl Environment {
-    /// The environment's folder, or nothing when this machine cannot have one. On CI that is a failure: a test that
-    /// silently stops being run there would be noticed by nobody.
+impl PythonEnvironment {
+    /// The environment's directory; none if it cannot be created here. On CI that is a failure,
+    /// because otherwise a test could silently stop running there.
     pub fn find_or_make(&self, target: &Path) -> Result<Option<PathBuf>, Failure> {
         let folder = target.join(self.name);
         let made = if self.is_ready(&folder) { Ok(()) } else { self.make(&folder) };
@@ -61,7 +61,7 @@ impl Environment {
             create(folder, next)?;
         }
         let mut pip = Command::new(folder.join("bin/python"));
-        // Built packages only: compiling gRPC's C++ core would take longer than everything else together.
+        // Prebuilt packages only: compiling gRPC's C++ core would take longer than all tests.
         pip.args([
             "-m",
             "pip",
@@ -72,16 +72,20 @@ impl Environment {
             ":all:",
         ]);
         shell::run(pip.args(self.packages), "check that pip reaches its package index")?;
-        let written = fs::write(mark(folder), self.packages.join("\n"));
+        let written = fs::write(packages_mark(folder), self.packages.join("\n"));
         written.map_err(|error| {
-            Failure::new(format!("{}: {error}", mark(folder).display()), "check the target folder")
+            Failure::new(
+                format!("{}: {error}", packages_mark(folder).display()),
+                "check the target folder",
+            )
         })
     }
 
-    /// Whether the folder was finished with today's packages and its interpreter still starts: a target folder outlives
-    /// the Python it was made with.
+    /// Whether the environment was completed with the current packages and its interpreter still
+    /// starts: the target directory may outlive the Python that created it.
     fn is_ready(&self, folder: &Path) -> bool {
-        fs::read_to_string(mark(folder)).is_ok_and(|packages| packages == self.packages.join("\n"))
+        fs::read_to_string(packages_mark(folder))
+            .is_ok_and(|packages| packages == self.packages.join("\n"))
             && shell::succeeds(Command::new(folder.join("bin/python")).args(["-c", self.imports]))
     }
 }
@@ -90,7 +94,7 @@ fn create(folder: &Path, next: &str) -> Result<(), Failure> {
     shell::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(folder), next)
 }
 
-fn mark(folder: &Path) -> PathBuf {
+fn packages_mark(folder: &Path) -> PathBuf {
     folder.join("farrier-packages.txt")
 }
 

@@ -1,11 +1,10 @@
-//! Running other programs: every one that fails ends the chore with what failed and what to do about it, so that nobody
-//! has to read this code to get on.
+//! Runs other programs. Every failure says what failed and what to do about it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Why a chore stopped, and what the person should do now.
+/// Why a task stopped, and what to do next.
 #[derive(Debug)]
 pub struct Failure {
     said: String,
@@ -24,15 +23,15 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The top of the repository. Cargo says where this crate is at run time; the place it was built at is the fallback.
+/// The root of the repository, from cargo's environment at run time, else from the build.
 pub fn root() -> PathBuf {
     let here = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     here.parent().map_or_else(|| here.clone(), Path::to_path_buf)
 }
 
-/// A cargo command at the top of the repository, with the same cargo that started us. Where everything is built once, nothing is kept for
-/// building it again.
+/// A cargo command in the repository root, with the cargo that started this program. On CI
+/// everything is built once, so incremental compilation is off.
 pub fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
@@ -42,7 +41,7 @@ pub fn cargo<const N: usize>(arguments: [&str; N]) -> Command {
     command
 }
 
-/// Runs a program whose output is for the person.
+/// Runs a program whose output is shown.
 pub fn run(command: &mut Command, next: &str) -> Result<(), Failure> {
     let status = command.stdin(Stdio::null()).status().map_err(|error| {
         Failure::new(format!("`{}` did not start: {error}", shown(command)), next)
@@ -53,7 +52,7 @@ pub fn run(command: &mut Command, next: &str) -> Result<(), Failure> {
     Err(Failure::new(format!("`{}` failed ({status})", shown(command)), next))
 }
 
-/// Runs a program whose standard output is the answer; what it says on standard error is for the person.
+/// Runs a program and returns its stdout; its stderr is shown.
 pub fn answer(command: &mut Command, next: &str) -> Result<String, Failure> {
     let output =
         command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| {
@@ -65,7 +64,7 @@ pub fn answer(command: &mut Command, next: &str) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether a program ran and succeeded. Its output is nobody's business.
+/// Whether a program ran and succeeded. Its output is discarded.
 pub fn succeeds(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -75,13 +74,14 @@ pub fn succeeds(command: &mut Command) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Where a program is on PATH.
+/// The path of a program in PATH.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// A number that `id` prints: `id(&["-u"])` is our user, `id(&["-g", "postgres"])` the group of another.
+/// A number that `id` prints: `id(&["-u"])` is our user, `id(&["-g", "postgres"])` the group of
+/// another user.
 pub fn id(arguments: &[&str]) -> Option<u32> {
     let output = Command::new("id").args(arguments).stderr(Stdio::null()).output().ok()?;
     String::from_utf8_lossy(&output.stdout).trim().parse().ok()
@@ -91,7 +91,7 @@ pub fn is_root() -> bool {
     id(&["-u"]) == Some(0)
 }
 
-/// A shell script with the rights to install packages, where we have them without asking anybody for a password.
+/// A shell script with the privileges to install packages; none if that needs a password.
 pub fn administrator(script: &str) -> Option<Command> {
     find("apt-get")?;
     let mut command = if is_root() {
@@ -107,7 +107,7 @@ pub fn administrator(script: &str) -> Option<Command> {
     Some(command)
 }
 
-/// The command as a person would type it.
+/// The command as typed in a shell.
 fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let name = program.file_name().unwrap_or(program.as_os_str());

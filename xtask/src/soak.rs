@@ -27,19 +27,19 @@ const WAITING: [(&str, &str); 6] = [
 /// The options of the command line.
 pub struct Options {
     rounds: u32,
-    chaos: chaos::Wish,
+    chaos: chaos::ChaosOptions,
 }
 
 impl Options {
     pub fn parse(words: &[&str]) -> Result<Self, Failure> {
         let next = "`cargo xtask soak --rounds 10 --seed 7 --minutes 5`; each may be left out";
         let Some(at) = words.iter().position(|word| *word == "--rounds") else {
-            return Ok(Self { rounds: ROUNDS, chaos: chaos::Wish::parse(words)? });
+            return Ok(Self { rounds: ROUNDS, chaos: chaos::ChaosOptions::parse(words)? });
         };
         let rounds = words.get(at + 1).and_then(|value| value.parse().ok());
         let rounds = rounds.ok_or_else(|| Failure::new("--rounds needs a whole number", next))?;
         let others = [&words[..at], &words[at + 2..]].concat();
-        Ok(Self { rounds, chaos: chaos::Wish::parse(&others)? })
+        Ok(Self { rounds, chaos: chaos::ChaosOptions::parse(&others)? })
     }
 }
 

@@ -1,9 +1,9 @@
-//! `cargo xtask states`: writes docs/states anew. The pages are drawn by a test of the model, because this crate has no
-//! dependencies; the same test compares them when it is not told to write.
+//! `cargo xtask states`: rewrites docs/states. A test of the model generates the pages, because
+//! this crate has no dependencies; without `REWRITE` the same test compares them.
 
 use crate::shell::{self, Failure};
 
-/// Read by the test.
+/// The variable that makes the test write.
 const REWRITE: &str = "FARRIER_REWRITE_STATES";
 
 pub fn run() -> Result<(), Failure> {

@@ -104,7 +104,7 @@ fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-/// Says what begins, and how long it took.
+/// Runs a stage, and prints its name and duration.
 pub fn stage<T>(name: &str, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     println!("\n== {name}");
     let started = Instant::now();
@@ -151,7 +151,8 @@ fn clippy() -> Result<(), Failure> {
     shell::run(clippy.args(["--", "-D", "warnings"]), LINTS)
 }
 
-/// The advisories need a database from the network. Where it cannot be had, the other checks still count.
+/// The advisories need a database from the network. If it cannot be fetched, only the other checks
+/// run.
 fn dependencies() -> Result<(), Failure> {
     if shell::find("cargo-deny").is_none() {
         println!("cargo deny: not installed, skipped (cargo install --locked cargo-deny)");
@@ -165,7 +166,8 @@ fn dependencies() -> Result<(), Failure> {
     shell::run(&mut shell::cargo(["deny", "check", "licenses", "bans", "sources"]), next)
 }
 
-/// The path in cargo's message about the program of this name. Tests have a mark of cargo's behind it.
+/// The path in cargo's message about the program of this name. The file name of a test ends with a
+/// hash.
 pub fn executable(messages: &str, name: &str) -> Option<PathBuf> {
     const KEY: &str = "\"executable\":\"";
     messages.lines().find_map(|message| {
@@ -182,7 +184,7 @@ pub fn target() -> PathBuf {
     shell::root().join(named)
 }
 
-/// The caller's server, or one of our own that lives as long as the second value does.
+/// The URL of the caller's server, or of our own, which runs as long as the second value lives.
 pub fn database() -> Result<(String, Option<postgres::Cluster>), Failure> {
     if let Ok(url) = std::env::var(POSTGRES) {
         println!("using the server named by {POSTGRES}");

@@ -1,8 +1,8 @@
-//! The architecture is a test: what the design forbids is looked for in every file, so that it need not be remembered in
-//! review. The rules are pure functions over a file's path and text; this module only gathers files and prints findings.
+//! Checks the architecture and style rules in every file, so that reviews need not. The rules are
+//! pure functions of a file's path and text; this module collects files and prints findings.
 //!
-//! The rules read text, not syntax trees. That is enough for code that rustfmt has laid out, costs a fraction of a
-//! second, and needs no dependency.
+//! The rules read text, not syntax trees. That is enough for code formatted by rustfmt, takes a
+//! fraction of a second, and needs no dependency.
 
 mod graph;
 mod links;
@@ -19,7 +19,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// One thing that is wrong, where it is, and what to do about it.
+/// A violation, its position, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
@@ -40,11 +40,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What every file may be measured against: the names of all of them.
+/// The paths of all files.
 #[derive(Default)]
-struct Tree(BTreeSet<String>);
+struct RepositoryFiles(BTreeSet<String>);
 
-impl Tree {
+impl RepositoryFiles {
     fn has(&self, path: &str) -> bool {
         let path = path.trim_end_matches('/');
         let inside = format!("{path}/");
@@ -56,7 +56,7 @@ impl Tree {
 
 pub fn run() -> Result<(), Failure> {
     let root = shell::root();
-    let tree = Tree(list(&root));
+    let tree = RepositoryFiles(list(&root));
     let texts: Vec<(&str, String)> = tree
         .0
         .iter()
@@ -80,8 +80,8 @@ pub fn run() -> Result<(), Failure> {
     }
 }
 
-/// All rules on one file.
-fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
+/// Applies all rules to one file.
+fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
     let mut findings = match Path::new(path).extension().and_then(|extension| extension.to_str()) {
         Some("rs") => check_rust(&Source::parse(path, text)),
         Some("md") => [words::lifecycle(path, text), links::check(path, text, tree)].concat(),
@@ -111,13 +111,14 @@ fn check_rust(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// The one rule that is about several files: the reasons that are refused with, and the table of them.
+/// The one rule about several files: the refusal reasons in the code must match the documented
+/// table.
 fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
     let page = texts.iter().find(|(path, _)| *path == reasons::PAGE).map(|(_, text)| text.as_str());
     let mut said = Vec::new();
     let mut findings = Vec::new();
     for (path, text) in texts.iter().filter(|(path, _)| path.ends_with(".rs")) {
-        let (reasons, wrong) = reasons::said(&Source::parse(path, text));
+        let (reasons, wrong) = reasons::find_reasons(&Source::parse(path, text));
         said.extend(reasons);
         findings.extend(wrong);
     }
@@ -125,7 +126,8 @@ fn check_reasons(texts: &[(&str, String)]) -> Vec<Finding> {
     findings
 }
 
-/// The files of the repository as git sees them, new ones included; without git, everything that is not built.
+/// The files of the repository according to git, including new ones; without git, all files that
+/// are not build output.
 pub fn list(root: &Path) -> BTreeSet<String> {
     let mut git = Command::new("git");
     git.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]).current_dir(root);
@@ -139,7 +141,7 @@ pub fn list(root: &Path) -> BTreeSet<String> {
     }
 }
 
-/// Every file in a folder that is neither git's nor built.
+/// Every file in a directory, except git's own files and build output.
 pub fn walked(root: &Path) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     walk(root, "", &mut files);
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_tree_knows_files_and_folders() {
-        let tree = Tree(["docs/a.md".to_owned(), "docs-old/b.md".to_owned()].into());
+        let tree = RepositoryFiles(["docs/a.md".to_owned(), "docs-old/b.md".to_owned()].into());
         assert!(
             tree.has("docs/a.md") && tree.has("docs") && tree.has("docs/") && tree.has("docs-old")
         );
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_rules_are_applied_by_kind_of_file() {
-        let tree = Tree::default();
+        let tree = RepositoryFiles::default();
         let found = |path, text| check(path, text, &tree).len();
         assert_eq!(found("crates/model/src/run.rs", "//! Runs.\nfn a() {}\n"), 0);
         assert_eq!(found("crates/model/src/run.rs", "fn a() {}\n"), 1);

@@ -1,53 +1,53 @@
-//! `cargo xtask test-vm`: everything that is real except the metal. Virtual machines with empty disks on a bridge, each with
-//! a Redfish emulator as its BMC, the deploy environment, an image that can boot; and the tests of the whole way, from
-//! registering a machine to a command on its new system. The tests start Farrier, and a DHCP server as Farrier says to
-//! configure it.
+//! `cargo xtask test-vm`: tests with everything real except the hardware. Virtual machines with
+//! empty disks on a bridge, each with a Redfish emulator as its BMC; the deploy environment; a
+//! bootable image; and tests from the registration of a machine to a command on its new system. The
+//! tests start Farrier, and a DHCP server with the configuration that Farrier prints.
 //!
-//! It all lives in one network namespace, so it meets nothing of the computer's, and whatever is left in the namespace when
-//! we end, however we end, is swept away with it (`site`).
+//! All of it runs in one network namespace, so it cannot conflict with the host. However the run
+//! ends, everything in the namespace is removed with it (see `environment`).
 
 mod emulator;
+mod environment;
 mod image;
 mod install;
 mod libvirt;
-mod site;
 
-use crate::debian::{Debian, Kernel};
+use crate::debian::{DebianArchive, Kernel};
 use crate::deploy_env;
 use crate::shell::{self, Failure};
 use crate::test::{executable, stage, target};
+use environment::VmEnvironment;
 use image::Images;
 use libvirt::Vm;
-use site::Site;
 use std::path::{Path, PathBuf};
 
-/// Every VM has 512 MiB, and emulates its processor on one of ours.
+/// Each VM has 512 MiB, and its processor is emulated on one of the host's.
 const VMS: u8 = 2;
 const CONSOLE_LINES_SHOWN: usize = 40;
 
 const USAGE: &str = "say `test-vm [--agent FILE] [--run PROGRAM ARGUMENT… | -- FILTER…]`";
 
-/// What is to be run, and with which agent.
+/// The options of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct VmTestOptions {
     agent: Option<PathBuf>,
-    act: Act,
+    action: VmTestAction,
 }
 
-/// What happens once everything stands.
+/// What is run once the environment is up.
 #[derive(Debug, PartialEq, Eq)]
-enum Act {
+enum VmTestAction {
     Tests(Vec<String>),
     Program(Vec<String>),
 }
 
-impl Default for Act {
+impl Default for VmTestAction {
     fn default() -> Self {
         Self::Tests(Vec::new())
     }
 }
 
-impl Wish {
+impl VmTestOptions {
     pub fn parse(words: &[&str]) -> Result<Self, String> {
         let owned = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         match words {
@@ -56,56 +56,62 @@ impl Wish {
                 Ok(Self { agent: Some(PathBuf::from(file)), ..Self::parse(rest)? })
             }
             ["--run", program @ ..] if !program.is_empty() => {
-                Ok(Self { agent: None, act: Act::Program(owned(program)) })
+                Ok(Self { agent: None, action: VmTestAction::Program(owned(program)) })
             }
-            ["--", filter @ ..] => Ok(Self { agent: None, act: Act::Tests(owned(filter)) }),
+            ["--", filter @ ..] => {
+                Ok(Self { agent: None, action: VmTestAction::Tests(owned(filter)) })
+            }
             [other, ..] => Err(format!("{other:?} is not understood; {USAGE}")),
         }
     }
 }
 
-pub fn run(wish: &Wish) -> Result<(), Failure> {
+pub fn run(options: &VmTestOptions) -> Result<(), Failure> {
     if !shell::is_root() {
         let next = "run it as root: it makes a network namespace, a bridge and loop devices";
         return Err(Failure::new("test-vm needs the rights of root", next));
     }
     stage("programs", install::find_or_install)?;
     let emulator = stage("redfish emulator", || emulator::find_or_make(&target()))?;
-    let debian = stage("package lists", || Debian::open(&deploy_env::cache()))?;
-    let environment = stage("deploy environment", || build_environment(&debian, wish))?;
+    let debian = stage("package lists", || DebianArchive::open(&deploy_env::cache()))?;
+    let deploy_env = stage("deploy environment", || build_deploy_env(&debian, options))?;
     let images = stage("image", || image::build(&debian, &target().join("vm")))?;
-    let command = match &wish.act {
-        Act::Tests(filter) => {
+    let command = match &options.action {
+        VmTestAction::Tests(filter) => {
             let tests = stage("tests' program", build_tests)?;
             let mut words = vec![tests.display().to_string()];
             words.extend(["--test-threads=1".to_owned(), "--nocapture".to_owned()]);
             words.extend(filter.iter().cloned());
             words
         }
-        Act::Program(words) => words.clone(),
+        VmTestAction::Program(words) => words.clone(),
     };
-    let site = stage("namespace", Site::open)?;
-    let vms = stage("virtual machines", || start(&site, &emulator))?;
-    let done = stage("tests", || act(&site, &command, &variables(&environment, &images, &vms)));
+    let environment = stage("namespace", VmEnvironment::open)?;
+    let vms = stage("virtual machines", || start_vms(&environment, &emulator))?;
+    let done = stage("tests", || {
+        run_in_environment(&environment, &command, &test_variables(&deploy_env, &images, &vms))
+    });
     if done.is_err() {
-        vms.iter().for_each(|vm| site::show_end_of(&vm.console(&site), CONSOLE_LINES_SHOWN));
+        vms.iter().for_each(|vm| {
+            environment::print_log_tail(&vm.console(&environment), CONSOLE_LINES_SHOWN)
+        });
     }
-    stage("sweep", || site.close())?;
+    stage("sweep", || environment.close())?;
     done
 }
 
-fn build_environment(debian: &Debian, wish: &Wish) -> Result<PathBuf, Failure> {
+fn build_deploy_env(debian: &DebianArchive, options: &VmTestOptions) -> Result<PathBuf, Failure> {
     let out = target().join("vm/deploy");
-    let agent = wish.agent.clone();
+    let agent = options.agent.clone();
     let kernel = Kernel::Cloud;
     deploy_env::build(
         debian,
-        &deploy_env::Wish { out: out.clone(), kernel, agent, overlay: None },
+        &deploy_env::DeployEnvOptions { out: out.clone(), kernel, agent, overlay: None },
     )?;
     Ok(out)
 }
 
-/// The tests are built outside the namespace, where cargo can fetch what it needs.
+/// The tests are built outside the namespace, where cargo has network access.
 fn build_tests() -> Result<PathBuf, Failure> {
     let mut build = shell::cargo(["test", "--locked", "--no-run", "-p", "farrier", "--test", "vm"]);
     build.arg("--message-format=json-render-diagnostics");
@@ -115,24 +121,25 @@ fn build_tests() -> Result<PathBuf, Failure> {
     })
 }
 
-fn start(site: &Site, emulator: &Path) -> Result<Vec<Vm>, Failure> {
+fn start_vms(environment: &VmEnvironment, emulator: &Path) -> Result<Vec<Vm>, Failure> {
     let vms: Vec<Vm> = (1..=VMS).map(Vm::numbered).collect();
-    libvirt::start(site, &target().join("vm/libvirt-cache"))?;
+    libvirt::start(environment, &target().join("vm/libvirt-cache"))?;
     for vm in &vms {
-        libvirt::define(site, vm)?;
-        emulator::start(site, emulator, vm)?;
+        libvirt::define(environment, vm)?;
+        emulator::start(environment, emulator, vm)?;
     }
     Ok(vms)
 }
 
-/// What the tests are told. Lists are separated by spaces, a VM's things have its place in each.
-fn variables(environment: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static str, String)> {
+/// The environment variables of the tests. Lists are separated by spaces and are in the order of
+/// the VMs.
+fn test_variables(deploy_env: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static str, String)> {
     let shown = |path: &Path| path.display().to_string();
     let each = |of: &dyn Fn(&Vm) -> String| vms.iter().map(of).collect::<Vec<_>>().join(" ");
     vec![
-        ("FARRIER_VM_ADDRESS", site::ADDRESS.to_owned()),
-        ("FARRIER_VM_BRIDGE", site::BRIDGE.to_owned()),
-        ("FARRIER_VM_DEPLOY", shown(environment)),
+        ("FARRIER_VM_ADDRESS", environment::ADDRESS.to_owned()),
+        ("FARRIER_VM_BRIDGE", environment::BRIDGE.to_owned()),
+        ("FARRIER_VM_DEPLOY", shown(deploy_env)),
         ("FARRIER_VM_RAW", shown(&images.raw)),
         ("FARRIER_VM_QCOW2", shown(&images.qcow2)),
         ("FARRIER_VM_TAR", shown(&images.tar)),
@@ -144,16 +151,20 @@ fn variables(environment: &Path, images: &Images, vms: &[Vm]) -> Vec<(&'static s
     ]
 }
 
-fn act(site: &Site, words: &[String], variables: &[(&str, String)]) -> Result<(), Failure> {
+fn run_in_environment(
+    environment: &VmEnvironment,
+    words: &[String],
+    variables: &[(&str, String)],
+) -> Result<(), Failure> {
     let Some((program, arguments)) = words.split_first() else {
         return Err(Failure::new("there is nothing to run", USAGE));
     };
-    let mut command = site.inside(program);
+    let mut command = environment.command(program);
     command.args(arguments).envs(variables.iter().map(|(name, value)| (name, value)));
-    command.env("FARRIER_VM_CONSOLES", site.consoles()).env("RUST_BACKTRACE", "1");
+    command.env("FARRIER_VM_CONSOLES", environment.consoles()).env("RUST_BACKTRACE", "1");
     let next =
         "the lines above say what went wrong, and the ends of the VMs' consoles what they did";
-    // Its standard input stays ours, so that it can be a shell.
+    // The standard input is inherited, so that the program can be a shell.
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::new(format!("`{program}` failed ({status})"), next)),
@@ -166,13 +177,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wish_is_for_tests_or_for_a_program() {
-        let parse = |line: &str| Wish::parse(&line.split_whitespace().collect::<Vec<_>>());
-        assert_eq!(parse("").unwrap(), Wish::default());
+    fn options_are_for_tests_or_for_a_program() {
+        let parse = |line: &str| VmTestOptions::parse(&line.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(parse("").unwrap(), VmTestOptions::default());
         let filter = parse("--agent a -- raw --exact").unwrap();
         assert_eq!(filter.agent, Some(PathBuf::from("a")));
-        assert_eq!(filter.act, Act::Tests(vec!["raw".into(), "--exact".into()]));
-        assert_eq!(parse("--run sh -l").unwrap().act, Act::Program(vec!["sh".into(), "-l".into()]));
+        assert_eq!(filter.action, VmTestAction::Tests(vec!["raw".into(), "--exact".into()]));
+        assert_eq!(
+            parse("--run sh -l").unwrap().action,
+            VmTestAction::Program(vec!["sh".into(), "-l".into()])
+        );
         for bad in ["--run", "--agent", "raw"] {
             assert!(parse(bad).unwrap_err().contains("test-vm ["), "{bad}");
         }
@@ -182,7 +196,7 @@ mod tests {
     fn the_tests_are_told_everything_in_the_same_order() {
         let vms = [Vm::numbered(1), Vm::numbered(2)];
         let images = Images { raw: "r".into(), qcow2: "q".into(), tar: "t".into() };
-        let told = variables(Path::new("d"), &images, &vms);
+        let told = test_variables(Path::new("d"), &images, &vms);
         let value = |name| told.iter().find(|(one, _)| *one == name).unwrap().1.as_str();
         assert_eq!(value("FARRIER_VM_HOSTS"), "10.77.0.11 10.77.0.12");
         assert_eq!(value("FARRIER_VM_BMCS"), "http://127.0.0.1:8001 http://127.0.0.1:8002");

@@ -1,6 +1,6 @@
-//! Flags that only an administrator sets, each with a reason.
+//! `farrier admin`: flags that only an administrator sets, each with a reason.
 
-use crate::args::{AdminCommand, FlagArgs};
+use crate::args::{AdminCommand, MachineFlagArgs};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::machine::effective_name;
@@ -18,22 +18,22 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     let mut admin = client.admin();
     let (machine, done) = match command {
-        AdminCommand::SetRma(FlagArgs { machine_id, reason }) => {
+        AdminCommand::SetRma(MachineFlagArgs { machine_id, reason }) => {
             (client.call(admin.set_rma(SetRmaRequest { machine_id, reason })).await?, "RMA set")
         }
-        AdminCommand::ClearRma(FlagArgs { machine_id, reason }) => (
+        AdminCommand::ClearRma(MachineFlagArgs { machine_id, reason }) => (
             client.call(admin.clear_rma(ClearRmaRequest { machine_id, reason })).await?,
             "RMA cleared",
         ),
-        AdminCommand::SetRetired(FlagArgs { machine_id, reason }) => (
+        AdminCommand::SetRetired(MachineFlagArgs { machine_id, reason }) => (
             client.call(admin.set_retired(SetRetiredRequest { machine_id, reason })).await?,
             "Retired set",
         ),
-        AdminCommand::ClearRetired(FlagArgs { machine_id, reason }) => (
+        AdminCommand::ClearRetired(MachineFlagArgs { machine_id, reason }) => (
             client.call(admin.clear_retired(ClearRetiredRequest { machine_id, reason })).await?,
             "Retired cleared",
         ),
-        AdminCommand::ClearNeedsIntervention(FlagArgs { machine_id, reason }) => {
+        AdminCommand::ClearNeedsIntervention(MachineFlagArgs { machine_id, reason }) => {
             let request = ClearNeedsInterventionRequest { machine_id, reason };
             (
                 client.call(admin.clear_needs_intervention(request)).await?,
@@ -41,11 +41,11 @@ pub async fn run(
             )
         }
     };
-    screen.one(&machine, |machine| words(machine, done))?;
-    Ok(Exit::Done)
+    screen.print_record(&machine, |machine| format_flag_change(machine, done))?;
+    Ok(Exit::Success)
 }
 
-fn words(machine: &Machine, done: &str) -> String {
+fn format_flag_change(machine: &Machine, done: &str) -> String {
     format!(
         "{}: {done}; EffectiveState: {}\n",
         one_line(&machine.machine_id),

@@ -1,4 +1,5 @@
-//! `farrier agent`: the agent of a node, in the same binary. It asks no server here; it has controllers of its own.
+//! `farrier agent`: the agent of a node, in the same binary. It does not use `--server`: its
+//! configuration names its controllers.
 
 use crate::args::{AgentCommand, AgentConfigArg};
 use crate::exit::{Exit, Failure};
@@ -11,29 +12,30 @@ use std::sync::Arc;
 pub fn run(screen: &mut Screen, command: AgentCommand) -> Result<Exit, Failure> {
     match command {
         AgentCommand::Run(args) => {
-            let config = load(&args)?;
+            let config = load_config(&args)?;
             let never = Arc::default();
             node::run(&config, &Pace::default(), &never).map_err(Failure::refused)?;
         }
         AgentCommand::Enroll(args) => {
-            let name = node::enroll(&load(&args)?, &Pace::default()).map_err(not_enrolled)?;
-            screen.say(&format!("this is {}", one_line(&name)))?;
+            let name =
+                node::enroll(&load_config(&args)?, &Pace::default()).map_err(enrollment_failure)?;
+            screen.print_line(&format!("this is {}", one_line(&name)))?;
         }
         AgentCommand::Status(args) => {
-            let status = node::status(&load(&args)?).map_err(Failure::refused)?;
-            screen.one(&status, ToString::to_string)?;
+            let status = node::status(&load_config(&args)?).map_err(Failure::refused)?;
+            screen.print_record(&status, ToString::to_string)?;
         }
-        AgentCommand::Unit => screen.raw(UNIT)?,
-        AgentCommand::Config => screen.raw(EXAMPLE)?,
+        AgentCommand::Unit => screen.print_raw(UNIT)?,
+        AgentCommand::Config => screen.print_raw(EXAMPLE)?,
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn load(args: &AgentConfigArg) -> Result<Config, Failure> {
+fn load_config(args: &AgentConfigArg) -> Result<Config, Failure> {
     Config::load(&args.config).map_err(Failure::refused)
 }
 
-fn not_enrolled(why: NotEnrolled) -> Failure {
+fn enrollment_failure(why: NotEnrolled) -> Failure {
     match why {
         NotEnrolled::Unreachable(said) => Failure::new(Exit::Unreachable, said),
         NotEnrolled::Refused(said) => Failure::refused(said),

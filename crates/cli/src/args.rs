@@ -1,8 +1,8 @@
-//! The command line: the whole tree of commands, their arguments and their help.
+//! The tree of commands, their arguments and their help texts.
 //!
-//! What people type every day stands at the top level, as the documents have it; everything else is
-//! in a group named after its noun. A command that stands in both places has one set of arguments.
-//! Values are parsed here, so that no command sees a duration or a pair as text.
+//! Daily commands are at the top level; all others are in a group per resource. A command that is
+//! in both places has one set of arguments. Values such as durations and pairs are parsed here, so
+//! that no command handles them as text.
 
 use crate::output::Format;
 use crate::time::parse_duration;
@@ -11,52 +11,72 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+mod admin;
 mod agent;
+mod bmc;
 mod component;
+mod credential;
 mod device;
+mod discover;
 mod firmware;
-mod group;
-mod hardware;
 mod health;
 mod host;
 mod image;
+mod import;
+mod machine;
 mod node;
+mod plan;
 mod power;
-pub use agent::*;
-pub use component::*;
-pub use device::*;
-pub use firmware::*;
+mod power_shelf;
 mod rack;
+mod run;
+mod serve;
+mod sim;
 mod site;
+mod switch;
 mod workflow;
-pub use group::*;
-pub use hardware::*;
+pub use admin::*;
+pub use agent::*;
+pub use bmc::*;
+pub use component::*;
+pub use credential::*;
+pub use device::*;
+pub use discover::*;
+pub use firmware::*;
 pub use health::*;
 pub use host::*;
 pub use image::*;
+pub use import::*;
+pub use machine::*;
 pub use node::*;
+pub use plan::*;
 pub use power::*;
+pub use power_shelf::*;
 pub use rack::*;
+pub use run::*;
+pub use serve::*;
+pub use sim::*;
 pub use site::*;
+pub use switch::*;
 pub use workflow::*;
 
 const AFTER_HELP: &str = "\
 Examples:
-  farrier serve --demo                             start a simulated datacenter to play with
+  farrier serve --demo                             start a simulated datacenter
   farrier list --filter 'phase=READY AND labels.env=prod'
   farrier enter-maintenance machine-1              the safety gate before a reimage
   farrier reimage machine-1 --image ubuntu-2204    and watch it, step by step
-  farrier why machine-3                            why it is not ready, and what to type next
-  farrier logs -f op-…                             what the devices said
+  farrier why machine-3                            why it is not ready, and the next command
+  farrier logs -f op-…                             follow the log of an operation
 
 Exit codes:
   0    done; the operation succeeded
   1    the operation ended FAILED or CANCELED
-  2    refused by the server, or a command line that makes no sense; --dry-run: it would be refused
-  3    --timeout passed before the operation ended; it goes on
-  4    no server can be reached, or it cannot work at the moment
+  2    refused by the server, or an invalid command line; --dry-run: it would be refused
+  3    --timeout passed before the operation ended; the operation continues
+  4    no server can be reached, or the server is unavailable
   5    a bug in Farrier
-  130  interrupted by Ctrl-C; the operation goes on
+  130  interrupted by Ctrl-C; the operation continues
 
 Environment:
   FARRIER_SERVER   the server's address, when --server is not given
@@ -76,7 +96,7 @@ const RUN_FILTERS: &str = "\
 Filters, joined with AND:
   phase in (PENDING, RUNNING)      PENDING, RUNNING, SUCCEEDED, FAILED, CANCELED
   type=REIMAGE                     REBOOT, REIMAGE, ENTER_MAINTENANCE, EXIT_MAINTENANCE, UPGRADE,
-                                   NET_RECONFIG, RMA, POWER, EXIT_RMA; by racks and their devices:
+                                   NET_RECONFIG, RMA, POWER, EXIT_RMA; on racks and their devices:
                                    RACK_MAINTENANCE, FIRMWARE, FABRIC, INTAKE, CHECK; for nodes:
                                    ONBOARD, DECOMMISSION, NODE_DRAIN
   workflow_state=failed_retryable  the eight workflow states
@@ -89,11 +109,11 @@ const PLAN_FILTERS: &str = "Filters, joined with AND:\n  type=REBOOT    plan_id=
 
 /// Farrier, a control plane for bare-metal fleets.
 ///
-/// Kill it at any instant: no operation is lost, none runs twice.
+/// Kill it at any instant: no operation is lost and none runs twice.
 #[derive(Debug, Parser)]
 #[command(name = "farrier", version, after_help = AFTER_HELP, max_term_width = 100)]
 pub struct Cli {
-    /// The server to talk to
+    /// URL of the server
     #[arg(
         long,
         global = true,
@@ -104,7 +124,7 @@ pub struct Cli {
         default_value = "http://127.0.0.1:7411"
     )]
     pub server: String,
-    /// How results are printed
+    /// Output format
     #[arg(
         short,
         long,
@@ -123,7 +143,7 @@ pub struct Cli {
 pub enum Command {
     /// Run the server
     Serve(ServeArgs),
-    /// The agent of a GPU node: run on the node itself, it speaks to the server by itself
+    /// Run the agent of a GPU node, on the node itself
     #[command(subcommand)]
     Agent(AgentCommand),
     #[command(flatten)]
@@ -133,214 +153,144 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
-/// What is asked of a server.
+/// The commands that call a server.
 #[derive(Debug, Subcommand)]
 pub enum ClientCommand {
-    /// Register machines: a number of simulated ones, or those of a file
+    /// Register machines from a file, or a number of simulated machines
     Import(ImportArgs),
-    /// Show machines with phase, effective state and conditions
+    /// List machines with phase, effective state and conditions
     #[command(after_help = MACHINE_FILTERS)]
     List(ListArgs),
-    /// Show one machine, or one operation (op-…), in full
+    /// Show one machine, or one operation (op-…), with all details
     Get(IdArg),
     /// Reboot a machine (READY or MAINTENANCE)
-    Reboot(VerbArgs),
-    /// Install an OS image; destroys what is on the disks (MAINTENANCE only)
+    Reboot(MachineOperationArgs),
+    /// Install an OS image; destroys the data on the disks (MAINTENANCE only)
     Reimage(ReimageArgs),
     /// Take a machine out of service
-    EnterMaintenance(EnterArgs),
+    EnterMaintenance(EnterMaintenanceArgs),
     /// Put a machine back into service
-    ExitMaintenance(ExitArgs),
+    ExitMaintenance(ExitMaintenanceArgs),
     /// List operations, newest first
     #[command(after_help = RUN_FILTERS)]
     Ops(ListArgs),
-    /// Stream operation events, of one machine or of all
+    /// Stream operation events, of one machine or of all machines
     #[command(after_help = RUN_FILTERS)]
     Watch(WatchArgs),
     /// Show the log of an operation
     Logs(LogsArgs),
-    /// Cancel an active operation: stop what is in progress, undo what has an undo
+    /// Cancel an active operation: stop the current step, undo the steps that have an undo
     Cancel(CancelArgs),
     /// List plans
     #[command(after_help = PLAN_FILTERS)]
     Plans(ListArgs),
-    /// List runs: operations as an operator sees them
+    /// List runs: operations with the operator's details
     #[command(after_help = RUN_FILTERS)]
     Runs(ListArgs),
-    /// Why is this machine, operation, rack, switch, power shelf, node or site not ready, and what to type now
+    /// Show why a machine, operation, rack, switch, power shelf, node or site is not ready, and the
+    /// next command
     Why(IdArg),
-    /// Every transition of a machine, operation, rack, switch, power shelf, node or site, oldest first
+    /// Show every transition of a machine, operation, rack, switch, power shelf, node or site,
+    /// oldest first
     History(HistoryArgs),
-    /// The page about a fault code
+    /// Show the documentation of a fault code
     Fault(FaultArg),
-    /// Machines: register, update, and what the top level has
+    /// Machines: register, update, inspect, and the operations on one machine
     #[command(subcommand)]
     Machine(MachineCommand),
-    /// Runs: start, look at, and repair them
+    /// Runs: start, inspect, and repair them
     #[command(subcommand)]
     Run(RunCommand),
-    /// Plans: the steps of a run
+    /// Plans: the ordered steps that a run executes
     #[command(subcommand)]
     Plan(PlanCommand),
-    /// Credentials: what Farrier logs in with; a secret goes in and never comes out
+    /// Credentials: the logins that Farrier uses; a secret can be set but never read
     #[command(subcommand)]
     Credential(CredentialCommand),
-    /// Trust: the certificates and host keys that were met
+    /// Trust: the pinned certificates and host keys of peers
     #[command(subcommand)]
     Trust(TrustCommand),
-    /// BMCs: try one out, and let a refused login be tried again
+    /// BMCs: test one, and allow a refused login to be tried again
     #[command(subcommand)]
     Bmc(BmcCommand),
-    /// Find machines by their BMCs, at the addresses that are given
+    /// Find machines by probing BMCs at the given addresses
     Discover(DiscoverArgs),
-    /// Health: what others report of machines, racks, switches and power shelves
+    /// Health: alerts that external systems report about machines, racks, switches and power
+    /// shelves
     #[command(subcommand)]
     Health(HealthCommand),
-    /// Images: what machines can be made to run
+    /// Images: the OS images that machines can be installed with
     #[command(subcommand)]
     Image(ImageCommand),
-    /// Components: the firmware of several devices at once
+    /// Components: update the firmware of several devices at once
     #[command(subcommand)]
     Component(ComponentCommand),
-    /// Firmware: what racks run, and what was applied where
+    /// Firmware: the catalogue for racks, and the history of what was applied
     #[command(subcommand)]
     Firmware(FirmwareCommand),
-    /// Netboot: how machines find Farrier when they boot over the network
+    /// Netboot: the DHCP and TFTP configuration for machines that boot over the network
     #[command(subcommand)]
     Netboot(NetbootCommand),
     /// Switches: the scale-up fabric of a rack
     #[command(subcommand)]
     Switch(SwitchCommand),
-    /// Power shelves: what feeds a rack; switch them on and off
+    /// Power shelves: the power supply of a rack; switch them on and off
     #[command(subcommand)]
     PowerShelf(PowerShelfCommand),
-    /// Racks: what stands in them, and the maintenance of all of it
+    /// Racks: their devices, and maintenance of the whole rack
     #[command(subcommand)]
     Rack(RackCommand),
-    /// Nodes: machines in service, brought there through MAAS or by hand
+    /// Nodes: machines in service, onboarded through MAAS or by hand
     #[command(subcommand)]
     Node(NodeCommand),
-    /// Workflows: onboardings, decommissions and drains of nodes, and how they are repaired
+    /// Workflows: onboardings, decommissions and drains of nodes, and their repair
     #[command(subcommand)]
     Workflow(WorkflowCommand),
-    /// Sites: a MAAS each, and how the nodes behind it are to be
+    /// Sites: one MAAS each, and the settings of the nodes behind it
     #[command(subcommand)]
     Site(SiteCommand),
     /// Flags that only an administrator sets
     #[command(subcommand)]
     Admin(AdminCommand),
-    /// The simulated fleet: faults, and the count of every effect
+    /// The simulated fleet: inject faults, and count every effect
     #[command(subcommand)]
     Sim(SimCommand),
 }
 
-const SERVE_HELP: &str = "\
-Examples:
-  farrier serve --demo
-  farrier serve --listen 127.0.0.1:7411 --data-dir /var/lib/farrier
-  farrier serve --database-url postgres://farrier@db/farrier --replica-name a
-
-What is given here overrules the config file; what is not, does not.";
-
-#[derive(Debug, Args)]
-#[command(after_help = SERVE_HELP)]
-pub struct ServeArgs {
-    /// A simulated datacenter of 2 racks and 36 machines, kept in ./farrier-data
-    #[arg(long)]
-    pub demo: bool,
-    /// Where to listen, for gRPC and HTTP
-    #[arg(long, value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
-    /// Where SQLite and the simulated fleet keep their files
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-    /// Keep the state in PostgreSQL, which several replicas may share
-    #[arg(long, value_name = "URL")]
-    pub database_url: Option<String>,
-    /// The config file (TOML)
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Simulate a fleet of this many machines
-    #[arg(long, value_name = "N")]
-    pub simulate: Option<u32>,
-    /// How fast the simulated hardware is
-    #[arg(long, value_enum, value_name = "SPEED")]
-    pub sim_speed: Option<SimSpeed>,
-    /// The name of this replica, in leases and in `farrier why`
-    #[arg(long, value_name = "NAME")]
-    pub replica_name: Option<String>,
-    /// Print the config as it results from file and arguments, and exit
-    #[arg(long)]
-    pub print_config: bool,
-}
-
-/// How fast the simulated hardware is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SimSpeed {
-    /// No delays, for tests
-    Zero,
-    /// Fractions of seconds
-    Fast,
-    /// As long as a person likes to watch
-    Human,
-}
-
-const IMPORT_HELP: &str = "\
-Examples:
-  farrier import 36                 machine-1 … machine-36, simulated
-  farrier import fleet.csv
-  farrier list -o json > fleet.json; farrier import fleet.json
-
-CSV columns, by a header line; only machine_id is required:
-  machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
-  bmc_credential,ssh_credential,root_disk,rack_id,slot, and labels.KEY for each label; several MAC addresses are
-  separated by ';'
-JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
-
-Importing again changes nothing but what the file changed. If any row is malformed, no machine is registered.";
-
-#[derive(Debug, Args)]
-#[command(after_help = IMPORT_HELP)]
-pub struct ImportArgs {
-    /// How many machines, or a .csv, .yaml or .json file
-    #[arg(value_name = "N|FILE")]
-    pub source: String,
-}
-
 #[derive(Debug, Args)]
 pub struct ListArgs {
-    /// Only what matches, e.g. 'phase=READY AND labels.env=prod'
+    /// Filter expression, e.g. 'phase=READY AND labels.env=prod'
     #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
     pub filter: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct IdArg {
-    /// A machine id, an operation id (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
-    /// A machine id, an operation id (op-…), rack-…, sw-…, ps-…, node-… or site-…
+    /// ID of a machine, operation (op-…), rack-…, sw-…, ps-…, node-… or site-…
     pub id: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct FaultArg {
-    /// A fault code, as `farrier why` names it
+    /// Fault code, from `farrier why`
     pub code: String,
 }
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell to complete for
+    /// Shell to generate the script for
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
@@ -354,7 +304,7 @@ pub struct WaitArgs {
     /// Return as soon as the operation is accepted
     #[arg(long, overrides_with = "wait")]
     no_wait: bool,
-    /// Stop waiting after this long: 30s, 5m, 1h
+    /// Maximum time to wait, e.g. 30s, 5m, 1h; the operation continues after it
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub timeout: Duration,
 }
@@ -365,10 +315,10 @@ impl WaitArgs {
     }
 }
 
-/// What every command that starts an operation takes.
+/// The arguments of every command that starts an operation.
 #[derive(Debug, Args)]
 pub struct SubmitArgs {
-    /// Names this request, so that repeating it starts nothing twice; made up and printed when not given
+    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
     #[command(flatten)]
@@ -376,63 +326,41 @@ pub struct SubmitArgs {
 }
 
 #[derive(Debug, Args)]
-pub struct VerbArgs {
-    /// The machine, as `farrier list` names it
-    pub machine_id: String,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Example:\n  farrier reimage machine-1 --image ubuntu-2204 --request-id deploy-v2.1"
-)]
-pub struct ReimageArgs {
-    /// The machine, as `farrier list` names it
-    pub machine_id: String,
-    /// The OS image, e.g. ubuntu-2204; the server's default image when not given
-    #[arg(long, value_name = "IMAGE", default_value = "", hide_default_value = true)]
-    pub image: String,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
-
-#[derive(Debug, Args)]
 pub struct WatchArgs {
     /// Only this machine
     pub machine_id: Option<String>,
-    /// Only what matches, e.g. 'type=REIMAGE'
+    /// Filter expression, e.g. 'type=REIMAGE'
     #[arg(long, value_name = "EXPR", default_value = "", hide_default_value = true)]
     pub filter: String,
-    /// Begin with everything that is stored, not only with what is in flight
+    /// Start with all stored events, not only with those of active operations
     #[arg(long)]
     pub all: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct LogsArgs {
-    /// The operation, as `farrier ops` names it
+    /// ID of the operation, from `farrier ops`
     pub operation_id: String,
-    /// Go on until the operation has ended
+    /// Keep printing until the operation has ended
     #[arg(short, long)]
     pub follow: bool,
-    /// Begin at this byte
+    /// Byte offset to start from
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(i64).range(0..))]
     pub offset: i64,
 }
 
 #[derive(Debug, Args)]
 pub struct CancelArgs {
-    /// The operation, as `farrier ops` names it
+    /// ID of the operation, from `farrier ops`
     pub operation_id: String,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
     #[command(flatten)]
     pub wait: WaitArgs,
 }
 
-/// `key=value`, as labels and parameters are typed.
+/// Parses `key=value`, the form of labels and parameters. The value may be empty, the key not.
 pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_string(), value.to_string())),

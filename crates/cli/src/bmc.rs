@@ -1,15 +1,15 @@
-//! BMCs by their address: what one can do, and letting a refused login be tried again.
+//! `farrier bmc`: test a BMC by its address, and unlock a refused login.
 
 use crate::args::{BmcCommand, BmcTestArgs, BmcUnlockArgs};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Paint, Tone};
+use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use proto::v1::bmc_finding::Verdict;
 use proto::v1::{BmcFinding, BmcReport, TestBmcRequest, UnlockBmcRequest};
 
-/// The longest name of a step.
+/// The width of the longest step name.
 const STEP_WIDTH: usize = "firmware updates".len();
 
 pub async fn run(
@@ -36,16 +36,16 @@ async fn test(client: &Client, screen: &mut Screen, args: BmcTestArgs) -> Result
         serial: args.serial,
         mac_addresses: args.mac_addresses,
     };
-    let report = client.ask_hardware(client.hardware().test_bmc(request)).await?;
-    let paint = screen.paint();
-    screen.one(&report, |report| told(report, paint))?;
-    Ok(if report.usable { Exit::Done } else { Exit::OperationEnded })
+    let report = client.call_hardware(client.hardware().test_bmc(request)).await?;
+    let colors = screen.color_mode();
+    screen.print_record(&report, |report| format_report(report, colors))?;
+    Ok(if report.usable { Exit::Success } else { Exit::Unsuccessful })
 }
 
-fn told(report: &BmcReport, paint: Paint) -> String {
+fn format_report(report: &BmcReport, colors: ColorMode) -> String {
     let mut text = format!("{}\n", one_line(&report.peer));
     for finding in &report.findings {
-        text.push_str(&line(finding, paint));
+        text.push_str(&format_finding(finding, colors));
     }
     text.push_str(&format!(
         "\n{}\nnext: {}\n",
@@ -55,13 +55,13 @@ fn told(report: &BmcReport, paint: Paint) -> String {
     text
 }
 
-fn line(finding: &BmcFinding, paint: Paint) -> String {
+fn format_finding(finding: &BmcFinding, colors: ColorMode) -> String {
     let (mark, tone, word) = match finding.verdict() {
         Verdict::Ok => ("✓", Tone::Good, "ok"),
         Verdict::Cannot => ("✗", Tone::Bad, "cannot"),
         Verdict::NotTried | Verdict::Unspecified => ("-", Tone::Dim, "not tried"),
     };
-    let mark = paint.apply(tone, mark);
+    let mark = colors.apply(tone, mark);
     format!(
         "  {mark} {:STEP_WIDTH$}  {word:9}  {}\n",
         one_line(&finding.step),
@@ -76,14 +76,14 @@ async fn unlock(
 ) -> Result<Exit, Failure> {
     let request = UnlockBmcRequest { endpoint: args.endpoint };
     let done = client.call(client.hardware().unlock_bmc(request)).await?;
-    screen.one(&done, |done| {
+    screen.print_record(&done, |done| {
         let peer = one_line(&done.peer);
         match done.was_locked {
             true => format!("{peer} unlocked; the login that it refused is tried again\n"),
             false => format!("{peer} has refused no login; there is nothing to unlock\n"),
         }
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
             next_command: "farrier fault login-refused".into(),
             ..Default::default()
         };
-        let text = told(&report, Paint { colour: false });
+        let text = format_report(&report, ColorMode { enabled: false });
         assert_eq!(
             text,
             "https://h\n\

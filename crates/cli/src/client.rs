@@ -1,11 +1,11 @@
-//! The way to the server.
+//! The connection to the server.
 //!
-//! The connection is made when it is first needed and made again when it breaks, so every call can
-//! fail in the same way. Each call says who asks. A server that cannot be reached is the one failure
-//! a newcomer surely meets, so it says how to start one.
+//! The connection is opened on first use and reopened when it breaks, so every call fails in the
+//! same way. Each call carries the caller's name. If the server is unreachable, the error names the
+//! command that starts one.
 
 use crate::exit::{Exit, Failure};
-use crate::time::brief;
+use crate::time::format_duration;
 use proto::v1::{
     admin_service_client::AdminServiceClient, component_service_client::ComponentServiceClient,
     credential_service_client::CredentialServiceClient,
@@ -27,20 +27,20 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Response, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long an answer may take, streams aside.
+/// Time limit of a unary call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same where a device is asked; the server gives up on it long before.
+/// Time limit of a call that waits for a device. The server's own limits are much shorter.
 const HARDWARE_TIMEOUT: Duration = Duration::from_secs(900);
-/// A dead peer is noticed by a ping that nobody answers.
-const PING_EVERY: Duration = Duration::from_secs(10);
+/// A connection is dead when a ping stays unanswered for `PING_TIMEOUT`.
+const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// A page of a thousand runs with their plans is larger than gRPC's default of 4 MiB.
-const MAX_MESSAGE: usize = 64 * 1024 * 1024;
-/// What the server gives at most on one page.
+/// A page of 1,000 runs with their plans exceeds gRPC's default limit of 4 MiB.
+const MAX_MESSAGE_BYTES: usize = 64 * 1024 * 1024;
+/// The largest page that the server returns.
 const PAGE_SIZE: u32 = 1_000;
 const INITIATOR: &str = "farrier-initiator";
 
-type Wire = InterceptedService<Channel, Initiator>;
+type InterceptedChannel = InterceptedService<Channel, Initiator>;
 
 #[derive(Clone)]
 pub struct Client {
@@ -49,7 +49,7 @@ pub struct Client {
     initiator: Initiator,
 }
 
-/// Puts the caller's name on every request.
+/// Adds the caller's name to every request.
 #[derive(Clone)]
 pub struct Initiator(MetadataValue<Ascii>);
 
@@ -67,7 +67,7 @@ impl Initiator {
         Self::named(name.as_deref().unwrap_or_default())
     }
 
-    /// Headers are ASCII; what is not becomes a question mark.
+    /// Headers are ASCII: every other character becomes a question mark.
     fn named(name: &str) -> Self {
         let ascii: String =
             name.chars().map(|c| if c.is_ascii_graphic() { c } else { '?' }).collect();
@@ -78,9 +78,9 @@ impl Initiator {
 
 macro_rules! services {
     ($($name:ident: $client:ident;)*) => {$(
-        pub fn $name(&self) -> $client<Wire> {
+        pub fn $name(&self) -> $client<InterceptedChannel> {
             $client::with_interceptor(self.channel.clone(), self.initiator.clone())
-                .max_decoding_message_size(MAX_MESSAGE)
+                .max_decoding_message_size(MAX_MESSAGE_BYTES)
         }
     )*};
 }
@@ -108,19 +108,19 @@ impl Client {
         power_shelves: PowerShelfServiceClient;
     }
 
-    /// A client for this server. Nothing is sent yet.
+    /// Creates a client for this server. The connection is opened by the first call.
     pub fn new(server: &str) -> Result<Self, Failure> {
-        let server = full_address(server)?;
+        let server = normalize_address(server)?;
         let endpoint = Endpoint::from_shared(server.clone())
-            .map_err(|_| bad_address(&server))?
+            .map_err(|_| invalid_address(&server))?
             .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(PING_EVERY)
+            .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .tcp_nodelay(true);
         Ok(Self { channel: endpoint.connect_lazy(), server, initiator: Initiator::from_env() })
     }
 
-    /// Waits for the answer to a call, within bounds.
+    /// Waits for the response to a call, at most `CALL_TIMEOUT`.
     pub async fn call<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
@@ -128,8 +128,8 @@ impl Client {
         self.call_within(CALL_TIMEOUT, call).await
     }
 
-    /// The same for a call that the server only answers when a device has.
-    pub async fn ask_hardware<T>(
+    /// Like `call`, for a call that the server answers only after a device has answered.
+    pub async fn call_hardware<T>(
         &self,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, Failure> {
@@ -149,15 +149,15 @@ impl Client {
                 format!(
                     "the Farrier server at {} did not answer within {}",
                     self.server,
-                    brief(limit)
+                    format_duration(limit)
                 ),
             )),
         }
     }
 
-    /// What a failed call means to the one who typed the command.
+    /// Converts a failed call to the failure that the user reads.
     pub fn failure(&self, status: Status) -> Failure {
-        if !is_transport(&status) {
+        if !is_transport_error(&status) {
             return status.into();
         }
         let cause = root_cause(&status);
@@ -171,15 +171,15 @@ impl Client {
     }
 }
 
-/// True when the connection failed, not the server's own word.
-pub fn is_transport(status: &Status) -> bool {
+/// True if the connection failed; false if the server itself sent this status.
+pub fn is_transport_error(status: &Status) -> bool {
     let code = status.code();
     let usual =
         matches!(code, Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled);
     usual && status.source().is_some()
 }
 
-/// The innermost error, as that is the one which says something.
+/// Returns the innermost error, which is the most specific.
 fn root_cause(status: &Status) -> String {
     let mut cause = status.source();
     while let Some(deeper) = cause.and_then(Error::source) {
@@ -188,23 +188,23 @@ fn root_cause(status: &Status) -> String {
     cause.map_or_else(|| status.message().to_string(), ToString::to_string)
 }
 
-/// `host:port` is enough to type.
-fn full_address(server: &str) -> Result<String, Failure> {
+/// Accepts `host:port` as well as `http://host:port`.
+fn normalize_address(server: &str) -> Result<String, Failure> {
     let server = server.trim();
     let host = match server.split_once("://") {
         Some(("http", rest)) => rest.trim_end_matches('/'),
         Some(_) => "",
         None => server.trim_end_matches('/'),
     };
-    if host.is_empty() { Err(bad_address(server)) } else { Ok(format!("http://{host}")) }
+    if host.is_empty() { Err(invalid_address(server)) } else { Ok(format!("http://{host}")) }
 }
 
-fn bad_address(server: &str) -> Failure {
+fn invalid_address(server: &str) -> Failure {
     Failure::refused(format!("--server {server:?} is not an address; write http://HOST:PORT"))
 }
 
-/// Fetches page after page until there is no more, or enough.
-pub async fn pages<T>(
+/// Fetches pages until the last one, or until `limit` items are read.
+pub async fn fetch_pages<T>(
     limit: Option<u32>,
     mut fetch: impl AsyncFnMut(i32, String) -> Result<(Vec<T>, String), Failure>,
 ) -> Result<Vec<T>, Failure> {
@@ -227,8 +227,8 @@ pub async fn pages<T>(
     Ok(items)
 }
 
-/// One id as a term of a filter.
-pub fn filter_by(field: &str, id: &str, and: &str) -> Result<String, Failure> {
+/// Builds a filter that selects one ID, combined with the filter `and`.
+pub fn build_id_filter(field: &str, id: &str, and: &str) -> Result<String, Failure> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if id.is_empty() || !id.chars().all(legal) {
         return Err(Failure::refused(format!(
@@ -247,10 +247,10 @@ mod tests {
 
     #[test]
     fn addresses() {
-        assert_eq!(full_address("127.0.0.1:7411").unwrap(), "http://127.0.0.1:7411");
-        assert_eq!(full_address("http://farrier:7411/").unwrap(), "http://farrier:7411");
+        assert_eq!(normalize_address("127.0.0.1:7411").unwrap(), "http://127.0.0.1:7411");
+        assert_eq!(normalize_address("http://farrier:7411/").unwrap(), "http://farrier:7411");
         for bad in ["", "https://x", "ftp://x", "http://"] {
-            assert_eq!(full_address(bad).unwrap_err().exit, Exit::Refused, "{bad}");
+            assert_eq!(normalize_address(bad).unwrap_err().exit, Exit::Refused, "{bad}");
         }
     }
 
@@ -263,12 +263,12 @@ mod tests {
 
     #[test]
     fn filters() {
-        assert_eq!(filter_by("machine_id", "m-1", "").unwrap(), "machine_id=m-1");
+        assert_eq!(build_id_filter("machine_id", "m-1", "").unwrap(), "machine_id=m-1");
         assert_eq!(
-            filter_by("machine_id", "m-1", "type=RMA").unwrap(),
+            build_id_filter("machine_id", "m-1", "type=RMA").unwrap(),
             "machine_id=m-1 AND type=RMA"
         );
-        assert!(filter_by("machine_id", "a b", "").is_err());
+        assert!(build_id_filter("machine_id", "a b", "").is_err());
     }
 
     #[tokio::test]
@@ -279,9 +279,9 @@ mod tests {
             let next = if to < 25 { to.to_string() } else { String::new() };
             Ok(((from..to).collect::<Vec<_>>(), next))
         };
-        assert_eq!(pages(None, fetch).await.unwrap().len(), 25);
-        assert_eq!(pages(Some(12), fetch).await.unwrap(), (0..12).collect::<Vec<_>>());
-        let stuck = pages(None, async |_, _| Ok((vec![1], "again".to_string()))).await;
+        assert_eq!(fetch_pages(None, fetch).await.unwrap().len(), 25);
+        assert_eq!(fetch_pages(Some(12), fetch).await.unwrap(), (0..12).collect::<Vec<_>>());
+        let stuck = fetch_pages(None, async |_, _| Ok((vec![1], "again".to_string()))).await;
         assert_eq!(stuck.unwrap_err().exit, Exit::Bug);
     }
 

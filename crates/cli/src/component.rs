@@ -1,12 +1,12 @@
-//! Components: the firmware of compute trays, switches and power shelves, several at once.
+//! `farrier component`: the firmware of several compute trays, switches and power shelves at once.
 
 use crate::args::{ComponentArgs, ComponentCommand, ComponentFirmwareCommand, ComponentUpdateArgs};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::operation::request_id;
+use crate::operation::choose_request_id;
 use crate::output::Screen;
 use crate::table::{Cell, Table, Tone};
-use crate::text::{names, one_line};
+use crate::text::{join_names, one_line};
 use model::blast::MAX_NAMED;
 use proto::v1::{
     ComponentFirmwareStatus, ComponentFirmwareVersions, ComponentOutcome, ComponentResult,
@@ -24,7 +24,7 @@ pub async fn run(
     match command {
         ComponentFirmwareCommand::Update(args) => update(client, screen, args).await,
         ComponentFirmwareCommand::Status(args) => {
-            let (compute_trays, switches, power_shelves) = devices(args.devices);
+            let (compute_trays, switches, power_shelves) = select_devices(args.devices);
             let target_version = args.target_version;
             let request = GetComponentFirmwareStatusRequest {
                 compute_trays,
@@ -34,24 +34,24 @@ pub async fn run(
             };
             let mut components = client.components();
             let found = client.call(components.get_component_firmware_status(request)).await?;
-            screen.many(&found.components, statuses, "no devices")?;
-            Ok(Exit::Done)
+            screen.print_list(&found.components, status_table, "no devices")?;
+            Ok(Exit::Success)
         }
         ComponentFirmwareCommand::Versions(args) => {
-            let (compute_trays, switches, power_shelves) = devices(args);
+            let (compute_trays, switches, power_shelves) = select_devices(args);
             let request =
                 ListComponentFirmwareVersionsRequest { compute_trays, switches, power_shelves };
             let mut components = client.components();
             let found = client.call(components.list_component_firmware_versions(request)).await?;
-            screen.many(&found.components, versions, "no devices")?;
-            Ok(Exit::Done)
+            screen.print_list(&found.components, version_table, "no devices")?;
+            Ok(Exit::Success)
         }
     }
 }
 
-type Devices = (Option<ComputeTrays>, Option<Switches>, Option<PowerShelves>);
+type DeviceSelection = (Option<ComputeTrays>, Option<Switches>, Option<PowerShelves>);
 
-fn devices(args: ComponentArgs) -> Devices {
+fn select_devices(args: ComponentArgs) -> DeviceSelection {
     (
         Some(ComputeTrays { machine_ids: args.compute_trays }),
         Some(Switches { switch_ids: args.switches }),
@@ -59,7 +59,7 @@ fn devices(args: ComponentArgs) -> Devices {
     )
 }
 
-/// Refused devices make the command fail, as no operation upgrades them.
+/// Fails if a device is refused, because no operation upgrades it.
 async fn update(
     client: &Client,
     screen: &mut Screen,
@@ -68,9 +68,9 @@ async fn update(
     let dry_run = args.dry_run;
     let request_id = match dry_run {
         true => String::new(),
-        false => request_id(screen, args.request_id.as_ref())?,
+        false => choose_request_id(screen, args.request_id.as_ref())?,
     };
-    let (compute_trays, switches, power_shelves) = devices(args.devices);
+    let (compute_trays, switches, power_shelves) = select_devices(args.devices);
     let request = UpdateComponentFirmwareRequest {
         compute_trays,
         switches,
@@ -83,22 +83,22 @@ async fn update(
         dry_run,
     };
     let done = client.call(client.components().update_component_firmware(request)).await?.results;
-    screen.many(&done, |all, wide| results(all, wide, dry_run), "no devices")?;
+    screen.print_list(&done, |all, wide| result_table(all, wide, dry_run), "no devices")?;
     if dry_run {
-        screen.say(&format!("{}\ndry run: nothing was changed", foreseen(&done)))?;
+        screen.print_line(&format!("{}\ndry run: nothing was changed", format_impact(&done)))?;
     }
-    Ok(if done.iter().all(|one| one.success) { Exit::Done } else { Exit::Refused })
+    Ok(if done.iter().all(|one| one.success) { Exit::Success } else { Exit::Refused })
 }
 
-/// What would become of each rack's devices, told once for the rack: who goes dark, what to mind, all that speaks against it.
-fn foreseen(all: &[ComponentResult]) -> String {
+/// The impact of a dry run, once per rack: affected machines, notes, and all refusals.
+fn format_impact(all: &[ComponentResult]) -> String {
     let racks: BTreeMap<&str, &ComponentResult> =
         all.iter().rev().map(|one| (one.rack_id.as_str(), one)).collect();
     let mut text = String::new();
     for (rack, one) in racks {
         let mut lines = Vec::new();
         if !one.dark_machine_ids.is_empty() {
-            let dark = names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
+            let dark = join_names(one.dark_machine_ids.iter().map(String::as_str), MAX_NAMED);
             lines.push(format!("would go dark: {dark}"));
         }
         lines.extend(one.notes.iter().map(|note| format!("note: {}", one_line(note))));
@@ -115,18 +115,18 @@ fn foreseen(all: &[ComponentResult]) -> String {
     text
 }
 
-fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
+fn result_table(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
     let mut names = vec!["DEVICE", "RACK", "RESULT", "OPERATION", "MESSAGE"];
-    // What would be done is what a dry run is for.
+    // A dry run always shows the steps.
     names.extend((wide || dry_run).then_some("STEPS"));
     names.extend(wide.then_some("NEXT"));
     let mut table = Table::new(&names);
     for one in all {
         let result = match one.outcome() {
             ComponentOutcome::Unspecified => Cell::from("-"),
-            ComponentOutcome::Started => Cell::toned("started", Tone::Busy),
-            ComponentOutcome::Refused => Cell::toned("refused", Tone::Bad),
-            ComponentOutcome::WouldStart => Cell::toned("would start", Tone::Dim),
+            ComponentOutcome::Started => Cell::with_tone("started", Tone::Busy),
+            ComponentOutcome::Refused => Cell::with_tone("refused", Tone::Bad),
+            ComponentOutcome::WouldStart => Cell::with_tone("would start", Tone::Dim),
         };
         let mut row: Vec<Cell> = vec![
             (&one.device_id).into(),
@@ -141,12 +141,12 @@ fn results(all: &[ComponentResult], wide: bool, dry_run: bool) -> Table {
         if wide {
             row.push((&one.next).into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
+fn status_table(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
     let names = ["DEVICE", "CURRENT", "WANTED", "FIRMWARE_ID", "OPERATION"];
     let more = ["RACK", "DIFFERS"];
     let mut table =
@@ -154,8 +154,8 @@ fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
     for one in all {
         let mut row: Vec<Cell> = vec![
             (&one.device_id).into(),
-            listed(&one.current).into(),
-            listed(&one.wanted).into(),
+            join_versions(&one.current).into(),
+            join_versions(&one.wanted).into(),
             (&one.firmware_id).into(),
             (&one.operation_id).into(),
         ];
@@ -163,12 +163,12 @@ fn statuses(all: &[ComponentFirmwareStatus], wide: bool) -> Table {
             row.push((&one.rack_id).into());
             row.push(one.differs.join("; ").into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
+fn version_table(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
     let names =
         ["DEVICE", "HARDWARE_TYPE", "FIRMWARE_ID", "VERSIONS", "DEFAULT", "AVAILABLE", "INSTALLED"];
     let mut table = Table::new(&names);
@@ -179,14 +179,14 @@ fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
             let nothing = || Cell::from("-");
             let mut row: Vec<Cell> = vec![id.into(), hardware_type.into(), "none".into()];
             row.extend([nothing(), nothing(), nothing(), nothing()]);
-            table.row(row);
+            table.add_row(row);
         }
         for one in &device.versions {
-            table.row(vec![
+            table.add_row(vec![
                 id.into(),
                 hardware_type.into(),
                 (&one.firmware_id).into(),
-                listed(&one.components).into(),
+                join_versions(&one.components).into(),
                 mark(one.is_default).into(),
                 mark(one.available).into(),
                 mark(one.installed).into(),
@@ -196,7 +196,7 @@ fn versions(all: &[ComponentFirmwareVersions], _wide: bool) -> Table {
     table
 }
 
-fn listed(versions: &HashMap<String, String>) -> String {
+fn join_versions(versions: &HashMap<String, String>) -> String {
     let mut all: Vec<String> =
         versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     all.sort();
@@ -206,7 +206,7 @@ fn listed(versions: &HashMap<String, String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::v1::RackMaintenanceGate;
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         let shelf = ComponentResult { device_id: "ps-1".into(), ..Default::default() };
         let all = [tray("m-1"), tray("m-2"), shelf];
         assert_eq!(
-            foreseen(&all),
+            format_impact(&all),
             "
 rack-1:
   would go dark: m-1, m-2
@@ -240,7 +240,8 @@ rack-1:
     next: farrier why rack-1
 "
         );
-        let shown = |dry_run| results(&all, false, dry_run).render(Paint { colour: false });
+        let shown =
+            |dry_run| result_table(&all, false, dry_run).render(ColorMode { enabled: false });
         assert!(shown(true).contains("firmware-machines,validate"));
         assert!(!shown(false).contains("firmware-machines"));
     }

@@ -1,7 +1,7 @@
-//! Credentials and trust: what Farrier logs in with, and whom it believes.
+//! Credentials and trust: the logins that Farrier uses, and the peer identities that it trusts.
 
 use crate::args::{CredentialCommand, CredentialSetArgs, TrustCommand};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::Table;
@@ -16,7 +16,7 @@ use proto::v1::{
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
-/// The most that is read as a secret.
+/// The maximum size of a secret, in bytes.
 const MAX_SECRET: u64 = 64 * 1024;
 
 pub async fn run(
@@ -27,50 +27,52 @@ pub async fn run(
     match command {
         CredentialCommand::Set(args) => {
             let request =
-                SetCredentialRequest { name: args.name.clone(), secret: Some(secret(args)?) };
+                SetCredentialRequest { name: args.name.clone(), secret: Some(read_secret(args)?) };
             let set = client.call(client.credentials().set_credential(request)).await?;
-            screen.one(&set, |set| {
+            screen.print_record(&set, |set| {
                 format!("credential {} set, {}\n", one_line(&set.name), set.kind)
             })?;
         }
         CredentialCommand::List => {
-            let credentials = pages(None, async |page_size, page_token| {
+            let credentials = fetch_pages(None, async |page_size, page_token| {
                 let request = ListCredentialsRequest { page_size, page_token };
                 let page = client.call(client.credentials().list_credentials(request)).await?;
                 Ok((page.credentials, page.next_page_token))
             })
             .await?;
             let none = "no credentials; make one with `farrier credential set NAME --user USER`";
-            screen.many(&credentials, credentials_table, none)?;
+            screen.print_list(&credentials, credentials_table, none)?;
         }
         CredentialCommand::Delete(args) => {
             let request = DeleteCredentialRequest { name: args.name };
             let gone = client.call(client.credentials().delete_credential(request)).await?;
-            screen.one(&gone, |gone| format!("credential {} deleted\n", one_line(&gone.name)))?;
+            screen.print_record(&gone, |gone| {
+                format!("credential {} deleted\n", one_line(&gone.name))
+            })?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-pub async fn trust(
+pub async fn run_trust(
     client: &Client,
     screen: &mut Screen,
     command: TrustCommand,
 ) -> Result<Exit, Failure> {
     match command {
         TrustCommand::List => {
-            let identities = pages(None, async |page_size, page_token| {
+            let identities = fetch_pages(None, async |page_size, page_token| {
                 let request = ListIdentitiesRequest { page_size, page_token };
                 let page = client.call(client.credentials().list_identities(request)).await?;
                 Ok((page.identities, page.next_page_token))
             })
             .await?;
-            screen.many(&identities, identities_table, "nobody was met yet")?;
+            screen.print_list(&identities, identities_table, "nobody was met yet")?;
         }
         TrustCommand::Set(args) => {
             let request = SetIdentityRequest { peer: args.peer, identity: args.identity };
             let set = client.call(client.credentials().set_identity(request)).await?;
-            screen.one(&set, |set| {
+            screen.print_record(&set, |set| {
                 format!("{} is trusted as {}\n", one_line(&set.peer), one_line(&set.identity))
             })?;
         }
@@ -81,17 +83,17 @@ pub async fn trust(
                 "{} forgotten; whoever is met there next is trusted\n",
                 one_line(&args.peer)
             );
-            screen.one(&done, |_| said.clone())?;
+            screen.print_record(&done, |_| said.clone())?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn credentials_table(credentials: &[Credential], _wide: bool) -> Table {
     let clock = Clock::system();
     let mut table = Table::new(&["NAME", "KIND", "USER", "VERSION", "CHANGED"]);
     for one in credentials {
-        table.row(vec![
+        table.add_row(vec![
             (&one.name).into(),
             (&one.kind).into(),
             (&one.user).into(),
@@ -106,7 +108,7 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
     let clock = Clock::system();
     let mut table = Table::new(&["ADDRESS", "IDENTITY", "FIRST SEEN"]);
     for one in identities {
-        table.row(vec![
+        table.add_row(vec![
             (&one.peer).into(),
             (&one.identity).into(),
             clock.ago(one.first_seen.as_ref()).into(),
@@ -115,40 +117,41 @@ fn identities_table(identities: &[Identity], _wide: bool) -> Table {
     table
 }
 
-/// The secret that the arguments point at. It is never itself an argument: those are seen by everybody.
-fn secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
+/// Reads the secret from its file or from stdin. It is never an argument, because other users can
+/// read the arguments of a process.
+fn read_secret(args: CredentialSetArgs) -> Result<Secret, Failure> {
     let user = args.user.unwrap_or_default();
     if let Some(path) = &args.kubeconfig {
-        return Ok(Secret::Kubeconfig(Kubeconfig { text: file(path)? }));
+        return Ok(Secret::Kubeconfig(Kubeconfig { text: read_file(path)? }));
     }
     if let Some(path) = &args.maas_key {
-        return Ok(Secret::MaasKey(MaasKey { key: line(path)? }));
+        return Ok(Secret::MaasKey(MaasKey { key: read_first_line(path)? }));
     }
     if let Some(path) = &args.ssh_key {
-        let passphrase = args.passphrase_file.as_deref().map(line).transpose()?;
-        let (private_key, passphrase) = (file(path)?, passphrase.unwrap_or_default());
+        let passphrase = args.passphrase_file.as_deref().map(read_first_line).transpose()?;
+        let (private_key, passphrase) = (read_file(path)?, passphrase.unwrap_or_default());
         return Ok(Secret::SshKey(SshKey { user, private_key, passphrase }));
     }
     let password = match &args.password_file {
-        Some(path) => line(path)?,
-        None => typed()?,
+        Some(path) => read_first_line(path)?,
+        None => read_password()?,
     };
     Ok(Secret::Password(Password { user, password }))
 }
 
-fn file(path: &Path) -> Result<String, Failure> {
+fn read_file(path: &Path) -> Result<String, Failure> {
     let wrong = |said: String| Failure::new(Exit::Refused, format!("{}: {said}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
-    bounded(file).map_err(wrong)
+    read_bounded(file).map_err(wrong)
 }
 
-/// The first line of a file: an editor's last newline is no part of a password.
-fn line(path: &Path) -> Result<String, Failure> {
-    Ok(file(path)?.lines().next().unwrap_or_default().to_string())
+/// Returns the first line of a file, because editors end a file with a newline.
+fn read_first_line(path: &Path) -> Result<String, Failure> {
+    Ok(read_file(path)?.lines().next().unwrap_or_default().to_string())
 }
 
-/// A password on standard input. A terminal would show it, so it must come from elsewhere.
-fn typed() -> Result<String, Failure> {
+/// Reads a password from stdin. A terminal is refused, because it would echo the password.
+fn read_password() -> Result<String, Failure> {
     let wrong = |said: String| Failure::new(Exit::Refused, said);
     let input = std::io::stdin();
     if input.is_terminal() {
@@ -158,11 +161,11 @@ fn typed() -> Result<String, Failure> {
                 .into(),
         ));
     }
-    let text = bounded(input).map_err(|said| wrong(format!("standard input: {said}")))?;
+    let text = read_bounded(input).map_err(|said| wrong(format!("standard input: {said}")))?;
     Ok(text.lines().next().unwrap_or_default().to_string())
 }
 
-fn bounded(input: impl Read) -> Result<String, String> {
+fn read_bounded(input: impl Read) -> Result<String, String> {
     let mut text = String::new();
     let read =
         input.take(MAX_SECRET + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;

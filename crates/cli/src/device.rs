@@ -1,17 +1,17 @@
-//! What switches and power shelves look like, and how what was given is laid over them: the same for both.
+//! The code that switches and power shelves share: how they are shown, and how they are changed.
 
-use crate::args::{DeviceChangeArgs, DeviceListArgs, DeviceSpecArgs};
+use crate::args::{DeviceListArgs, DeviceSpecArgs, DeviceUpdateArgs};
 use crate::exit::Failure;
 use crate::health;
-use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{DeviceFilter, DeviceSpec, DeviceStatus};
 use std::collections::HashMap;
 use tonic_types::StatusExt;
 
-/// One device, as it is shown.
-pub struct Shown<'a> {
+/// The parts of a switch or power shelf that are shown.
+pub struct DeviceView<'a> {
     pub id: &'a str,
     pub labels: &'a HashMap<String, String>,
     pub spec: Option<&'a DeviceSpec>,
@@ -26,8 +26,12 @@ pub fn filter(args: &DeviceListArgs) -> DeviceFilter {
     }
 }
 
-/// Lays what was given over a spec and its labels.
-pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given: DeviceSpecArgs) {
+/// Overwrites the spec fields and labels that are given.
+pub fn apply_spec(
+    spec: &mut DeviceSpec,
+    labels: &mut HashMap<String, String>,
+    given: DeviceSpecArgs,
+) {
     let fields = [
         (&mut spec.bmc_endpoint, given.bmc_endpoint),
         (&mut spec.bmc_credential, given.bmc_credential),
@@ -42,7 +46,7 @@ pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given:
         }
     }
     if let Some(rack) = given.rack {
-        // A place belongs to its rack.
+        // A slot is only valid within its rack.
         if rack != spec.rack_id {
             spec.slot = None;
         }
@@ -52,58 +56,58 @@ pub fn apply(spec: &mut DeviceSpec, labels: &mut HashMap<String, String>, given:
     labels.extend(given.labels);
 }
 
-pub fn change(
+pub fn apply_update(
     spec: &mut Option<DeviceSpec>,
     labels: &mut HashMap<String, String>,
-    given: DeviceChangeArgs,
+    given: DeviceUpdateArgs,
 ) {
     let spec = spec.get_or_insert_with(DeviceSpec::default);
     if given.no_rack {
         spec.rack_id.clear();
         spec.slot = None;
     }
-    apply(spec, labels, given.spec);
+    apply_spec(spec, labels, given.spec);
     for key in &given.remove_labels {
         labels.remove(key);
     }
 }
 
-/// What was done to a device, or would be.
+/// What a command did to a device, or would do in a dry run.
 #[derive(Debug, Clone, Copy)]
-pub enum Done {
+pub enum DeviceChange {
     Registered,
     Updated,
     MarkedForDeletion,
-    TriedAgain,
+    Retried,
 }
 
-impl Done {
-    fn said(self, id: &str) -> String {
+impl DeviceChange {
+    fn done_text(self, id: &str) -> String {
         match self {
             Self::Registered => format!("{id} registered"),
             Self::Updated => format!("{id} updated"),
             Self::MarkedForDeletion => format!("{id} marked for deletion"),
-            Self::TriedAgain => format!("{id} is tried again"),
+            Self::Retried => format!("{id} is tried again"),
         }
     }
 
-    fn would(self, id: &str) -> String {
+    fn would_text(self, id: &str) -> String {
         match self {
             Self::Registered => format!("would register {id}"),
             Self::Updated => format!("would update {id}"),
             Self::MarkedForDeletion => format!("would mark {id} for deletion"),
-            Self::TriedAgain => format!("would try {id} again"),
+            Self::Retried => format!("would try {id} again"),
         }
     }
 }
 
-/// What became of a device, in a sentence; in a dry run with what would follow by itself.
-pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
+/// The result as one sentence; a dry run also lists the automatic steps that would follow.
+pub fn format_change(device: &DeviceView<'_>, change: DeviceChange, dry_run: bool) -> String {
     let id = one_line(device.id);
     if !dry_run {
-        return format!("{}\n", done.said(&id));
+        return format!("{}\n", change.done_text(&id));
     }
-    let mut text = format!("{}; nothing was changed\n", done.would(&id));
+    let mut text = format!("{}; nothing was changed\n", change.would_text(&id));
     let follows = device.status.map(|status| status.would_follow.as_slice()).unwrap_or_default();
     if !follows.is_empty() {
         text.push_str("\nThen, if all goes well:\n");
@@ -114,11 +118,11 @@ pub fn told(device: &Shown<'_>, done: Done, dry_run: bool) -> String {
     text
 }
 
-/// How often a change is made anew because somebody else changed the device first.
-const MAX_UPDATES: u32 = 50;
+/// The maximum number of attempts when other clients change the device concurrently.
+const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
-/// Makes a change from what was read, and anew when it was changed between the reading and the writing.
-pub async fn update<T>(
+/// Repeats a read-modify-write until no other client changed the object in between.
+pub async fn update_with_retry<T>(
     mut attempt: impl AsyncFnMut() -> Result<Result<T, tonic::Status>, Failure>,
     failure: impl Fn(tonic::Status) -> Failure,
 ) -> Result<T, Failure> {
@@ -127,13 +131,13 @@ pub async fn update<T>(
         tries += 1;
         match attempt().await? {
             Ok(done) => return Ok(done),
-            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
             Err(status) => return Err(failure(status)),
         }
     }
 }
 
-fn has_moved(status: &tonic::Status) -> bool {
+fn is_version_conflict(status: &tonic::Status) -> bool {
     let details = status.get_error_details();
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
@@ -149,27 +153,27 @@ fn state_cell(status: &DeviceStatus) -> Cell {
         "Deleting" => Tone::Dim,
         _ => Tone::Busy,
     };
-    Cell::toned(words, tone)
+    Cell::with_tone(words, tone)
 }
 
-fn power(status: &DeviceStatus) -> &str {
+fn power_state(status: &DeviceStatus) -> &str {
     status.facts.as_ref().map_or("", |facts| facts.power.as_str())
 }
 
-/// ✓ it answers, ✗ it does not, - nobody has looked yet.
-fn reachable(status: &DeviceStatus) -> Cell {
+/// ✓ reachable, ✗ unreachable, - not probed yet.
+fn reachable_cell(status: &DeviceStatus) -> Cell {
     match &status.observed {
-        Some(seen) if seen.reachable => Cell::toned("✓", Tone::Good),
-        Some(_) => Cell::toned("✗", Tone::Bad),
+        Some(seen) if seen.reachable => Cell::with_tone("✓", Tone::Good),
+        Some(_) => Cell::with_tone("✗", Tone::Bad),
         None => "-".into(),
     }
 }
 
-fn slot(spec: &DeviceSpec) -> String {
+fn format_slot(spec: &DeviceSpec) -> String {
     spec.slot.map(|slot| slot.to_string()).unwrap_or_default()
 }
 
-pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
+pub fn table(name: &'static str, devices: &[DeviceView<'_>], wide: bool) -> Table {
     let names = [name, "STATE", "POWER", "REACHABLE", "RACK", "SLOT", "ACTIVE_OP"];
     let more = ["MODEL", "SERIAL", "BMC", "PROVIDER", "LABELS", "CAUSE"];
     let names = if wide { [&names[..], &more[..]].concat() } else { names.to_vec() };
@@ -180,10 +184,10 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
         let mut row: Vec<Cell> = vec![
             device.id.into(),
             state_cell(&status),
-            power(&status).into(),
-            reachable(&status),
+            power_state(&status).into(),
+            reachable_cell(&status),
             (&spec.rack_id).into(),
-            slot(&spec).into(),
+            format_slot(&spec).into(),
             (&status.active_operation_id).into(),
         ];
         if wide {
@@ -193,17 +197,17 @@ pub fn table(name: &'static str, devices: &[Shown<'_>], wide: bool) -> Table {
                 facts.serial.into(),
                 spec.bmc_endpoint.into(),
                 spec.provider.into(),
-                listed(device.labels, ",").into(),
+                join_pairs(device.labels, ",").into(),
                 status.cause.map(|cause| cause.message).unwrap_or_default().into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-/// What the device says, and what its owner said where that is something else.
-fn serial(read: &str, registered: &str) -> String {
+/// The serial number that the device reports, and the registered one if it differs.
+fn format_serial(read: &str, registered: &str) -> String {
     match (read, registered) {
         ("", registered) => registered.into(),
         (read, "") => read.into(),
@@ -212,10 +216,10 @@ fn serial(read: &str, registered: &str) -> String {
     }
 }
 
-/// Everything about one device. `more` stands before what is known of its making.
+/// Formats all details of one device. `more` follows the state and its cause.
 pub fn describe(
     noun: &str,
-    device: &Shown<'_>,
+    device: &DeviceView<'_>,
     more: Vec<(&str, String)>,
     clock: &Clock,
 ) -> String {
@@ -245,15 +249,15 @@ pub fn describe(
     }
     lines.extend(more);
     lines.extend([
-        ("Power:", or_dash(power(&status).into())),
+        ("Power:", or_dash(power_state(&status).into())),
         ("Reachable:", or_dash(seen)),
         ("ActiveOperationId:", or_dash(status.active_operation_id.clone())),
         ("Rack:", or_dash(spec.rack_id.clone())),
-        ("Slot:", or_dash(slot(&spec))),
-        ("Labels:", or_dash(listed(device.labels, ","))),
+        ("Slot:", or_dash(format_slot(&spec))),
+        ("Labels:", or_dash(join_pairs(device.labels, ","))),
         ("Model:", or_dash(format!("{} {}", facts.manufacturer, facts.model).trim().into())),
-        ("Serial:", or_dash(serial(&facts.serial, &spec.serial))),
-        ("Firmware:", or_dash(listed(&facts.firmware, ", "))),
+        ("Serial:", or_dash(format_serial(&facts.serial, &spec.serial))),
+        ("Firmware:", or_dash(join_pairs(&facts.firmware, ", "))),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("BMC credential:", or_dash(spec.bmc_credential)),
         ("SSH:", or_dash(spec.ssh_endpoint)),
@@ -262,15 +266,15 @@ pub fn describe(
         ("Created:", clock.absolute(status.created_at.as_ref())),
         ("Updated:", clock.absolute(status.updated_at.as_ref())),
     ]);
-    let mut text = pairs(&lines);
-    text.push_str(&health::of(status.health.as_ref(), clock));
+    let mut text = format_pairs(&lines);
+    text.push_str(&health::optional_section(status.health.as_ref(), clock));
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::v1::{DeviceFacts, DeviceObserved};
 
     #[test]
@@ -286,11 +290,11 @@ mod tests {
             ..Default::default()
         };
         let shown = [
-            Shown { id: "ps-1", labels: &labels, spec: Some(&spec), status: Some(&status) },
-            Shown { id: "ps-2", labels: &labels, spec: None, status: None },
+            DeviceView { id: "ps-1", labels: &labels, spec: Some(&spec), status: Some(&status) },
+            DeviceView { id: "ps-2", labels: &labels, spec: None, status: None },
         ];
         assert_eq!(
-            table("POWER_SHELF_ID", &shown, false).render(Paint { colour: false }),
+            table("POWER_SHELF_ID", &shown, false).render(ColorMode { enabled: false }),
             "\
 POWER_SHELF_ID  STATE                  POWER  REACHABLE  RACK    SLOT  ACTIVE_OP
 ps-1            Maintenance(PowerOff)  ON     ✗          rack-1  3     op-1
@@ -306,15 +310,15 @@ ps-2            -                      -      -          -       -     -
             would_follow: vec!["Configuring: step configure".into()],
             ..Default::default()
         };
-        let shown = Shown { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
-        assert_eq!(told(&shown, Done::Registered, false), "sw-1 registered\n");
+        let shown = DeviceView { id: "sw-1", labels: &labels, spec: None, status: Some(&status) };
+        assert_eq!(format_change(&shown, DeviceChange::Registered, false), "sw-1 registered\n");
         let expected = "\
 would register sw-1; nothing was changed
 
 Then, if all goes well:
   Configuring: step configure
 ";
-        assert_eq!(told(&shown, Done::Registered, true), expected);
+        assert_eq!(format_change(&shown, DeviceChange::Registered, true), expected);
     }
 
     #[test]
@@ -322,9 +326,9 @@ Then, if all goes well:
         for (read, registered, shown) in
             [("", "", ""), ("A", "", "A"), ("", "B", "B"), ("A", "A", "A")]
         {
-            assert_eq!(serial(read, registered), shown);
+            assert_eq!(format_serial(read, registered), shown);
         }
-        assert_eq!(serial("A", "B"), "A (registered as B)");
+        assert_eq!(format_serial("A", "B"), "A (registered as B)");
     }
 
     #[test]
@@ -336,7 +340,7 @@ Then, if all goes well:
             ..Default::default()
         };
         let mut labels = HashMap::from([("a".to_string(), "1".to_string())]);
-        let given = |spec, no_rack| DeviceChangeArgs {
+        let given = |spec, no_rack| DeviceUpdateArgs {
             spec,
             no_rack,
             remove_labels: vec!["a".into()],
@@ -352,7 +356,7 @@ Then, if all goes well:
             let mut changed = Some(spec.clone());
             let rack = rack.map(String::from);
             let args = DeviceSpecArgs { rack, slot, ..Default::default() };
-            change(&mut changed, &mut labels, given(args, no_rack));
+            apply_update(&mut changed, &mut labels, given(args, no_rack));
             let changed = changed.unwrap();
             assert_eq!((changed.rack_id.as_str(), changed.slot), expected);
             assert_eq!(changed.serial, "S");

@@ -1,7 +1,7 @@
-//! Finding machines by their BMCs, at the addresses that were typed and at no others.
+//! `farrier discover`: finds machines by probing BMCs at the given addresses only.
 //!
-//! The server asks, and says what it found of each address as it finds it out; here it becomes a line. Addresses where
-//! nobody answers are only counted: most of a range is empty.
+//! The server probes and streams one result per address; each result becomes a line. Unreachable
+//! addresses are only counted, because most of a range is empty.
 
 use crate::args::DiscoverArgs;
 use crate::client::Client;
@@ -15,14 +15,14 @@ use proto::v1::{DiscoverRequest, Discovered, FoundSystem};
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
 
-/// The largest file of addresses that is read.
+/// The maximum size of an address file, in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
-/// How many MAC addresses of one machine stand on its line.
+/// The maximum number of MAC addresses shown per machine.
 const MAX_MACS: usize = 4;
 
-/// What was found so far.
+/// The counts of the results so far.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Tally {
+struct DiscoveryCounts {
     addresses: i32,
     new: usize,
     known: usize,
@@ -40,7 +40,7 @@ pub async fn run(
     args: DiscoverArgs,
 ) -> Result<Exit, Failure> {
     let request = DiscoverRequest {
-        addresses: addresses(&args.addresses)?,
+        addresses: collect_addresses(&args.addresses)?,
         credential: args.credential,
         import: args.import,
         provider: args.provider,
@@ -49,32 +49,32 @@ pub async fn run(
     };
     let answer = client.hardware().discover(request).await;
     let mut stream = answer.map_err(|status| client.failure(status))?.into_inner();
-    let mut tally = Tally::default();
-    while let Some(told) = stream.message().await.map_err(|status| client.failure(status))? {
-        tally.add(&told);
-        show(screen, &told)?;
-        progress(screen, &told, &tally);
+    let mut counts = DiscoveryCounts::default();
+    while let Some(result) = stream.message().await.map_err(|status| client.failure(status))? {
+        counts.add(&result);
+        print_result(screen, &result)?;
+        show_progress(screen, &result, &counts);
     }
-    screen.say(&summary(&tally))?;
-    if tally.new > 0 && !args.import {
-        screen.say("next: the same command with --import registers the new ones")?;
+    screen.print_line(&format_summary(&counts))?;
+    if counts.new > 0 && !args.import {
+        screen.print_line("next: the same command with --import registers the new ones")?;
     }
-    match tally.refused {
-        0 => Ok(Exit::Done),
+    match counts.refused {
+        0 => Ok(Exit::Success),
         refused => Err(Failure::refused(format!("{refused} machines could not be registered"))),
     }
 }
 
-impl Tally {
-    fn add(&mut self, told: &Discovered) {
-        self.addresses = told.total;
-        match told.outcome() {
+impl DiscoveryCounts {
+    fn add(&mut self, result: &Discovered) {
+        self.addresses = result.total;
+        match result.outcome() {
             Outcome::Unreachable => self.unreachable += 1,
             Outcome::LoginRefused => self.logins += 1,
             Outcome::Failed => self.failed += 1,
             Outcome::Found | Outcome::Unspecified => {}
         }
-        for system in &told.systems {
+        for system in &result.systems {
             match system.standing() {
                 Standing::New | Standing::Unspecified => self.new += 1,
                 Standing::Known => self.known += 1,
@@ -90,9 +90,18 @@ impl Tally {
     }
 }
 
-fn summary(tally: &Tally) -> String {
-    let Tally { addresses, new, known, registered, doubtful, refused, unreachable, logins, failed } =
-        tally;
+fn format_summary(counts: &DiscoveryCounts) -> String {
+    let DiscoveryCounts {
+        addresses,
+        new,
+        known,
+        registered,
+        doubtful,
+        refused,
+        unreachable,
+        logins,
+        failed,
+    } = counts;
     let named = |count: &usize, what: &str| (*count > 0).then(|| format!("{count} {what}"));
     let found = [
         named(registered, "registered"),
@@ -117,38 +126,40 @@ fn summary(tally: &Tally) -> String {
         1 => "1 address".to_string(),
         count => format!("{count} addresses"),
     };
-    format!("{asked} asked: {} found{detail}{rest}", noun(tally.found(), "machine"))
+    format!("{asked} asked: {} found{detail}{rest}", noun(counts.found(), "machine"))
 }
 
-fn show(screen: &mut Screen, told: &Discovered) -> Result<(), Failure> {
-    clear(screen);
+fn print_result(screen: &mut Screen, result: &Discovered) -> Result<(), Failure> {
+    clear_progress(screen);
     if !screen.is_human() {
-        return match told.outcome() {
+        return match result.outcome() {
             Outcome::Unreachable => Ok(()),
             Outcome::Found | Outcome::LoginRefused | Outcome::Failed | Outcome::Unspecified => {
-                screen.event(told, |_| String::new())
+                screen.print_event(result, |_| String::new())
             }
         };
     }
-    match told.outcome() {
+    match result.outcome() {
         Outcome::Unreachable => Ok(()),
-        Outcome::LoginRefused => screen.say(&format!(
+        Outcome::LoginRefused => screen.print_line(&format!(
             "{}  login refused: {}; next: farrier bmc unlock {}",
-            one_line(&told.address),
-            one_line(&told.said),
-            one_line(&told.address)
+            one_line(&result.address),
+            one_line(&result.said),
+            one_line(&result.address)
         )),
-        Outcome::Failed => {
-            screen.say(&format!("{}  failed: {}", one_line(&told.address), one_line(&told.said)))
-        }
+        Outcome::Failed => screen.print_line(&format!(
+            "{}  failed: {}",
+            one_line(&result.address),
+            one_line(&result.said)
+        )),
         Outcome::Found | Outcome::Unspecified => {
-            told.systems.iter().try_for_each(|system| screen.say(&line(system)))
+            result.systems.iter().try_for_each(|system| screen.print_line(&format_machine(system)))
         }
     }
 }
 
-/// One computer on one line.
-fn line(system: &FoundSystem) -> String {
+/// Formats one machine as a line.
+fn format_machine(system: &FoundSystem) -> String {
     let make = [system.vendor.as_str(), &system.model].join(" ");
     let serial = match system.serial.as_str() {
         "" => "no serial".to_string(),
@@ -163,8 +174,14 @@ fn line(system: &FoundSystem) -> String {
         Standing::Doubtful => format!("doubtful, not registered: {said}"),
         Standing::Refused => format!("not registered: {said}"),
     };
-    let parts =
-        [system.endpoint.clone(), make.trim().to_string(), serial, macs(system), power, standing];
+    let parts = [
+        system.endpoint.clone(),
+        make.trim().to_string(),
+        serial,
+        format_macs(system),
+        power,
+        standing,
+    ];
     let parts: Vec<String> = parts
         .iter()
         .filter(|part| !part.is_empty())
@@ -173,7 +190,7 @@ fn line(system: &FoundSystem) -> String {
     parts.join("  ")
 }
 
-fn macs(system: &FoundSystem) -> String {
+fn format_macs(system: &FoundSystem) -> String {
     let all = &system.mac_addresses;
     let shown: Vec<&str> = all.iter().take(MAX_MACS).map(String::as_str).collect();
     match all.len().saturating_sub(MAX_MACS) {
@@ -183,16 +200,16 @@ fn macs(system: &FoundSystem) -> String {
     }
 }
 
-/// On a terminal, how far it is; on stderr, as it is no result.
-fn progress(screen: &Screen, told: &Discovered, tally: &Tally) {
+/// Shows the progress on stderr, if it is a terminal.
+fn show_progress(screen: &Screen, result: &Discovered, counts: &DiscoveryCounts) {
     if has_progress(screen) {
-        let text = format!("\rasked {}/{}, {} found", told.asked, told.total, tally.found());
-        let end = if told.asked == told.total { "\r\u{1b}[K" } else { "" };
+        let text = format!("\rasked {}/{}, {} found", result.asked, result.total, counts.found());
+        let end = if result.asked == result.total { "\r\u{1b}[K" } else { "" };
         let _ = write!(std::io::stderr(), "{text}{end}");
     }
 }
 
-fn clear(screen: &Screen) {
+fn clear_progress(screen: &Screen) {
     if has_progress(screen) {
         let _ = write!(std::io::stderr(), "\r\u{1b}[K");
     }
@@ -202,13 +219,13 @@ fn has_progress(screen: &Screen) -> bool {
     screen.is_human() && std::io::stderr().is_terminal()
 }
 
-/// What was typed, and what is in the files that were.
-fn addresses(given: &[String]) -> Result<Vec<String>, Failure> {
+/// The addresses from the command line and from the files that it names.
+fn collect_addresses(given: &[String]) -> Result<Vec<String>, Failure> {
     let mut all = Vec::new();
     for text in given {
         match Path::new(text) {
-            path if path.is_file() => all.extend(split(&read(path)?)),
-            _ => all.extend(split(text)),
+            path if path.is_file() => all.extend(split_addresses(&read_address_file(path)?)),
+            _ => all.extend(split_addresses(text)),
         }
     }
     match all.is_empty() {
@@ -219,7 +236,7 @@ fn addresses(given: &[String]) -> Result<Vec<String>, Failure> {
     }
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read_address_file(path: &Path) -> Result<String, Failure> {
     let wrong = |said: String| Failure::refused(format!("{}: {said}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
     let mut text = String::new();
@@ -230,8 +247,8 @@ fn read(path: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Addresses between blanks, commas and line ends, without what follows a `#`.
-fn split(text: &str) -> Vec<String> {
+/// Splits text into addresses, at white space and commas. A `#` starts a comment.
+fn split_addresses(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     let words = lines.flat_map(|line| line.split(|c: char| c.is_whitespace() || c == ','));
     words.filter(|word| !word.is_empty()).map(String::from).collect()
@@ -248,8 +265,8 @@ mod tests {
         std::fs::write(&file, "10.0.0.1, 10.0.0.2 # rack 1\n# none\n\nfe80::1\r\n").unwrap();
         let given = ["10.1.0.0/24,h".to_string(), file.to_str().unwrap().to_string()];
         let expected = ["10.1.0.0/24", "h", "10.0.0.1", "10.0.0.2", "fe80::1"];
-        assert_eq!(addresses(&given).unwrap(), expected);
-        assert!(addresses(&[",".to_string()]).unwrap_err().message.contains("no address"));
+        assert_eq!(collect_addresses(&given).unwrap(), expected);
+        assert!(collect_addresses(&[",".to_string()]).unwrap_err().message.contains("no address"));
     }
 
     #[test]
@@ -267,17 +284,17 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            line(&system),
+            format_machine(&system),
             "https://10.1.0.7  Acme Anvil  serial S1  02:00:00:00:00:01  power on  \
              known as m-1 by its serial number"
         );
         system.mac_addresses = (0..6).map(|n| format!("m{n}")).collect();
-        assert!(line(&system).contains("m3 and 2 more"), "{}", line(&system));
+        assert!(format_machine(&system).contains("m3 and 2 more"), "{}", format_machine(&system));
     }
 
     #[test]
     fn the_end_counts_everything() {
-        let told = |outcome: Outcome, standings: &[Standing]| Discovered {
+        let result = |outcome: Outcome, standings: &[Standing]| Discovered {
             outcome: outcome.into(),
             systems: standings
                 .iter()
@@ -286,17 +303,17 @@ mod tests {
             total: 4,
             ..Default::default()
         };
-        let mut tally = Tally::default();
+        let mut counts = DiscoveryCounts::default();
         for one in [
-            told(Outcome::Found, &[Standing::Registered, Standing::Known]),
-            told(Outcome::Unreachable, &[]),
-            told(Outcome::LoginRefused, &[]),
-            told(Outcome::Failed, &[]),
+            result(Outcome::Found, &[Standing::Registered, Standing::Known]),
+            result(Outcome::Unreachable, &[]),
+            result(Outcome::LoginRefused, &[]),
+            result(Outcome::Failed, &[]),
         ] {
-            tally.add(&one);
+            counts.add(&one);
         }
         assert_eq!(
-            summary(&tally),
+            format_summary(&counts),
             "4 addresses asked: 2 machines found (1 registered, 1 known), 1 unreachable, \
              1 refused the login, 1 failed"
         );

@@ -1,26 +1,26 @@
-//! How a command ends: the exit codes, and what is said on the way out.
+//! Exit codes and error messages.
 //!
-//! Scripts decide by the code and people by the text, so both are made here and nowhere else. The
-//! codes are a promise: `farrier --help` lists them.
+//! Scripts read the code and people read the text. Both are defined only here. The codes are
+//! stable; `farrier --help` lists them.
 
 use crate::text::printable;
 use std::process::ExitCode;
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// What the process returns to its caller.
+/// The exit status of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
-    Done,
-    /// The operation ended FAILED or CANCELED.
-    OperationEnded,
-    /// The server refused the request, or the command line makes no sense.
+    Success,
+    /// The operation ended FAILED or CANCELED, or a check found a problem.
+    Unsuccessful,
+    /// The server refused the request, or the command line is invalid.
     Refused,
     /// The wait ended before the operation did.
     TimedOut,
-    /// No server answered, or it cannot work at the moment.
+    /// No server answered, or the server is unavailable.
     Unreachable,
-    /// Something that should not happen.
+    /// A bug in Farrier.
     Bug,
     /// Ctrl-C.
     Interrupted,
@@ -29,8 +29,8 @@ pub enum Exit {
 impl Exit {
     pub fn code(self) -> u8 {
         match self {
-            Exit::Done => 0,
-            Exit::OperationEnded => 1,
+            Exit::Success => 0,
+            Exit::Unsuccessful => 1,
             Exit::Refused => 2,
             Exit::TimedOut => 3,
             Exit::Unreachable => 4,
@@ -39,17 +39,17 @@ impl Exit {
         }
     }
 
-    /// The exit code for a gRPC code.
-    pub fn of(code: Code) -> Self {
+    /// Maps a gRPC code to an exit code.
+    pub fn from_grpc_code(code: Code) -> Self {
         match code {
-            Code::Ok => Exit::Done,
+            Code::Ok => Exit::Success,
             Code::InvalidArgument
             | Code::NotFound
             | Code::FailedPrecondition
             | Code::AlreadyExists
             | Code::PermissionDenied
             | Code::Unauthenticated => Exit::Refused,
-            // Both say: try again.
+            // For both codes the caller can try again.
             Code::Unavailable | Code::Aborted => Exit::Unreachable,
             Code::DeadlineExceeded => Exit::TimedOut,
             Code::Cancelled
@@ -73,7 +73,7 @@ impl From<Exit> for ExitCode {
 #[derive(Debug)]
 pub struct Failure {
     pub exit: Exit,
-    /// For stderr, after `error: `. Empty: nothing is said.
+    /// Printed on stderr after `error: `. Nothing is printed if it is empty.
     pub message: String,
 }
 
@@ -82,7 +82,7 @@ impl Failure {
         Self { exit, message: message.into() }
     }
 
-    /// What was typed cannot be done.
+    /// A request that is invalid as typed.
     pub fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Refused, message)
     }
@@ -91,7 +91,7 @@ impl Failure {
         Self::new(Exit::Bug, message)
     }
 
-    /// Says it on stderr and gives the exit code.
+    /// Prints the message on stderr and returns the exit code.
     pub fn report(&self) -> Exit {
         if !self.message.is_empty() {
             eprintln_quietly(&format!("error: {}", self.message));
@@ -100,12 +100,12 @@ impl Failure {
     }
 }
 
-/// A line on stderr. A closed stderr is no reason to fail.
+/// Prints a line on stderr. Errors are ignored: a closed stderr must not fail the command.
 pub fn eprintln_quietly(line: &str) {
     eprint_quietly(&format!("{line}\n"));
 }
 
-/// The same without an end of line.
+/// Like `eprintln_quietly`, without a line end.
 pub fn eprint_quietly(text: &str) {
     use std::io::Write;
     let _ = std::io::stderr().write_all(text.as_bytes());
@@ -114,8 +114,8 @@ pub fn eprint_quietly(text: &str) {
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         match error.kind() {
-            // The reader of a pipe has seen enough.
-            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Done, ""),
+            // The reader of the pipe has closed it, as `head` does.
+            std::io::ErrorKind::BrokenPipe => Self::new(Exit::Success, ""),
             _ => Self::bug(format!("cannot write the output: {error}")),
         }
     }
@@ -123,17 +123,17 @@ impl From<std::io::Error> for Failure {
 
 impl From<Status> for Failure {
     fn from(status: Status) -> Self {
-        Self::new(Exit::of(status.code()), describe(&status))
+        Self::new(Exit::from_grpc_code(status.code()), describe_status(&status))
     }
 }
 
-/// The server's message, the fields it names, and the command it proposes, each said once.
-fn describe(status: &Status) -> String {
+/// Joins the server's message, the fields it names, and the command it proposes, without repeats.
+fn describe_status(status: &Status) -> String {
     let details = status.get_error_details();
     let next = details.error_info().and_then(|info| info.metadata.get("next"));
     let mut message = status.message();
     if let Some(next) = next {
-        // For clients that show nothing else, the message ends with the command too.
+        // The message also ends with the command, for clients that ignore error details.
         message = message.strip_suffix(&format!("; try: {next}")).unwrap_or(message);
     }
     let first = if message.is_empty() { status.code().description() } else { message };
@@ -179,9 +179,9 @@ mod tests {
             (Code::Unknown, 5),
             (Code::Unimplemented, 5),
         ] {
-            assert_eq!(Exit::of(code).code(), exit, "{code:?}");
+            assert_eq!(Exit::from_grpc_code(code).code(), exit, "{code:?}");
         }
-        assert_eq!(Exit::OperationEnded.code(), 1);
+        assert_eq!(Exit::Unsuccessful.code(), 1);
         assert_eq!(Exit::Interrupted.code(), 130);
     }
 
@@ -215,6 +215,6 @@ mod tests {
     #[test]
     fn a_broken_pipe_is_no_error() {
         let failure = Failure::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
-        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Done, ""));
+        assert_eq!((failure.exit, failure.message.as_str()), (Exit::Success, ""));
     }
 }

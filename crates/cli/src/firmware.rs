@@ -1,11 +1,11 @@
-//! Firmware: the catalogue of what racks run, and the history of what was applied where.
+//! Firmware: the catalogue for racks, and the history of what was applied.
 
 use crate::args::{FirmwareCommand, FirmwareCreateArgs, FirmwareHistoryArgs, FirmwareListArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::import::file::{Syntax, parse_as, read};
+use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -25,14 +25,14 @@ pub async fn run(
         FirmwareCommand::Get(args) => {
             let request = GetFirmwareRequest { firmware_id: args.firmware_id };
             let found = client.call(client.firmware().get_firmware(request)).await?;
-            screen.one(&found, describe)?;
+            screen.print_record(&found, describe)?;
         }
         FirmwareCommand::SetDefault(args) => {
             let dry_run = args.dry_run;
             let request = SetDefaultFirmwareRequest { firmware_id: args.firmware_id, dry_run };
             let done = client.call(client.firmware().set_default_firmware(request)).await?;
             let what = format!("the default of {}", one_line(&done.hardware_type));
-            screen.one(&done, |done| changed(done, dry_run, &what))?;
+            screen.print_record(&done, |done| format_change(done, dry_run, &what))?;
         }
         FirmwareCommand::SetAvailable(args) => {
             let dry_run = args.dry_run;
@@ -43,21 +43,21 @@ pub async fn run(
             };
             let done = client.call(client.firmware().set_firmware_available(request)).await?;
             let what = if args.available { "available" } else { "not available" };
-            screen.one(&done, |done| changed(done, dry_run, what))?;
+            screen.print_record(&done, |done| format_change(done, dry_run, what))?;
         }
         FirmwareCommand::Delete(args) => {
             let dry_run = args.dry_run;
             let request = DeleteFirmwareRequest { firmware_id: args.firmware_id, dry_run };
             let gone = client.call(client.firmware().delete_firmware(request)).await?;
-            screen.one(&gone, |gone| changed(gone, dry_run, "deleted"))?;
+            screen.print_record(&gone, |gone| format_change(gone, dry_run, "deleted"))?;
         }
         FirmwareCommand::History(args) => history(client, screen, &args).await?,
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-/// What became of a record, or would.
-fn changed(one: &Firmware, dry_run: bool, what: &str) -> String {
+/// What happened to a record, or would happen in a dry run.
+fn format_change(one: &Firmware, dry_run: bool, what: &str) -> String {
     let how = if dry_run { "would be" } else { "is" };
     let unchanged = if dry_run { "; nothing was changed" } else { "" };
     format!("firmware {} {how} {what}{unchanged}\n", one_line(&one.firmware_id))
@@ -70,14 +70,14 @@ async fn create(
 ) -> Result<(), Failure> {
     let wanted = match &args.file {
         Some(file) => {
-            let syntax = Syntax::of(file).filter(|syntax| *syntax != Syntax::Csv);
+            let syntax = FileSyntax::from_path(file).filter(|syntax| *syntax != FileSyntax::Csv);
             let Some(syntax) = syntax else {
                 return Err(Failure::refused(format!(
                     "{}: a record is a .yaml or .json file; see `farrier firmware create --help`",
                     file.display()
                 )));
             };
-            parse_as(file, &read(file)?, syntax)?
+            parse_as(file, &read_file(file)?, syntax)?
         }
         None => Firmware {
             firmware_id: args.firmware_id.unwrap_or_default(),
@@ -92,7 +92,7 @@ async fn create(
     let dry_run = args.dry_run;
     let request = CreateFirmwareRequest { firmware: Some(wanted), dry_run };
     let made = client.call(client.firmware().create_firmware(request)).await?;
-    screen.one(&made, |made| {
+    screen.print_record(&made, |made| {
         let id = one_line(&made.firmware_id);
         let said = match dry_run {
             false => format!("firmware {id} created"),
@@ -107,14 +107,14 @@ async fn list(
     screen: &mut Screen,
     args: &FirmwareListArgs,
 ) -> Result<(), Failure> {
-    let found = pages(args.limit, async |page_size, page_token| {
+    let found = fetch_pages(args.limit, async |page_size, page_token| {
         let hardware_type = args.hardware_type.clone();
         let request = ListFirmwareRequest { hardware_type, page_size, page_token };
         let page = client.call(client.firmware().list_firmware(request)).await?;
         Ok((page.firmware, page.next_page_token))
     })
     .await?;
-    screen.many(&found, table, "no firmware; make a record with `farrier firmware create`")
+    screen.print_list(&found, table, "no firmware; make a record with `farrier firmware create`")
 }
 
 async fn history(
@@ -122,14 +122,14 @@ async fn history(
     screen: &mut Screen,
     args: &FirmwareHistoryArgs,
 ) -> Result<(), Failure> {
-    let found = pages(args.limit, async |page_size, page_token| {
+    let found = fetch_pages(args.limit, async |page_size, page_token| {
         let device_id = args.device.clone();
         let request = ListFirmwareHistoryRequest { device_id, page_size, page_token };
         let page = client.call(client.firmware().list_firmware_history(request)).await?;
         Ok((page.applied, page.next_page_token))
     })
     .await?;
-    screen.many(&found, applied, "no firmware was applied")
+    screen.print_list(&found, history_table, "no firmware was applied")
 }
 
 fn table(all: &[Firmware], wide: bool) -> Table {
@@ -156,7 +156,7 @@ fn table(all: &[Firmware], wide: bool) -> Table {
         if wide {
             row.push((&one.description).into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -174,7 +174,7 @@ fn describe(one: &Firmware) -> String {
     facts.retain(|(_, value)| !value.is_empty());
     let mut table = Table::new(&["DEVICE", "COMPONENT", "VERSION", "SHA256", "URL"]);
     for component in &one.components {
-        table.row(vec![
+        table.add_row(vec![
             (&component.device_type).into(),
             (&component.name).into(),
             (&component.version).into(),
@@ -182,10 +182,10 @@ fn describe(one: &Firmware) -> String {
             (&component.url).into(),
         ]);
     }
-    format!("{}\n{}", pairs(&facts), table.render(Paint { colour: false }))
+    format!("{}\n{}", format_pairs(&facts), table.render(ColorMode { enabled: false }))
 }
 
-fn applied(all: &[AppliedFirmware], wide: bool) -> Table {
+fn history_table(all: &[AppliedFirmware], wide: bool) -> Table {
     let clock = Clock::system();
     let names = ["WHEN", "DEVICE", "COMPONENT", "FROM", "TO", "RESULT", "OPERATION"];
     let more = ["STEP"];
@@ -193,8 +193,8 @@ fn applied(all: &[AppliedFirmware], wide: bool) -> Table {
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for one in all {
         let result = match one.changed {
-            true => Cell::toned("changed", Tone::Good),
-            false => Cell::toned("already there", Tone::Dim),
+            true => Cell::with_tone("changed", Tone::Good),
+            false => Cell::with_tone("already there", Tone::Dim),
         };
         let mut row: Vec<Cell> = vec![
             clock.ago(one.at.as_ref()).into(),
@@ -208,7 +208,7 @@ fn applied(all: &[AppliedFirmware], wide: bool) -> Table {
         if wide {
             row.push((&one.step).into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }

@@ -1,78 +1,82 @@
-//! Following one run: its events and its log, told as one story.
+//! Follows one run: merges its events and its log into one output.
 //!
-//! Two feeds arrive at once and in any order. The teller holds back the log of a step until its
-//! beginning was told, and waits a moment for the log before it tells the end, so that mostly the
-//! lines of a step stand together. A server that dies and comes back costs one dim line.
+//! Events and log arrive on two streams, in any order. The log lines of a step are held until its
+//! start line is printed, and its end line waits briefly for the rest of the log, so that the lines
+//! of a step usually stay together. A server restart adds one dim line to the output.
 
-pub mod boxes;
 pub mod feed;
 pub mod log;
 pub mod progress;
+pub mod summary;
 
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::Tone;
 use crate::text::one_line;
-use crate::time::brief;
-use feed::{News, Patience, RunEvents, RunLog, is_over};
-use log::LogLines;
-use progress::{Line, Place, Progress};
+use crate::time::format_duration;
+use feed::{FeedMessage, ReconnectPolicy, RunEventSource, RunLogSource, is_terminal};
+use log::LogLineBuffer;
+use progress::{LinePosition, Progress, ProgressLine};
 use proto::v1::{LogChunk, Run, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, timeout_at};
 
-/// How long the end of a step waits for the rest of its log.
+/// How long the end line of a step waits for the rest of its log.
 const STEP_GRACE: Duration = Duration::from_millis(150);
-/// The same when the log's connection is broken: longer than the longest pause between two tries.
+/// The same while the log stream is disconnected: longer than the longest pause between reconnects.
 const LOST_GRACE: Duration = Duration::from_secs(8);
-/// How long the end of a run does.
+/// How long the end of a run waits for the rest of the log.
 const RUN_GRACE: Duration = Duration::from_secs(5);
-/// Log lines held back for a step that has not begun.
-const MAX_HELD: usize = 10_000;
+/// The maximum number of log lines that are held for steps without a start line.
+const MAX_HELD_LINES: usize = 10_000;
 
-/// What is said when the connection breaks.
-pub const LOST: &str = "connection lost; waiting for the server…";
+/// Printed when the connection breaks.
+pub const CONNECTION_LOST: &str = "connection lost; waiting for the server…";
 
-/// Where to begin.
-pub struct Start {
+/// Where a follower starts.
+pub struct FollowStart {
     pub run_id: String,
-    /// What has been told already; none of it for the whole story.
+    /// The changes that are already printed; empty to print all from the start.
     pub progress: Progress,
     pub log_offset: i64,
 }
 
-/// Tells what happens until the run has ended, and returns it as it then is.
+/// Prints events and log until the run has ended, and returns its last snapshot.
 pub async fn follow(
     client: &Client,
     screen: &mut Screen,
-    start: Start,
+    start: FollowStart,
     timeout: Duration,
 ) -> Result<Run, Failure> {
-    let Start { run_id, progress, log_offset } = start;
-    let filter = filter_by("run_id", &run_id, "")?;
+    let FollowStart { run_id, progress, log_offset } = start;
+    let filter = build_id_filter("run_id", &run_id, "")?;
     let request = WatchRunsRequest { filter, ..Default::default() };
-    let events = RunEvents { client: client.clone(), request };
-    let log =
-        RunLog { client: client.clone(), run_id: run_id.clone(), offset: log_offset, follow: true };
-    let mut teller = Teller {
+    let events = RunEventSource { client: client.clone(), request };
+    let log = RunLogSource {
+        client: client.clone(),
+        run_id: run_id.clone(),
+        offset: log_offset,
+        follow: true,
+    };
+    let mut follower = RunFollower {
         client,
         screen,
-        events: feed::spawn(events, Patience::Always),
-        log: Some(feed::spawn(log, Patience::Always)),
+        events: feed::spawn(events, ReconnectPolicy::Always),
+        log: Some(feed::spawn(log, ReconnectPolicy::Always)),
         progress,
-        lines: LogLines::default(),
-        held: Vec::new(),
-        beginning: Vec::new(),
+        lines: LogLineBuffer::default(),
+        held_lines: Vec::new(),
+        unprinted_starts: Vec::new(),
         events_lost: false,
         log_lost: false,
     };
     let goes_on = format!("the operation goes on\nnext: farrier run watch {run_id}");
     tokio::select! {
-        told = teller.tell() => told,
+        ended = follower.run() => ended,
         () = tokio::time::sleep(timeout) => {
-            let message = format!("{run_id} has not ended after {}; {goes_on}", brief(timeout));
+            let message = format!("{run_id} has not ended after {}; {goes_on}", format_duration(timeout));
             Err(Failure::new(Exit::TimedOut, message))
         }
         _ = tokio::signal::ctrl_c() => {
@@ -82,7 +86,7 @@ pub async fn follow(
     }
 }
 
-/// The byte behind the last one of a run's log.
+/// Returns the size of a run's log in bytes, which is the offset of its end.
 pub async fn log_end(client: &Client, run_id: &str) -> Result<i64, Failure> {
     let request = StreamRunLogsRequest { run_id: run_id.to_string(), offset: 0, no_follow: true };
     let mut stream = client.call(client.runs().stream_run_logs(request)).await?;
@@ -93,136 +97,146 @@ pub async fn log_end(client: &Client, run_id: &str) -> Result<i64, Failure> {
     Ok(end)
 }
 
-struct Teller<'a> {
+struct RunFollower<'a> {
     client: &'a Client,
     screen: &'a mut Screen,
-    events: Receiver<News<RunEvent>>,
-    /// None once it has ended.
-    log: Option<Receiver<News<LogChunk>>>,
+    events: Receiver<FeedMessage<RunEvent>>,
+    /// None once the log has ended.
+    log: Option<Receiver<FeedMessage<LogChunk>>>,
     progress: Progress,
-    lines: LogLines,
-    /// Log lines of steps that have not begun, with the step's name.
-    held: Vec<(String, String)>,
-    /// The steps whose beginning is known but not told yet.
-    beginning: Vec<String>,
+    lines: LogLineBuffer,
+    /// Held log lines: the step's name and the line.
+    held_lines: Vec<(String, String)>,
+    /// Steps whose start line is known but not printed yet.
+    unprinted_starts: Vec<String>,
     events_lost: bool,
     log_lost: bool,
 }
 
-impl Teller<'_> {
-    async fn tell(&mut self) -> Result<Run, Failure> {
+impl RunFollower<'_> {
+    async fn run(&mut self) -> Result<Run, Failure> {
         loop {
             tokio::select! {
                 biased;
                 event = self.events.recv() => {
-                    if let Some(run) = self.hear_event(event).await? {
+                    if let Some(run) = self.handle_event(event).await? {
                         return self.finish(run).await;
                     }
                 }
-                news = next_of(&mut self.log) => self.hear_log(news)?,
+                message = next_message(&mut self.log) => self.handle_log(message)?,
             }
         }
     }
 
-    /// The run, when it has ended.
-    async fn hear_event(&mut self, news: Option<News<RunEvent>>) -> Result<Option<Run>, Failure> {
-        let run = match news {
-            Some(News::Item(event)) => event.snapshot,
-            Some(News::Lost) => {
-                self.say_lost()?;
+    /// Prints the changes of an event. Returns the run if it has ended.
+    async fn handle_event(
+        &mut self,
+        message: Option<FeedMessage<RunEvent>>,
+    ) -> Result<Option<Run>, Failure> {
+        let run = match message {
+            Some(FeedMessage::Item(event)) => event.snapshot,
+            Some(FeedMessage::Disconnected) => {
+                self.print_connection_lost()?;
                 self.events_lost = true;
                 return Ok(None);
             }
-            Some(News::Back) => {
+            Some(FeedMessage::Reconnected) => {
                 self.events_lost = false;
                 return Ok(None);
             }
-            Some(News::Failed(status)) => return Err(self.client.failure(status)),
-            Some(News::Ended) | None => return Err(Failure::bug("the watch ended by itself")),
+            Some(FeedMessage::Failed(status)) => return Err(self.client.failure(status)),
+            Some(FeedMessage::Ended) | None => {
+                return Err(Failure::bug("the watch ended by itself"));
+            }
         };
         let Some(run) = run else { return Ok(None) };
-        let over = is_over(run.phase());
-        let lines = self.progress.snapshot(&run);
-        let begins = lines.iter().filter(|line| line.place == Place::Begins);
-        self.beginning = begins.map(|line| line.step.clone()).collect();
-        if lines.iter().any(|line| line.place == Place::Ends) {
-            self.gather_log(if over { RUN_GRACE } else { STEP_GRACE }).await?;
+        let over = is_terminal(run.phase());
+        let lines = self.progress.lines_for(&run);
+        let begins = lines.iter().filter(|line| line.position == LinePosition::Start);
+        self.unprinted_starts = begins.map(|line| line.step.clone()).collect();
+        if lines.iter().any(|line| line.position == LinePosition::End) {
+            self.drain_log(if over { RUN_GRACE } else { STEP_GRACE }).await?;
         }
         for line in lines {
-            self.say_step(&line)?;
+            self.print_step(&line)?;
         }
-        self.beginning.clear();
-        self.release(|progress, step| !progress.awaits(step))?;
+        self.unprinted_starts.clear();
+        self.print_held_lines(|progress, step| !progress.is_start_unprinted(step))?;
         Ok(over.then_some(run))
     }
 
-    /// The log of a step stands between its beginning and its end.
-    fn say_step(&mut self, line: &Line) -> Result<(), Failure> {
-        self.screen.say_toned(line.tone, &line.text)?;
-        match line.place {
-            Place::Begins => self.release(|_, step| step == line.step),
-            Place::Amid => Ok(()),
-            Place::Ends => self.screen.say(""),
+    /// Prints a line of a step. The held log follows the start line; an empty line follows the end
+    /// line.
+    fn print_step(&mut self, line: &ProgressLine) -> Result<(), Failure> {
+        self.screen.print_toned_line(line.tone, &line.text)?;
+        match line.position {
+            LinePosition::Start => self.print_held_lines(|_, step| step == line.step),
+            LinePosition::Middle => Ok(()),
+            LinePosition::End => self.screen.print_line(""),
         }
     }
 
-    fn hear_log(&mut self, news: Option<News<LogChunk>>) -> Result<(), Failure> {
-        match news {
-            Some(News::Item(chunk)) => {
+    fn handle_log(&mut self, message: Option<FeedMessage<LogChunk>>) -> Result<(), Failure> {
+        match message {
+            Some(FeedMessage::Item(chunk)) => {
                 for line in self.lines.push(&chunk) {
-                    self.say_log(&chunk.step, line)?;
+                    self.print_log_line(&chunk.step, line)?;
                 }
             }
-            Some(News::Lost) => {
-                self.say_lost()?;
+            Some(FeedMessage::Disconnected) => {
+                self.print_connection_lost()?;
                 self.log_lost = true;
             }
-            Some(News::Back) => self.log_lost = false,
-            Some(News::Ended) | None => self.log = None,
-            Some(News::Failed(status)) => {
+            Some(FeedMessage::Reconnected) => self.log_lost = false,
+            Some(FeedMessage::Ended) | None => self.log = None,
+            Some(FeedMessage::Failed(status)) => {
                 self.log = None;
                 let line = format!("the log cannot be read: {}", one_line(status.message()));
-                self.screen.say_toned(Tone::Dim, &line)?;
+                self.screen.print_toned_line(Tone::Dim, &line)?;
             }
         }
         Ok(())
     }
 
-    fn say_log(&mut self, step: &str, line: String) -> Result<(), Failure> {
-        let untold = self.progress.awaits(step) || self.beginning.iter().any(|name| name == step);
-        if untold && self.held.len() < MAX_HELD {
-            self.held.push((step.to_string(), line));
+    fn print_log_line(&mut self, step: &str, line: String) -> Result<(), Failure> {
+        let unprinted = self.progress.is_start_unprinted(step)
+            || self.unprinted_starts.iter().any(|name| name == step);
+        if unprinted && self.held_lines.len() < MAX_HELD_LINES {
+            self.held_lines.push((step.to_string(), line));
             return Ok(());
         }
-        self.screen.say(&line)
+        self.screen.print_line(&line)
     }
 
-    /// Tells what was held back and is ripe now, by the name of its step.
-    fn release(&mut self, is_ripe: impl Fn(&Progress, &str) -> bool) -> Result<(), Failure> {
-        let held = std::mem::take(&mut self.held);
-        let (ripe, held): (Vec<_>, Vec<_>) =
-            held.into_iter().partition(|(step, _)| is_ripe(&self.progress, step));
-        self.held = held;
-        ripe.iter().try_for_each(|(_, line)| self.screen.say(line))
+    /// Prints the held lines of the steps that `is_due` selects.
+    fn print_held_lines(
+        &mut self,
+        is_due: impl Fn(&Progress, &str) -> bool,
+    ) -> Result<(), Failure> {
+        let held = std::mem::take(&mut self.held_lines);
+        let (due, held): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|(step, _)| is_due(&self.progress, step));
+        self.held_lines = held;
+        due.iter().try_for_each(|(_, line)| self.screen.print_line(line))
     }
 
-    /// Once, though two feeds break at a time.
-    fn say_lost(&mut self) -> Result<(), Failure> {
+    /// Prints the notice once, even if both streams break.
+    fn print_connection_lost(&mut self) -> Result<(), Failure> {
         if self.events_lost || self.log_lost {
             return Ok(());
         }
-        self.screen.say_toned(Tone::Dim, LOST)
+        self.screen.print_toned_line(Tone::Dim, CONNECTION_LOST)
     }
 
-    /// Reads the log until it ends or the grace is over, which begins anew after a broken connection.
-    async fn gather_log(&mut self, grace: Duration) -> Result<(), Failure> {
+    /// Reads the log until it ends or `grace` has passed. A reconnect restarts the grace period.
+    async fn drain_log(&mut self, grace: Duration) -> Result<(), Failure> {
         let started = Instant::now();
         let mut until = started + grace;
         while self.log.is_some() {
-            let patience = if self.log_lost { started + LOST_GRACE } else { until };
+            let deadline = if self.log_lost { started + LOST_GRACE } else { until };
             let was_lost = self.log_lost;
-            match timeout_at(patience, next_of(&mut self.log)).await {
-                Ok(news) => self.hear_log(news)?,
+            match timeout_at(deadline, next_message(&mut self.log)).await {
+                Ok(message) => self.handle_log(message)?,
                 Err(_) => break,
             }
             if was_lost && !self.log_lost {
@@ -233,17 +247,17 @@ impl Teller<'_> {
     }
 
     async fn finish(&mut self, run: Run) -> Result<Run, Failure> {
-        self.gather_log(RUN_GRACE).await?;
-        self.release(|_, _| true)?;
+        self.drain_log(RUN_GRACE).await?;
+        self.print_held_lines(|_, _| true)?;
         for line in self.lines.finish() {
-            self.screen.say(&line)?;
+            self.screen.print_line(&line)?;
         }
         Ok(run)
     }
 }
 
-/// The next news; never, once the feed has ended.
-async fn next_of<T>(feed: &mut Option<Receiver<News<T>>>) -> Option<News<T>> {
+/// The next message of a feed; pending forever once the feed has ended.
+async fn next_message<T>(feed: &mut Option<Receiver<FeedMessage<T>>>) -> Option<FeedMessage<T>> {
     match feed {
         Some(feed) => feed.recv().await,
         None => std::future::pending().await,

@@ -1,10 +1,10 @@
-//! Machines as their BMCs show them now: what they are made of, what was logged, whether they are on.
+//! Live data from a machine's BMC: inventory, event log and power state.
 
 use crate::args::ConsoleLogArgs;
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const MIB_PER_GIB: i64 = 1024;
-/// Disks are sold by powers of ten.
+/// Disk sizes use decimal units.
 const BYTES_PER_GB: i64 = 1_000_000_000;
 
 pub async fn inspect(
@@ -24,22 +24,22 @@ pub async fn inspect(
     machine_id: &str,
 ) -> Result<Exit, Failure> {
     let request = InspectMachineRequest { machine_id: machine_id.to_string() };
-    let seen = client.ask_hardware(client.hardware().inspect_machine(request)).await?;
-    let (wide, paint) = (screen.is_wide(), screen.paint());
-    screen.one(&seen, |seen| describe(seen, wide, paint))?;
-    Ok(Exit::Done)
+    let seen = client.call_hardware(client.hardware().inspect_machine(request)).await?;
+    let (wide, colors) = (screen.is_wide(), screen.color_mode());
+    screen.print_record(&seen, |seen| describe(seen, wide, colors))?;
+    Ok(Exit::Success)
 }
 
-pub async fn console_log(
+pub async fn print_event_log(
     client: &Client,
     screen: &mut Screen,
     args: &ConsoleLogArgs,
 ) -> Result<Exit, Failure> {
-    let since = args.since.map(|since| ago(SystemTime::now(), since));
-    let mut entries = pages(Some(args.limit), async |page_size, page_token| {
+    let since = args.since.map(|since| timestamp_before(SystemTime::now(), since));
+    let mut entries = fetch_pages(Some(args.limit), async |page_size, page_token| {
         let machine_id = args.machine_id.clone();
         let request = GetConsoleLogRequest { machine_id, page_size, page_token, since };
-        let page = client.ask_hardware(client.hardware().get_console_log(request)).await?;
+        let page = client.call_hardware(client.hardware().get_console_log(request)).await?;
         Ok((page.entries, page.next_page_token))
     })
     .await?;
@@ -48,22 +48,22 @@ pub async fn console_log(
         Some(_) => "the BMC has logged nothing in that time",
         None => "the BMC's event log is empty",
     };
-    screen.many(&entries, log_table, none)?;
-    Ok(Exit::Done)
+    screen.print_list(&entries, log_table, none)?;
+    Ok(Exit::Success)
 }
 
-/// Whether a machine is on, now.
-pub async fn power(
+/// Shows the current power state of a machine.
+pub async fn show_power(
     client: &Client,
     screen: &mut Screen,
     machine_id: &str,
 ) -> Result<Exit, Failure> {
     let request = GetPowerRequest { machine_id: machine_id.to_string() };
-    let seen = client.ask_hardware(client.hardware().get_power(request)).await?;
-    screen.one(&seen, |seen| {
+    let seen = client.call_hardware(client.hardware().get_power(request)).await?;
+    screen.print_record(&seen, |seen| {
         format!("{} is {}\n", one_line(&seen.machine_id), power_name(seen.power()))
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 pub fn power_name(power: PowerState) -> &'static str {
@@ -75,8 +75,8 @@ pub fn power_name(power: PowerState) -> &'static str {
     }
 }
 
-/// A moment before another, as it travels.
-fn ago(now: SystemTime, since: Duration) -> proto::Timestamp {
+/// The time `since` before `now`, as a protobuf timestamp.
+fn timestamp_before(now: SystemTime, since: Duration) -> proto::Timestamp {
     let then = now.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(since);
     let seconds = i64::try_from(then.as_secs()).unwrap_or(i64::MAX);
     proto::Timestamp { seconds, nanos: then.subsec_nanos() as i32 }
@@ -90,19 +90,19 @@ fn log_table(entries: &[ConsoleLogEntry], wide: bool) -> Table {
     for entry in entries {
         let mut row: Vec<Cell> = vec![
             clock.absolute(entry.ts.as_ref()).into(),
-            Cell::toned(&entry.severity, tone(&entry.severity)),
+            Cell::with_tone(&entry.severity, health_tone(&entry.severity)),
         ];
         if wide {
             row.extend([(&entry.log).into(), (&entry.id).into()]);
         }
         row.push((&entry.message).into());
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-/// What a word of a device means: those that are known to be bad stand out.
-fn tone(word: &str) -> Tone {
+/// The tone of a device's health or severity word; unknown words are plain.
+fn health_tone(word: &str) -> Tone {
     match word {
         "OK" => Tone::Good,
         "Warning" => Tone::Warn,
@@ -115,8 +115,8 @@ fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_string() } else { text.to_string() }
 }
 
-fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
-    let mut text = pairs(&[
+fn describe(seen: &Inspection, wide: bool, colors: ColorMode) -> String {
+    let mut text = format_pairs(&[
         ("Machine:", seen.machine_id.clone()),
         ("Vendor:", or_dash(&seen.vendor)),
         ("Model:", or_dash(&seen.model)),
@@ -127,17 +127,17 @@ fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
         ("Power:", power_name(seen.power()).to_string()),
         ("Next boot:", or_dash(&seen.boot)),
         ("Health:", or_dash(&seen.health)),
-        ("CPUs:", cpus(&seen.cpus)),
-        ("Memory:", memory(seen)),
-        ("GPUs:", gpus(&seen.gpus)),
+        ("CPUs:", format_cpus(&seen.cpus)),
+        ("Memory:", format_memory(seen)),
+        ("GPUs:", format_gpus(&seen.gpus)),
     ]);
-    let mut tables = vec![bad(seen), disks(seen), nics(seen)];
+    let mut tables = vec![unhealthy_table(seen), disk_table(seen), nic_table(seen)];
     if wide {
-        tables.extend([modules(seen), firmware(seen)]);
+        tables.extend([memory_table(seen), firmware_table(seen)]);
     }
     for table in tables.into_iter().flatten() {
         text.push('\n');
-        text.push_str(&table.render(paint));
+        text.push_str(&table.render(colors));
     }
     if !seen.skipped.is_empty() {
         text.push_str("\nCould not be read:\n");
@@ -148,8 +148,8 @@ fn describe(seen: &Inspection, wide: bool, paint: Paint) -> String {
     text
 }
 
-/// `2 × Sim 8-Core`: the same parts together.
-fn counted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+/// `2 × Sim 8-Core`: counts equal names.
+fn count_names<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
         *counts.entry(if name.is_empty() { "unnamed" } else { name }).or_default() += 1;
@@ -159,13 +159,13 @@ fn counted<'a>(names: impl Iterator<Item = &'a str>) -> String {
     told.join(", ")
 }
 
-fn cpus(cpus: &[Cpu]) -> String {
+fn format_cpus(cpus: &[Cpu]) -> String {
     if cpus.is_empty() {
         return "-".into();
     }
     let cores: i64 = cpus.iter().map(|cpu| cpu.cores).sum();
     let threads: i64 = cpus.iter().map(|cpu| cpu.threads).sum();
-    let names = counted(cpus.iter().map(|cpu| cpu.model.as_str()));
+    let names = count_names(cpus.iter().map(|cpu| cpu.model.as_str()));
     match (cores, threads) {
         (0, 0) => names,
         (cores, 0) => format!("{names} ({cores} cores)"),
@@ -173,11 +173,11 @@ fn cpus(cpus: &[Cpu]) -> String {
     }
 }
 
-fn gpus(gpus: &[Gpu]) -> String {
-    or_dash(&counted(gpus.iter().map(|gpu| gpu.model.as_str())))
+fn format_gpus(gpus: &[Gpu]) -> String {
+    or_dash(&count_names(gpus.iter().map(|gpu| gpu.model.as_str())))
 }
 
-fn memory(seen: &Inspection) -> String {
+fn format_memory(seen: &Inspection) -> String {
     match (seen.memory_mib, seen.memory.len()) {
         (0, _) => "-".into(),
         (mib, 0) => format!("{} GiB", mib / MIB_PER_GIB),
@@ -186,26 +186,26 @@ fn memory(seen: &Inspection) -> String {
     }
 }
 
-/// Nothing is shown of what there is none of.
-fn unless_empty<T>(
+/// A table of the parts; none if there are no parts.
+fn optional_table<T>(
     parts: &[T],
     names: &[&'static str],
     row: impl Fn(&T) -> Vec<Cell>,
 ) -> Option<Table> {
     let mut table = Table::new(names);
-    parts.iter().for_each(|part| table.row(row(part)));
+    parts.iter().for_each(|part| table.add_row(row(part)));
     (!parts.is_empty()).then_some(table)
 }
 
-fn bad(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
-        let health = Cell::toned(&part.health, tone(&part.health));
+fn unhealthy_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.bad, &["NOT WELL", "HEALTH", "READING"], |part| {
+        let health = Cell::with_tone(&part.health, health_tone(&part.health));
         vec![(&part.name).into(), health, (&part.reading).into()]
     })
 }
 
-fn disks(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
+fn disk_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.disks, &["DISK", "MODEL", "SERIAL", "SIZE", "KIND"], |disk| {
         let size = match disk.capacity_bytes {
             0 => "-".to_string(),
             bytes => format!("{} GB", bytes / BYTES_PER_GB),
@@ -222,11 +222,11 @@ fn disks(seen: &Inspection) -> Option<Table> {
     })
 }
 
-fn nics(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
+fn nic_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.nics, &["NIC", "MAC", "LINK", "SPEED"], |nic| {
         let link = match nic.link_up {
-            Some(true) => Cell::toned("up", Tone::Good),
-            Some(false) => Cell::toned("down", Tone::Warn),
+            Some(true) => Cell::with_tone("up", Tone::Good),
+            Some(false) => Cell::with_tone("down", Tone::Warn),
             None => "-".into(),
         };
         let speed = match nic.speed_mbps {
@@ -237,15 +237,15 @@ fn nics(seen: &Inspection) -> Option<Table> {
     })
 }
 
-fn modules(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
+fn memory_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.memory, &["MODULE", "SIZE", "KIND", "SERIAL"], |module| {
         let size = format!("{} GiB", module.capacity_mib / MIB_PER_GIB);
         vec![(&module.id).into(), size.into(), (&module.kind).into(), (&module.serial).into()]
     })
 }
 
-fn firmware(seen: &Inspection) -> Option<Table> {
-    unless_empty(&seen.firmware, &["FIRMWARE", "VERSION"], |firmware| {
+fn firmware_table(seen: &Inspection) -> Option<Table> {
+    optional_table(&seen.firmware, &["FIRMWARE", "VERSION"], |firmware| {
         let name = if firmware.name.is_empty() { &firmware.id } else { &firmware.name };
         vec![name.into(), (&firmware.version).into()]
     })
@@ -293,7 +293,7 @@ mod tests {
             skipped: vec!["the rest".into()],
             ..Default::default()
         };
-        let text = describe(&seen, false, Paint { colour: false });
+        let text = describe(&seen, false, ColorMode { enabled: false });
         for words in [
             "Vendor:        Acme\\x1b[2J\n",
             "Power:         off\n",
@@ -309,14 +309,14 @@ mod tests {
         }
         assert!(
             !text.contains("MODULE")
-                && describe(&seen, true, Paint { colour: false }).contains("MODULE")
+                && describe(&seen, true, ColorMode { enabled: false }).contains("MODULE")
         );
     }
 
     #[test]
     fn a_moment_ago() {
         let now = UNIX_EPOCH + Duration::from_secs(100);
-        assert_eq!(ago(now, Duration::from_secs(30)).seconds, 70);
-        assert_eq!(ago(now, Duration::from_secs(300)).seconds, 0);
+        assert_eq!(timestamp_before(now, Duration::from_secs(30)).seconds, 70);
+        assert_eq!(timestamp_before(now, Duration::from_secs(300)).seconds, 0);
     }
 }

@@ -1,12 +1,13 @@
-//! What others report of the health of machines, racks, switches and power shelves.
+//! `farrier health`: alerts that external systems report about machines, racks, switches and power
+//! shelves.
 
 use crate::args::{
     HealthCommand, HealthListArgs, HealthRemoveArgs, HealthReplaceArgs, HealthReportArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
 use crate::time::Clock;
 use proto::v1::{
     GetHealthRequest, Health, HealthBar, ListHealthRequest, MergeHealthReportRequest,
@@ -40,49 +41,49 @@ pub async fn run(
             (client.call(client.health().remove_health_report(request)).await?, dry_run)
         }
     };
-    screen.one(&health, |health| {
+    screen.print_record(&health, |health| {
         let would = match dry_run {
             true => "would be reported like this; nothing was changed\n\n",
             false => "",
         };
-        format!("{would}{}", words(health, &Clock::system()))
+        format!("{would}{}", format_health(health, &Clock::system()))
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: HealthListArgs) -> Result<Exit, Failure> {
     let HealthListArgs { source, class, limit } = args;
-    let objects = pages(limit, async |page_size, page_token| {
+    let objects = fetch_pages(limit, async |page_size, page_token| {
         let (source, classification) = (source.clone(), class.clone());
         let request = ListHealthRequest { page_size, page_token, classification, source };
         let page = client.call(client.health().list_health(request)).await?;
         Ok((page.objects, page.next_page_token))
     })
     .await?;
-    screen.many(&objects, table, "no alerts")?;
-    Ok(Exit::Done)
+    screen.print_list(&objects, table, "no alerts")?;
+    Ok(Exit::Success)
 }
 
-fn words(health: &Health, clock: &Clock) -> String {
+fn format_health(health: &Health, clock: &Clock) -> String {
     let object = format!("{} ({})", health.id, health.kind.replace('_', " "));
-    let mut text = pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
-    text.push_str(&section(health, clock));
+    let mut text = format_pairs(&[("Object:", object), ("Alerts:", health.alerts.to_string())]);
+    text.push_str(&format_section(health, clock));
     text
 }
 
-/// What is shown of an object's health beside the object itself; empty where nothing is said.
-pub fn of(health: Option<&Health>, clock: &Clock) -> String {
-    health.map(|health| section(health, clock)).unwrap_or_default()
+/// The health section of another object's details; empty if there are no alerts.
+pub fn optional_section(health: Option<&Health>, clock: &Clock) -> String {
+    health.map(|health| format_section(health, clock)).unwrap_or_default()
 }
 
-/// What is prevented, and all alerts.
-fn section(health: &Health, clock: &Clock) -> String {
+/// What the alerts prevent, and all alerts; empty if there are none.
+fn format_section(health: &Health, clock: &Clock) -> String {
     if health.alerts == 0 {
         return String::new();
     }
     let mut text = String::from("\n");
     for bar in &health.bars {
-        text.push_str(&pairs(&[(&format!("{}:", bar.classification), said(bar))]));
+        text.push_str(&format_pairs(&[(&format!("{}:", bar.classification), format_bar(bar))]));
     }
     if !health.bars.is_empty() {
         text.push('\n');
@@ -90,7 +91,7 @@ fn section(health: &Health, clock: &Clock) -> String {
     let mut table = Table::new(&["ALERT", "SOURCE", "PART", "SINCE", "CLASSIFICATIONS", "MESSAGE"]);
     for report in &health.reports {
         for alert in &report.alerts {
-            table.row(vec![
+            table.add_row(vec![
                 (&alert.id).into(),
                 (&report.source).into(),
                 (&alert.target).into(),
@@ -100,11 +101,11 @@ fn section(health: &Health, clock: &Clock) -> String {
             ]);
         }
     }
-    text.push_str(&table.render(Paint { colour: false }));
+    text.push_str(&table.render(ColorMode { enabled: false }));
     text
 }
 
-fn said(bar: &HealthBar) -> String {
+fn format_bar(bar: &HealthBar) -> String {
     format!("{} reports {}: {}", bar.source, bar.alert, bar.message)
 }
 
@@ -120,13 +121,13 @@ fn table(objects: &[Health], wide: bool) -> Table {
             (&health.id).into(),
             (&health.kind).into(),
             health.alerts.to_string().into(),
-            Cell::toned(bars, tone),
+            Cell::with_tone(bars, tone),
         ];
         if wide {
             let sources = health.reports.iter().map(|report| report.source.as_str());
             row.push(sources.collect::<Vec<_>>().join(",").into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -163,7 +164,7 @@ mod tests {
             bars: vec![bar],
         };
         assert_eq!(
-            words(&health, &Clock::fixed(36_721)),
+            format_health(&health, &Clock::fixed(36_721)),
             "\
 Object:  ps-1 (power shelf)
 Alerts:  1
@@ -175,6 +176,6 @@ fan-3  dcim    -     12m 0s ago  prevent-allocations,site-7  it stands\\x1b stil
 "
         );
         let well = Health { id: "m-1".into(), kind: "machine".into(), ..Default::default() };
-        assert_eq!(words(&well, &Clock::fixed(0)), "Object:  m-1 (machine)\nAlerts:  0\n");
+        assert_eq!(format_health(&well, &Clock::fixed(0)), "Object:  m-1 (machine)\nAlerts:  0\n");
     }
 }

@@ -1,7 +1,7 @@
-//! History: every transition of one object, with what brought it about.
+//! `farrier history`: the transitions of one object, with their causes.
 
 use crate::args::HistoryArgs;
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::table::{Cell, Table};
@@ -13,19 +13,19 @@ pub async fn list(
     screen: &mut Screen,
     args: &HistoryArgs,
 ) -> Result<Exit, Failure> {
-    let entries = pages(args.limit, async |page_size, page_token| {
+    let entries = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListHistoryRequest { id: args.id.clone(), page_size, page_token };
         let answer = client.call(client.explain().list_history(request)).await?;
         Ok((answer.entries, answer.next_page_token))
     })
     .await?;
     let clock = Clock::system();
-    screen.many(
+    screen.print_list(
         &entries,
         |entries, wide| table(entries, wide, &clock),
         "nothing has happened yet",
     )?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn table(entries: &[HistoryEntry], wide: bool, clock: &Clock) -> Table {
@@ -45,7 +45,7 @@ fn table(entries: &[HistoryEntry], wide: bool, clock: &Clock) -> Table {
             let version = entry.version.to_string();
             row.extend([(&entry.object_id).into(), version.into(), (&entry.decided_by).into()]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }

@@ -1,18 +1,18 @@
-//! Hosts: the firmware of machines, and what is being done about it.
+//! Hosts: the firmware of a machine, and the reprovisioning of it.
 
 use crate::args::ReprovisionArgs;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::operation::request_id;
+use crate::operation::choose_request_id;
 use crate::output::Screen;
-use crate::table::pairs;
+use crate::table::format_pairs;
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
     CancelHostReprovisioningRequest, GetHostRequest, Host, TriggerHostReprovisioningRequest,
 };
 
-/// The state in which nothing is asked of it.
+/// The state of a host without a pending request.
 const READY: &str = "Ready";
 
 pub async fn reprovision(
@@ -25,22 +25,22 @@ pub async fn reprovision(
         let dry_run = args.dry_run;
         let request = CancelHostReprovisioningRequest { machine_id, dry_run };
         let host = client.call(client.hosts().cancel_host_reprovisioning(request)).await?;
-        screen.one(&host, |host| given_up(host, dry_run))?;
-        return Ok(Exit::Done);
+        screen.print_record(&host, |host| format_cancel(host, dry_run))?;
+        return Ok(Exit::Success);
     }
     let request_id = match args.dry_run {
         true => String::new(),
-        false => request_id(screen, args.request_id.as_ref())?,
+        false => choose_request_id(screen, args.request_id.as_ref())?,
     };
     let dry_run = args.dry_run;
     let firmware_id = args.firmware;
     let request = TriggerHostReprovisioningRequest { machine_id, firmware_id, request_id, dry_run };
     let host = client.call(client.hosts().trigger_host_reprovisioning(request)).await?;
-    screen.one(&host, |host| asked(host, dry_run))?;
-    Ok(Exit::Done)
+    screen.print_record(&host, |host| format_request(host, dry_run))?;
+    Ok(Exit::Success)
 }
 
-fn given_up(host: &Host, dry_run: bool) -> String {
+fn format_cancel(host: &Host, dry_run: bool) -> String {
     let id = one_line(&host.machine_id);
     if !dry_run {
         return format!("the firmware of {id} is given up\n");
@@ -52,7 +52,7 @@ fn given_up(host: &Host, dry_run: bool) -> String {
     format!("would give up the firmware of {id}; nothing was changed\n{stops}")
 }
 
-fn asked(host: &Host, dry_run: bool) -> String {
+fn format_request(host: &Host, dry_run: bool) -> String {
     let id = one_line(&host.machine_id);
     let mut text = match dry_run {
         true => format!("{id} would have its firmware checked\n"),
@@ -77,17 +77,17 @@ fn asked(host: &Host, dry_run: bool) -> String {
     text
 }
 
-/// What a machine's page says of its firmware: nothing, where nothing is known or asked.
-pub async fn section(client: &Client, machine_id: &str) -> String {
+/// The firmware section of `farrier get MACHINE`; empty if nothing is known or requested.
+pub async fn firmware_section(client: &Client, machine_id: &str) -> String {
     let request = GetHostRequest { machine_id: machine_id.to_string() };
     match client.call(client.hosts().get_host(request)).await {
-        Ok(host) => described(&host, &Clock::system()),
-        // An older server does not know hosts, and the machine is shown all the same.
+        Ok(host) => format_firmware(&host, &Clock::system()),
+        // An older server does not know hosts; the machine is shown without this section.
         Err(_) => String::new(),
     }
 }
 
-fn described(host: &Host, clock: &Clock) -> String {
+fn format_firmware(host: &Host, clock: &Clock) -> String {
     let mut versions: Vec<String> =
         host.firmware.iter().map(|(name, version)| format!("{name} {version}")).collect();
     versions.sort();
@@ -100,7 +100,7 @@ fn described(host: &Host, clock: &Clock) -> String {
         facts.push(("Operation:", host.operation_id.clone()));
     }
     facts.retain(|(_, value)| !value.is_empty());
-    if facts.is_empty() { String::new() } else { format!("\n{}", pairs(&facts)) }
+    if facts.is_empty() { String::new() } else { format!("\n{}", format_pairs(&facts)) }
 }
 
 #[cfg(test)]
@@ -111,12 +111,12 @@ mod tests {
     fn a_ready_host_shows_its_versions_and_no_more() {
         let clock = Clock::system();
         let mut host = Host { state: READY.into(), ..Host::default() };
-        assert_eq!(described(&host, &clock), "");
+        assert_eq!(format_firmware(&host, &clock), "");
         host.firmware.insert("BMC".into(), "2.1".into());
-        assert_eq!(described(&host, &clock).trim(), "Firmware:  BMC 2.1");
+        assert_eq!(format_firmware(&host, &clock).trim(), "Firmware:  BMC 2.1");
         host.state = "FailedFirmwareUpgrade".into();
         host.failed = "it broke".into();
-        let told = described(&host, &clock);
+        let told = format_firmware(&host, &clock);
         assert!(told.contains("FailedFirmwareUpgrade") && told.contains("it broke"), "{told}");
     }
 }

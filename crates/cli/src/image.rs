@@ -1,10 +1,10 @@
-//! Images: what machines can be made to run, and how they find it.
+//! Images: the OS images for machines, and the netboot configuration.
 
 use crate::args::{ImageAddArgs, ImageCommand, NetbootCommand};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure, eprint_quietly};
 use crate::output::Screen;
-use crate::table::{Table, pairs};
+use crate::table::{Table, format_pairs};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -17,12 +17,12 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-/// How much is sent at once.
-const PIECE: usize = 1 << 20;
-/// How many pieces may wait to be sent.
-const PIECES: usize = 4;
-/// How a qcow2 file begins.
-const QCOW2: &[u8] = b"QFI\xfb";
+/// The size of one upload chunk, in bytes.
+const CHUNK_BYTES: usize = 1 << 20;
+/// The number of chunks that may wait to be sent.
+const CHUNK_QUEUE: usize = 4;
+/// The magic number of a qcow2 file.
+const QCOW2_MAGIC: &[u8] = b"QFI\xfb";
 
 pub async fn run(
     client: &Client,
@@ -31,7 +31,7 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     match command {
         ImageCommand::Add(args) => {
-            let image = described(client, args).await?;
+            let image = build_image(client, args).await?;
             let request = AddImageRequest { image: Some(image) };
             let added = client.call(client.images().add_image(request)).await?;
             let words = |image: &Image| {
@@ -41,16 +41,16 @@ pub async fn run(
                     describe(image)
                 )
             };
-            screen.one(&added, words)?;
+            screen.print_record(&added, words)?;
         }
         ImageCommand::List => {
-            let images = pages(None, async |page_size, page_token| {
+            let images = fetch_pages(None, async |page_size, page_token| {
                 let request = ListImagesRequest { page_size, page_token };
                 let page = client.call(client.images().list_images(request)).await?;
                 Ok((page.images, page.next_page_token))
             })
             .await?;
-            screen.many(
+            screen.print_list(
                 &images,
                 table,
                 "no images; add one with `farrier image add NAME --file FILE`",
@@ -59,18 +59,19 @@ pub async fn run(
         ImageCommand::Get(args) => {
             let request = GetImageRequest { name: args.name };
             let image = client.call(client.images().get_image(request)).await?;
-            screen.one(&image, describe)?;
+            screen.print_record(&image, describe)?;
         }
         ImageCommand::Delete(args) => {
             let request = DeleteImageRequest { name: args.name };
             let gone = client.call(client.images().delete_image(request)).await?;
-            screen.one(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;
+            screen
+                .print_record(&gone, |gone| format!("image {} deleted\n", one_line(&gone.name)))?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-pub async fn netboot(
+pub async fn run_netboot(
     client: &Client,
     screen: &mut Screen,
     command: NetbootCommand,
@@ -78,12 +79,12 @@ pub async fn netboot(
     let NetbootCommand::Config(args) = command;
     let request = GetNetbootConfigRequest { interface: args.interface, range: args.range };
     let config = client.call(client.images().get_netboot_config(request)).await?;
-    screen.one(&config, |config| config.dnsmasq.clone())?;
-    Ok(Exit::Done)
+    screen.print_record(&config, |config| config.dnsmasq.clone())?;
+    Ok(Exit::Success)
 }
 
-/// The image that the arguments describe, its files uploaded.
-async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
+/// Builds the image from the arguments and uploads its files.
+async fn build_image(client: &Client, args: ImageAddArgs) -> Result<Image, Failure> {
     let sha256 = args.sha256.unwrap_or_default();
     let mut image = Image { name: args.name, cmdline: args.cmdline, ..Image::default() };
     if let Some(kernel) = &args.kernel {
@@ -93,19 +94,21 @@ async fn described(client: &Client, args: ImageAddArgs) -> Result<Image, Failure
             image.initrd = Some(upload(client, initrd, "").await?);
         }
     } else if let Some(url) = args.url {
-        image.kind = args.kind.or_else(|| kind_of(&url)).ok_or_else(|| no_kind(&url))?;
+        image.kind =
+            args.kind.or_else(|| kind_from_name(&url)).ok_or_else(|| unknown_kind(&url))?;
         image.file = Some(Artifact { sha256, size: args.size.unwrap_or_default(), url });
     } else if let Some(file) = &args.file {
         let shown = file.display().to_string();
-        image.kind = args.kind.or_else(|| kind_of(&shown)).ok_or_else(|| no_kind(&shown))?;
+        image.kind =
+            args.kind.or_else(|| kind_from_name(&shown)).ok_or_else(|| unknown_kind(&shown))?;
         check_kind(file, &image.kind)?;
         image.file = Some(upload(client, file, &sha256).await?);
     }
     Ok(image)
 }
 
-/// What a file's name says of its kind.
-fn kind_of(name: &str) -> Option<String> {
+/// Derives the kind of an image from its file name.
+fn kind_from_name(name: &str) -> Option<String> {
     const ENDS: [(&str, &str); 9] = [
         (".raw", "raw"),
         (".img", "raw"),
@@ -121,19 +124,19 @@ fn kind_of(name: &str) -> Option<String> {
     ENDS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, kind)| kind.to_string())
 }
 
-fn no_kind(name: &str) -> Failure {
+fn unknown_kind(name: &str) -> Failure {
     let said =
         format!("what {name} is cannot be seen from its name; add --kind raw, qcow2, tar or iso");
     Failure::refused(said)
 }
 
-/// Many a .img is a qcow2 file. Written to a disk as it is, it would not boot.
+/// Many .img files are qcow2. Written to a disk unchanged, such an image would not boot.
 fn check_kind(path: &Path, kind: &str) -> Result<(), Failure> {
-    let mut start = [0; QCOW2.len()];
+    let mut start = [0; QCOW2_MAGIC.len()];
     let read = std::fs::File::open(path)
         .and_then(|mut file| std::io::Read::read(&mut file, &mut start))
         .map_err(|error| unreadable(path, &error))?;
-    let is_qcow2 = start.get(..read) == Some(QCOW2);
+    let is_qcow2 = start.get(..read) == Some(QCOW2_MAGIC);
     match (is_qcow2, kind == "qcow2") {
         (true, false) => Err(Failure::refused(format!(
             "{} is a qcow2 image and not {kind}; add --kind qcow2",
@@ -151,52 +154,52 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::refused(format!("{}: {error}", path.display()))
 }
 
-/// Sends a file, and says how far it is to whoever sits in front of a terminal.
+/// Uploads a file, with a progress display if stderr is a terminal.
 async fn upload(client: &Client, path: &Path, sha256: &str) -> Result<Artifact, Failure> {
     let unreadable = |error| unreadable(path, &error);
     let mut file = tokio::fs::File::open(path).await.map_err(unreadable)?;
     let total = file.metadata().await.map_err(unreadable)?.len();
-    let (sender, receiver) = mpsc::channel(PIECES);
+    let (sender, receiver) = mpsc::channel(CHUNK_QUEUE);
     let mut images = client.images();
     let sending =
         tokio::spawn(async move { images.upload_artifact(ReceiverStream::new(receiver)).await });
-    let mut meter = Meter::new(path, total);
+    let mut progress = UploadProgress::new(path, total);
     let mut sha256 = sha256.to_string();
     loop {
-        let mut data = Vec::with_capacity(PIECE);
-        (&mut file).take(PIECE as u64).read_to_end(&mut data).await.map_err(unreadable)?;
+        let mut data = Vec::with_capacity(CHUNK_BYTES);
+        (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut data).await.map_err(unreadable)?;
         if data.is_empty() {
             break;
         }
-        meter.sent(data.len());
+        progress.add_sent(data.len());
         let request = UploadArtifactRequest { sha256: std::mem::take(&mut sha256), data };
         if sender.send(request).await.is_err() {
-            // The server has said no; its answer says why.
+            // The server has refused the upload; its response says why.
             break;
         }
     }
     drop(sender);
     let answer = sending.await.map_err(|error| Failure::bug(error.to_string()))?;
-    meter.end();
+    progress.finish();
     answer.map(tonic::Response::into_inner).map_err(|status| client.failure(status))
 }
 
-/// How far an upload is, on one line of the terminal.
-struct Meter {
+/// The progress of an upload, on one line of the terminal.
+struct UploadProgress {
     name: String,
     total: u64,
     sent: u64,
     shown: Option<u64>,
 }
 
-impl Meter {
+impl UploadProgress {
     fn new(path: &Path, total: u64) -> Self {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let shown = std::io::stderr().is_terminal().then_some(0);
         Self { name, total, sent: 0, shown }
     }
 
-    fn sent(&mut self, bytes: usize) {
+    fn add_sent(&mut self, bytes: usize) {
         self.sent += bytes as u64;
         let percent = self.sent.saturating_mul(100) / self.total.max(1);
         if self.shown.is_some_and(|shown| shown < percent) {
@@ -205,7 +208,7 @@ impl Meter {
         }
     }
 
-    fn end(&self) {
+    fn finish(&self) {
         if self.shown.is_some() {
             eprint_quietly("\n");
         }
@@ -219,44 +222,44 @@ fn table(images: &[Image], wide: bool) -> Table {
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for image in images {
-        let size: i64 = files(image).iter().map(|(_, file)| file.size).sum();
+        let size: i64 = image_files(image).iter().map(|(_, file)| file.size).sum();
         let mut row = vec![
             (&image.name).into(),
             (&image.kind).into(),
-            bytes(size).into(),
+            format_bytes(size).into(),
             clock.ago(image.created_at.as_ref()).into(),
         ];
         if wide {
             let sums: Vec<&str> =
-                files(image).iter().map(|(_, file)| file.sha256.as_str()).collect();
+                image_files(image).iter().map(|(_, file)| file.sha256.as_str()).collect();
             row.push(sums.join(",").into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-fn files(image: &Image) -> Vec<(&'static str, &Artifact)> {
+fn image_files(image: &Image) -> Vec<(&'static str, &Artifact)> {
     let all = [("File:", &image.file), ("Kernel:", &image.kernel), ("Initrd:", &image.initrd)];
     all.into_iter().filter_map(|(name, file)| file.as_ref().map(|file| (name, file))).collect()
 }
 
 fn describe(image: &Image) -> String {
     let mut facts = vec![("Image:", image.name.clone()), ("Kind:", image.kind.clone())];
-    for (name, file) in files(image) {
+    for (name, file) in image_files(image) {
         let place = if file.url.is_empty() { "kept by the server" } else { &file.url };
-        facts.push((name, format!("{} ({} bytes), {place}", bytes(file.size), file.size)));
+        facts.push((name, format!("{} ({} bytes), {place}", format_bytes(file.size), file.size)));
         facts.push(("SHA-256:", file.sha256.clone()));
     }
     if !image.cmdline.is_empty() {
         facts.push(("Command line:", image.cmdline.clone()));
     }
     facts.push(("Added:", Clock::system().ago(image.created_at.as_ref())));
-    pairs(&facts)
+    format_pairs(&facts)
 }
 
-/// A size as people say it.
-fn bytes(size: i64) -> String {
+/// Formats a size with a binary unit.
+fn format_bytes(size: i64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = size.max(0) as f64;
     let mut unit = 0;
@@ -280,7 +283,7 @@ mod tests {
             ("x.iso", Some("iso")),
             ("vmlinuz", None),
         ] {
-            assert_eq!(kind_of(name).as_deref(), kind, "{name}");
+            assert_eq!(kind_from_name(name).as_deref(), kind, "{name}");
         }
     }
 
@@ -298,8 +301,8 @@ mod tests {
 
     #[test]
     fn sizes_are_spoken() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(5 << 30), "5.0 GiB");
+        assert_eq!(format_bytes(0), "0 B");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes(5 << 30), "5.0 GiB");
     }
 }

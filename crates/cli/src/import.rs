@@ -1,7 +1,7 @@
-//! Importing machines: a number of simulated ones, or those of a file.
+//! `farrier import`: registers machines from a file, or a number of simulated ones.
 //!
-//! Everything is read before anything is registered, so a file with a mistake changes nothing.
-//! Registering is an upsert, so an import that was cut short is simply repeated.
+//! The whole source is read before the first registration, so a file with an error changes nothing.
+//! Registration is an upsert, so an interrupted import can be repeated.
 
 pub mod csv;
 pub mod file;
@@ -16,25 +16,25 @@ use futures_util::{StreamExt, stream};
 use proto::v1::{Machine, MachineSpec, RegisterMachineRequest};
 use std::path::Path;
 
-/// Registrations under way at the same time.
+/// The maximum number of concurrent registrations.
 const CONCURRENCY: usize = 16;
-/// The largest fleet that is made up.
+/// The maximum number of simulated machines.
 const MAX_SIMULATED: u32 = 100_000;
-/// A simulated rack holds this many machines.
-const PER_RACK: u32 = 18;
-/// More than this many and only the sum is printed.
+/// The number of machines in a simulated rack.
+const MACHINES_PER_RACK: u32 = 18;
+/// With more machines than this, only the total is printed, unless the output is wide.
 const MAX_LINES: usize = 20;
 
-/// A machine, and where it was read.
+/// A machine and its position in the source.
 #[derive(Debug, PartialEq)]
-pub struct Row {
+pub struct ImportRow {
     /// `fleet.csv, line 3`; empty for a simulated machine.
     pub place: String,
     pub machine: Machine,
 }
 
 pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Result<Exit, Failure> {
-    let rows = rows(&args.source)?;
+    let rows = read_rows(&args.source)?;
     let total = rows.len();
     let mut answers = stream::iter(rows).map(|row| register(client, row)).buffered(CONCURRENCY);
     let mut registered = Vec::with_capacity(total);
@@ -55,17 +55,17 @@ pub async fn run(client: &Client, screen: &mut Screen, args: &ImportArgs) -> Res
                 return Err(Failure::new(failure.exit, message));
             }
         }
-        progress(screen, registered.len(), total);
+        show_progress(screen, registered.len(), total);
     }
-    report(screen, &registered)?;
+    print_summary(screen, &registered)?;
     if refused > 0 {
         return Err(Failure::refused(format!("{refused} of {total} machines were refused")));
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-async fn register(client: &Client, row: Row) -> Result<Machine, Failure> {
-    let Row { place, machine } = row;
+async fn register(client: &Client, row: ImportRow) -> Result<Machine, Failure> {
+    let ImportRow { place, machine } = row;
     let name = machine.machine_id.clone();
     let request = RegisterMachineRequest { machine: Some(machine) };
     client.call(client.machines().register_machine(request)).await.map_err(|failure| match failure
@@ -79,8 +79,8 @@ async fn register(client: &Client, row: Row) -> Result<Machine, Failure> {
     })
 }
 
-/// A counter for people who wait; it wipes itself out.
-fn progress(screen: &Screen, done: usize, total: usize) {
+/// Shows a counter on the terminal and clears it at the end.
+fn show_progress(screen: &Screen, done: usize, total: usize) {
     use std::io::{IsTerminal, Write};
     let seen = screen.is_human() && screen.is_terminal() && std::io::stderr().is_terminal();
     if seen && total > MAX_LINES {
@@ -89,31 +89,31 @@ fn progress(screen: &Screen, done: usize, total: usize) {
     }
 }
 
-fn report(screen: &mut Screen, machines: &[Machine]) -> Result<(), Failure> {
+fn print_summary(screen: &mut Screen, machines: &[Machine]) -> Result<(), Failure> {
     if !screen.is_human() {
-        return screen.many(machines, table, "");
+        return screen.print_list(machines, table, "");
     }
     if machines.len() <= MAX_LINES || screen.is_wide() {
         for machine in machines {
-            screen.say(&format!("{} registered", one_line(&machine.machine_id)))?;
+            screen.print_line(&format!("{} registered", one_line(&machine.machine_id)))?;
         }
     }
     let plural = if machines.len() == 1 { "" } else { "s" };
-    screen.say(&format!(
+    screen.print_line(&format!(
         "{} machine{plural} registered; see them with `farrier list`",
         machines.len()
     ))
 }
 
-fn rows(source: &str) -> Result<Vec<Row>, Failure> {
+fn read_rows(source: &str) -> Result<Vec<ImportRow>, Failure> {
     match source.parse::<u32>() {
-        Ok(count @ 1..=MAX_SIMULATED) => Ok(fleet(count)),
+        Ok(count @ 1..=MAX_SIMULATED) => Ok(simulated_fleet(count)),
         Ok(count) => Err(Failure::refused(format!(
             "cannot import {count} machines; type a number from 1 to {MAX_SIMULATED}"
         ))),
         Err(_) => {
-            let rows = file::rows(Path::new(source))?;
-            unique(&rows)?;
+            let rows = file::read_rows(Path::new(source))?;
+            check_unique_ids(&rows)?;
             if rows.is_empty() {
                 eprintln_quietly(&format!("{source} has no machines"));
             }
@@ -122,8 +122,8 @@ fn rows(source: &str) -> Result<Vec<Row>, Failure> {
     }
 }
 
-/// The second of two machines with one name would overwrite the first.
-fn unique(rows: &[Row]) -> Result<(), Failure> {
+/// Refuses duplicate IDs: the second machine would overwrite the first.
+fn check_unique_ids(rows: &[ImportRow]) -> Result<(), Failure> {
     let mut seen = std::collections::HashMap::new();
     for row in rows {
         if let Some(first) = seen.insert(&row.machine.machine_id, &row.place) {
@@ -136,14 +136,16 @@ fn unique(rows: &[Row]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// machine-1 to machine-N, the same ones every time.
-fn fleet(count: u32) -> Vec<Row> {
-    (1..=count).map(|number| Row { place: String::new(), machine: simulated(number) }).collect()
+/// machine-1 to machine-N, identical every time.
+fn simulated_fleet(count: u32) -> Vec<ImportRow> {
+    (1..=count)
+        .map(|number| ImportRow { place: String::new(), machine: simulated_machine(number) })
+        .collect()
 }
 
-fn simulated(number: u32) -> Machine {
+fn simulated_machine(number: u32) -> Machine {
     let [a, b, c, d] = number.to_be_bytes();
-    let rack = (number - 1) / PER_RACK + 1;
+    let rack = (number - 1) / MACHINES_PER_RACK + 1;
     Machine {
         machine_id: format!("machine-{number}"),
         labels: [("env".to_string(), "demo".to_string()), ("rack".to_string(), format!("r{rack}"))]
@@ -167,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_fleet_is_the_same_every_time() {
-        let rows = rows("36").unwrap();
+        let rows = read_rows("36").unwrap();
         assert_eq!(rows.len(), 36);
         let last = &rows[35].machine;
         assert_eq!(last.machine_id, "machine-36");
@@ -175,19 +177,19 @@ mod tests {
         let spec = last.spec.as_ref().unwrap();
         assert_eq!(spec.mac_addresses, ["02:fa:00:00:00:24"]);
         assert_eq!(spec.ssh_endpoint, "10.0.0.36:22");
-        assert_eq!(simulated(70_000).spec.unwrap().ssh_endpoint, "10.1.17.112:22");
+        assert_eq!(simulated_machine(70_000).spec.unwrap().ssh_endpoint, "10.1.17.112:22");
     }
 
     #[test]
     fn absurd_numbers_are_refused() {
-        assert!(rows("0").unwrap_err().message.contains("from 1 to 100000"));
-        assert!(rows("4000000").is_err());
+        assert!(read_rows("0").unwrap_err().message.contains("from 1 to 100000"));
+        assert!(read_rows("4000000").is_err());
     }
 
     #[test]
     fn a_name_is_used_once() {
-        let row = |place: &str| Row { place: place.into(), machine: simulated(1) };
-        let failure = unique(&[row("f.csv, line 2"), row("f.csv, line 7")]).unwrap_err();
+        let row = |place: &str| ImportRow { place: place.into(), machine: simulated_machine(1) };
+        let failure = check_unique_ids(&[row("f.csv, line 2"), row("f.csv, line 7")]).unwrap_err();
         assert!(failure.message.starts_with(
             "f.csv, line 7: machine_id \"machine-1\" was already used at f.csv, line 2"
         ));

@@ -1,40 +1,44 @@
-//! Logs: what the devices said while an operation ran.
+//! `farrier logs`: the log of an operation.
 
 use crate::args::LogsArgs;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
-use crate::follow::LOST;
-use crate::follow::feed::{self, News, Patience, RunLog};
-use crate::follow::log::LogLines;
+use crate::follow::CONNECTION_LOST;
+use crate::follow::feed::{self, FeedMessage, ReconnectPolicy, RunLogSource};
+use crate::follow::log::LogLineBuffer;
 use crate::output::Screen;
 use crate::table::Tone;
 
-pub async fn show(client: &Client, screen: &mut Screen, args: LogsArgs) -> Result<Exit, Failure> {
+pub async fn print_log(
+    client: &Client,
+    screen: &mut Screen,
+    args: LogsArgs,
+) -> Result<Exit, Failure> {
     let LogsArgs { operation_id, follow, offset } = args;
-    let log = RunLog { client: client.clone(), run_id: operation_id, offset, follow };
-    let mut feed = feed::spawn(log, Patience::OnceHeard);
-    let mut lines = LogLines::default();
+    let log = RunLogSource { client: client.clone(), run_id: operation_id, offset, follow };
+    let mut feed = feed::spawn(log, ReconnectPolicy::AfterFirstResponse);
+    let mut lines = LogLineBuffer::default();
     let mut lost = false;
-    while let Some(news) = feed.recv().await {
-        match news {
-            News::Item(chunk) if screen.is_human() => {
+    while let Some(message) = feed.recv().await {
+        match message {
+            FeedMessage::Item(chunk) if screen.is_human() => {
                 for line in lines.push(&chunk) {
-                    screen.say(&line)?;
+                    screen.print_line(&line)?;
                 }
             }
-            News::Item(chunk) => screen.event(&chunk, |_| String::new())?,
-            News::Back => lost = false,
-            News::Lost if lost => {}
-            News::Lost => {
+            FeedMessage::Item(chunk) => screen.print_event(&chunk, |_| String::new())?,
+            FeedMessage::Reconnected => lost = false,
+            FeedMessage::Disconnected if lost => {}
+            FeedMessage::Disconnected => {
                 lost = true;
-                screen.say_toned(Tone::Dim, LOST)?;
+                screen.print_toned_line(Tone::Dim, CONNECTION_LOST)?;
             }
-            News::Ended => break,
-            News::Failed(status) => return Err(client.failure(status)),
+            FeedMessage::Ended => break,
+            FeedMessage::Failed(status) => return Err(client.failure(status)),
         }
     }
     for line in lines.finish() {
-        screen.say(&line)?;
+        screen.print_line(&line)?;
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }

@@ -1,19 +1,22 @@
-//! Machines: listing, showing and registering them, and what a customer may ask of one.
+//! Machines: list, show, register and update them, and start a customer's operations on them.
 
 use crate::args::{
-    EnterArgs, ExitArgs, ListArgs, MachineCommand, RegisterArgs, ReimageArgs, SpecArgs, SubmitArgs,
-    UpdateArgs, VerbArgs,
+    EnterMaintenanceArgs, ExitMaintenanceArgs, ListArgs, MachineCommand, MachineOperationArgs,
+    MachineRegisterArgs, MachineSpecArgs, MachineUpdateArgs, ReimageArgs, SubmitArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::hardware;
 use crate::health;
 use crate::host;
-use crate::operation::{Errand, Goal, Origin, View, as_run, request_id, see_through};
+use crate::operation::{
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, choose_request_id, follow_or_report,
+    operation_to_run,
+};
 use crate::output::Screen;
 use crate::power;
-use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     Condition, EffectiveState, EnterMaintenanceRequest, ExitMaintenanceRequest, GetMachineRequest,
@@ -38,11 +41,11 @@ pub async fn run(
         MachineCommand::EnterMaintenance(args) => enter_maintenance(client, screen, &args).await,
         MachineCommand::ExitMaintenance(args) => exit_maintenance(client, screen, &args).await,
         MachineCommand::Inspect(args) => hardware::inspect(client, screen, &args.machine_id).await,
-        MachineCommand::ConsoleLog(args) => hardware::console_log(client, screen, &args).await,
+        MachineCommand::ConsoleLog(args) => hardware::print_event_log(client, screen, &args).await,
         MachineCommand::Power(args) => power::run(client, screen, args).await,
         MachineCommand::Reprovision(args) => host::reprovision(client, screen, args).await,
-        MachineCommand::Rma(args) => power::rma(client, screen, args).await,
-        MachineCommand::ExitRma(args) => power::exit_rma(client, screen, args).await,
+        MachineCommand::Rma(args) => power::start_rma(client, screen, args).await,
+        MachineCommand::ExitRma(args) => power::start_exit_rma(client, screen, args).await,
     }
 }
 
@@ -51,8 +54,8 @@ pub async fn fetch(client: &Client, machine_id: &str) -> Result<Machine, Failure
     client.call(client.machines().get_machine(request)).await
 }
 
-/// The machine that a run acts on; none when it acts on something else.
-pub async fn fetch_of(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
+/// Fetches the machine of a run; none if the run's target is not a machine.
+pub async fn fetch_run_machine(client: &Client, run: &Run) -> Result<Option<Machine>, Failure> {
     match run.machine_id.as_str() {
         "" => Ok(None),
         id => fetch(client, id).await.map(Some),
@@ -62,16 +65,16 @@ pub async fn fetch_of(client: &Client, run: &Run) -> Result<Option<Machine>, Fai
 pub async fn get(client: &Client, screen: &mut Screen, machine_id: &str) -> Result<Exit, Failure> {
     let machine = fetch(client, machine_id).await?;
     let firmware = match screen.is_human() {
-        true => host::section(client, machine_id).await,
+        true => host::firmware_section(client, machine_id).await,
         false => String::new(),
     };
     let words = |machine: &Machine| format!("{}{firmware}", describe(machine, &Clock::system()));
-    screen.one(&machine, words)?;
-    Ok(Exit::Done)
+    screen.print_record(&machine, words)?;
+    Ok(Exit::Success)
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let machines = pages(args.limit, async |page_size, page_token| {
+    let machines = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListMachinesRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.machines().list_machines(request)).await?;
         Ok((answer.machines, answer.next_page_token))
@@ -81,57 +84,65 @@ pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Resu
         "" => "no machines yet; register some with `farrier import 10`",
         _ => "no machines match the filter",
     };
-    screen.many(&machines, table, none)?;
-    Ok(Exit::Done)
+    screen.print_list(&machines, table, none)?;
+    Ok(Exit::Success)
 }
 
 async fn register(
     client: &Client,
     screen: &mut Screen,
-    args: RegisterArgs,
+    args: MachineRegisterArgs,
 ) -> Result<Exit, Failure> {
     let mut machine =
         Machine { machine_id: args.machine_id.unwrap_or_default(), ..Default::default() };
-    apply(&mut machine, args.spec);
+    apply_spec(&mut machine, args.spec);
     let request = RegisterMachineRequest { machine: Some(machine) };
     let machine = client.call(client.machines().register_machine(request)).await?;
-    screen.one(&machine, |machine| format!("{} registered\n", one_line(&machine.machine_id)))?;
-    Ok(Exit::Done)
+    screen.print_record(&machine, |machine| {
+        format!("{} registered\n", one_line(&machine.machine_id))
+    })?;
+    Ok(Exit::Success)
 }
 
-/// The server replaces spec and labels, so what was not given is taken from what is there.
-async fn update(client: &Client, screen: &mut Screen, args: UpdateArgs) -> Result<Exit, Failure> {
+/// The server replaces spec and labels, so values that are not given are copied from the current
+/// record.
+async fn update(
+    client: &Client,
+    screen: &mut Screen,
+    args: MachineUpdateArgs,
+) -> Result<Exit, Failure> {
     let mut tries = 0;
     let machine = loop {
         tries += 1;
         let mut machine = fetch(client, &args.machine_id).await?;
         let expected_version = machine.status.take().map_or(0, |status| status.version);
-        apply(&mut machine, args.spec.clone());
+        apply_spec(&mut machine, args.spec.clone());
         for key in &args.remove_labels {
             machine.labels.remove(key);
         }
         let request = UpdateMachineRequest { machine: Some(machine), expected_version };
         let answer = client.machines().update_machine(request).await;
         match answer {
-            // Somebody changed the machine between the reading and the writing: read it again.
-            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            // Another client changed the machine between the read and the write: read it again.
+            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };
-    screen.one(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
-    Ok(Exit::Done)
+    screen
+        .print_record(&machine, |machine| format!("{} updated\n", one_line(&machine.machine_id)))?;
+    Ok(Exit::Success)
 }
 
-/// How often an update is made anew because somebody else changed the machine first.
-const MAX_UPDATES: u32 = 50;
+/// The maximum number of attempts when other clients change the machine concurrently.
+const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
-pub fn has_moved(status: &tonic::Status) -> bool {
+pub fn is_version_conflict(status: &tonic::Status) -> bool {
     let details = status.get_error_details();
     details.error_info().is_some_and(|info| info.reason == "VERSION_MOVED")
 }
 
-/// Lays what was given over the machine.
-fn apply(machine: &mut Machine, given: SpecArgs) {
+/// Overwrites the fields of the machine that are given.
+fn apply_spec(machine: &mut Machine, given: MachineSpecArgs) {
     let spec = machine.spec.get_or_insert_with(MachineSpec::default);
     let fields = [
         (&mut spec.ssh_endpoint, given.ssh_endpoint),
@@ -150,7 +161,7 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
         }
     }
     if let Some(rack) = given.rack.filter(|rack| *rack != spec.rack_id) {
-        // A place belongs to its rack.
+        // A slot is only valid within its rack.
         spec.slot = None;
         spec.rack_id = rack;
     }
@@ -164,13 +175,13 @@ fn apply(machine: &mut Machine, given: SpecArgs) {
 pub async fn reboot(
     client: &Client,
     screen: &mut Screen,
-    args: &VerbArgs,
+    args: &MachineOperationArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request = RebootMachineRequest { machine_id, request_id };
         client.call(client.machines().reboot_machine(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 pub async fn reimage(
@@ -178,57 +189,57 @@ pub async fn reimage(
     screen: &mut Screen,
     args: &ReimageArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request =
             ReimageMachineRequest { machine_id, request_id, image_ref: args.image.clone() };
         client.call(client.machines().reimage_machine(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 pub async fn enter_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: &EnterArgs,
+    args: &EnterMaintenanceArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request = EnterMaintenanceRequest { machine_id, request_id, drain: args.drain };
         client.call(client.machines().enter_maintenance(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
 pub async fn exit_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: &ExitArgs,
+    args: &ExitMaintenanceArgs,
 ) -> Result<Exit, Failure> {
-    let ask = async |machine_id, request_id| {
+    let call = async |machine_id, request_id| {
         let request = ExitMaintenanceRequest { machine_id, request_id, uncordon: args.uncordon };
         client.call(client.machines().exit_maintenance(request)).await
     };
-    operate(client, screen, &args.machine_id, &args.submit, ask).await
+    start_operation(client, screen, &args.machine_id, &args.submit, call).await
 }
 
-/// Asks for an operation and sees it through.
-async fn operate(
+/// Requests an operation and follows it.
+async fn start_operation(
     client: &Client,
     screen: &mut Screen,
     machine_id: &str,
     submit: &SubmitArgs,
-    ask: impl AsyncFnOnce(String, String) -> Result<Operation, Failure>,
+    call: impl AsyncFnOnce(String, String) -> Result<Operation, Failure>,
 ) -> Result<Exit, Failure> {
     let before = if submit.wait.waits() { Some(fetch(client, machine_id).await?) } else { None };
-    let request_id = request_id(screen, submit.request_id.as_ref())?;
-    let operation = ask(machine_id.to_string(), request_id).await?;
-    let errand = Errand {
-        run: as_run(operation),
-        view: View::Operation,
-        goal: Goal::Succeed,
-        origin: Origin::Submitted,
+    let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
+    let operation = call(machine_id.to_string(), request_id).await?;
+    let accepted = AcceptedOperation {
+        run: operation_to_run(operation),
+        record_kind: RecordKind::Operation,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Submitted,
         before,
     };
-    see_through(client, screen, errand, &submit.wait).await
+    follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
 pub fn phase_name(machine: &Machine) -> &'static str {
@@ -254,15 +265,15 @@ pub fn effective_name(machine: &Machine) -> &'static str {
     }
 }
 
-/// The effective state as lists show it: short, and marked where somebody must look.
+/// The effective state in a list: short, and marked if an operator must act.
 fn effective_cell(machine: &Machine) -> Cell {
     match effective(machine) {
         EffectiveState::Unspecified | EffectiveState::New => effective_name(machine).into(),
-        EffectiveState::Idle => Cell::toned("IDLE", Tone::Good),
-        EffectiveState::Busy => Cell::toned("BUSY", Tone::Busy),
-        EffectiveState::Maintenance => Cell::toned("MAINT", Tone::Warn),
-        EffectiveState::Attention => Cell::toned("⚠ATTENTION", Tone::Warn),
-        EffectiveState::Blocked => Cell::toned("⛔BLOCKED", Tone::Bad),
+        EffectiveState::Idle => Cell::with_tone("IDLE", Tone::Good),
+        EffectiveState::Busy => Cell::with_tone("BUSY", Tone::Busy),
+        EffectiveState::Maintenance => Cell::with_tone("MAINT", Tone::Warn),
+        EffectiveState::Attention => Cell::with_tone("⚠ATTENTION", Tone::Warn),
+        EffectiveState::Blocked => Cell::with_tone("⛔BLOCKED", Tone::Bad),
     }
 }
 
@@ -287,17 +298,17 @@ fn condition<'a>(machine: &'a Machine, name: &str) -> Option<&'a Condition> {
     machine.status.as_ref()?.conditions.iter().find(|condition| condition.r#type == name)
 }
 
-/// ✓ it holds, ✗ it was seen not to hold, - nobody knows.
-fn mark(condition: Option<&Condition>) -> Cell {
+/// ✓ the condition holds; ✗ it was observed not to hold; - it is unknown.
+fn condition_cell(condition: Option<&Condition>) -> Cell {
     match condition {
-        Some(condition) if condition.status => Cell::toned("✓", Tone::Good),
-        Some(condition) if condition.last_transition.is_some() => Cell::toned("✗", Tone::Bad),
+        Some(condition) if condition.status => Cell::with_tone("✓", Tone::Good),
+        Some(condition) if condition.last_transition.is_some() => Cell::with_tone("✗", Tone::Bad),
         Some(_) | None => "-".into(),
     }
 }
 
-/// Why the machine is out of use, if it is.
-fn trouble(machine: &Machine) -> String {
+/// The flag that takes the machine out of use, with its reason; empty if none is set.
+fn blocking_flag(machine: &Machine) -> String {
     let flags = ["Retired", "RMA", "NeedsIntervention"];
     let set =
         flags.iter().find_map(|name| condition(machine, name).filter(|condition| condition.status));
@@ -309,9 +320,9 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
     let more = ["LIFECYCLE", "BMC", "CLUSTER", "LABELS", "PROVIDER", "REASON"];
     let names = if wide { [&names[..], &more[..]].concat() } else { names.to_vec() };
     let mut table = Table::new(&names)
-        .at_least("MACHINE_ID", 11)
-        .at_least("PHASE", 11)
-        .at_least("EFFECTIVE", 10);
+        .min_width("MACHINE_ID", 11)
+        .min_width("PHASE", 11)
+        .min_width("EFFECTIVE", 10);
     for machine in machines {
         let active =
             machine.status.as_ref().map_or("", |status| status.active_operation_id.as_str());
@@ -319,38 +330,38 @@ pub fn table(machines: &[Machine], wide: bool) -> Table {
             (&machine.machine_id).into(),
             phase_name(machine).into(),
             effective_cell(machine),
-            mark(condition(machine, "Reachable")),
-            mark(condition(machine, "Provisioned")),
+            condition_cell(condition(machine, "Reachable")),
+            condition_cell(condition(machine, "Provisioned")),
             active.into(),
         ];
         if wide {
             let spec = machine.spec.clone().unwrap_or_default();
             row.extend([
                 lifecycle_name(machine).into(),
-                mark(condition(machine, "BMCReachable")),
+                condition_cell(condition(machine, "BMCReachable")),
                 spec.target_cluster_ref.into(),
-                listed(&machine.labels, ",").into(),
+                join_pairs(&machine.labels, ",").into(),
                 spec.provider.into(),
-                trouble(machine).into(),
+                blocking_flag(machine).into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-/// Everything about one machine.
+/// Formats all details of one machine.
 fn describe(machine: &Machine, clock: &Clock) -> String {
     let spec = machine.spec.clone().unwrap_or_default();
     let status = machine.status.clone().unwrap_or_default();
     let or_dash = |text: String| if text.is_empty() { "-".to_string() } else { text };
-    let mut text = pairs(&[
+    let mut text = format_pairs(&[
         ("Machine:", machine.machine_id.clone()),
         ("Phase:", phase_name(machine).into()),
         ("EffectiveState:", effective_name(machine).into()),
         ("LifecycleState:", lifecycle_name(machine).into()),
         ("ActiveOperationId:", or_dash(status.active_operation_id)),
-        ("Labels:", or_dash(listed(&machine.labels, ","))),
+        ("Labels:", or_dash(join_pairs(&machine.labels, ","))),
         ("SSH:", or_dash(spec.ssh_endpoint)),
         ("BMC:", or_dash(spec.bmc_endpoint)),
         ("Cluster:", or_dash(spec.target_cluster_ref)),
@@ -370,24 +381,24 @@ fn describe(machine: &Machine, clock: &Clock) -> String {
         let mut table = Table::new(&["CONDITION", "STATUS", "SINCE", "REASON"]);
         for condition in &status.conditions {
             let since = clock.ago(condition.last_transition.as_ref());
-            table.row(vec![
+            table.add_row(vec![
                 (&condition.r#type).into(),
-                mark(Some(condition)),
+                condition_cell(Some(condition)),
                 since.into(),
                 (&condition.reason).into(),
             ]);
         }
         text.push('\n');
-        text.push_str(&table.render(crate::table::Paint { colour: false }));
+        text.push_str(&table.render(crate::table::ColorMode { enabled: false }));
     }
-    text.push_str(&health::of(status.health.as_ref(), clock));
+    text.push_str(&health::optional_section(status.health.as_ref(), clock));
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::v1::MachineStatus;
 
     fn machine(
@@ -430,7 +441,7 @@ mod tests {
             ),
         ];
         assert_eq!(
-            table(&machines, false).render(Paint { colour: false }),
+            table(&machines, false).render(ColorMode { enabled: false }),
             "\
 MACHINE_ID   PHASE        EFFECTIVE   REACHABLE  PROVISIONED  ACTIVE_OP
 machine-1    READY        IDLE        ✓          ✓            -
@@ -445,7 +456,7 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
     #[test]
     fn wide_says_why() {
         let rma = machine("m", Phase::Ready, EffectiveState::Blocked, &[("RMA", true)], "");
-        let text = table(&[rma], true).render(Paint { colour: false });
+        let text = table(&[rma], true).render(ColorMode { enabled: false });
         assert!(
             text.lines()
                 .next()
@@ -463,12 +474,12 @@ machine-5    MAINTENANCE  MAINT       ✗          -            -
         let mut machine = Machine { spec: Some(spec), ..Default::default() };
         machine.labels.insert("a".into(), "1".into());
         let labels = vec![("b".to_string(), "2".to_string())];
-        apply(
+        apply_spec(
             &mut machine,
-            SpecArgs { ssh_endpoint: Some("new".into()), labels, ..Default::default() },
+            MachineSpecArgs { ssh_endpoint: Some("new".into()), labels, ..Default::default() },
         );
         let spec = machine.spec.clone().unwrap();
         assert_eq!((spec.serial.as_str(), spec.ssh_endpoint.as_str()), ("S1", "new"));
-        assert_eq!(listed(&machine.labels, ","), "a=1,b=2");
+        assert_eq!(join_pairs(&machine.labels, ","), "a=1,b=2");
     }
 }

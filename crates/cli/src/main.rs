@@ -1,7 +1,7 @@
-//! The operator's hand: one binary with the client commands and the server.
+//! The `farrier` binary: the client commands and the server.
 //!
-//! Here a command line becomes a call, and a result becomes an exit code. Nothing is decided in this
-//! crate: the server decides, and the client asks, shows and waits.
+//! A command line becomes an API call, and its result becomes an exit code. This crate has no
+//! business rules: the server decides; the client sends requests, prints results and waits.
 
 mod admin;
 mod agent;
@@ -46,11 +46,11 @@ use args::{Cli, ClientCommand, Command, CompletionsArgs};
 use clap::{CommandFactory, Parser};
 use client::Client;
 use exit::{Exit, Failure};
-use operation::View;
+use operation::RecordKind;
 use output::Screen;
 use std::process::ExitCode;
 
-/// Operations have names of their own; nothing else begins like this.
+/// The prefix of operation IDs; no other ID starts with it.
 const OPERATION_PREFIX: &str = "op-";
 
 fn main() -> ExitCode {
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => {
             let ended = runtime.block_on(dispatch(cli));
-            // A stream that is still open must not hold up the end.
+            // An open stream must not delay the exit.
             runtime.shutdown_background();
             ended
         }
@@ -73,11 +73,13 @@ async fn dispatch(cli: Cli) -> Result<Exit, Failure> {
         Command::Serve(args) => serve::run(args).await,
         Command::Agent(command) => agent::run(&mut screen, command),
         Command::Completions(args) => completions(&mut screen, &args),
-        Command::Client(command) => ask(&Client::new(&cli.server)?, &mut screen, command).await,
+        Command::Client(command) => {
+            run_client_command(&Client::new(&cli.server)?, &mut screen, command).await
+        }
     }
 }
 
-async fn ask(
+async fn run_client_command(
     client: &Client,
     screen: &mut Screen,
     command: ClientCommand,
@@ -98,26 +100,28 @@ async fn ask(
             machine::exit_maintenance(client, screen, &args).await
         }
         ClientCommand::Ops(args) => operation::list(client, screen, &args).await,
-        ClientCommand::Watch(args) => watch::operations(client, screen, args).await,
-        ClientCommand::Logs(args) => logs::show(client, screen, args).await,
-        ClientCommand::Cancel(args) => run::cancel(client, screen, &args, View::Operation).await,
+        ClientCommand::Watch(args) => watch::watch_operations(client, screen, args).await,
+        ClientCommand::Logs(args) => logs::print_log(client, screen, args).await,
+        ClientCommand::Cancel(args) => {
+            run::cancel(client, screen, &args, RecordKind::Operation).await
+        }
         ClientCommand::Plans(args) => plan::list(client, screen, &args).await,
         ClientCommand::Runs(args) => run::list(client, screen, &args).await,
-        ClientCommand::Why(args) => why::why(client, screen, args.id).await,
+        ClientCommand::Why(args) => why::explain(client, screen, args.id).await,
         ClientCommand::History(args) => history::list(client, screen, &args).await,
-        ClientCommand::Fault(args) => why::fault(client, screen, args.code).await,
+        ClientCommand::Fault(args) => why::show_fault_page(client, screen, args.code).await,
         ClientCommand::Machine(command) => machine::run(client, screen, command).await,
         ClientCommand::Run(command) => run::run(client, screen, command).await,
         ClientCommand::Plan(command) => plan::run(client, screen, command).await,
         ClientCommand::Credential(command) => credential::run(client, screen, command).await,
-        ClientCommand::Trust(command) => credential::trust(client, screen, command).await,
+        ClientCommand::Trust(command) => credential::run_trust(client, screen, command).await,
         ClientCommand::Bmc(command) => bmc::run(client, screen, command).await,
         ClientCommand::Discover(args) => discover::run(client, screen, args).await,
         ClientCommand::Health(command) => health::run(client, screen, command).await,
         ClientCommand::Image(command) => image::run(client, screen, command).await,
         ClientCommand::Component(command) => component::run(client, screen, command).await,
         ClientCommand::Firmware(command) => firmware::run(client, screen, command).await,
-        ClientCommand::Netboot(command) => image::netboot(client, screen, command).await,
+        ClientCommand::Netboot(command) => image::run_netboot(client, screen, command).await,
         ClientCommand::Switch(command) => switch::run(client, screen, command).await,
         ClientCommand::PowerShelf(command) => power_shelf::run(client, screen, command).await,
         ClientCommand::Rack(command) => rack::run(client, screen, command).await,
@@ -132,6 +136,6 @@ async fn ask(
 fn completions(screen: &mut Screen, args: &CompletionsArgs) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "farrier", &mut script);
-    screen.raw(&String::from_utf8_lossy(&script))?;
-    Ok(Exit::Done)
+    screen.print_raw(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Success)
 }

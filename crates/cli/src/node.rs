@@ -1,17 +1,21 @@
-//! Nodes: machines in service, and how they get there and back.
+//! Nodes: machines in service, and the operations that change that.
 //!
-//! A list shows the coarse states only. `get` shows the three layers side by side: the state of the node, the work on it, and what MAAS
-//! says of its machine. What starts an operation is followed like any other.
+//! A list shows only the coarse states. `get` shows three layers: the node's state, its workflow,
+//! and the MAAS status of its machine. An operation on a node is followed like any other.
 
 use crate::args::{
-    DecommissionArgs, NodeAskArgs, NodeCommand, NodeDrainArgs, NodeListArgs, OnboardArgs,
+    NodeCommand, NodeDecommissionArgs, NodeDrainArgs, NodeListArgs, NodeOnboardArgs,
+    NodeOperationArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::operation::{Errand, Goal, Origin, View, asked_as, see_through};
+use crate::operation::{
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report,
+    request_id_unless_dry_run,
+};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, ColorMode, Table, Tone};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     DecommissionNodeRequest, DrainNodeRequest, GetNodeRequest, ListNodesRequest, Node, NodeDetail,
@@ -31,7 +35,7 @@ pub async fn run(
         NodeCommand::List(args) => list(client, screen, &args).await?,
         NodeCommand::Get(args) => {
             let node = fetch(client, &args.node_id).await?;
-            screen.one(&node, |node| detail::describe(node, &Clock::system()))?;
+            screen.print_record(&node, |node| detail::describe(node, &Clock::system()))?;
         }
         NodeCommand::Onboard(args) => return onboard(client, screen, args).await,
         NodeCommand::Decommission(args) => return decommission(client, screen, args).await,
@@ -41,27 +45,27 @@ pub async fn run(
             let (node_id, reason, unproven) = (args.node_id, args.reason, args.unproven);
             let request = ReactivateNodeRequest { node_id, reason, unproven };
             let node = client.call(client.nodes().reactivate_node(request)).await?;
-            screen.one(&node, stands)?;
+            screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Resume(args) => {
             let request = ResumeNodeRequest { node_id: args.node_id };
             let resumed = client.call(client.nodes().resume_node(request)).await?;
-            screen.one(&resumed, goes_on)?;
+            screen.print_record(&resumed, resume_summary)?;
         }
         NodeCommand::Quarantine(args) => {
             let request = QuarantineNodeRequest { node_id: args.node_id, reason: args.reason };
             let node = client.call(client.nodes().quarantine_node(request)).await?;
-            screen.one(&node, stands)?;
+            screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Release(args) => {
             let (node_id, unproven) = (args.node_id, args.unproven);
             let request = ReleaseNodeRequest { node_id, reason: args.reason, unproven };
             let node = client.call(client.nodes().release_node(request)).await?;
-            screen.one(&node, stands)?;
+            screen.print_record(&node, state_sentence)?;
         }
         NodeCommand::Bootstrap(args) => bootstrap::run(client, screen, args).await?,
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail, Failure> {
@@ -70,7 +74,7 @@ pub async fn fetch(client: &Client, node_id: &str) -> Result<NodeDetail, Failure
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Result<(), Failure> {
-    let nodes = pages(args.limit, async |page_size, page_token| {
+    let nodes = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListNodesRequest {
             page_size,
             page_token,
@@ -88,48 +92,52 @@ async fn list(client: &Client, screen: &mut Screen, args: &NodeListArgs) -> Resu
         false => "no nodes match",
     };
     let clock = Clock::system();
-    screen.many(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
+    screen.print_list(&nodes, |nodes, wide| table(nodes, wide, &clock), none)
 }
 
-async fn onboard(client: &Client, screen: &mut Screen, args: OnboardArgs) -> Result<Exit, Failure> {
-    let OnboardArgs { machine_id, site, ask } = args;
+async fn onboard(
+    client: &Client,
+    screen: &mut Screen,
+    args: NodeOnboardArgs,
+) -> Result<Exit, Failure> {
+    let NodeOnboardArgs { machine_id, site, options } = args;
     let would =
         format!("would onboard {} at {} as a new node", one_line(&machine_id), one_line(&site));
-    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
+    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
     let request =
-        OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: ask.dry_run };
-    let answer = client.ask_hardware(client.nodes().onboard_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+        OnboardNodeRequest { machine_id, site_id: site, request_id, dry_run: options.dry_run };
+    let answer = client.call_hardware(client.nodes().onboard_node(request)).await?;
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn decommission(
     client: &Client,
     screen: &mut Screen,
-    args: DecommissionArgs,
+    args: NodeDecommissionArgs,
 ) -> Result<Exit, Failure> {
-    let DecommissionArgs { mode, without_maas, drain } = args;
-    let NodeDrainArgs { node_id, without_agent, ask } = drain;
+    let NodeDecommissionArgs { mode, without_maas, drain } = args;
+    let NodeDrainArgs { node_id, without_agent, options } = drain;
     let would = format!("would decommission {}: {}", one_line(&node_id), mode.wire_name());
     let request = DecommissionNodeRequest {
         node_id,
         mode: mode.wire_name().into(),
-        request_id: asked_as(screen, ask.dry_run, &ask.submit)?,
+        request_id: request_id_unless_dry_run(screen, options.dry_run, &options.submit)?,
         without_agent: without_agent.unwrap_or_default(),
         without_maas: without_maas.unwrap_or_default(),
-        dry_run: ask.dry_run,
+        dry_run: options.dry_run,
     };
-    let answer = client.ask_hardware(client.nodes().decommission_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    let answer = client.call_hardware(client.nodes().decommission_node(request)).await?;
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn drain(client: &Client, screen: &mut Screen, args: NodeDrainArgs) -> Result<Exit, Failure> {
-    let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would drain {}", one_line(&node_id));
-    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
-    let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
-    let answer = client.ask_hardware(client.nodes().drain_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
+    let request = DrainNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
+    let answer = client.call_hardware(client.nodes().drain_node(request)).await?;
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
 async fn retire(
@@ -137,48 +145,50 @@ async fn retire(
     screen: &mut Screen,
     args: NodeDrainArgs,
 ) -> Result<Exit, Failure> {
-    let NodeDrainArgs { node_id, without_agent, ask } = args;
+    let NodeDrainArgs { node_id, without_agent, options } = args;
     let without_agent = without_agent.unwrap_or_default();
     let would = format!("would retire {}", one_line(&node_id));
-    let request_id = asked_as(screen, ask.dry_run, &ask.submit)?;
-    let request = RetireNodeRequest { node_id, request_id, without_agent, dry_run: ask.dry_run };
-    let answer = client.ask_hardware(client.nodes().retire_node(request)).await?;
-    see(client, screen, answer, (&would, &ask)).await
+    let request_id = request_id_unless_dry_run(screen, options.dry_run, &options.submit)?;
+    let request =
+        RetireNodeRequest { node_id, request_id, without_agent, dry_run: options.dry_run };
+    let answer = client.call_hardware(client.nodes().retire_node(request)).await?;
+    report_operation(client, screen, answer, (&would, &options)).await
 }
 
-/// What came of a request: the stages as they would go, or the operation followed to its end and the node as it is then.
-async fn see(
+/// Prints the stages of a dry run, or follows the operation to its end and prints the node's state.
+async fn report_operation(
     client: &Client,
     screen: &mut Screen,
     answer: NodeOperation,
-    (would, ask): (&str, &NodeAskArgs),
+    (would, options): (&str, &NodeOperationArgs),
 ) -> Result<Exit, Failure> {
-    if ask.dry_run {
-        let paint = screen.paint();
-        screen.one(&answer, |answer| preview(would, answer, paint))?;
-        return Ok(Exit::Done);
+    if options.dry_run {
+        let colors = screen.color_mode();
+        screen.print_record(&answer, |answer| format_preview(would, answer, colors))?;
+        return Ok(Exit::Success);
     }
     let node = answer.node.unwrap_or_default();
     let run = answer.run.ok_or_else(|| Failure::bug("the server's answer has no operation"))?;
-    screen.say(&at(&node))?;
-    let (view, goal, origin) = (View::Run, Goal::Succeed, Origin::Submitted);
-    let errand = Errand { run, view, goal, origin, before: None };
-    let exit = see_through(client, screen, errand, &ask.submit.wait).await?;
-    // How the operation ended has been told; a server that is away now takes nothing away from that.
-    if ask.submit.wait.waits()
+    screen.print_line(&node_line(&node))?;
+    let (record_kind, expected_end, origin) =
+        (RecordKind::Run, ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    let exit = follow_or_report(client, screen, accepted, &options.submit.wait).await?;
+    // The result is already printed, so an error of this call is ignored.
+    if options.submit.wait.waits()
         && let Ok(NodeDetail { node: Some(node), .. }) = fetch(client, &node.node_id).await
     {
-        screen.say(&at(&node))?;
+        screen.print_line(&node_line(&node))?;
     }
     Ok(exit)
 }
 
-/// The node's part of a followed operation, in its style.
-fn at(node: &Node) -> String {
+/// The line about the node in the output of a followed operation.
+fn node_line(node: &Node) -> String {
     format!("Node: {} ({})", one_line(&node.node_id), one_line(&node.state))
 }
 
-fn preview(would: &str, answer: &NodeOperation, paint: Paint) -> String {
+fn format_preview(would: &str, answer: &NodeOperation, colors: ColorMode) -> String {
     let mut text = format!("{would}\n");
     if !answer.observed.is_empty() {
         text.push_str(&format!("{}\n", one_line(&answer.observed)));
@@ -188,18 +198,18 @@ fn preview(would: &str, answer: &NodeOperation, paint: Paint) -> String {
     for stage in &answer.stages {
         let cell = match (stage.adopted, stage.why.as_str()) {
             (false, _) => Cell::from("would run"),
-            (true, "") => Cell::toned("adopted", Tone::Dim),
-            (true, why) => Cell::toned(format!("adopted: {why}"), Tone::Dim),
+            (true, "") => Cell::with_tone("adopted", Tone::Dim),
+            (true, why) => Cell::with_tone(format!("adopted: {why}"), Tone::Dim),
         };
-        table.row(vec![(&stage.stage).into(), cell]);
+        table.add_row(vec![(&stage.stage).into(), cell]);
     }
-    text.push_str(&table.render(paint));
+    text.push_str(&table.render(colors));
     text.push_str("\ndry run: nothing was changed\n");
     text
 }
 
-/// How a node stands, in a sentence.
-fn stands(node: &Node) -> String {
+/// The node's state and its reason, as one sentence.
+fn state_sentence(node: &Node) -> String {
     let because = match node.reason.as_str() {
         "" => String::new(),
         reason => format!(": {}", one_line(reason)),
@@ -207,7 +217,7 @@ fn stands(node: &Node) -> String {
     format!("{} is {}{because}\n", one_line(&node.node_id), one_line(&node.state))
 }
 
-fn goes_on(resumed: &ResumeNodeResponse) -> String {
+fn resume_summary(resumed: &ResumeNodeResponse) -> String {
     let node = resumed.node.clone().unwrap_or_default();
     let run = one_line(&resumed.run_id);
     let work = match resumed.reopened {
@@ -220,10 +230,10 @@ fn goes_on(resumed: &ResumeNodeResponse) -> String {
         "requeued" => "; its task is in the queue again",
         _ => "",
     };
-    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", stands(&node))
+    format!("{}  {work}{task}\n\nNext: farrier run watch {run}\n", state_sentence(&node))
 }
 
-fn tone(state: &str) -> Tone {
+fn state_tone(state: &str) -> Tone {
     match state {
         "active" => Tone::Good,
         "offline" => Tone::Warn,
@@ -242,7 +252,7 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
     for node in nodes {
         let mut row: Vec<Cell> = vec![
             (&node.node_id).into(),
-            Cell::toned(&node.state, tone(&node.state)),
+            Cell::with_tone(&node.state, state_tone(&node.state)),
             (&node.machine_id).into(),
             (&node.site_id).into(),
             clock.ago(node.since.as_ref()).into(),
@@ -252,11 +262,11 @@ fn table(nodes: &[Node], wide: bool, clock: &Clock) -> Table {
             row.extend([
                 (&node.moved_by).into(),
                 clock.absolute(node.created_at.as_ref()).into(),
-                listed(&node.labels, ",").into(),
+                join_pairs(&node.labels, ",").into(),
                 node.version.to_string().into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -288,7 +298,8 @@ mod tests {
             ..Node::default()
         };
         assert_eq!(
-            table(&[node(), by_hand], false, &Clock::fixed(100)).render(Paint { colour: false }),
+            table(&[node(), by_hand], false, &Clock::fixed(100))
+                .render(ColorMode { enabled: false }),
             "\
 NODE    STATE        MACHINE    SITE    SINCE      REASON
 node-1  quarantined  machine-1  site-a  1m 0s ago  MAAS has its machine as Ready, not as Deployed
@@ -301,7 +312,7 @@ node-2  active       machine-2  -       -          -
     fn every_state_has_a_tone() {
         let plain: Vec<&str> = model::node::NodeState::WORDS
             .into_iter()
-            .filter(|state| tone(state) == Tone::Plain)
+            .filter(|state| state_tone(state) == Tone::Plain)
             .collect();
         assert_eq!(plain, ["bootstrap_issued"]);
     }
@@ -322,10 +333,10 @@ node-2  active       machine-2  -       -          -
             ..NodeOperation::default()
         };
         assert_eq!(
-            preview(
+            format_preview(
                 "would onboard machine-1 at site-a as a new node",
                 &answer,
-                Paint { colour: false }
+                ColorMode { enabled: false }
             ),
             "\
 would onboard machine-1 at site-a as a new node
@@ -354,14 +365,14 @@ node-1 is draining
 
 Next: farrier run watch op-1
 ";
-        assert_eq!(goes_on(&resumed("requeued", false)), expected);
+        assert_eq!(resume_summary(&resumed("requeued", false)), expected);
         for (task, reopened, said) in [
             ("fresh", false, "in the queue already"),
             ("live", false, "its agent is at work on its task"),
             ("none", false, "  op-1 is at work on it\n"),
             ("none", true, "  op-1 had ended, and goes on\n"),
         ] {
-            let told = goes_on(&resumed(task, reopened));
+            let told = resume_summary(&resumed(task, reopened));
             assert!(told.contains(said), "{told}");
         }
     }

@@ -1,17 +1,19 @@
-//! Operations: asking for one, seeing it through, and listing them.
+//! Operations: request one, follow it, and list them.
 //!
-//! Every command that starts or moves an operation ends here, so that all of them wait, print and
-//! exit alike. An operation and a run are one record; both are followed as a run, and a program that
-//! reads JSON gets back the one it asked for.
+//! Every command that starts or changes an operation uses this module, so that all of them wait,
+//! print and exit alike. An operation and a run are the same record. Both are followed as a run;
+//! JSON and YAML output contains the kind that the command was about.
 
 use crate::args::{ListArgs, SubmitArgs, WaitArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::follow::boxes::{Passage, aftermath, closing, error_lines, opening, verdict};
-use crate::follow::feed::is_over;
+use crate::follow::feed::is_terminal;
 use crate::follow::progress::Progress;
-use crate::follow::{Start, follow};
-use crate::machine::{effective_name, fetch_of, phase_name as phase_of};
+use crate::follow::summary::{
+    MachineSnapshots, closing_box, error_lines, machine_state_box, opening_box, phase_label,
+};
+use crate::follow::{FollowStart, follow};
+use crate::machine::{effective_name, fetch_run_machine, phase_name as phase_of};
 use crate::output::Screen;
 use crate::run::describe;
 use crate::table::{Cell, Table};
@@ -22,51 +24,52 @@ use proto::v1::{
     run::Phase,
 };
 
-/// What the caller asked for, and gets back.
+/// The kind of record that the command is about and that JSON and YAML output shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum View {
+pub enum RecordKind {
     Operation,
     Run,
 }
 
-/// The end that counts as success.
+/// The final phase that counts as success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Goal {
-    Succeed,
-    Cancel,
+pub enum ExpectedEnd {
+    Succeeded,
+    Canceled,
 }
 
-impl Goal {
+impl ExpectedEnd {
     fn exit(self, phase: Phase) -> Exit {
         match (self, phase) {
-            (Goal::Succeed, Phase::Succeeded) | (Goal::Cancel, Phase::Canceled) => Exit::Done,
-            (Goal::Succeed | Goal::Cancel, _) => Exit::OperationEnded,
+            (ExpectedEnd::Succeeded, Phase::Succeeded)
+            | (ExpectedEnd::Canceled, Phase::Canceled) => Exit::Success,
+            (ExpectedEnd::Succeeded | ExpectedEnd::Canceled, _) => Exit::Unsuccessful,
         }
     }
 }
 
-/// How the run came to be followed.
-pub enum Origin {
-    /// It was just asked for. One that has already ended is an old one, found by its request id.
+/// How the command came to follow the run.
+pub enum RunOrigin {
+    /// The command has requested it. A run that has already ended was found by its request ID.
     Submitted,
-    /// It was there, and an operator did something to it.
-    Acted { told: Progress, log_offset: i64 },
-    /// Somebody wants to see it.
+    /// The run existed, and the command has acted on it.
+    Acted { printed: Progress, log_offset: i64 },
+    /// The command only watches it.
     Watched,
 }
 
 /// An accepted request.
-pub struct Errand {
+pub struct AcceptedOperation {
     pub run: Run,
-    pub view: View,
-    pub goal: Goal,
-    pub origin: Origin,
-    /// The machine as it was before the request; unknown when nobody waits.
+    pub record_kind: RecordKind,
+    pub expected_end: ExpectedEnd,
+    pub origin: RunOrigin,
+    /// The machine before the request; none if the command does not wait.
     pub before: Option<Machine>,
 }
 
-/// An operation as a run, as far as it goes.
-pub fn as_run(operation: Operation) -> Run {
+/// Converts an operation to a run; fields that only a run has stay empty.
+pub fn operation_to_run(operation: Operation) -> Run {
     Run {
         r#type: type_name(&operation).to_string(),
         run_id: operation.operation_id,
@@ -97,13 +100,13 @@ pub fn phase_name(operation: &Operation) -> &'static str {
     }
 }
 
-/// What an operation acts on: its machine, or what else it is.
+/// The target of an operation: its machine, or the ID of another kind of target.
 pub fn target_name<'a>(machine_id: &'a str, target_id: &'a str) -> &'a str {
     if machine_id.is_empty() { target_id } else { machine_id }
 }
 
-/// What it is called where one operation is shown.
-pub fn target_noun(kind: &str) -> &'static str {
+/// The label of the target where one operation is shown.
+pub fn target_label(kind: &str) -> &'static str {
     match kind {
         "rack" => "Rack:",
         "switch" => "Switch:",
@@ -112,81 +115,86 @@ pub fn target_noun(kind: &str) -> &'static str {
     }
 }
 
-/// The request id that was given, or a new one, shown before it is used.
-pub fn request_id(screen: &mut Screen, given: Option<&String>) -> Result<String, Failure> {
+/// Returns the given request ID, or generates one and prints it before it is used.
+pub fn choose_request_id(screen: &mut Screen, given: Option<&String>) -> Result<String, Failure> {
     if let Some(given) = given {
         return Ok(given.clone());
     }
     let made = format!("req-{:012x}", rand::random::<u64>() >> 16);
-    screen.tell(&format!("request-id: {made}  (repeat with --request-id to retry safely)"))?;
+    screen
+        .print_notice(&format!("request-id: {made}  (repeat with --request-id to retry safely)"))?;
     Ok(made)
 }
 
-/// The same for what may be a dry run: what starts nothing needs no name.
-pub fn asked_as(
+/// Like `choose_request_id`, but a dry run needs no generated ID, because it starts nothing.
+pub fn request_id_unless_dry_run(
     screen: &mut Screen,
     dry_run: bool,
     submit: &SubmitArgs,
 ) -> Result<String, Failure> {
     match dry_run {
         true => Ok(submit.request_id.clone().unwrap_or_default()),
-        false => request_id(screen, submit.request_id.as_ref()),
+        false => choose_request_id(screen, submit.request_id.as_ref()),
     }
 }
 
-/// Waits for the operation if that is wanted, prints what there is to print, and gives the exit code.
-pub async fn see_through(
+/// Follows the operation if `wait` says so, prints the result, and returns the exit code.
+pub async fn follow_or_report(
     client: &Client,
     screen: &mut Screen,
-    errand: Errand,
+    accepted: AcceptedOperation,
     wait: &WaitArgs,
 ) -> Result<Exit, Failure> {
-    if matches!(errand.origin, Origin::Submitted) && is_over(errand.run.phase()) {
-        return replayed(client, screen, &errand).await;
+    if matches!(accepted.origin, RunOrigin::Submitted) && is_terminal(accepted.run.phase()) {
+        return report_replay(client, screen, &accepted).await;
     }
     if !wait.waits() {
         let line = format!(
             "Operation: {} ({})\nnext: farrier run watch {}",
-            one_line(&errand.run.run_id),
-            errand.run.phase().as_str_name(),
-            one_line(&errand.run.run_id)
+            one_line(&accepted.run.run_id),
+            accepted.run.phase().as_str_name(),
+            one_line(&accepted.run.run_id)
         );
-        screen.say(&line)?;
-        show(client, screen, errand.view, &errand.run).await?;
-        return Ok(Exit::Done);
+        screen.print_line(&line)?;
+        print_full_record(client, screen, accepted.record_kind, &accepted.run).await?;
+        return Ok(Exit::Success);
     }
-    accompany(client, screen, errand, wait.timeout).await
+    follow_to_end(client, screen, accepted, wait.timeout).await
 }
 
-/// The same request again: the same answer, and no new work.
-async fn replayed(client: &Client, screen: &mut Screen, errand: &Errand) -> Result<Exit, Failure> {
-    let run = &errand.run;
+/// Reports the operation that an earlier request with the same ID started.
+async fn report_replay(
+    client: &Client,
+    screen: &mut Screen,
+    accepted: &AcceptedOperation,
+) -> Result<Exit, Failure> {
+    let run = &accepted.run;
     let phase = run.phase();
-    screen.say(&format!(
+    screen.print_line(&format!(
         "Operation: {} ({})  same operation, no new work",
         one_line(&run.run_id),
         phase.as_str_name()
     ))?;
     if phase != Phase::Succeeded {
         for line in error_lines(run) {
-            screen.say(&line)?;
+            screen.print_line(&line)?;
         }
     }
-    show(client, screen, errand.view, run).await?;
-    Ok(errand.goal.exit(phase))
+    print_full_record(client, screen, accepted.record_kind, run).await?;
+    Ok(accepted.expected_end.exit(phase))
 }
 
-/// Follows the operation to its end, with a box before and two behind.
-pub async fn accompany(
+/// Follows the operation to its end, with one box before the output and two after it.
+pub async fn follow_to_end(
     client: &Client,
     screen: &mut Screen,
-    errand: Errand,
+    accepted: AcceptedOperation,
     timeout: std::time::Duration,
 ) -> Result<Exit, Failure> {
-    let Errand { run, view, goal, origin, before } = errand;
-    let long_over = matches!(origin, Origin::Watched) && is_over(run.phase());
-    let during = match fetch_of(client, &run).await {
-        // The operation is accepted; a server that is away now is waited for below.
+    let AcceptedOperation { run, record_kind, expected_end, origin, before } = accepted;
+    let long_over = matches!(origin, RunOrigin::Watched) && is_terminal(run.phase());
+    let during = match fetch_run_machine(client, &run).await {
+        // The operation is accepted, so an unreachable server is waited for below.
         Err(failure) if failure.exit == Exit::Unreachable => {
             Some(before.clone().unwrap_or_default())
         }
@@ -194,29 +202,37 @@ pub async fn accompany(
     };
     let before = before.or_else(|| during.clone());
     let state = before.as_ref().zip(during.as_ref());
-    screen.say(&opening(&run, state.map(|(was, is)| (phase_of(was), effective_name(is)))))?;
+    screen.print_line(&opening_box(
+        &run,
+        state.map(|(was, is)| (phase_of(was), effective_name(is))),
+    ))?;
     let (progress, log_offset) = match origin {
-        Origin::Acted { told, log_offset } => (told, log_offset),
-        Origin::Submitted | Origin::Watched => (Progress::default(), 0),
+        RunOrigin::Acted { printed, log_offset } => (printed, log_offset),
+        RunOrigin::Submitted | RunOrigin::Watched => (Progress::default(), 0),
     };
-    let start = Start { run_id: run.run_id, progress, log_offset };
+    let start = FollowStart { run_id: run.run_id, progress, log_offset };
     let run = follow(client, screen, start, timeout).await?;
-    let paint = screen.paint();
-    screen.say(&closing(&run, &Clock::system(), paint))?;
-    // The run has ended and was told; a server that dies now takes nothing away from that.
+    let colors = screen.color_mode();
+    screen.print_line(&closing_box(&run, &Clock::system(), colors))?;
+    // The result is already printed, so an error of this call is ignored.
     let passed = before.as_ref().zip(during.as_ref()).filter(|_| !long_over);
     if let Some((before, during)) = passed
-        && let Ok(Some(after)) = fetch_of(client, &run).await
+        && let Ok(Some(after)) = fetch_run_machine(client, &run).await
     {
-        screen.say(&aftermath(&Passage { before, during, after: &after }))?;
+        screen.print_line(&machine_state_box(&MachineSnapshots {
+            before,
+            during,
+            after: &after,
+        }))?;
     }
-    screen.say(&format!("Operation: {} ({})", one_line(&run.run_id), path(&run)))?;
-    show(client, screen, view, &run).await?;
-    Ok(goal.exit(run.phase()))
+    screen.print_line(&format!("Operation: {} ({})", one_line(&run.run_id), phase_path(&run)))?;
+    print_full_record(client, screen, record_kind, &run).await?;
+    Ok(expected_end.exit(run.phase()))
 }
 
-/// The phases that the run went through, by its own timestamps: a fast one is never seen running.
-fn path(run: &Run) -> String {
+/// The phases that the run went through. They come from its timestamps, because a watch may miss
+/// the running phase of a fast run.
+fn phase_path(run: &Run) -> String {
     let mut phases = vec![Phase::Pending];
     if run.started_at.is_some() {
         phases.push(Phase::Running);
@@ -227,35 +243,40 @@ fn path(run: &Run) -> String {
     names.join(" → ")
 }
 
-/// The record itself, for programs.
-async fn show(client: &Client, screen: &mut Screen, view: View, run: &Run) -> Result<(), Failure> {
+/// Prints the record in JSON or YAML.
+async fn print_full_record(
+    client: &Client,
+    screen: &mut Screen,
+    record_kind: RecordKind,
+    run: &Run,
+) -> Result<(), Failure> {
     if screen.is_human() {
         return Ok(());
     }
-    match view {
-        View::Run => screen.one(run, |run| describe(run, &Clock::system())),
-        View::Operation => {
+    match record_kind {
+        RecordKind::Run => screen.print_record(run, |run| describe(run, &Clock::system())),
+        RecordKind::Operation => {
             let request = GetOperationRequest { operation_id: run.run_id.clone() };
             let operation = client.call(client.operations().get_operation(request)).await?;
-            screen.one(&operation, |operation| operation.operation_id.clone())
+            screen.print_record(&operation, |operation| operation.operation_id.clone())
         }
     }
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let operations = pages(args.limit, async |page_size, page_token| {
+    let operations = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListOperationsRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.operations().list_operations(request)).await?;
         Ok((answer.operations, answer.next_page_token))
     })
     .await?;
     let clock = Clock::system();
-    screen.many(
+    screen.print_list(
         &operations,
         |operations, wide| table(operations, wide, &clock),
         "no operations match",
     )?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
@@ -265,15 +286,15 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for operation in operations {
         let (begun, ended) = (operation.started_at.as_ref(), operation.finished_at.as_ref());
-        let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
+        let (tone, _) = phase_label(Phase::try_from(operation.phase).unwrap_or_default());
         let mut row: Vec<Cell> = vec![
             (&operation.operation_id).into(),
             target_name(&operation.machine_id, &operation.target_id).into(),
             type_name(operation).into(),
-            Cell::toned(phase_name(operation), tone),
+            Cell::with_tone(phase_name(operation), tone),
             (&operation.current_step).into(),
             clock.ago(operation.created_at.as_ref()).into(),
-            clock.lasted(begun, ended).into(),
+            clock.elapsed(begun, ended).into(),
         ];
         if wide {
             let error = operation.error.as_ref().map_or("", |error| error.message.as_str());
@@ -283,7 +304,7 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
                 error.into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -291,29 +312,29 @@ fn table(operations: &[Operation], wide: bool, clock: &Clock) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::Timestamp;
 
     #[test]
     fn only_the_wanted_end_is_success() {
         use Phase::{Canceled, Failed, Succeeded};
-        for (goal, phase, code) in [
-            (Goal::Succeed, Succeeded, 0),
-            (Goal::Succeed, Failed, 1),
-            (Goal::Succeed, Canceled, 1),
-            (Goal::Cancel, Canceled, 0),
-            (Goal::Cancel, Succeeded, 1),
+        for (expected_end, phase, code) in [
+            (ExpectedEnd::Succeeded, Succeeded, 0),
+            (ExpectedEnd::Succeeded, Failed, 1),
+            (ExpectedEnd::Succeeded, Canceled, 1),
+            (ExpectedEnd::Canceled, Canceled, 0),
+            (ExpectedEnd::Canceled, Succeeded, 1),
         ] {
-            assert_eq!(goal.exit(phase).code(), code, "{goal:?} {phase:?}");
+            assert_eq!(expected_end.exit(phase).code(), code, "{expected_end:?} {phase:?}");
         }
     }
 
     #[test]
     fn the_path_names_each_phase_once() {
         let mut run = Run { phase: Phase::Succeeded.into(), ..Default::default() };
-        assert_eq!(path(&run), "PENDING → SUCCEEDED");
+        assert_eq!(phase_path(&run), "PENDING → SUCCEEDED");
         run.started_at = Some(Timestamp::default());
-        assert_eq!(path(&run), "PENDING → RUNNING → SUCCEEDED");
+        assert_eq!(phase_path(&run), "PENDING → RUNNING → SUCCEEDED");
     }
 
     #[test]
@@ -328,7 +349,8 @@ mod tests {
             started_at: Some(Timestamp { seconds: 110, nanos: 0 }),
             ..Default::default()
         };
-        let text = table(&[operation], false, &Clock::fixed(200)).render(Paint { colour: false });
+        let text =
+            table(&[operation], false, &Clock::fixed(200)).render(ColorMode { enabled: false });
         assert_eq!(
             text,
             "OPERATION_ID  MACHINE_ID  TYPE     PHASE    STEP    CREATED     DURATION\n\

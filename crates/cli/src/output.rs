@@ -1,22 +1,22 @@
-//! Where everything that is printed goes through.
+//! The output of all commands.
 //!
-//! People read tables and streams, programs read JSON and YAML; a command makes both and the screen
-//! shows the one that was asked for. Colour is for terminals only. A reader that goes away
-//! (`farrier list | head`) ends the command quietly.
+//! People read tables and streams; programs read JSON and YAML. A command provides both, and
+//! `Screen` prints the requested format. Only a terminal gets colours. A reader that closes the
+//! pipe (`farrier list | head`) ends the command without an error.
 
 use crate::exit::{Failure, eprintln_quietly};
-use crate::table::{Paint, Table, Tone};
+use crate::table::{ColorMode, Table, Tone};
 use clap::ValueEnum;
 use erased_serde::Serialize;
 use std::io::{IsTerminal, Write};
 
-/// How results are printed.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Format {
     /// Aligned columns
     #[default]
     Table,
-    /// Aligned columns, all of them
+    /// Aligned columns, with additional columns
     Wide,
     /// The full messages as JSON
     Json,
@@ -27,7 +27,7 @@ pub enum Format {
 pub struct Screen {
     format: Format,
     terminal: bool,
-    paint: Paint,
+    colors: ColorMode,
     out: Box<dyn Write + Send>,
 }
 
@@ -35,15 +35,15 @@ impl Screen {
     pub fn stdout(format: Format) -> Self {
         let terminal = std::io::stdout().is_terminal();
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let paint = Paint { colour: terminal && !plain };
-        Self { format, terminal, paint, out: Box::new(std::io::stdout()) }
+        let colors = ColorMode { enabled: terminal && !plain };
+        Self { format, terminal, colors, out: Box::new(std::io::stdout()) }
     }
 
-    pub fn paint(&self) -> Paint {
-        self.paint
+    pub fn color_mode(&self) -> ColorMode {
+        self.colors
     }
 
-    /// True when a person reads along.
+    /// True if stdout is a terminal.
     pub fn is_terminal(&self) -> bool {
         self.terminal
     }
@@ -60,38 +60,38 @@ impl Screen {
         self.format == Format::Wide
     }
 
-    /// A line for people; programs do not get it.
-    pub fn say(&mut self, line: &str) -> Result<(), Failure> {
+    /// Prints a line for people; JSON and YAML output leave it out.
+    pub fn print_line(&mut self, line: &str) -> Result<(), Failure> {
         if self.is_human() {
-            self.raw(&format!("{line}\n"))?;
+            self.print_raw(&format!("{line}\n"))?;
         }
         Ok(())
     }
 
-    /// The same with a meaning.
-    pub fn say_toned(&mut self, tone: Tone, line: &str) -> Result<(), Failure> {
-        let line = self.paint.apply(tone, line);
-        self.say(&line)
+    /// Like `print_line`, in the colour of `tone`.
+    pub fn print_toned_line(&mut self, tone: Tone, line: &str) -> Result<(), Failure> {
+        let line = self.colors.apply(tone, line);
+        self.print_line(&line)
     }
 
-    /// A line for people that must not get lost: on stderr when stdout belongs to a program.
-    pub fn tell(&mut self, line: &str) -> Result<(), Failure> {
+    /// Prints a line that people must see: on stderr if stdout carries JSON or YAML.
+    pub fn print_notice(&mut self, line: &str) -> Result<(), Failure> {
         if self.is_human() {
-            return self.say(line);
+            return self.print_line(line);
         }
         eprintln_quietly(line);
         Ok(())
     }
 
-    /// Text as it is, with its own line ends.
-    pub fn raw(&mut self, text: &str) -> Result<(), Failure> {
+    /// Prints text unchanged, without adding a line end.
+    pub fn print_raw(&mut self, text: &str) -> Result<(), Failure> {
         self.out.write_all(text.as_bytes())?;
         self.out.flush()?;
         Ok(())
     }
 
-    /// One result: in words for people, or in full for programs.
-    pub fn one<T: serde::Serialize>(
+    /// Prints one result: as text for people, or as the full message for programs.
+    pub fn print_record<T: serde::Serialize>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
@@ -101,44 +101,44 @@ impl Screen {
             Format::Json => json(value)?,
             Format::Yaml => yaml(value)?,
         };
-        self.raw(&text)
+        self.print_raw(&text)
     }
 
-    /// Many results. `none` says on stderr what to do about an empty table.
-    pub fn many<T: serde::Serialize>(
+    /// Prints a list of results. If a table is empty, prints the hint `none` on stderr.
+    pub fn print_list<T: serde::Serialize>(
         &mut self,
         values: &[T],
         table: impl FnOnce(&[T], bool) -> Table,
         none: &str,
     ) -> Result<(), Failure> {
-        let (wide, paint) = (self.is_wide(), self.paint);
+        let (wide, colors) = (self.is_wide(), self.colors);
         let text = match self.format {
-            Format::Table | Format::Wide => table(values, wide).render(paint),
+            Format::Table | Format::Wide => table(values, wide).render(colors),
             Format::Json => json(&values)?,
             Format::Yaml => yaml(&values)?,
         };
-        self.raw(&text)?;
+        self.print_raw(&text)?;
         if values.is_empty() && self.is_human() {
             eprintln_quietly(none);
         }
         Ok(())
     }
 
-    /// One event of a stream: a line in words, one JSON object a line, or one YAML document.
-    pub fn event<T: serde::Serialize>(
+    /// Prints one event of a stream: a text line, one JSON object per line, or one YAML document.
+    pub fn print_event<T: serde::Serialize>(
         &mut self,
         value: &T,
         words: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Table | Format::Wide => self.say(&words(value)),
+            Format::Table | Format::Wide => self.print_line(&words(value)),
             Format::Json => {
                 let line = json_line(value)?;
-                self.raw(&line)
+                self.print_raw(&line)
             }
             Format::Yaml => {
                 let text = yaml(value)?;
-                self.raw(&format!("---\n{text}"))
+                self.print_raw(&format!("---\n{text}"))
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Plans: the steps of a run. A plan never changes once it exists.
+//! Plans: the ordered steps of a run. A plan is immutable.
 
-use crate::args::{CreateArgs, ListArgs, PlanCommand};
-use crate::client::{Client, pages};
+use crate::args::{ListArgs, PlanCommand, PlanCreateArgs};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::import::file::{Syntax, parse_as, read};
+use crate::import::file::{FileSyntax, parse_as, read_file};
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, pairs};
+use crate::table::{Cell, ColorMode, Table, format_pairs};
 use proto::v1::{
     CreatePlanRequest, GetPlanRequest, KubeadmJoin, ListPlansRequest, OnFailure, Plan, Step,
     VerifyInCluster, step::Kind,
@@ -21,8 +21,8 @@ pub async fn run(
             let plan = client
                 .call(client.plans().get_plan(GetPlanRequest { plan_id: args.plan_id }))
                 .await?;
-            screen.one(&plan, describe)?;
-            Ok(Exit::Done)
+            screen.print_record(&plan, describe)?;
+            Ok(Exit::Success)
         }
         PlanCommand::List(args) => list(client, screen, &args).await,
         PlanCommand::Create(args) => create(client, screen, &args).await,
@@ -30,30 +30,36 @@ pub async fn run(
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let plans = pages(args.limit, async |page_size, page_token| {
+    let plans = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPlansRequest { filter: args.filter.clone(), page_size, page_token };
         let answer = client.call(client.plans().list_plans(request)).await?;
         Ok((answer.plans, answer.next_page_token))
     })
     .await?;
-    screen.many(&plans, table, "no plans match")?;
-    Ok(Exit::Done)
+    screen.print_list(&plans, table, "no plans match")?;
+    Ok(Exit::Success)
 }
 
-async fn create(client: &Client, screen: &mut Screen, args: &CreateArgs) -> Result<Exit, Failure> {
-    let syntax = Syntax::of(&args.file).filter(|syntax| *syntax != Syntax::Csv);
+async fn create(
+    client: &Client,
+    screen: &mut Screen,
+    args: &PlanCreateArgs,
+) -> Result<Exit, Failure> {
+    let syntax = FileSyntax::from_path(&args.file).filter(|syntax| *syntax != FileSyntax::Csv);
     let Some(syntax) = syntax else {
         let file = args.file.display();
         return Err(Failure::refused(format!(
             "{file}: a plan is a .yaml or .json file; see `farrier plan create --help`"
         )));
     };
-    let text = read(&args.file)?;
+    let text = read_file(&args.file)?;
     let plan: Plan = parse_as(&args.file, &text, syntax)?;
     let plan =
         client.call(client.plans().create_plan(CreatePlanRequest { plan: Some(plan) })).await?;
-    screen.one(&plan, |plan| format!("plan {} created\n\n{}", plan.plan_id, describe(plan)))?;
-    Ok(Exit::Done)
+    screen.print_record(&plan, |plan| {
+        format!("plan {} created\n\n{}", plan.plan_id, describe(plan))
+    })?;
+    Ok(Exit::Success)
 }
 
 fn table(plans: &[Plan], wide: bool) -> Table {
@@ -73,7 +79,7 @@ fn table(plans: &[Plan], wide: bool) -> Table {
             let steps: Vec<&str> = plan.steps.iter().map(|step| step.name.as_str()).collect();
             row.extend([on_failure(plan).into(), steps.join(",").into()]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
@@ -96,11 +102,11 @@ fn describe(plan: &Plan) -> String {
     facts.retain(|(_, value)| !value.is_empty());
     let mut table = Table::new(&["STEP", "KIND", "TIMEOUT", "RETRIES", "WHAT"]);
     for step in &plan.steps {
-        let (kind, what) = kind(step);
+        let (kind, what) = step_summary(step);
         let number = |value: Option<i32>, unit| {
             value.map_or_else(String::new, |value| format!("{value}{unit}"))
         };
-        table.row(vec![
+        table.add_row(vec![
             (&step.name).into(),
             kind.into(),
             number(step.timeout_seconds, "s").into(),
@@ -108,38 +114,40 @@ fn describe(plan: &Plan) -> String {
             what.into(),
         ]);
     }
-    format!("{}\n{}", pairs(&facts), table.render(Paint { colour: false }))
+    format!("{}\n{}", format_pairs(&facts), table.render(ColorMode { enabled: false }))
 }
 
-/// The kind of a step and what is particular to it.
-fn kind(step: &Step) -> (&'static str, String) {
+/// The kind of a step, and its parameters as text.
+fn step_summary(step: &Step) -> (&'static str, String) {
     match step.kind.clone() {
         Some(Kind::Ssh(ssh)) if ssh.destructive => {
             ("ssh", format!("{} (destructive)", ssh.command))
         }
         Some(Kind::Ssh(ssh)) => ("ssh", ssh.command),
         Some(Kind::Reboot(reboot)) => {
-            ("reboot", in_manner(reboot.mode, reboot.graceful_seconds, reboot.force))
+            ("reboot", format_power_off(reboot.mode, reboot.graceful_seconds, reboot.force))
         }
         Some(Kind::Netboot(netboot)) => ("netboot", netboot.mode),
         Some(Kind::Repave(repave)) => ("repave", repave.image),
-        Some(Kind::Join(join)) => ("join", joining(&join)),
-        Some(Kind::Verify(verify)) => ("verify", verification(&verify)),
+        Some(Kind::Join(join)) => ("join", format_join(&join)),
+        Some(Kind::Verify(verify)) => ("verify", format_verify(&verify)),
         Some(Kind::Net(net)) => ("net", net.document),
-        Some(Kind::Rma(rma)) => ("rma", in_manner(rma.action, rma.graceful_seconds, rma.force)),
+        Some(Kind::Rma(rma)) => {
+            ("rma", format_power_off(rma.action, rma.graceful_seconds, rma.force))
+        }
         Some(Kind::Drain(drain)) => {
             let deadline = drain.deadline_seconds.map(|seconds| format!("within {seconds}s"));
-            ("drain", words(&[&drain.cluster_ref, &deadline.unwrap_or_default()]))
+            ("drain", join_words(&[&drain.cluster_ref, &deadline.unwrap_or_default()]))
         }
         Some(Kind::Uncordon(uncordon)) => ("uncordon", uncordon.cluster_ref),
         Some(Kind::Power(power)) => {
-            ("power", in_manner(power.to, power.graceful_seconds, power.force))
+            ("power", format_power_off(power.to, power.graceful_seconds, power.force))
         }
         Some(Kind::Device(device)) => {
             let mut details: Vec<String> =
                 device.details.iter().map(|(key, value)| format!("{key} {value}")).collect();
             details.sort();
-            ("device", words(&[&device.work, &details.join(", ")]))
+            ("device", join_words(&[&device.work, &details.join(", ")]))
         }
         Some(Kind::Stage(stage)) => ("stage", stage.stage.clone()),
         Some(Kind::Parts(parts)) => {
@@ -149,13 +157,13 @@ fn kind(step: &Step) -> (&'static str, String) {
     }
 }
 
-fn verification(verify: &VerifyInCluster) -> String {
+fn format_verify(verify: &VerifyInCluster) -> String {
     let advisory = if verify.advisory { "advisory" } else { "" };
-    words(&[&verify.cluster_ref, &verify.expect, advisory])
+    join_words(&[&verify.cluster_ref, &verify.expect, advisory])
 }
 
-/// What is done, and how the machine is switched off for it.
-fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
+/// The action, and the power-off policy if the step sets one.
+fn format_power_off(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -> String {
     let graceful = match graceful_seconds {
         None => String::new(),
         Some(0) => "at once".into(),
@@ -166,11 +174,11 @@ fn in_manner(what: String, graceful_seconds: Option<i32>, force: Option<bool>) -
         Some(true) => "force",
         Some(false) => "no force",
     };
-    words(&[&what, &graceful, force])
+    join_words(&[&what, &graceful, force])
 }
 
-/// The cluster, and what the node is given there.
-fn joining(join: &KubeadmJoin) -> String {
+/// The cluster, and the labels and taints of the node.
+fn format_join(join: &KubeadmJoin) -> String {
     let mut labels: Vec<String> =
         join.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
@@ -179,11 +187,11 @@ fn joining(join: &KubeadmJoin) -> String {
         value => format!("{}={value}:{}", taint.key, taint.effect),
     });
     let taints: Vec<String> = taints.collect();
-    words(&[&join.cluster_ref, &labels.join(","), &taints.join(",")])
+    join_words(&[&join.cluster_ref, &labels.join(","), &taints.join(",")])
 }
 
-/// Those that say something.
-fn words(all: &[&str]) -> String {
+/// Joins the words that are not empty.
+fn join_words(all: &[&str]) -> String {
     let said: Vec<&str> = all.iter().copied().filter(|word| !word.is_empty()).collect();
     said.join(" ")
 }
@@ -203,7 +211,7 @@ steps:
   - {name: repave, repave: {image: ubuntu-2204}}
   - {name: join-cluster, join: {cluster_ref: cluster-a}}
 ";
-        let plan: Plan = parse_as(Path::new("p.yaml"), text, Syntax::Yaml).unwrap();
+        let plan: Plan = parse_as(Path::new("p.yaml"), text, FileSyntax::Yaml).unwrap();
         assert_eq!(
             describe(&plan),
             "\
@@ -232,12 +240,12 @@ steps:
   - {name: e, uncordon: {cluster_ref: c1}}
   - {name: f, join: {labels: {zone: a, gpu: h100}, taints: [{key: gpu, effect: NoSchedule}]}}
 ";
-        let plan: Plan = parse_as(Path::new("p.yaml"), text, Syntax::Yaml).unwrap();
+        let plan: Plan = parse_as(Path::new("p.yaml"), text, FileSyntax::Yaml).unwrap();
         let told: Vec<String> = plan
             .steps
             .iter()
             .map(|step| {
-                let (kind, what) = kind(step);
+                let (kind, what) = step_summary(step);
                 format!("{kind}: {what}")
             })
             .collect();

@@ -1,60 +1,66 @@
-//! Power, and the way to the vendor and back: runs that are started by a word and followed like any other.
+//! Power and RMA commands of a machine: each starts a run, which is followed like any other.
 
-use crate::args::{OffArgs, PowerArgs, PowerVerb, RunType, StartArgs, VerbArgs};
+use crate::args::{
+    MachineOperationArgs, PowerAction, PowerArgs, PowerOffArgs, RunStartArgs, RunType,
+};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::hardware;
 use crate::output::Screen;
 use crate::run;
 
-const ON: &str = "plan-power-on-v1";
-const OFF: &str = "plan-power-off-v1";
-const CYCLE: &str = "plan-power-cycle-v1";
+const POWER_ON_PLAN: &str = "plan-power-on-v1";
+const POWER_OFF_PLAN: &str = "plan-power-off-v1";
+const POWER_CYCLE_PLAN: &str = "plan-power-cycle-v1";
 
-/// Shows power, or starts the run that changes it.
+/// Shows the power state, or starts the run that changes it.
 pub async fn run(client: &Client, screen: &mut Screen, args: PowerArgs) -> Result<Exit, Failure> {
-    let PowerArgs { machine_id, verb } = args;
-    match request(&machine_id, verb.unwrap_or(PowerVerb::Status)) {
-        None => hardware::power(client, screen, &machine_id).await,
+    let PowerArgs { machine_id, action } = args;
+    match start_args(&machine_id, action.unwrap_or(PowerAction::Status)) {
+        None => hardware::show_power(client, screen, &machine_id).await,
         Some(start) => run::start(client, screen, start).await,
     }
 }
 
-/// The run that is asked for. None: only a look is.
-fn request(machine_id: &str, verb: PowerVerb) -> Option<StartArgs> {
-    let (plan, params, submit) = match verb {
-        PowerVerb::Status => return None,
-        PowerVerb::On(on) => (ON, Vec::new(), on.submit),
-        PowerVerb::Off(off) => (OFF, manner(&off), off.submit),
-        PowerVerb::Cycle(off) => (CYCLE, manner(&off), off.submit),
+/// The run to start; none if only the power state is requested.
+fn start_args(machine_id: &str, action: PowerAction) -> Option<RunStartArgs> {
+    let (plan, params, submit) = match action {
+        PowerAction::Status => return None,
+        PowerAction::On(on) => (POWER_ON_PLAN, Vec::new(), on.submit),
+        PowerAction::Off(off) => (POWER_OFF_PLAN, power_off_params(&off), off.submit),
+        PowerAction::Cycle(off) => (POWER_CYCLE_PLAN, power_off_params(&off), off.submit),
     };
     let (machine_id, plan_id) = (machine_id.to_string(), plan.to_string());
-    Some(StartArgs { machine_id, kind: RunType::Power, plan_id, params, submit })
+    Some(RunStartArgs { machine_id, kind: RunType::Power, plan_id, params, submit })
 }
 
-fn manner(off: &OffArgs) -> Vec<(String, String)> {
+fn power_off_params(off: &PowerOffArgs) -> Vec<(String, String)> {
     let graceful = off.graceful.map(|seconds| ("graceful_seconds".into(), seconds.to_string()));
     let force = off.force().map(|force| ("force".into(), force.to_string()));
     graceful.into_iter().chain(force).collect()
 }
 
-/// To the vendor.
-pub async fn rma(client: &Client, screen: &mut Screen, args: VerbArgs) -> Result<Exit, Failure> {
-    run::start(client, screen, default_run(RunType::Rma, args)).await
-}
-
-/// And back.
-pub async fn exit_rma(
+/// Starts the run that takes a machine out for RMA.
+pub async fn start_rma(
     client: &Client,
     screen: &mut Screen,
-    args: VerbArgs,
+    args: MachineOperationArgs,
 ) -> Result<Exit, Failure> {
-    run::start(client, screen, default_run(RunType::ExitRma, args)).await
+    run::start(client, screen, default_plan_args(RunType::Rma, args)).await
 }
 
-fn default_run(kind: RunType, args: VerbArgs) -> StartArgs {
-    let VerbArgs { machine_id, submit } = args;
-    StartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
+/// Starts the run that returns a machine from RMA.
+pub async fn start_exit_rma(
+    client: &Client,
+    screen: &mut Screen,
+    args: MachineOperationArgs,
+) -> Result<Exit, Failure> {
+    run::start(client, screen, default_plan_args(RunType::ExitRma, args)).await
+}
+
+fn default_plan_args(kind: RunType, args: MachineOperationArgs) -> RunStartArgs {
+    let MachineOperationArgs { machine_id, submit } = args;
+    RunStartArgs { machine_id, kind, plan_id: String::new(), params: Vec::new(), submit }
 }
 
 #[cfg(test)]
@@ -66,10 +72,14 @@ mod tests {
     #[test]
     fn every_word_is_a_plan_of_the_server() {
         for (line, plan, params) in [
-            ("on", ON, vec![]),
-            ("off", OFF, vec![]),
-            ("off --graceful 0 --force", OFF, vec![("graceful_seconds", "0"), ("force", "true")]),
-            ("cycle --no-force", CYCLE, vec![("force", "false")]),
+            ("on", POWER_ON_PLAN, vec![]),
+            ("off", POWER_OFF_PLAN, vec![]),
+            (
+                "off --graceful 0 --force",
+                POWER_OFF_PLAN,
+                vec![("graceful_seconds", "0"), ("force", "true")],
+            ),
+            ("cycle --no-force", POWER_CYCLE_PLAN, vec![("force", "false")]),
         ] {
             let line = format!("farrier machine power m-1 {line}");
             let command = Cli::try_parse_from(line.split(' ')).unwrap().command;
@@ -77,7 +87,7 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            let asked = request(&args.machine_id, args.verb.unwrap()).unwrap();
+            let asked = start_args(&args.machine_id, args.action.unwrap()).unwrap();
             let given: Vec<(&str, &str)> =
                 asked.params.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
             assert_eq!((asked.plan_id.as_str(), given), (plan, params), "{line}");

@@ -1,11 +1,14 @@
-//! Power shelves: the inventory, what is tried again, and power on demand.
+//! Power shelves: list, register, update, delete and retry them, and switch their power.
 
 use crate::args::{
-    DeviceListArgs, PowerShelfActArgs, PowerShelfCommand, PowerShelfRegisterArgs,
-    PowerShelfUpdateArgs, ShelfMaintenanceArgs, ShelfMaintenanceCommand,
+    DeviceListArgs, PowerShelfActionArgs, PowerShelfCommand, PowerShelfMaintenanceArgs,
+    PowerShelfMaintenanceCommand, PowerShelfRegisterArgs, PowerShelfUpdateArgs,
 };
-use crate::client::{Client, pages};
-use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
+use crate::client::{Client, fetch_pages};
+use crate::device::{
+    DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
+    update_with_retry,
+};
 use crate::exit::{Exit, Failure, eprintln_quietly};
 use crate::output::Screen;
 use crate::text::one_line;
@@ -18,8 +21,8 @@ use proto::v1::{
 };
 use std::collections::BTreeSet;
 
-/// The metadata in which an answer says what a person must know all the same.
-const WARNING: &str = "farrier-warning";
+/// The response metadata with warnings for the user.
+const WARNING_METADATA: &str = "farrier-warning";
 
 pub async fn run(
     client: &Client,
@@ -30,40 +33,55 @@ pub async fn run(
         PowerShelfCommand::List(args) => list(client, screen, &args).await?,
         PowerShelfCommand::Get(args) => {
             let shelf = fetch(client, args.power_shelf_id).await?;
-            screen.one(&shelf, |shelf| words(shelf, &Clock::system()))?;
+            screen.print_record(&shelf, |shelf| format_power_shelf(shelf, &Clock::system()))?;
         }
         PowerShelfCommand::Register(args) => {
             let dry_run = args.dry_run;
-            say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
+            print_change(
+                screen,
+                &register(client, args).await?,
+                DeviceChange::Registered,
+                dry_run,
+            )?;
         }
         PowerShelfCommand::Update(args) => {
-            let dry_run = args.change.dry_run;
-            say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
+            let dry_run = args.update.dry_run;
+            print_change(
+                screen,
+                &update_power_shelf(client, args).await?,
+                DeviceChange::Updated,
+                dry_run,
+            )?;
         }
         PowerShelfCommand::Delete(args) => {
-            let PowerShelfActArgs { power_shelf_id, dry_run } = args;
+            let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
             let request = DeletePowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().delete_power_shelf(request)).await?;
-            say(screen, &shelf, Done::MarkedForDeletion, dry_run)?;
+            print_change(screen, &shelf, DeviceChange::MarkedForDeletion, dry_run)?;
         }
         PowerShelfCommand::Retry(args) => {
-            let PowerShelfActArgs { power_shelf_id, dry_run } = args;
+            let PowerShelfActionArgs { power_shelf_id, dry_run } = args;
             let request = RetryPowerShelfRequest { power_shelf_id, dry_run };
             let shelf = client.call(client.power_shelves().retry_power_shelf(request)).await?;
-            say(screen, &shelf, Done::TriedAgain, dry_run)?;
+            print_change(screen, &shelf, DeviceChange::Retried, dry_run)?;
         }
-        PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOn(args)) => {
-            return maintain(client, screen, args, Operation::PowerOn).await;
+        PowerShelfCommand::Maintenance(PowerShelfMaintenanceCommand::PowerOn(args)) => {
+            return request_maintenance(client, screen, args, Operation::PowerOn).await;
         }
-        PowerShelfCommand::Maintenance(ShelfMaintenanceCommand::PowerOff(args)) => {
-            return maintain(client, screen, args, Operation::PowerOff).await;
+        PowerShelfCommand::Maintenance(PowerShelfMaintenanceCommand::PowerOff(args)) => {
+            return request_maintenance(client, screen, args, Operation::PowerOff).await;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn say(screen: &mut Screen, shelf: &PowerShelf, done: Done, dry_run: bool) -> Result<(), Failure> {
-    screen.one(shelf, |shelf| told(&shown(shelf), done, dry_run))
+fn print_change(
+    screen: &mut Screen,
+    shelf: &PowerShelf,
+    change: DeviceChange,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    screen.print_record(shelf, |shelf| format_change(&device_view(shelf), change, dry_run))
 }
 
 async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Failure> {
@@ -72,48 +90,52 @@ async fn fetch(client: &Client, power_shelf_id: String) -> Result<PowerShelf, Fa
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
-    let shelves = pages(args.limit, async |page_size, page_token| {
+    let shelves = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListPowerShelvesRequest { filter: Some(filter(args)), page_size, page_token };
         let page = client.call(client.power_shelves().list_power_shelves(request)).await?;
         Ok((page.power_shelves, page.next_page_token))
     })
     .await?;
     let rows = |shelves: &[PowerShelf], wide| {
-        table("POWER_SHELF_ID", &shelves.iter().map(shown).collect::<Vec<_>>(), wide)
+        table("POWER_SHELF_ID", &shelves.iter().map(device_view).collect::<Vec<_>>(), wide)
     };
     let none = "no power shelves; register one with `farrier power-shelf register ps-…`";
-    screen.many(&shelves, rows, none)
+    screen.print_list(&shelves, rows, none)
 }
 
 async fn register(client: &Client, args: PowerShelfRegisterArgs) -> Result<PowerShelf, Failure> {
     let power_shelf_id = args.power_shelf_id.unwrap_or_default();
     let mut shelf = PowerShelf { power_shelf_id, ..Default::default() };
-    apply(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
+    apply_spec(shelf.spec.get_or_insert_with(DeviceSpec::default), &mut shelf.labels, args.spec);
     let dry_run = args.dry_run;
     let request = RegisterPowerShelfRequest { power_shelf: Some(shelf), dry_run };
     client.call(client.power_shelves().register_power_shelf(request)).await
 }
 
-/// The server replaces spec and labels, so what was not given is taken from what is there.
-async fn changed(client: &Client, args: PowerShelfUpdateArgs) -> Result<PowerShelf, Failure> {
+/// The server replaces spec and labels, so values that are not given are copied from the current
+/// record.
+async fn update_power_shelf(
+    client: &Client,
+    args: PowerShelfUpdateArgs,
+) -> Result<PowerShelf, Failure> {
     let attempt = async || {
         let mut shelf = fetch(client, args.power_shelf_id.clone()).await?;
         let expected_version = shelf.status.take().map_or(0, |status| status.version);
-        change(&mut shelf.spec, &mut shelf.labels, args.change.clone());
-        let dry_run = args.change.dry_run;
+        apply_update(&mut shelf.spec, &mut shelf.labels, args.update.clone());
+        let dry_run = args.update.dry_run;
         let power_shelf = Some(shelf);
         let request = UpdatePowerShelfRequest { power_shelf, expected_version, dry_run };
         let answer = client.power_shelves().update_power_shelf(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update(attempt, |status| client.failure(status)).await
+    update_with_retry(attempt, |status| client.failure(status)).await
 }
 
-/// Asks the shelves to switch their power, or shows what would come of it.
-async fn maintain(
+/// Requests a power change of the shelves, or previews it.
+async fn request_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: ShelfMaintenanceArgs,
+    args: PowerShelfMaintenanceArgs,
     operation: Operation,
 ) -> Result<Exit, Failure> {
     let ids: BTreeSet<String> = args.power_shelf_ids.into_iter().collect();
@@ -130,29 +152,29 @@ async fn maintain(
     let mut shelves = client.power_shelves();
     if args.dry_run {
         let preview = client.call(shelves.preview_power_shelf_maintenance(request)).await?;
-        screen.one(&preview, foreseen)?;
-        return Ok(if preview.refusals.is_empty() { Exit::Done } else { Exit::Refused });
+        screen.print_record(&preview, format_preview)?;
+        return Ok(if preview.refusals.is_empty() { Exit::Success } else { Exit::Refused });
     }
     let answer = shelves.set_power_shelf_maintenance(request.clone()).await;
-    let warnings: Vec<String> = answer.as_ref().map(heard).unwrap_or_default();
+    let warnings: Vec<String> = answer.as_ref().map(read_warnings).unwrap_or_default();
     client.call(std::future::ready(answer)).await?;
     for warning in warnings {
         eprintln_quietly(&format!("warning: {}", one_line(&warning)));
     }
-    // The answer is empty by the document: for programs, what was accepted is the record.
-    screen.one(&request, |_| {
+    // The response is empty by specification, so JSON and YAML output shows the accepted request.
+    screen.print_record(&request, |_| {
         format!("Power shelf maintenance request submitted for {count} power shelves.\n")
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn heard<T>(answer: &tonic::Response<T>) -> Vec<String> {
-    let said = answer.metadata().get_all(WARNING).iter();
+fn read_warnings<T>(answer: &tonic::Response<T>) -> Vec<String> {
+    let said = answer.metadata().get_all(WARNING_METADATA).iter();
     said.filter_map(|value| value.to_str().ok()).map(String::from).collect()
 }
 
-/// What would come of a request, from top to bottom.
-fn foreseen(preview: &PowerShelfMaintenancePreview) -> String {
+/// Formats the preview of a request.
+fn format_preview(preview: &PowerShelfMaintenancePreview) -> String {
     let mut text = String::from("Dry run: nothing is changed.\n\nPower shelves:\n");
     for shelf in &preview.shelves {
         let steps = match shelf.steps.is_empty() {
@@ -183,8 +205,8 @@ fn foreseen(preview: &PowerShelfMaintenancePreview) -> String {
     text
 }
 
-fn shown(shelf: &PowerShelf) -> Shown<'_> {
-    Shown {
+fn device_view(shelf: &PowerShelf) -> DeviceView<'_> {
+    DeviceView {
         id: &shelf.power_shelf_id,
         labels: &shelf.labels,
         spec: shelf.spec.as_ref(),
@@ -192,7 +214,7 @@ fn shown(shelf: &PowerShelf) -> Shown<'_> {
     }
 }
 
-fn words(shelf: &PowerShelf, clock: &Clock) -> String {
+fn format_power_shelf(shelf: &PowerShelf, clock: &Clock) -> String {
     let asked = shelf.maintenance_requested.as_ref().map(|asked| {
         let what = match asked.operation() {
             Operation::PowerOn => "PowerOn",
@@ -206,7 +228,7 @@ fn words(shelf: &PowerShelf, clock: &Clock) -> String {
         let when = clock.ago(asked.requested_at.as_ref());
         ("Requested:", format!("{what} by {}, {when}{forced}", asked.initiator))
     });
-    describe("Power shelf:", &shown(shelf), asked.into_iter().collect(), clock)
+    describe("Power shelf:", &device_view(shelf), asked.into_iter().collect(), clock)
 }
 
 #[cfg(test)]
@@ -231,7 +253,7 @@ mod tests {
             rules: vec!["no other shelf".into()],
         };
         assert_eq!(
-            foreseen(&preview),
+            format_preview(&preview),
             "\
 Dry run: nothing is changed.
 

@@ -1,26 +1,26 @@
-//! Racks: their inventory, and how one is shown. What is done to them is in `maintenance`.
+//! Racks: create, show, update and delete them. The operations on racks are in `maintenance`.
 
 mod elevation;
 mod maintenance;
 
 use crate::args::{RackCommand, RackDeleteArgs, RackListArgs, RackSpecArgs, RackUpdateArgs};
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
 use crate::health;
-use crate::machine::has_moved;
+use crate::machine::is_version_conflict;
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
-use elevation::elevation;
+use elevation::format_elevation;
 use proto::v1::{
     CreateRackRequest, DeleteRackRequest, GetRackRequest, ListRacksRequest, Rack, RackCounts,
     RackDevice, RackStatus, UpdateRackRequest,
 };
 use std::collections::BTreeMap;
 
-/// How often an update is made anew because somebody else changed the rack first.
-const MAX_UPDATES: u32 = 50;
+/// The maximum number of attempts when other clients change the rack concurrently.
+const MAX_UPDATE_ATTEMPTS: u32 = 50;
 
 pub async fn run(
     client: &Client,
@@ -30,11 +30,11 @@ pub async fn run(
     match command {
         RackCommand::Create(args) => {
             let mut rack = Rack { rack_id: args.rack_id, ..Default::default() };
-            apply(&mut rack, args.spec);
+            apply_spec(&mut rack, args.spec);
             let dry_run = args.dry_run;
             let request = CreateRackRequest { rack: Some(rack), dry_run };
             let made = client.call(client.racks().create_rack(request)).await?;
-            screen.one(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
+            screen.print_record(&made, |rack| match (one_line(&rack.rack_id), dry_run) {
                 (id, false) => format!("{id} created\n"),
                 (id, true) => format!("would create {id}; nothing was changed\n"),
             })?;
@@ -42,8 +42,8 @@ pub async fn run(
         RackCommand::List(args) => list(client, screen, args).await?,
         RackCommand::Get(args) => {
             let rack = fetch(client, &args.rack_id).await?;
-            let (clock, paint) = (Clock::system(), screen.paint());
-            screen.one(&rack, |rack| describe(rack, &clock, paint))?;
+            let (clock, colors) = (Clock::system(), screen.color_mode());
+            screen.print_record(&rack, |rack| describe(rack, &clock, colors))?;
         }
         RackCommand::Update(args) => update(client, screen, args).await?,
         RackCommand::Delete(args) => delete(client, screen, args).await?,
@@ -54,7 +54,7 @@ pub async fn run(
             return maintenance::run(client, screen, command).await;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
@@ -62,8 +62,8 @@ async fn fetch(client: &Client, rack_id: &str) -> Result<Rack, Failure> {
     client.call(client.racks().get_rack(request)).await
 }
 
-/// Lays what was given over the rack.
-fn apply(rack: &mut Rack, given: RackSpecArgs) {
+/// Overwrites the fields of the rack that are given.
+fn apply_spec(rack: &mut Rack, given: RackSpecArgs) {
     if let Some(hardware_type) = given.hardware_type {
         rack.hardware_type = hardware_type;
     }
@@ -88,7 +88,7 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
         .map(|label| label.split_once('=').unwrap_or((label, "")))
         .map(|(key, value)| (key.to_string(), value.to_string()))
         .collect();
-    let racks = pages(args.limit, async |page_size, page_token| {
+    let racks = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListRacksRequest {
             states: args.states.clone(),
             hardware_types: args.hardware_types.clone(),
@@ -102,36 +102,36 @@ async fn list(client: &Client, screen: &mut Screen, args: RackListArgs) -> Resul
     .await?;
     let clock = Clock::system();
     let none = "no racks match; make one with `farrier rack create rack-1`";
-    screen.many(&racks, |racks, wide| table(racks, wide, &clock), none)
+    screen.print_list(&racks, |racks, wide| table(racks, wide, &clock), none)
 }
 
-/// The server replaces everything, so what was not given is taken from what is there.
+/// The server replaces the record, so values that are not given are copied from the current one.
 async fn update(client: &Client, screen: &mut Screen, args: RackUpdateArgs) -> Result<(), Failure> {
     let mut tries = 0;
     let rack = loop {
         tries += 1;
         let mut rack = fetch(client, &args.rack_id).await?;
         let expected_version = rack.status.take().map_or(0, |status| status.version);
-        apply(&mut rack, args.spec.clone());
+        apply_spec(&mut rack, args.spec.clone());
         for key in &args.remove_labels {
             rack.labels.remove(key);
         }
         let dry_run = args.dry_run;
         let request = UpdateRackRequest { rack: Some(rack), expected_version, dry_run };
         match client.racks().update_rack(request).await {
-            // Somebody changed it between the reading and the writing: read it again.
-            Err(status) if has_moved(&status) && tries < MAX_UPDATES => {}
+            // Another client changed the rack between the read and the write: read it again.
+            Err(status) if is_version_conflict(&status) && tries < MAX_UPDATE_ATTEMPTS => {}
             answer => break client.call(std::future::ready(answer)).await?,
         }
     };
-    screen.one(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
+    screen.print_record(&rack, |rack| match (one_line(&rack.rack_id), args.dry_run) {
         (id, false) => format!("{id} updated\n"),
-        (id, true) => would_update(&id, rack),
+        (id, true) => format_update_preview(&id, rack),
     })
 }
 
-/// What would be, so that a slip of the pen is seen before it is written.
-fn would_update(id: &str, rack: &Rack) -> String {
+/// Shows the resulting rack, so that a typing error is visible before it is stored.
+fn format_update_preview(id: &str, rack: &Rack) -> String {
     let expected = rack.expected.unwrap_or_default();
     let counts = format!(
         "{} machines, {} switches, {} power shelves",
@@ -139,7 +139,7 @@ fn would_update(id: &str, rack: &Rack) -> String {
     );
     let mut facts = vec![
         ("Hardware type:", rack.hardware_type.clone()),
-        ("Labels:", listed(&rack.labels, ",")),
+        ("Labels:", join_pairs(&rack.labels, ",")),
         ("Expected:", counts),
     ];
     facts.retain(|(_, value)| !value.is_empty());
@@ -147,14 +147,14 @@ fn would_update(id: &str, rack: &Rack) -> String {
         true => "it would look for its devices again\n",
         false => "",
     };
-    format!("would update {id}; nothing was changed\n{looks}\n{}", pairs(&facts))
+    format!("would update {id}; nothing was changed\n{looks}\n{}", format_pairs(&facts))
 }
 
 async fn delete(client: &Client, screen: &mut Screen, args: RackDeleteArgs) -> Result<(), Failure> {
     let RackDeleteArgs { rack_id, force, dry_run } = args;
     let request = DeleteRackRequest { rack_id, force, dry_run };
     let rack = client.call(client.racks().delete_rack(request)).await?;
-    screen.one(&rack, |rack| {
+    screen.print_record(&rack, |rack| {
         let id = one_line(&rack.rack_id);
         let devices = status(rack).devices;
         if !dry_run {
@@ -176,8 +176,8 @@ fn status(rack: &Rack) -> RackStatus {
     rack.status.clone().unwrap_or_default()
 }
 
-/// The state with its stage, and what it means.
-fn state_words(status: &RackStatus) -> String {
+/// The state, with its stage if it has one.
+fn format_state(status: &RackStatus) -> String {
     match status.stage.as_str() {
         "" => status.state.clone(),
         stage => format!("{} ({stage})", status.state),
@@ -203,23 +203,23 @@ fn table(racks: &[Rack], wide: bool, clock: &Clock) -> Table {
         let status = status(rack);
         let mut row: Vec<Cell> = vec![
             (&rack.rack_id).into(),
-            Cell::toned(&status.state, state_tone(&status.state)),
+            Cell::with_tone(&status.state, state_tone(&status.state)),
             (&status.stage).into(),
             clock.ago(status.since.as_ref()).into(),
             (&rack.hardware_type).into(),
-            operations(&status).join(",").into(),
+            list_operations(&status).join(",").into(),
         ];
         if wide {
-            row.push(listed(&rack.labels, ",").into());
+            row.push(join_pairs(&rack.labels, ",").into());
             row.push(status.error.map(|error| error.message).unwrap_or_default().into());
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-/// Those at work, then those that wait.
-fn operations(status: &RackStatus) -> Vec<String> {
+/// The active operations, then the pending ones.
+fn list_operations(status: &RackStatus) -> Vec<String> {
     let mut all = status.active_operations.clone();
     all.extend(status.maintenance_requested.iter().map(|id| format!("{id} (pending)")));
     if !status.reprovision_requested.is_empty() {
@@ -228,8 +228,8 @@ fn operations(status: &RackStatus) -> Vec<String> {
     all
 }
 
-/// How many stand in it, of how many that should.
-fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
+/// The number of devices in the rack, and how many are expected.
+fn format_counts(rack: &Rack, devices: &[RackDevice]) -> String {
     let expected = rack.expected.unwrap_or_default();
     let kinds = [
         ("machine", "machines", expected.machines),
@@ -246,18 +246,18 @@ fn counts(rack: &Rack, devices: &[RackDevice]) -> String {
     words.join(", ")
 }
 
-/// Everything about one rack.
-fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
+/// Formats all details of one rack.
+fn describe(rack: &Rack, clock: &Clock, colors: ColorMode) -> String {
     let status = status(rack);
     let since = clock.ago(status.since.as_ref());
     let mut facts = vec![
         ("Rack:", rack.rack_id.clone()),
-        ("State:", format!("{}, since {since}", state_words(&status))),
+        ("State:", format!("{}, since {since}", format_state(&status))),
         ("Waiting for:", status.waiting_for.clone()),
         ("Hardware type:", rack.hardware_type.clone()),
-        ("Labels:", listed(&rack.labels, ",")),
-        ("Devices:", counts(rack, &status.devices)),
-        ("Operations:", operations(&status).join(", ")),
+        ("Labels:", join_pairs(&rack.labels, ",")),
+        ("Devices:", format_counts(rack, &status.devices)),
+        ("Operations:", list_operations(&status).join(", ")),
     ];
     if let Some(error) = &status.error {
         let device = match error.device_id.as_str() {
@@ -269,10 +269,10 @@ fn describe(rack: &Rack, clock: &Clock, paint: Paint) -> String {
         facts.push(("Next:", error.next_command.clone()));
     }
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = pairs(&facts);
-    text.push_str(&health::of(status.health.as_ref(), clock));
+    let mut text = format_pairs(&facts);
+    text.push_str(&health::optional_section(status.health.as_ref(), clock));
     text.push('\n');
-    text.push_str(&elevation(&rack.rack_id, &status.devices, paint));
+    text.push_str(&format_elevation(&rack.rack_id, &status.devices, colors));
     text
 }
 
@@ -303,7 +303,7 @@ mod tests {
             status: Some(status),
             ..Default::default()
         };
-        let text = describe(&rack, &Clock::fixed(100), Paint { colour: false });
+        let text = describe(&rack, &Clock::fixed(100), ColorMode { enabled: false });
         assert!(
             text.starts_with(
                 "\

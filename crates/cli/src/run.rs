@@ -1,21 +1,21 @@
-//! Runs: operations as an operator sees them, with their steps, and the actions that repair them.
+//! Runs: operations with the operator's details, their steps, and the repair actions.
 
 use crate::args::{
-    ActionArgs, CancelArgs, ListArgs, RemakeArgs, RunCommand, RunWatchArgs, StartArgs,
+    CancelArgs, ListArgs, RunActionArgs, RunCommand, RunRestartArgs, RunStartArgs, RunWatchArgs,
 };
-use crate::client::{Client, pages};
+use crate::client::{Client, fetch_pages};
 use crate::exit::{Exit, Failure};
-use crate::follow::boxes::{error_lines, verdict};
 use crate::follow::log_end;
 use crate::follow::progress::Progress;
-use crate::machine::{fetch, fetch_of};
+use crate::follow::summary::{error_lines, phase_label};
+use crate::machine::{fetch, fetch_run_machine};
 use crate::operation::{
-    Errand, Goal, Origin, View, accompany, as_run, request_id, see_through, target_name,
-    target_noun,
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, choose_request_id, follow_or_report,
+    follow_to_end, operation_to_run, target_label, target_name,
 };
 use crate::output::Screen;
-use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::listed;
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
+use crate::text::join_pairs;
 use crate::time::Clock;
 use crate::{logs, watch};
 use model::node::NODE;
@@ -35,44 +35,44 @@ pub async fn run(
         RunCommand::Get(args) => get(client, screen, &args.run_id).await,
         RunCommand::List(args) => list(client, screen, &args).await,
         RunCommand::Watch(args) => watch_one_or_all(client, screen, args).await,
-        RunCommand::Logs(args) => logs::show(client, screen, args).await,
-        RunCommand::Cancel(args) => cancel(client, screen, &args, View::Run).await,
+        RunCommand::Logs(args) => logs::print_log(client, screen, args).await,
+        RunCommand::Cancel(args) => cancel(client, screen, &args, RecordKind::Run).await,
         RunCommand::RetryStep(args) => {
-            let ask = async |run_id, reason| {
+            let call = async |run_id, reason| {
                 client.call(client.runs().retry_step(RetryStepRequest { run_id, reason })).await
             };
-            act(client, screen, &args, ask).await
+            start_action(client, screen, &args, call).await
         }
         RunCommand::Resume(args) => {
-            let ask = async |run_id, reason| {
+            let call = async |run_id, reason| {
                 client.call(client.runs().resume_run(ResumeRunRequest { run_id, reason })).await
             };
-            act(client, screen, &args, ask).await
+            start_action(client, screen, &args, call).await
         }
         RunCommand::Adopt(args) => {
-            let ask = async |run_id, reason| {
+            let call = async |run_id, reason| {
                 let request = AdoptObservedStateRequest { run_id, reason };
                 client.call(client.runs().adopt_observed_state(request)).await
             };
-            act(client, screen, &args, ask).await
+            start_action(client, screen, &args, call).await
         }
         RunCommand::Rerun(args) => {
-            let ask = async |run_id, request_id, reason| {
+            let call = async |run_id, request_id, reason| {
                 client.call(client.runs().rerun(RerunRequest { run_id, request_id, reason })).await
             };
-            remake(client, screen, &args, ask).await
+            restart_run(client, screen, &args, call).await
         }
         RunCommand::RestartClean(args) => {
-            let ask = async |run_id, request_id, reason| {
+            let call = async |run_id, request_id, reason| {
                 let request = RestartCleanRequest { run_id, request_id, reason };
                 client.call(client.runs().restart_clean(request)).await
             };
-            remake(client, screen, &args, ask).await
+            restart_run(client, screen, &args, call).await
         }
         RunCommand::MarkManual(args) => {
             let request = MarkManualRequest { run_id: args.run_id, reason: args.reason };
             let run = client.call(client.runs().mark_manual(request)).await?;
-            show(screen, &run)
+            print_run(screen, &run)
         }
     }
 }
@@ -81,20 +81,24 @@ pub async fn fetch_run(client: &Client, run_id: &str) -> Result<Run, Failure> {
     client.call(client.runs().get_run(GetRunRequest { run_id: run_id.to_string() })).await
 }
 
-fn show(screen: &mut Screen, run: &Run) -> Result<Exit, Failure> {
-    screen.one(run, |run| describe(run, &Clock::system()))?;
-    Ok(Exit::Done)
+fn print_run(screen: &mut Screen, run: &Run) -> Result<Exit, Failure> {
+    screen.print_record(run, |run| describe(run, &Clock::system()))?;
+    Ok(Exit::Success)
 }
 
 pub async fn get(client: &Client, screen: &mut Screen, run_id: &str) -> Result<Exit, Failure> {
     let run = fetch_run(client, run_id).await?;
-    show(screen, &run)
+    print_run(screen, &run)
 }
 
-pub async fn start(client: &Client, screen: &mut Screen, args: StartArgs) -> Result<Exit, Failure> {
-    let StartArgs { machine_id, kind, plan_id, params, submit } = args;
+pub async fn start(
+    client: &Client,
+    screen: &mut Screen,
+    args: RunStartArgs,
+) -> Result<Exit, Failure> {
+    let RunStartArgs { machine_id, kind, plan_id, params, submit } = args;
     let before = if submit.wait.waits() { Some(fetch(client, &machine_id).await?) } else { None };
-    let request_id = request_id(screen, submit.request_id.as_ref())?;
+    let request_id = choose_request_id(screen, submit.request_id.as_ref())?;
     let params = params.into_iter().collect();
     let request = StartRunRequest {
         request_id,
@@ -104,9 +108,14 @@ pub async fn start(client: &Client, screen: &mut Screen, args: StartArgs) -> Res
         params,
     };
     let run = client.call(client.runs().start_run(request)).await?;
-    let errand =
-        Errand { run, view: View::Run, goal: Goal::Succeed, origin: Origin::Submitted, before };
-    see_through(client, screen, errand, &submit.wait).await
+    let accepted = AcceptedOperation {
+        run,
+        record_kind: RecordKind::Run,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Submitted,
+        before,
+    };
+    follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
 async fn watch_one_or_all(
@@ -115,105 +124,121 @@ async fn watch_one_or_all(
     args: RunWatchArgs,
 ) -> Result<Exit, Failure> {
     let Some(run_id) = args.run_id else {
-        return watch::runs(client, screen, args.filter, args.all).await;
+        return watch::watch_runs(client, screen, args.filter, args.all).await;
     };
     let run = fetch_run(client, &run_id).await?;
-    let errand =
-        Errand { run, view: View::Run, goal: Goal::Succeed, origin: Origin::Watched, before: None };
-    accompany(client, screen, errand, args.timeout).await
+    let accepted = AcceptedOperation {
+        run,
+        record_kind: RecordKind::Run,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Watched,
+        before: None,
+    };
+    follow_to_end(client, screen, accepted, args.timeout).await
 }
 
-/// The same for an operation and a run, but that each gives back its own.
+/// Cancels an operation or a run; `record_kind` decides which record is returned.
 pub async fn cancel(
     client: &Client,
     screen: &mut Screen,
     args: &CancelArgs,
-    view: View,
+    record_kind: RecordKind,
 ) -> Result<Exit, Failure> {
-    let action = Action { run_id: &args.operation_id, reason: &args.reason, wait: &args.wait };
-    let ask = async |id: String, reason: String| match view {
-        View::Run => {
+    let action = RunAction { run_id: &args.operation_id, reason: &args.reason, wait: &args.wait };
+    let call = async |id: String, reason: String| match record_kind {
+        RecordKind::Run => {
             client.call(client.runs().cancel_run(CancelRunRequest { run_id: id, reason })).await
         }
-        View::Operation => {
+        RecordKind::Operation => {
             let request = CancelOperationRequest { operation_id: id, reason, dry_run: false };
-            client.call(client.machines().cancel_operation(request)).await.map(as_run)
+            client.call(client.machines().cancel_operation(request)).await.map(operation_to_run)
         }
     };
-    act_on(client, screen, action, (view, Goal::Cancel), ask).await
+    apply_action(client, screen, action, (record_kind, ExpectedEnd::Canceled), call).await
 }
 
-async fn act(
+async fn start_action(
     client: &Client,
     screen: &mut Screen,
-    args: &ActionArgs,
-    ask: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
+    args: &RunActionArgs,
+    call: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
 ) -> Result<Exit, Failure> {
-    let action = Action { run_id: &args.run_id, reason: &args.reason, wait: &args.wait };
-    act_on(client, screen, action, (View::Run, Goal::Succeed), ask).await
+    let action = RunAction { run_id: &args.run_id, reason: &args.reason, wait: &args.wait };
+    apply_action(client, screen, action, (RecordKind::Run, ExpectedEnd::Succeeded), call).await
 }
 
-/// What an operator does to a run that is there.
-struct Action<'a> {
+/// An operator's action on an existing run.
+struct RunAction<'a> {
     run_id: &'a str,
     reason: &'a str,
     wait: &'a crate::args::WaitArgs,
 }
 
-/// Looks first where the run stands, so that only what is new is told afterwards.
-async fn act_on(
+/// Records the run's state before the action, so that only later changes are printed.
+async fn apply_action(
     client: &Client,
     screen: &mut Screen,
-    action: Action<'_>,
-    (view, goal): (View, Goal),
-    ask: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
+    action: RunAction<'_>,
+    (record_kind, expected_end): (RecordKind, ExpectedEnd),
+    call: impl AsyncFnOnce(String, String) -> Result<Run, Failure>,
 ) -> Result<Exit, Failure> {
     let mut before = None;
-    let mut origin = Origin::Acted { told: Progress::default(), log_offset: 0 };
+    let mut origin = RunOrigin::Acted { printed: Progress::default(), log_offset: 0 };
     if action.wait.waits() {
         let run = fetch_run(client, action.run_id).await?;
-        before = fetch_of(client, &run).await?;
-        origin = Origin::Acted {
-            told: Progress::after(&run),
+        before = fetch_run_machine(client, &run).await?;
+        origin = RunOrigin::Acted {
+            printed: Progress::after(&run),
             log_offset: log_end(client, action.run_id).await?,
         };
     }
-    let run = ask(action.run_id.to_string(), action.reason.to_string()).await?;
-    see_through(client, screen, Errand { run, view, goal, origin, before }, action.wait).await
+    let run = call(action.run_id.to_string(), action.reason.to_string()).await?;
+    follow_or_report(
+        client,
+        screen,
+        AcceptedOperation { run, record_kind, expected_end, origin, before },
+        action.wait,
+    )
+    .await
 }
 
-/// A new run made from an old one.
-async fn remake(
+/// Starts a new run from an existing one.
+async fn restart_run(
     client: &Client,
     screen: &mut Screen,
-    args: &RemakeArgs,
-    ask: impl AsyncFnOnce(String, String, String) -> Result<Run, Failure>,
+    args: &RunRestartArgs,
+    call: impl AsyncFnOnce(String, String, String) -> Result<Run, Failure>,
 ) -> Result<Exit, Failure> {
     let mut before = None;
     if args.submit.wait.waits() {
         let old = fetch_run(client, &args.run_id).await?;
-        before = fetch_of(client, &old).await?;
+        before = fetch_run_machine(client, &old).await?;
     }
-    let request_id = request_id(screen, args.submit.request_id.as_ref())?;
-    let run = ask(args.run_id.clone(), request_id, args.reason.clone()).await?;
-    let errand =
-        Errand { run, view: View::Run, goal: Goal::Succeed, origin: Origin::Submitted, before };
-    see_through(client, screen, errand, &args.submit.wait).await
+    let request_id = choose_request_id(screen, args.submit.request_id.as_ref())?;
+    let run = call(args.run_id.clone(), request_id, args.reason.clone()).await?;
+    let accepted = AcceptedOperation {
+        run,
+        record_kind: RecordKind::Run,
+        expected_end: ExpectedEnd::Succeeded,
+        origin: RunOrigin::Submitted,
+        before,
+    };
+    follow_or_report(client, screen, accepted, &args.submit.wait).await
 }
 
 pub async fn list(client: &Client, screen: &mut Screen, args: &ListArgs) -> Result<Exit, Failure> {
-    let runs = fetch_all(client, &args.filter, args.limit).await?;
-    show_all(screen, &runs, Subject::Target)?;
-    Ok(Exit::Done)
+    let runs = fetch_runs(client, &args.filter, args.limit).await?;
+    print_runs(screen, &runs, RunListColumn::Target)?;
+    Ok(Exit::Success)
 }
 
-/// The runs that match, newest first.
-pub async fn fetch_all(
+/// Fetches the runs that match, newest first.
+pub async fn fetch_runs(
     client: &Client,
     filter: &str,
     limit: Option<u32>,
 ) -> Result<Vec<Run>, Failure> {
-    pages(limit, async |page_size, page_token| {
+    fetch_pages(limit, async |page_size, page_token| {
         let request = ListRunsRequest { filter: filter.to_string(), page_size, page_token };
         let answer = client.call(client.runs().list_runs(request)).await?;
         Ok((answer.runs, answer.next_page_token))
@@ -221,34 +246,34 @@ pub async fn fetch_all(
     .await
 }
 
-/// What a list of runs names them by, beside their ids.
+/// The object that a list shows next to each run ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
-    /// The machine or the device that they act on.
+pub enum RunListColumn {
+    /// The machine or device that the run acts on.
     Target,
-    /// The node that they work on.
+    /// The node that the run works on.
     Node,
 }
 
-impl Subject {
-    fn column(self) -> &'static str {
+impl RunListColumn {
+    fn heading(self) -> &'static str {
         match self {
-            Subject::Target => "MACHINE_ID",
-            Subject::Node => "NODE",
+            RunListColumn::Target => "MACHINE_ID",
+            RunListColumn::Node => "NODE",
         }
     }
 
-    fn of(self, run: &Run) -> &str {
+    fn value(self, run: &Run) -> &str {
         match self {
-            Subject::Target => target_name(&run.machine_id, &run.target_id),
-            Subject::Node => run.params.get(NODE).map_or("", String::as_str),
+            RunListColumn::Target => target_name(&run.machine_id, &run.target_id),
+            RunListColumn::Node => run.params.get(NODE).map_or("", String::as_str),
         }
     }
 }
 
-pub fn show_all(screen: &mut Screen, runs: &[Run], subject: Subject) -> Result<(), Failure> {
+pub fn print_runs(screen: &mut Screen, runs: &[Run], column: RunListColumn) -> Result<(), Failure> {
     let clock = Clock::system();
-    screen.many(runs, |runs, wide| table(runs, subject, wide, &clock), "no runs match")
+    screen.print_list(runs, |runs, wide| table(runs, column, wide, &clock), "no runs match")
 }
 
 pub fn workflow_name(run: &Run) -> &'static str {
@@ -265,23 +290,23 @@ pub fn workflow_name(run: &Run) -> &'static str {
     }
 }
 
-fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
-    let column = subject.column();
-    let names = ["RUN_ID", column, "TYPE", "PLAN", "WORKFLOW", "STEP", "CREATED", "DURATION"];
+fn table(runs: &[Run], column: RunListColumn, wide: bool, clock: &Clock) -> Table {
+    let heading = column.heading();
+    let names = ["RUN_ID", heading, "TYPE", "PLAN", "WORKFLOW", "STEP", "CREATED", "DURATION"];
     let more = ["PHASE", "REQUEST_ID", "INITIATOR", "PARENT", "ERROR"];
     let mut table =
         Table::new(&if wide { [&names[..], &more[..]].concat() } else { names.to_vec() });
     for run in runs {
-        let (tone, _) = verdict(run.phase());
+        let (tone, _) = phase_label(run.phase());
         let mut row: Vec<Cell> = vec![
             (&run.run_id).into(),
-            subject.of(run).into(),
+            column.value(run).into(),
             (&run.r#type).into(),
             (&run.plan_id).into(),
-            Cell::toned(workflow_name(run), tone),
+            Cell::with_tone(workflow_name(run), tone),
             (&run.current_step).into(),
             clock.ago(run.created_at.as_ref()).into(),
-            clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref()).into(),
+            clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref()).into(),
         ];
         if wide {
             let error = run.error.as_ref().map_or("", |error| error.message.as_str());
@@ -293,36 +318,36 @@ fn table(runs: &[Run], subject: Subject, wide: bool, clock: &Clock) -> Table {
                 error.into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-/// Everything about one run.
+/// Formats all details of one run.
 pub fn describe(run: &Run, clock: &Clock) -> String {
     let mut facts = vec![
         ("Operation:", run.run_id.clone()),
-        (target_noun(&run.target_kind), target_name(&run.machine_id, &run.target_id).into()),
+        (target_label(&run.target_kind), target_name(&run.machine_id, &run.target_id).into()),
         ("Part of:", run.part_of.clone()),
         ("Type:", run.r#type.clone()),
         ("Plan:", run.plan_id.clone()),
         ("Phase:", run.phase().as_str_name().into()),
         ("Workflow:", workflow_name(run).into()),
-        ("Params:", listed(&run.params, ", ")),
+        ("Params:", join_pairs(&run.params, ", ")),
         ("RequestId:", run.request_id.clone()),
         ("Initiator:", run.initiator.clone()),
         ("Parent:", run.parent_run_id.clone()),
         ("Created:", clock.absolute(run.created_at.as_ref())),
-        ("Duration:", clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref())),
+        ("Duration:", clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref())),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = pairs(&facts);
+    let mut text = format_pairs(&facts);
     for line in error_lines(run) {
         text.push_str(&format!("{line}\n"));
     }
     if !run.steps.is_empty() {
         text.push('\n');
-        text.push_str(&steps_table(&run.steps, clock).render(Paint { colour: false }));
+        text.push_str(&steps_table(&run.steps, clock).render(ColorMode { enabled: false }));
     }
     text
 }
@@ -333,17 +358,17 @@ fn steps_table(steps: &[StepStatus], clock: &Clock) -> Table {
         let kind = if step.undo { format!("undo {}", step.kind) } else { step.kind.clone() };
         let state = match step.state() {
             State::Unspecified => Cell::from("-"),
-            State::Waiting => Cell::toned("WAITING", Tone::Dim),
-            State::Running => Cell::toned("RUNNING", Tone::Busy),
-            State::Succeeded => Cell::toned("SUCCEEDED", Tone::Good),
-            State::Failed => Cell::toned("FAILED", Tone::Bad),
+            State::Waiting => Cell::with_tone("WAITING", Tone::Dim),
+            State::Running => Cell::with_tone("RUNNING", Tone::Busy),
+            State::Succeeded => Cell::with_tone("SUCCEEDED", Tone::Good),
+            State::Failed => Cell::with_tone("FAILED", Tone::Bad),
         };
-        table.row(vec![
+        table.add_row(vec![
             (&step.name).into(),
             kind.into(),
             state,
             step.retry_count.to_string().into(),
-            clock.lasted(step.started_at.as_ref(), step.finished_at.as_ref()).into(),
+            clock.elapsed(step.started_at.as_ref(), step.finished_at.as_ref()).into(),
             (&step.message).into(),
         ]);
     }
@@ -368,12 +393,12 @@ mod tests {
             params: [(NODE.to_string(), "node-1".to_string())].into(),
             ..Default::default()
         };
-        for (subject, first) in [
-            (Subject::Target, "op-1    machine-1   ONBOARD"),
-            (Subject::Node, "op-1    node-1  ONBOARD"),
+        for (column, first) in [
+            (RunListColumn::Target, "op-1    machine-1   ONBOARD"),
+            (RunListColumn::Node, "op-1    node-1  ONBOARD"),
         ] {
-            let shown = table(std::slice::from_ref(&run), subject, false, &Clock::fixed(0));
-            let text = shown.render(Paint { colour: false });
+            let shown = table(std::slice::from_ref(&run), column, false, &Clock::fixed(0));
+            let text = shown.render(ColorMode { enabled: false });
             let row = text.lines().nth(1).unwrap();
             assert!(row.starts_with(first), "{text}");
             assert!(row.contains("FAILED_RETRYABLE  wait_for_ready"), "{text}");

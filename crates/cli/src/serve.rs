@@ -1,4 +1,4 @@
-//! `farrier serve`: the configuration file, overridden by the command line, and the first screen.
+//! `farrier serve`: the configuration file, overridden by the command line, and the start message.
 
 use crate::args::{ServeArgs, SimSpeed};
 use crate::exit::{Exit, Failure};
@@ -9,27 +9,27 @@ use std::io::Write;
 
 pub async fn run(args: ServeArgs) -> Result<Exit, Failure> {
     let (demo, print) = (args.demo, args.print_config);
-    let config = config(args).map_err(Failure::refused)?;
+    let config = build_config(args).map_err(Failure::refused)?;
     if print {
         let text =
             toml::to_string(&config.redacted()).map_err(|error| Failure::bug(error.to_string()))?;
-        show(text.trim_end());
-        return Ok(Exit::Done);
+        print_text(text.trim_end());
+        return Ok(Exit::Success);
     }
-    match server::serve(config, demo, &|config| show(&first_screen(config, demo))).await {
-        Ok(()) => Ok(Exit::Done),
+    match server::serve(config, demo, &|config| print_text(&start_message(config, demo))).await {
+        Ok(()) => Ok(Exit::Success),
         Err(ServeError::Refused(said)) => Err(Failure::refused(said)),
         Err(ServeError::Unavailable(said)) => Err(Failure::new(Exit::Unreachable, said)),
     }
 }
 
-/// A server goes on although nobody reads its first screen.
-fn show(screen: &str) {
+/// Prints to stdout. Errors are ignored: a closed stdout must not stop the server.
+fn print_text(screen: &str) {
     let mut stdout = std::io::stdout().lock();
     let _ = writeln!(stdout, "{screen}").and_then(|()| stdout.flush());
 }
 
-fn config(args: ServeArgs) -> Result<Config, String> {
+fn build_config(args: ServeArgs) -> Result<Config, String> {
     let mut config = match &args.config {
         Some(path) => Config::load(path)?,
         None => Config::default(),
@@ -57,15 +57,15 @@ fn config(args: ServeArgs) -> Result<Config, String> {
         };
     }
     if args.demo {
-        // A demo is for looking at; the probes come often enough to be seen.
+        // Frequent probes make changes visible during a demo.
         config.probes.interval_ms = config.probes.interval_ms.min(10_000);
     }
     config.check()?;
     Ok(config)
 }
 
-/// What to try first.
-fn first_screen(config: &Config, demo: bool) -> String {
+/// The start message, with the first commands to try.
+fn start_message(config: &Config, demo: bool) -> String {
     let listen = config.listen;
     let store = match config.database_url.is_empty() {
         true => format!("SQLite in {}", config.data_dir.display()),

@@ -1,4 +1,4 @@
-//! The simulated fleet: what goes wrong with it, and what it was asked to do.
+//! `farrier sim`: the faults of the simulated fleet, and the effects that it executed.
 
 use crate::args::{SimAction, SimClearArgs, SimCommand, SimFaultArgs, SimFaultCommand, SimVerb};
 use crate::client::Client;
@@ -17,13 +17,15 @@ pub async fn run(
 ) -> Result<Exit, Failure> {
     match command {
         SimCommand::Fault(SimFaultCommand::Add(args)) => {
-            let request = AddFaultRequest { fault: Some(rule(args)) };
+            let request = AddFaultRequest { fault: Some(fault_rule(args)) };
             let fault = client.call(client.simulator().add_fault(request)).await?;
-            screen.one(&fault, |fault| format!("fault {} added\n", one_line(&fault.fault_id)))?;
+            screen.print_record(&fault, |fault| {
+                format!("fault {} added\n", one_line(&fault.fault_id))
+            })?;
         }
         SimCommand::Fault(SimFaultCommand::List) => {
             let answer = client.call(client.simulator().list_faults(ListFaultsRequest {})).await?;
-            screen.many(
+            screen.print_list(
                 &answer.faults,
                 faults_table,
                 "no faults; the simulated hardware is well",
@@ -32,18 +34,18 @@ pub async fn run(
         SimCommand::Fault(SimFaultCommand::Clear(SimClearArgs { fault_id, all: _ })) => {
             let request = ClearFaultsRequest { fault_id: fault_id.unwrap_or_default() };
             let answer = client.call(client.simulator().clear_faults(request)).await?;
-            screen.one(&answer, |answer| format!("{} cleared\n", answer.cleared))?;
+            screen.print_record(&answer, |answer| format!("{} cleared\n", answer.cleared))?;
         }
         SimCommand::Effects(args) => {
             let request = ListEffectsRequest { key_prefix: args.prefix };
             let answer = client.call(client.simulator().list_effects(request)).await?;
-            screen.many(&answer.effects, effects_table, "no effects were asked for")?;
+            screen.print_list(&answer.effects, effects_table, "no effects were asked for")?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn rule(args: SimFaultArgs) -> SimFault {
+fn fault_rule(args: SimFaultArgs) -> SimFault {
     let delay_ms =
         args.delay.map_or(0, |delay| i32::try_from(delay.as_millis()).unwrap_or(i32::MAX));
     SimFault {
@@ -90,7 +92,7 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
         let times = if fault.times == 0 { "∞".to_string() } else { fault.times.to_string() };
         let delay =
             if fault.delay_ms == 0 { String::new() } else { format!("{}ms", fault.delay_ms) };
-        table.row(vec![
+        table.add_row(vec![
             (&fault.fault_id).into(),
             or(&fault.machine, "*").into(),
             or(&fault.effect, "*").into(),
@@ -108,14 +110,14 @@ fn faults_table(faults: &[SimFault], _wide: bool) -> Table {
 fn effects_table(effects: &[SimEffect], _wide: bool) -> Table {
     let mut table = Table::new(&["KEY", "MACHINE", "EFFECT", "ASKED", "APPLIED"]);
     for effect in effects {
-        // More than once is a broken promise.
+        // An effect that was applied more than once breaks Farrier's guarantee.
         let tone = if effect.applied > 1 { Tone::Bad } else { Tone::Plain };
-        table.row(vec![
+        table.add_row(vec![
             (&effect.key).into(),
             (&effect.machine).into(),
             (&effect.effect).into(),
             effect.asked.to_string().into(),
-            Cell::toned(effect.applied.to_string(), tone),
+            Cell::with_tone(effect.applied.to_string(), tone),
         ]);
     }
     table

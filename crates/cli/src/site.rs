@@ -1,12 +1,12 @@
-//! Sites: a MAAS each, and how the nodes behind it are to be.
+//! Sites: one MAAS each, and the settings of the nodes behind it.
 
 use crate::args::{SiteCommand, SitePutArgs, SiteSpecArgs, SiteUpdateArgs};
-use crate::client::{Client, pages};
-use crate::device::update;
+use crate::client::{Client, fetch_pages};
+use crate::device::update_with_retry;
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::{Cell, Table, Tone, pairs};
-use crate::text::{listed, one_line};
+use crate::table::{Cell, Table, Tone, format_pairs};
+use crate::text::{join_pairs, one_line};
 use crate::time::Clock;
 use proto::v1::{
     CheckSiteRequest, DeleteSiteRequest, GetSiteRequest, ListSitesRequest, PutSiteRequest, Site,
@@ -23,45 +23,46 @@ pub async fn run(
         SiteCommand::Put(args) => {
             let SitePutArgs { site_id, spec } = *args;
             let mut site = Site { site_id, ..Site::default() };
-            lay_over(&mut site, spec)?;
+            apply_spec(&mut site, spec)?;
             let request = PutSiteRequest { site: Some(site), version: None };
             let put = client.call(client.sites().put_site(request)).await?;
-            screen.one(&put, |site| kept(site, "is as you said"))?;
+            screen.print_record(&put, |site| format_change(site, "is as you said"))?;
         }
         SiteCommand::Update(args) => {
-            let changed = changed(client, *args).await?;
-            screen.one(&changed, |site| kept(site, "updated"))?;
+            let changed = update_site(client, *args).await?;
+            screen.print_record(&changed, |site| format_change(site, "updated"))?;
         }
         SiteCommand::List => list(client, screen).await?,
         SiteCommand::Get(args) => {
             let site = fetch(client, args.site_id).await?;
-            screen.one(&site, |site| describe(site, &Clock::system()))?;
+            screen.print_record(&site, |site| describe(site, &Clock::system()))?;
         }
         SiteCommand::Check(args) => {
             let request = CheckSiteRequest { site_id: args.site_id };
-            let site = client.ask_hardware(client.sites().check_site(request)).await?;
-            screen.one(&site, checked)?;
-            return Ok(if alarms(&site).is_empty() { Exit::Done } else { Exit::OperationEnded });
+            let site = client.call_hardware(client.sites().check_site(request)).await?;
+            screen.print_record(&site, format_check)?;
+            return Ok(if alarms(&site).is_empty() { Exit::Success } else { Exit::Unsuccessful });
         }
         SiteCommand::Delete(args) => {
             let request = DeleteSiteRequest { site_id: args.site_id };
             let gone = client.call(client.sites().delete_site(request)).await?;
-            screen.one(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
+            screen.print_record(&gone, |gone| format!("{} deleted\n", one_line(&gone.site_id)))?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
 async fn fetch(client: &Client, site_id: String) -> Result<Site, Failure> {
     client.call(client.sites().get_site(GetSiteRequest { site_id })).await
 }
 
-/// The server replaces what is said of a site, so what was not given is taken from what is there.
-async fn changed(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure> {
+/// The server replaces the settings, so values that are not given are copied from the current
+/// record.
+async fn update_site(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure> {
     let attempt = async || {
         let mut site = fetch(client, args.site_id.clone()).await?;
         let version = Some(site.version);
-        lay_over(&mut site, args.spec.clone())?;
+        apply_spec(&mut site, args.spec.clone())?;
         if args.default_cloud_init {
             site.spec.get_or_insert_default().cloud_init.clear();
         }
@@ -72,11 +73,11 @@ async fn changed(client: &Client, args: SiteUpdateArgs) -> Result<Site, Failure>
         let answer = client.sites().put_site(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update(attempt, |status| client.failure(status)).await
+    update_with_retry(attempt, |status| client.failure(status)).await
 }
 
-/// Lays what was given over a site.
-fn lay_over(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
+/// Overwrites the settings that are given.
+fn apply_spec(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
     let spec = site.spec.get_or_insert_default();
     let network = spec.network.get_or_insert_default();
     let texts = [
@@ -90,7 +91,7 @@ fn lay_over(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
         (&mut spec.provider, given.provider),
         (&mut network.roce_interfaces, given.roce_interfaces),
         (&mut network.roce_subnet, given.roce_subnet),
-        (&mut spec.cloud_init, given.cloud_init.as_deref().map(read).transpose()?),
+        (&mut spec.cloud_init, given.cloud_init.as_deref().map(read_cloud_init).transpose()?),
     ];
     for (field, value) in texts {
         if let Some(value) = value {
@@ -107,18 +108,18 @@ fn lay_over(site: &mut Site, given: SiteSpecArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+fn read_cloud_init(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path)
         .map_err(|error| Failure::refused(format!("--cloud-init {}: {error}", path.display())))
 }
 
-fn kept(site: &Site, what: &str) -> String {
+fn format_change(site: &Site, what: &str) -> String {
     let id = one_line(&site.site_id);
     format!("{id} {what}\n\nNext: farrier site check {id}\n")
 }
 
 async fn list(client: &Client, screen: &mut Screen) -> Result<(), Failure> {
-    let sites = pages(None, async |page_size, page_token| {
+    let sites = fetch_pages(None, async |page_size, page_token| {
         let request = ListSitesRequest { page_size, page_token };
         let page = client.call(client.sites().list_sites(request)).await?;
         Ok((page.sites, page.next_page_token))
@@ -126,14 +127,14 @@ async fn list(client: &Client, screen: &mut Screen) -> Result<(), Failure> {
     .await?;
     let clock = Clock::system();
     let none = "no sites; make one with `farrier site put site-… --maas-url URL --credential NAME`";
-    screen.many(&sites, |sites, wide| table(sites, wide, &clock), none)
+    screen.print_list(&sites, |sites, wide| table(sites, wide, &clock), none)
 }
 
 fn alarms(site: &Site) -> &[String] {
     site.status.as_ref().map_or(&[], |status| &status.alarms)
 }
 
-fn tone(state: &str) -> Tone {
+fn state_tone(state: &str) -> Tone {
     match state {
         "Connected" => Tone::Good,
         "Unreachable" => Tone::Bad,
@@ -142,7 +143,7 @@ fn tone(state: &str) -> Tone {
     }
 }
 
-fn machines(status: &SiteStatus) -> String {
+fn machine_count(status: &SiteStatus) -> String {
     status.machines.map(|count| count.to_string()).unwrap_or_default()
 }
 
@@ -156,9 +157,9 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
         let status = site.status.clone().unwrap_or_default();
         let mut row: Vec<Cell> = vec![
             (&site.site_id).into(),
-            Cell::toned(&status.state, tone(&status.state)),
+            Cell::with_tone(&status.state, state_tone(&status.state)),
             clock.ago(status.since.as_ref()).into(),
-            machines(&status).into(),
+            machine_count(&status).into(),
             spec.maas_url.into(),
             status.alarms.join("; ").into(),
         ];
@@ -168,17 +169,17 @@ fn table(sites: &[Site], wide: bool, clock: &Clock) -> Table {
                 spec.image.into(),
                 spec.zone.into(),
                 spec.pool.into(),
-                listed(&site.labels, ",").into(),
+                join_pairs(&site.labels, ",").into(),
                 site.version.to_string().into(),
             ]);
         }
-        table.row(row);
+        table.add_row(row);
     }
     table
 }
 
-/// How a site is, for whoever has just asked.
-fn checked(site: &Site) -> String {
+/// The result of a check.
+fn format_check(site: &Site) -> String {
     let id = one_line(&site.site_id);
     let status = site.status.clone().unwrap_or_default();
     let mut text = format!("{id} is {}", one_line(&status.state));
@@ -195,7 +196,7 @@ fn checked(site: &Site) -> String {
     text
 }
 
-/// Everything about one site.
+/// Formats all details of one site.
 fn describe(site: &Site, clock: &Clock) -> String {
     let spec = site.spec.clone().unwrap_or_default();
     let status = site.status.clone().unwrap_or_default();
@@ -209,7 +210,7 @@ fn describe(site: &Site, clock: &Clock) -> String {
     facts.extend(status.alarms.iter().map(|alarm| ("Alarm:", alarm.clone())));
     let mtu = if roce_mtu == 0 { String::new() } else { roce_mtu.to_string() };
     facts.extend([
-        ("Machines:", machines(&status)),
+        ("Machines:", machine_count(&status)),
         ("Provider:", spec.provider.clone()),
         ("MAAS:", spec.maas_url.clone()),
         ("Credential:", spec.maas_credential.clone()),
@@ -222,19 +223,19 @@ fn describe(site: &Site, clock: &Clock) -> String {
         ("RoCE MTU:", mtu),
         ("RoCE subnet:", roce_subnet),
         ("Cloud-init:", cloud_init(&spec)),
-        ("Datasource retries:", said(spec.datasource_retries)),
-        ("Erase on release:", said(spec.erase_on_release)),
-        ("Keep in MAAS:", said(spec.keep_in_maas)),
-        ("Calls at once:", said(spec.calls_at_once)),
-        ("Calls per second:", said(spec.calls_per_second)),
-        ("Labels:", listed(&site.labels, ",")),
+        ("Datasource retries:", optional_text(spec.datasource_retries)),
+        ("Erase on release:", optional_text(spec.erase_on_release)),
+        ("Keep in MAAS:", optional_text(spec.keep_in_maas)),
+        ("Calls at once:", optional_text(spec.calls_at_once)),
+        ("Calls per second:", optional_text(spec.calls_per_second)),
+        ("Labels:", join_pairs(&site.labels, ",")),
         ("Version:", site.version.to_string()),
     ]);
     facts.retain(|(_, value)| !value.is_empty());
-    pairs(&facts)
+    format_pairs(&facts)
 }
 
-fn said(value: Option<impl ToString>) -> String {
+fn optional_text(value: Option<impl ToString>) -> String {
     value.map(|value| value.to_string()).unwrap_or_default()
 }
 
@@ -255,7 +256,7 @@ fn cloud_init(spec: &SiteSpec) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::Paint;
+    use crate::table::ColorMode;
     use proto::Timestamp;
 
     fn site() -> Site {
@@ -297,7 +298,7 @@ mod tests {
             labels: vec![("env".into(), "lab".into())],
             ..SiteSpecArgs::default()
         };
-        lay_over(&mut changed, given).unwrap();
+        apply_spec(&mut changed, given).unwrap();
         let mut expected = site();
         expected.labels.insert("env".into(), "lab".into());
         let spec = expected.spec.as_mut().unwrap();
@@ -309,7 +310,7 @@ mod tests {
         assert_eq!(changed, expected);
         std::fs::remove_file(&file).unwrap();
         let gone = SiteSpecArgs { cloud_init: Some(file), ..SiteSpecArgs::default() };
-        let refused = lay_over(&mut changed, gone).unwrap_err();
+        let refused = apply_spec(&mut changed, gone).unwrap_err();
         assert!(refused.message.starts_with("--cloud-init "), "{}", refused.message);
         assert_eq!(refused.exit, Exit::Refused);
     }
@@ -318,7 +319,7 @@ mod tests {
     fn a_site_in_a_list_and_in_full() {
         let clock = Clock::fixed(100);
         assert_eq!(
-            table(&[site()], false, &clock).render(Paint { colour: false }),
+            table(&[site()], false, &clock).render(ColorMode { enabled: false }),
             "\
 SITE    STATE   SINCE      MACHINES  MAAS                ALARMS
 site-a  CutOff  1m 0s ago  8         http://m:5240/MAAS  6 of 8 nodes are silent at once
@@ -347,13 +348,13 @@ Version:             3
     #[test]
     fn a_check_says_what_is_wrong_and_where_to_go_on() {
         assert_eq!(
-            checked(&site()),
+            format_check(&site()),
             "site-a is CutOff; its MAAS has 8 machines\n  6 of 8 nodes are silent at once\n\n\
              Next: farrier why site-a\n"
         );
         let mut well = site();
         well.status =
             Some(SiteStatus { state: "Connected".into(), machines: Some(0), ..Default::default() });
-        assert_eq!(checked(&well), "site-a is Connected; its MAAS has 0 machines\n");
+        assert_eq!(format_check(&well), "site-a is Connected; its MAAS has 0 machines\n");
     }
 }

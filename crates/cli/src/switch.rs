@@ -1,10 +1,13 @@
-//! Switches: the inventory, and what is tried again.
+//! Switches: list, register, update, delete and retry them.
 
 use crate::args::{
-    DeviceListArgs, SwitchActArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
+    DeviceListArgs, SwitchActionArgs, SwitchCommand, SwitchRegisterArgs, SwitchUpdateArgs,
 };
-use crate::client::{Client, pages};
-use crate::device::{Done, Shown, apply, change, describe, filter, table, told, update};
+use crate::client::{Client, fetch_pages};
+use crate::device::{
+    DeviceChange, DeviceView, apply_spec, apply_update, describe, filter, format_change, table,
+    update_with_retry,
+};
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
 use crate::time::Clock;
@@ -22,36 +25,52 @@ pub async fn run(
         SwitchCommand::List(args) => list(client, screen, &args).await?,
         SwitchCommand::Get(args) => {
             let switch = fetch(client, args.switch_id).await?;
-            let words =
-                |switch: &Switch| describe("Switch:", &shown(switch), Vec::new(), &Clock::system());
-            screen.one(&switch, words)?;
+            let words = |switch: &Switch| {
+                describe("Switch:", &device_view(switch), Vec::new(), &Clock::system())
+            };
+            screen.print_record(&switch, words)?;
         }
         SwitchCommand::Register(args) => {
             let dry_run = args.dry_run;
-            say(screen, &register(client, args).await?, Done::Registered, dry_run)?;
+            print_change(
+                screen,
+                &register(client, args).await?,
+                DeviceChange::Registered,
+                dry_run,
+            )?;
         }
         SwitchCommand::Update(args) => {
-            let dry_run = args.change.dry_run;
-            say(screen, &changed(client, args).await?, Done::Updated, dry_run)?;
+            let dry_run = args.update.dry_run;
+            print_change(
+                screen,
+                &update_switch(client, args).await?,
+                DeviceChange::Updated,
+                dry_run,
+            )?;
         }
         SwitchCommand::Delete(args) => {
-            let SwitchActArgs { switch_id, dry_run } = args;
+            let SwitchActionArgs { switch_id, dry_run } = args;
             let request = DeleteSwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().delete_switch(request)).await?;
-            say(screen, &switch, Done::MarkedForDeletion, dry_run)?;
+            print_change(screen, &switch, DeviceChange::MarkedForDeletion, dry_run)?;
         }
         SwitchCommand::Retry(args) => {
-            let SwitchActArgs { switch_id, dry_run } = args;
+            let SwitchActionArgs { switch_id, dry_run } = args;
             let request = RetrySwitchRequest { switch_id, dry_run };
             let switch = client.call(client.switches().retry_switch(request)).await?;
-            say(screen, &switch, Done::TriedAgain, dry_run)?;
+            print_change(screen, &switch, DeviceChange::Retried, dry_run)?;
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn say(screen: &mut Screen, switch: &Switch, done: Done, dry_run: bool) -> Result<(), Failure> {
-    screen.one(switch, |switch| told(&shown(switch), done, dry_run))
+fn print_change(
+    screen: &mut Screen,
+    switch: &Switch,
+    change: DeviceChange,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    screen.print_record(switch, |switch| format_change(&device_view(switch), change, dry_run))
 }
 
 async fn fetch(client: &Client, switch_id: String) -> Result<Switch, Failure> {
@@ -59,41 +78,46 @@ async fn fetch(client: &Client, switch_id: String) -> Result<Switch, Failure> {
 }
 
 async fn list(client: &Client, screen: &mut Screen, args: &DeviceListArgs) -> Result<(), Failure> {
-    let switches = pages(args.limit, async |page_size, page_token| {
+    let switches = fetch_pages(args.limit, async |page_size, page_token| {
         let request = ListSwitchesRequest { filter: Some(filter(args)), page_size, page_token };
         let page = client.call(client.switches().list_switches(request)).await?;
         Ok((page.switches, page.next_page_token))
     })
     .await?;
     let rows = |switches: &[Switch], wide| {
-        table("SWITCH_ID", &switches.iter().map(shown).collect::<Vec<_>>(), wide)
+        table("SWITCH_ID", &switches.iter().map(device_view).collect::<Vec<_>>(), wide)
     };
-    screen.many(&switches, rows, "no switches; register one with `farrier switch register sw-…`")
+    screen.print_list(
+        &switches,
+        rows,
+        "no switches; register one with `farrier switch register sw-…`",
+    )
 }
 
 async fn register(client: &Client, args: SwitchRegisterArgs) -> Result<Switch, Failure> {
     let mut switch = Switch { switch_id: args.switch_id.unwrap_or_default(), ..Default::default() };
-    apply(switch.spec.get_or_insert_with(DeviceSpec::default), &mut switch.labels, args.spec);
+    apply_spec(switch.spec.get_or_insert_with(DeviceSpec::default), &mut switch.labels, args.spec);
     let request = RegisterSwitchRequest { switch: Some(switch), dry_run: args.dry_run };
     client.call(client.switches().register_switch(request)).await
 }
 
-/// The server replaces spec and labels, so what was not given is taken from what is there.
-async fn changed(client: &Client, args: SwitchUpdateArgs) -> Result<Switch, Failure> {
+/// The server replaces spec and labels, so values that are not given are copied from the current
+/// record.
+async fn update_switch(client: &Client, args: SwitchUpdateArgs) -> Result<Switch, Failure> {
     let attempt = async || {
         let mut switch = fetch(client, args.switch_id.clone()).await?;
         let expected_version = switch.status.take().map_or(0, |status| status.version);
-        change(&mut switch.spec, &mut switch.labels, args.change.clone());
-        let dry_run = args.change.dry_run;
+        apply_update(&mut switch.spec, &mut switch.labels, args.update.clone());
+        let dry_run = args.update.dry_run;
         let request = UpdateSwitchRequest { switch: Some(switch), expected_version, dry_run };
         let answer = client.switches().update_switch(request).await;
         Ok(answer.map(tonic::Response::into_inner))
     };
-    update(attempt, |status| client.failure(status)).await
+    update_with_retry(attempt, |status| client.failure(status)).await
 }
 
-fn shown(switch: &Switch) -> Shown<'_> {
-    Shown {
+fn device_view(switch: &Switch) -> DeviceView<'_> {
+    DeviceView {
         id: &switch.switch_id,
         labels: &switch.labels,
         spec: switch.spec.as_ref(),

@@ -1,12 +1,12 @@
-//! Tables: plain aligned columns, no borders, nothing that a script cannot cut.
+//! Tables: aligned columns without borders, so that scripts can split them.
 //!
-//! Widths are those of the screen, not of the bytes: `⛔` takes two columns. Colour is laid over the
-//! text after it was padded, so that it never shifts a column.
+//! Widths are display widths, not bytes: `⛔` takes two columns. Colour is applied without counting
+//! towards the width, so it never shifts a column.
 
 use crate::text::one_line;
 use unicode_width::UnicodeWidthStr;
 
-/// What a piece of text means, for whoever sees colours.
+/// The meaning of a text, shown as a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     Plain,
@@ -17,13 +17,13 @@ pub enum Tone {
     Dim,
 }
 
-/// Whether colours are seen.
+/// Whether the output has colours.
 #[derive(Debug, Clone, Copy)]
-pub struct Paint {
-    pub colour: bool,
+pub struct ColorMode {
+    pub enabled: bool,
 }
 
-impl Paint {
+impl ColorMode {
     pub fn apply(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Plain => return text.to_string(),
@@ -33,7 +33,7 @@ impl Paint {
             Tone::Busy => "34",
             Tone::Dim => "2",
         };
-        if self.colour { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_string() }
+        if self.enabled { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_string() }
     }
 }
 
@@ -43,7 +43,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    pub fn toned(text: impl AsRef<str>, tone: Tone) -> Self {
+    pub fn with_tone(text: impl AsRef<str>, tone: Tone) -> Self {
         let text = match one_line(text.as_ref()).as_ref() {
             "" => "-".to_string(),
             text => text.replace('\t', " "),
@@ -54,7 +54,7 @@ impl Cell {
 
 impl<T: AsRef<str>> From<T> for Cell {
     fn from(text: T) -> Self {
-        Self::toned(text, Tone::Plain)
+        Self::with_tone(text, Tone::Plain)
     }
 }
 
@@ -63,7 +63,7 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// The space between two columns.
+/// The space between two columns, in characters.
 const GAP: usize = 2;
 
 impl Table {
@@ -71,8 +71,8 @@ impl Table {
         Self { header: names.iter().map(|name| (*name, name.width())).collect(), rows: Vec::new() }
     }
 
-    /// Keeps a column at least this wide.
-    pub fn at_least(mut self, name: &str, width: usize) -> Self {
+    /// Sets the minimum width of a column.
+    pub fn min_width(mut self, name: &str, width: usize) -> Self {
         for (column, least) in &mut self.header {
             if *column == name {
                 *least = width.max(*least);
@@ -81,16 +81,16 @@ impl Table {
         self
     }
 
-    pub fn row(&mut self, cells: Vec<Cell>) {
+    pub fn add_row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
-    pub fn render(&self, paint: Paint) -> String {
+    pub fn render(&self, colors: ColorMode) -> String {
         let widths = self.widths();
         let header: Vec<Cell> = self.header.iter().map(|(name, _)| Cell::from(*name)).collect();
         let mut text = String::new();
         for row in std::iter::once(&header).chain(&self.rows) {
-            push_row(&mut text, row, &widths, paint);
+            push_row(&mut text, row, &widths, colors);
         }
         text
     }
@@ -106,9 +106,9 @@ impl Table {
     }
 }
 
-fn push_row(text: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
+fn push_row(text: &mut String, row: &[Cell], widths: &[usize], colors: ColorMode) {
     for (place, (cell, width)) in row.iter().zip(widths).enumerate() {
-        text.push_str(&paint.apply(cell.tone, &cell.text));
+        text.push_str(&colors.apply(cell.tone, &cell.text));
         if place + 1 < row.len() {
             let padding = width.saturating_sub(cell.text.width()) + GAP;
             text.extend(std::iter::repeat_n(' ', padding));
@@ -117,8 +117,8 @@ fn push_row(text: &mut String, row: &[Cell], widths: &[usize], paint: Paint) {
     text.push('\n');
 }
 
-/// `name  value` lines with the values aligned.
-pub fn pairs(pairs: &[(&str, String)]) -> String {
+/// Formats `name  value` lines with aligned values.
+pub fn format_pairs(pairs: &[(&str, String)]) -> String {
     let width = pairs.iter().map(|(name, _)| name.width()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in pairs {
@@ -134,12 +134,12 @@ mod tests {
 
     #[test]
     fn columns_align_by_screen_width() {
-        let mut table = Table::new(&["ID", "STATE", "OP"]).at_least("ID", 5);
-        table.row(vec!["a".into(), Cell::toned("⛔BLOCKED", Tone::Bad), "-".into()]);
-        table.row(vec!["b".into(), "IDLE".into(), "".into()]);
-        table.row(vec!["c\u{1b}".into(), "日本".into(), "op-1".into()]);
+        let mut table = Table::new(&["ID", "STATE", "OP"]).min_width("ID", 5);
+        table.add_row(vec!["a".into(), Cell::with_tone("⛔BLOCKED", Tone::Bad), "-".into()]);
+        table.add_row(vec!["b".into(), "IDLE".into(), "".into()]);
+        table.add_row(vec!["c\u{1b}".into(), "日本".into(), "op-1".into()]);
         assert_eq!(
-            table.render(Paint { colour: false }),
+            table.render(ColorMode { enabled: false }),
             "ID     STATE      OP\n\
              a      ⛔BLOCKED  -\n\
              b      IDLE       -\n\
@@ -150,13 +150,13 @@ mod tests {
     #[test]
     fn colour_does_not_move_a_column() {
         let mut table = Table::new(&["A", "B"]);
-        table.row(vec![Cell::toned("x", Tone::Good), "y".into()]);
-        assert_eq!(table.render(Paint { colour: true }), "A  B\n\u{1b}[32mx\u{1b}[0m  y\n");
+        table.add_row(vec![Cell::with_tone("x", Tone::Good), "y".into()]);
+        assert_eq!(table.render(ColorMode { enabled: true }), "A  B\n\u{1b}[32mx\u{1b}[0m  y\n");
     }
 
     #[test]
     fn pairs_align() {
-        let text = pairs(&[("id", "m-1".into()), ("phase", "READY".into())]);
+        let text = format_pairs(&[("id", "m-1".into()), ("phase", "READY".into())]);
         assert_eq!(text, "id     m-1\nphase  READY\n");
     }
 }

@@ -1,25 +1,25 @@
-//! Text from elsewhere, made safe to show.
+//! Makes untrusted text safe to print.
 //!
-//! Log lines and messages come from devices that nobody trusts. A terminal obeys control characters,
-//! so they are escaped before they get there, and so are the marks that reorder text on screen.
+//! Log lines and messages come from untrusted devices. Control characters, and the characters that
+//! reorder or hide text, are escaped before they reach a terminal.
 
 use model::say::few;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-/// The text with all control characters escaped but newline and tab.
+/// Escapes all control characters except newline and tab.
 pub fn printable(text: &str) -> Cow<'_, str> {
-    escape(text, |c| is_harmful(c) && c != '\n' && c != '\t')
+    escape(text, |c| is_unsafe_char(c) && c != '\n' && c != '\t')
 }
 
-/// The same for a text that must stay on one line.
+/// Like `printable`, but also escapes newlines, so that the text stays on one line.
 pub fn one_line(text: &str) -> Cow<'_, str> {
-    escape(text, |c| is_harmful(c) && c != '\t')
+    escape(text, |c| is_unsafe_char(c) && c != '\t')
 }
 
-/// Control characters, and what turns the direction of the text around or hides it.
-fn is_harmful(c: char) -> bool {
+/// True for control characters, and for characters that change the text direction or are invisible.
+fn is_unsafe_char(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
@@ -53,15 +53,15 @@ fn push_escaped(safe: &mut String, c: char) {
     }
 }
 
-/// How many names a cell of a table has; the others are counted.
+/// The maximum number of names in a table cell; the rest is shown as a count.
 pub const MAX_IN_CELL: usize = 12;
 
-pub fn names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
+pub fn join_names<'a>(all: impl Iterator<Item = &'a str>, most: usize) -> String {
     few(&all.collect::<Vec<_>>(), ", ", most)
 }
 
-/// Labels, versions or parameters, by name.
-pub fn listed(pairs: &HashMap<String, String>, between: &str) -> String {
+/// Formats labels, versions or parameters, sorted by name.
+pub fn join_pairs(pairs: &HashMap<String, String>, between: &str) -> String {
     let sorted: BTreeMap<_, _> = pairs.iter().collect();
     let pairs: Vec<String> =
         sorted.into_iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -96,13 +96,13 @@ mod tests {
     #[test]
     fn pairs_are_listed_by_name() {
         let pairs = [("b", "2"), ("a", "1")].map(|(key, value)| (key.into(), value.into()));
-        assert_eq!(listed(&pairs.into(), ", "), "a=1, b=2");
+        assert_eq!(join_pairs(&pairs.into(), ", "), "a=1, b=2");
     }
 
     #[test]
     fn many_names_are_counted() {
         let all: Vec<String> = (1..=14).map(|n| format!("m-{n}")).collect();
-        let said = names(all.iter().map(String::as_str), MAX_IN_CELL);
+        let said = join_names(all.iter().map(String::as_str), MAX_IN_CELL);
         assert!(said.ends_with("m-12, and 2 more"), "{said}");
     }
 }

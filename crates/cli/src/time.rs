@@ -1,13 +1,13 @@
-//! Times and durations, as people type and read them.
+//! Parsing and formatting of times and durations.
 //!
-//! The clock and the time zone are values here, so that what is printed can be tested; only
-//! `Clock::system` looks at the real ones.
+//! The clock and the time zone are values, so that tests can fix them; only `Clock::system` reads
+//! the real ones.
 
 use jiff::tz::TimeZone;
 use proto::Timestamp;
 use std::time::Duration;
 
-/// What time it is, and where.
+/// The current time and the time zone.
 pub struct Clock {
     now: jiff::Timestamp,
     zone: TimeZone,
@@ -36,37 +36,39 @@ impl Clock {
 
     /// `4m 32s ago`, or a dash.
     pub fn ago(&self, at: Option<&Timestamp>) -> String {
-        match at.and_then(instant) {
-            Some(at) => format!("{} ago", brief(between(at, self.now))),
+        match at.and_then(to_jiff) {
+            Some(at) => format!("{} ago", format_duration(duration_between(at, self.now))),
             None => "-".into(),
         }
     }
 
-    /// How long something took, or takes so far; a dash when it has not begun.
-    pub fn lasted(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
-        match from.and_then(instant) {
-            Some(from) => brief(between(from, to.and_then(instant).unwrap_or(self.now))),
+    /// The time from `from` to `to`, or to now if `to` is missing; a dash if it has not begun.
+    pub fn elapsed(&self, from: Option<&Timestamp>, to: Option<&Timestamp>) -> String {
+        match from.and_then(to_jiff) {
+            Some(from) => {
+                format_duration(duration_between(from, to.and_then(to_jiff).unwrap_or(self.now)))
+            }
             None => "-".into(),
         }
     }
 
     fn zoned(&self, at: Option<&Timestamp>) -> Option<jiff::Zoned> {
-        at.and_then(instant).map(|at| at.to_zoned(self.zone.clone()))
+        at.and_then(to_jiff).map(|at| at.to_zoned(self.zone.clone()))
     }
 }
 
-/// A timestamp of the wire, unless it is out of all range.
-fn instant(at: &Timestamp) -> Option<jiff::Timestamp> {
+/// Converts a protobuf timestamp; none if it is out of range.
+fn to_jiff(at: &Timestamp) -> Option<jiff::Timestamp> {
     jiff::Timestamp::new(at.seconds, at.nanos).ok()
 }
 
-/// The time from one to the other; clocks that disagree give zero, not a negative time.
-fn between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
+/// The time between two instants. Clocks that disagree give zero, not a negative time.
+fn duration_between(from: jiff::Timestamp, to: jiff::Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO)
 }
 
 /// `4m 32s`: the two largest units.
-pub fn brief(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {
@@ -78,10 +80,10 @@ pub fn brief(duration: Duration) -> String {
     }
 }
 
-/// The longest duration that may be typed.
-const MAX_TYPED: Duration = Duration::from_secs(30 * 86_400);
+/// The longest duration that a user may type.
+const MAX_DURATION: Duration = Duration::from_secs(30 * 86_400);
 
-/// `30s`, `5m`, `1h`, `1h30m`, `500ms`.
+/// Parses `30s`, `5m`, `1h`, `1h30m` or `500ms`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is not a duration; write 30s, 5m, 1h or 1h30m");
     let mut total = Duration::ZERO;
@@ -100,7 +102,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     }
     match total {
         Duration::ZERO => Err(format!("{text:?} is no time at all; write at least 1s")),
-        total if total > MAX_TYPED => Err(format!("{text:?} is too long; use at most 30d")),
+        total if total > MAX_DURATION => Err(format!("{text:?} is too long; use at most 30d")),
         total => Ok(total),
     }
 }
@@ -154,7 +156,7 @@ mod tests {
             (7_500_000, "2h 5m"),
             (273_600_000, "3d 4h"),
         ] {
-            assert_eq!(brief(Duration::from_millis(ms)), shown);
+            assert_eq!(format_duration(Duration::from_millis(ms)), shown);
         }
     }
 
@@ -165,7 +167,7 @@ mod tests {
         assert_eq!(clock.time_of_day(Some(&at)), "10:00:01");
         assert_eq!(clock.absolute(Some(&at)), "2026-01-30 10:00:01 +00:00");
         assert_eq!(clock.ago(Some(&at)), "1m 12s ago");
-        assert_eq!(clock.lasted(Some(&at), None), "1m 12s");
+        assert_eq!(clock.elapsed(Some(&at), None), "1m 12s");
         assert_eq!(clock.ago(None), "-");
         let absurd = Timestamp { seconds: i64::MAX, nanos: 0 };
         assert_eq!(clock.absolute(Some(&absurd)), "-");

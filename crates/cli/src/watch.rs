@@ -1,15 +1,17 @@
-//! Watching: one line for each event, of one machine or of the whole fleet, until interrupted.
+//! Watching: one line per event, of one machine or of the whole fleet, until interrupted.
 
 use crate::args::WatchArgs;
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
-use crate::follow::LOST;
-use crate::follow::boxes::verdict;
-use crate::follow::feed::{self, News, OperationEvents, Patience, RunEvents, Source};
+use crate::follow::CONNECTION_LOST;
+use crate::follow::feed::{
+    self, FeedMessage, FeedSource, OperationEventSource, ReconnectPolicy, RunEventSource,
+};
+use crate::follow::summary::phase_label;
 use crate::operation::{phase_name, target_name, type_name};
 use crate::output::Screen;
 use crate::run::workflow_name;
-use crate::table::{Paint, Tone};
+use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{
@@ -18,101 +20,101 @@ use proto::v1::{
 };
 use serde::Serialize;
 
-/// The longest operation type, so that phases stand below each other.
+/// The width of the longest operation type, which aligns the phases.
 const TYPE_WIDTH: usize = "ENTER_MAINTENANCE".len();
-/// A quiet fleet says nothing, and somebody may wonder.
-const WATCHING: &str = "watching; Ctrl-C ends it";
+/// Printed at the start, because an idle fleet sends no events.
+const WATCH_NOTICE: &str = "watching; Ctrl-C ends it";
 
-pub async fn operations(
+pub async fn watch_operations(
     client: &Client,
     screen: &mut Screen,
     args: WatchArgs,
 ) -> Result<Exit, Failure> {
     let filter = match &args.machine_id {
         Some(machine_id) => {
-            // A name that nobody has would be watched for ever.
+            // An unknown machine ID would be watched forever without an event.
             let request = GetMachineRequest { machine_id: machine_id.clone() };
             client.call(client.machines().get_machine(request)).await?;
-            filter_by("machine_id", machine_id, &args.filter)?
+            build_id_filter("machine_id", machine_id, &args.filter)?
         }
         None => args.filter,
     };
     let request = WatchOperationsRequest { filter, skip_ended: !args.all, ..Default::default() };
-    let source = OperationEvents { client: client.clone(), request };
-    let (clock, paint) = (Clock::system(), screen.paint());
-    stream(client, screen, source, |event| operation_line(event, &clock, paint)).await
+    let source = OperationEventSource { client: client.clone(), request };
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    print_stream(client, screen, source, |event| operation_line(event, &clock, colors)).await
 }
 
-pub async fn runs(
+pub async fn watch_runs(
     client: &Client,
     screen: &mut Screen,
     filter: String,
     all: bool,
 ) -> Result<Exit, Failure> {
     let request = WatchRunsRequest { filter, skip_ended: !all, ..Default::default() };
-    let source = RunEvents { client: client.clone(), request };
-    let (clock, paint) = (Clock::system(), screen.paint());
-    stream(client, screen, source, |event| run_line(event, &clock, paint)).await
+    let source = RunEventSource { client: client.clone(), request };
+    let (clock, colors) = (Clock::system(), screen.color_mode());
+    print_stream(client, screen, source, |event| run_line(event, &clock, colors)).await
 }
 
-async fn stream<S: Source>(
+async fn print_stream<S: FeedSource>(
     client: &Client,
     screen: &mut Screen,
     source: S,
-    words: impl Fn(&S::Item) -> String,
+    format_event: impl Fn(&S::Item) -> String,
 ) -> Result<Exit, Failure>
 where
     S::Item: Serialize,
 {
     if screen.is_human() && screen.is_terminal() {
-        screen.say_toned(Tone::Dim, WATCHING)?;
+        screen.print_toned_line(Tone::Dim, WATCH_NOTICE)?;
     }
-    let mut feed = feed::spawn(source, Patience::OnceHeard);
+    let mut feed = feed::spawn(source, ReconnectPolicy::AfterFirstResponse);
     let mut lost = false;
-    while let Some(news) = feed.recv().await {
-        match news {
-            News::Item(event) => screen.event(&event, &words)?,
-            News::Back => lost = false,
-            News::Lost if lost => {}
-            News::Lost => {
+    while let Some(message) = feed.recv().await {
+        match message {
+            FeedMessage::Item(event) => screen.print_event(&event, &format_event)?,
+            FeedMessage::Reconnected => lost = false,
+            FeedMessage::Disconnected if lost => {}
+            FeedMessage::Disconnected => {
                 lost = true;
-                screen.say_toned(Tone::Dim, LOST)?;
+                screen.print_toned_line(Tone::Dim, CONNECTION_LOST)?;
             }
-            News::Failed(status) => return Err(client.failure(status)),
-            News::Ended => break,
+            FeedMessage::Failed(status) => return Err(client.failure(status)),
+            FeedMessage::Ended => break,
         }
     }
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-fn operation_line(event: &OperationEvent, clock: &Clock, paint: Paint) -> String {
+fn operation_line(event: &OperationEvent, clock: &Clock, colors: ColorMode) -> String {
     let operation = event.snapshot.clone().unwrap_or_default();
-    let (tone, _) = verdict(Phase::try_from(operation.phase).unwrap_or_default());
+    let (tone, _) = phase_label(Phase::try_from(operation.phase).unwrap_or_default());
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
         one_line(target_name(&operation.machine_id, &operation.target_id)),
         one_line(&operation.operation_id),
         type_name(&operation),
-        paint.apply(tone, phase_name(&operation)),
+        colors.apply(tone, phase_name(&operation)),
     );
-    // One phase has many events; the step tells them apart.
+    // One phase has many events; the step distinguishes them.
     if !operation.current_step.is_empty() {
         line.push_str(&format!("  {}", one_line(&operation.current_step)));
     }
     line
 }
 
-fn run_line(event: &RunEvent, clock: &Clock, paint: Paint) -> String {
+fn run_line(event: &RunEvent, clock: &Clock, colors: ColorMode) -> String {
     let run = event.snapshot.clone().unwrap_or_default();
-    let (tone, _) = verdict(run.phase());
+    let (tone, _) = phase_label(run.phase());
     let mut line = format!(
         "[{}] {}  {}  {:<TYPE_WIDTH$}  {}",
         clock.time_of_day(event.ts.as_ref()),
         one_line(target_name(&run.machine_id, &run.target_id)),
         one_line(&run.run_id),
         one_line(&run.r#type),
-        paint.apply(tone, workflow_name(&run)),
+        colors.apply(tone, workflow_name(&run)),
     );
     for more in [&run.current_step, &event.message] {
         if !more.is_empty() {
@@ -141,7 +143,7 @@ mod tests {
                 };
                 let ts = Some(Timestamp { seconds, nanos: 0 });
                 let event = OperationEvent { ts, snapshot: Some(snapshot), ..Default::default() };
-                operation_line(&event, &Clock::fixed(0), Paint { colour: false })
+                operation_line(&event, &Clock::fixed(0), ColorMode { enabled: false })
             };
         use operation::Phase::{Pending, Running};
         assert_eq!(

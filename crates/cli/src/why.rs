@@ -1,42 +1,49 @@
-//! Why something is not ready, and what to type now; and the pages about faults.
+//! `farrier why`: why an object is not ready, and the next command. `farrier fault`: the page of a
+//! fault code.
 
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::output::Screen;
-use crate::table::pairs;
+use crate::table::format_pairs;
 use crate::text::{one_line, printable};
 use crate::time::Clock;
 use proto::v1::{ExplainRequest, Explanation, FaultPage, GetFaultPageRequest};
 
-pub async fn why(client: &Client, screen: &mut Screen, id: String) -> Result<Exit, Failure> {
+pub async fn explain(client: &Client, screen: &mut Screen, id: String) -> Result<Exit, Failure> {
     let explanation = client.call(client.explain().explain(ExplainRequest { id })).await?;
-    screen.one(&explanation, |explanation| words(explanation, &Clock::system()))?;
-    Ok(Exit::Done)
+    screen.print_record(&explanation, |explanation| {
+        format_explanation(explanation, &Clock::system())
+    })?;
+    Ok(Exit::Success)
 }
 
-pub async fn fault(client: &Client, screen: &mut Screen, code: String) -> Result<Exit, Failure> {
+pub async fn show_fault_page(
+    client: &Client,
+    screen: &mut Screen,
+    code: String,
+) -> Result<Exit, Failure> {
     let page = client.call(client.explain().get_fault_page(GetFaultPageRequest { code })).await?;
-    screen.one(&page, page_words)?;
-    Ok(Exit::Done)
+    screen.print_record(&page, format_fault_page)?;
+    Ok(Exit::Success)
 }
 
-fn page_words(page: &FaultPage) -> String {
+fn format_fault_page(page: &FaultPage) -> String {
     let (code, class) = (one_line(&page.code), one_line(&page.class));
     format!("{code} ({class})\n\n{}\n", printable(page.markdown.trim_end()))
 }
 
-fn words(why: &Explanation, clock: &Clock) -> String {
+fn format_explanation(why: &Explanation, clock: &Clock) -> String {
     let mut text = format!("{}\n", one_line(&why.headline));
-    let facts = facts(why, clock);
+    let facts = explanation_facts(why, clock);
     if !facts.is_empty() {
-        text.push_str(&format!("\n{}", pairs(&facts)));
+        text.push_str(&format!("\n{}", format_pairs(&facts)));
     }
-    text.push_str(&type_next(&why.next_commands));
+    text.push_str(&format_next_commands(&why.next_commands));
     text
 }
 
-/// What to type now, the best first; nothing where there is nothing to type.
-pub fn type_next(commands: &[String]) -> String {
+/// The commands to type next, best first; empty if there are none.
+pub fn format_next_commands(commands: &[String]) -> String {
     if commands.is_empty() {
         return String::new();
     }
@@ -44,8 +51,8 @@ pub fn type_next(commands: &[String]) -> String {
     format!("\nType next:\n{}", lines.collect::<String>())
 }
 
-/// The lines that have something to say.
-fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
+/// The facts that are not empty.
+fn explanation_facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
     let since = why.since.as_ref().map_or_else(String::new, |since| {
         format!("{} ({})", clock.ago(Some(since)), clock.absolute(Some(since)))
     });
@@ -71,7 +78,7 @@ fn facts(why: &Explanation, clock: &Clock) -> Vec<(&'static str, String)> {
         ("machine", why.machine_id.clone()),
     ];
     facts.extend(why.health.iter().map(|said| ("health", said.clone())));
-    // Whoever asked about an object knows its name.
+    // The ID that was asked about is not repeated.
     facts.retain(|(_, value)| !value.is_empty() && *value != why.id);
     facts
 }
@@ -98,7 +105,7 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(
-            words(&why, &Clock::fixed(36_721)),
+            format_explanation(&why, &Clock::fixed(36_721)),
             "\
 machine-3 needs attention: its reimage failed at set-netboot.
 
@@ -119,6 +126,6 @@ Type next:
     #[test]
     fn a_healthy_machine_has_a_short_answer() {
         let why = Explanation { headline: "machine-1 is ready.".into(), ..Default::default() };
-        assert_eq!(words(&why, &Clock::fixed(0)), "machine-1 is ready.\n");
+        assert_eq!(format_explanation(&why, &Clock::fixed(0)), "machine-1 is ready.\n");
     }
 }

@@ -1,21 +1,22 @@
-//! Workflows: the operations on nodes, by the documents' names for what may be done about them.
+//! Workflows: the commands of `farrier run`, for the operations on nodes.
 //!
-//! An onboarding, a decommission and a drain are runs like any other, so everything here ends in `run`. What is added is that a node
-//! stands for the newest operation on it, and a list of these operations only.
+//! An onboarding, a decommission and a drain are ordinary runs, so every command machine_filter ends in
+//! `run`. This module adds that a node ID stands for the newest operation on that node, and a list
+//! of node operations only.
 
 use crate::args::{
-    ActionArgs, CancelArgs, MarkManualArgs, RemakeArgs, RunArg, RunCommand, WorkflowCommand,
+    CancelArgs, MarkManualArgs, RunActionArgs, RunArg, RunCommand, RunRestartArgs, WorkflowCommand,
     WorkflowListArgs,
 };
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
 use crate::node;
 use crate::output::Screen;
-use crate::run::{self, Subject};
+use crate::run::{self, RunListColumn};
 use model::node::NODE;
 use model::plan::RunType;
 
-/// Nodes have names of their own; nothing else begins like this.
+/// The prefix of node IDs; no other ID starts with it.
 const NODE_PREFIX: &str = "node-";
 
 pub async fn run(
@@ -23,40 +24,40 @@ pub async fn run(
     screen: &mut Screen,
     command: WorkflowCommand,
 ) -> Result<Exit, Failure> {
-    let newest = async |id: String| newest(client, id).await;
+    let resolve = async |id: String| resolve_operation_id(client, id).await;
     let command = match command {
         WorkflowCommand::List(args) => return list(client, screen, &args).await,
         WorkflowCommand::Get(args) => {
-            RunCommand::Get(RunArg { run_id: newest(args.run_id).await? })
+            RunCommand::Get(RunArg { run_id: resolve(args.run_id).await? })
         }
         WorkflowCommand::RetryStage(args) => {
-            RunCommand::RetryStep(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::RetryStep(RunActionArgs { run_id: resolve(args.run_id).await?, ..args })
         }
         WorkflowCommand::Resume(args) => {
-            RunCommand::Resume(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::Resume(RunActionArgs { run_id: resolve(args.run_id).await?, ..args })
         }
         WorkflowCommand::Adopt(args) => {
-            RunCommand::Adopt(ActionArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::Adopt(RunActionArgs { run_id: resolve(args.run_id).await?, ..args })
         }
         WorkflowCommand::Rerun(args) => {
-            RunCommand::Rerun(RemakeArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::Rerun(RunRestartArgs { run_id: resolve(args.run_id).await?, ..args })
         }
         WorkflowCommand::RestartClean(args) => {
-            RunCommand::RestartClean(RemakeArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::RestartClean(RunRestartArgs { run_id: resolve(args.run_id).await?, ..args })
         }
         WorkflowCommand::Cancel(args) => {
-            let operation_id = newest(args.operation_id).await?;
+            let operation_id = resolve(args.operation_id).await?;
             RunCommand::Cancel(CancelArgs { operation_id, ..args })
         }
         WorkflowCommand::MarkManual(args) => {
-            RunCommand::MarkManual(MarkManualArgs { run_id: newest(args.run_id).await?, ..args })
+            RunCommand::MarkManual(MarkManualArgs { run_id: resolve(args.run_id).await?, ..args })
         }
     };
     run::run(client, screen, command).await
 }
 
-/// The operation that an id means: itself, or the newest one on a node.
-async fn newest(client: &Client, id: String) -> Result<String, Failure> {
+/// Resolves an ID to an operation ID: a node ID becomes the newest operation on the node.
+async fn resolve_operation_id(client: &Client, id: String) -> Result<String, Failure> {
     if !id.starts_with(NODE_PREFIX) {
         return Ok(id);
     }
@@ -75,30 +76,30 @@ async fn list(
     screen: &mut Screen,
     args: &WorkflowListArgs,
 ) -> Result<Exit, Failure> {
-    let of_nodes = filter(&args.states);
+    let node_filter = node_operations_filter(&args.states);
     let runs = match &args.node {
-        None => run::fetch_all(client, &of_nodes, args.limit).await?,
+        None => run::fetch_runs(client, &node_filter, args.limit).await?,
         Some(id) => {
-            // Runs are found by their machine, which may have served as other nodes before.
+            // Runs are filtered by machine, and the machine may have been another node before.
             let known = node::fetch(client, id).await?.node.unwrap_or_default();
-            let here = filter_by("machine_id", &known.machine_id, &of_nodes)?;
-            let mut runs = run::fetch_all(client, &here, None).await?;
+            let machine_filter = build_id_filter("machine_id", &known.machine_id, &node_filter)?;
+            let mut runs = run::fetch_runs(client, &machine_filter, None).await?;
             runs.retain(|run| run.params.get(NODE) == Some(id));
             runs.truncate(args.limit.map_or(usize::MAX, |limit| limit as usize));
             runs
         }
     };
-    run::show_all(screen, &runs, Subject::Node)?;
-    Ok(Exit::Done)
+    run::print_runs(screen, &runs, RunListColumn::Node)?;
+    Ok(Exit::Success)
 }
 
-/// The operations on nodes in these workflow states; in any, where none is named.
-fn filter(states: &[String]) -> String {
+/// A filter for node operations in these workflow states; an empty list matches any state.
+fn node_operations_filter(states: &[String]) -> String {
     let types = RunType::NODES.map(RunType::as_str).join(", ");
-    let of_nodes = format!("type in ({types})");
+    let node_filter = format!("type in ({types})");
     match states {
-        [] => of_nodes,
-        states => format!("{of_nodes} AND workflow_state in ({})", states.join(", ")),
+        [] => node_filter,
+        states => format!("{node_filter} AND workflow_state in ({})", states.join(", ")),
     }
 }
 
@@ -110,7 +111,9 @@ mod tests {
 
     #[test]
     fn the_filters_are_those_that_the_server_reads() {
-        let terms = |states: &[String]| Filter::parse(&filter(states), Subject::Run).unwrap().terms;
+        let terms = |states: &[String]| {
+            Filter::parse(&node_operations_filter(states), Subject::Run).unwrap().terms
+        };
         let all = terms(&[]);
         assert_eq!((all.len(), &all[0].field), (1, &Field::Type));
         assert_eq!(all[0].values, RunType::NODES.map(RunType::as_str));

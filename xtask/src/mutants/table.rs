@@ -1,4 +1,5 @@
-//! The mutants. A new rule of the kernel gets one here: the line that carries it, and what breaks it.
+//! The mutants. Each new rule of the kernel gets one: the line that implements the rule, and its
+//! broken replacement.
 
 use super::Mutant;
 
@@ -17,7 +18,7 @@ const RACK_ROB: &str = "rack_matrix::its_process_may_be_robbed_of_its_claims_any
 const REIMAGE: &str = "plan-repave-v1";
 const ONBOARDED: &str = "a node is onboarded";
 const GROUP: &str = "a group is upgraded";
-/// For a test that lives no life of the matrix.
+/// For a test that runs no scenario of the matrix.
 const NO_LIFE: &str = "";
 
 pub const MUTANTS: &[Mutant] = &[
@@ -55,7 +56,7 @@ pub const MUTANTS: &[Mutant] = &[
         name: "no fencing by version",
         file: "crates/engine/src/turn/commit.rs",
         sound: "        let version = tx.settle(&settle)?.version;\n",
-        // Whatever stands there is overwritten.
+        // Overwrites the stored version, whatever it is.
         broken: "        let mut settle = settle;
         if AWAKE && let Some(stored) = tx.held(&run.spec.id).await? {
             settle.run.version = stored.run.version;

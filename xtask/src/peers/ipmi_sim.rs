@@ -1,10 +1,10 @@
-//! OpenIPMI's `ipmi_sim`, a management controller in software, and `ipmitool`, which Farrier itself asks through. The
-//! tests start a simulator each; here both are only found, or installed.
+//! OpenIPMI's `ipmi_sim`, a simulated management controller, and `ipmitool`, which Farrier itself
+//! uses. The tests start their own simulators; this module only finds or installs both programs.
 
 use crate::shell::{self, Failure};
 use std::path::PathBuf;
 
-/// How the tests are told where it is.
+/// The variable that gives the tests the path.
 pub const VARIABLE: &str = "FARRIER_TEST_IPMI_SIM";
 
 const INSTALL: &str = "\
@@ -17,7 +17,7 @@ apt-get install -y -qq --no-install-recommends openipmi ipmitool
 const NEXT: &str =
     "install OpenIPMI's simulator and ipmitool (Debian: `apt-get install openipmi ipmitool`)";
 
-/// The simulator to test with, or nothing when this computer cannot have one.
+/// The simulator's path; none if it cannot be installed here.
 pub fn find_or_install() -> Result<Option<PathBuf>, Failure> {
     match find().map_or_else(install, Ok) {
         Ok(path) => Ok(Some(path)),

@@ -1,5 +1,6 @@
-//! OpenSSH's server, and busybox for hosts that have little else. Only the programs are needed: the tests start servers of
-//! their own on loopback, with their own keys. What Debian would start by itself is kept from starting.
+//! OpenSSH's server, and busybox for minimal hosts. Only the programs are needed: the tests start
+//! their own servers on loopback, with their own keys. The service of the Debian package is not
+//! started.
 
 use crate::shell::{self, Failure};
 use std::path::PathBuf;
@@ -7,10 +8,10 @@ use std::path::PathBuf;
 pub const SSHD: &str = "FARRIER_TEST_SSHD";
 pub const BUSYBOX: &str = "FARRIER_TEST_BUSYBOX";
 
-/// Where Debian has programs that are not on everybody's path.
+/// Directories of system programs that may not be in PATH.
 const FOLDERS: [&str; 5] = ["/usr/sbin", "/usr/bin", "/usr/local/sbin", "/sbin", "/bin"];
 
-/// A policy of our own stands only where there is none, and only while packages are being unpacked.
+/// Installs a policy-rc.d only if there is none, and only while packages are being unpacked.
 const INSTALL: &str = "\
 set -e
 export DEBIAN_FRONTEND=noninteractive
@@ -24,7 +25,8 @@ apt-get update || echo 'some package lists could not be fetched; trying with the
 apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends openssh-server openssh-client busybox-static
 ";
 
-/// The programs by the variables that name them, or nothing when this machine cannot have them. On CI that is a failure.
+/// The programs, by the variables that name them; empty if they cannot be installed. On CI that is
+/// a failure.
 pub fn find_or_install() -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     let found = find().map_or_else(install, Ok);
     match found {
@@ -45,7 +47,7 @@ fn install() -> Result<Vec<(&'static str, PathBuf)>, Failure> {
     find().ok_or_else(absent)
 }
 
-/// Both programs and what makes keys, or nothing: the tests need all three.
+/// Both programs, and ssh-keygen, which the tests need as well; none if one is missing.
 fn find() -> Option<Vec<(&'static str, PathBuf)>> {
     program("ssh-keygen")?;
     Some(vec![(SSHD, program("sshd")?), (BUSYBOX, program("busybox")?)])

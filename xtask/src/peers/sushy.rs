@@ -1,17 +1,17 @@
-//! sushy-tools, a Redfish emulator from OpenStack, in a Python environment of its own. The tests start one each; here its
-//! program is only found, or installed.
+//! sushy-tools, a Redfish emulator from OpenStack, in its own Python environment. The tests start
+//! their own emulators; this module only finds or installs the program.
 
-use crate::python::Environment;
+use crate::python::PythonEnvironment;
 use crate::shell::{self, Failure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How the tests are told where it is.
+/// The variable that gives the tests the path.
 pub const VARIABLE: &str = "FARRIER_TEST_SUSHY";
 
-const EMULATOR: Environment = Environment {
+const EMULATOR: PythonEnvironment = PythonEnvironment {
     name: "sushy",
-    // bcrypt is what it checks passwords with, and it does not ask for it by itself.
+    // The emulator checks passwords with bcrypt, but its package does not depend on it.
     packages: &["sushy-tools==2.2.0", "bcrypt"],
     imports: "import sushy_tools, bcrypt",
 };
@@ -19,13 +19,13 @@ const EMULATOR: Environment = Environment {
 const NEXT: &str =
     "install a C compiler and python3's headers (Debian: `apt-get install gcc python3-dev`)";
 
-/// The emulator to test with, or nothing when this computer cannot have one.
+/// The emulator's path; none if it cannot be installed here.
 pub fn find_or_install(target: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(EMULATOR.find_or_make(target)?.map(|folder| folder.join("bin/sushy-emulator")))
 }
 
-/// The same with libvirt's binding where libvirt is: its machines take firmware, and the fake ones do not. libvirt's own test driver
-/// is enough, so nothing has to run.
+/// Like `find_or_install`, with libvirt's Python binding if libvirt is installed: libvirt machines
+/// accept firmware, the fake ones do not. libvirt's test driver is enough, so no daemon is needed.
 pub fn find_with_firmware(target: &Path) -> Result<Option<PathBuf>, Failure> {
     let Some(program) = find_or_install(target)? else { return Ok(None) };
     match shell::succeeds(Command::new("pkg-config").args(["--exists", "libvirt"])) {
@@ -37,7 +37,7 @@ pub fn find_with_firmware(target: &Path) -> Result<Option<PathBuf>, Failure> {
     Ok(Some(program))
 }
 
-/// Gives the emulator libvirt's Python binding, built for the libvirt that is installed.
+/// Installs libvirt's Python binding, built for the installed libvirt.
 pub fn bind_libvirt(program: &Path) -> Result<(), Failure> {
     let python = program.with_file_name("python");
     if shell::succeeds(Command::new(&python).args(["-c", "import libvirt"])) {

@@ -1,13 +1,15 @@
-//! Which room may know which, and which may bring in what from outside. This table is the picture in ARCHITECTURE.md.
+//! The allowed dependencies of each crate, on our own crates and on external ones. This table is
+//! the picture in ARCHITECTURE.md.
 //!
-//! Tests may bring tools of their own, such as a database client, but a crate's tests do not look upward either:
-//! `[dev-dependencies]` is held to the table of our own crates and free otherwise.
+//! Tests may use external tools, such as a database client, but a crate's tests may not depend on
+//! higher crates either: `[dev-dependencies]` must follow the table of our own crates, and are
+//! otherwise free.
 
 use super::Finding;
 use super::source::numbered;
 
-/// A room, and the rooms it may use.
-const ROOMS: [(&str, &[&str]); 8] = [
+/// A crate, and the crates that it may use.
+const CRATES: [(&str, &[&str]); 8] = [
     ("model", &[]),
     ("store", &["model"]),
     ("providers", &["model"]),
@@ -18,7 +20,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("agent", &[]),
 ];
 
-/// Dependencies from outside that only some rooms may use, by how their names begin.
+/// External dependencies that only some crates may use, by name prefix.
 const RESERVED: [Reserved; 3] = [
     Reserved {
         names: &[
@@ -31,26 +33,26 @@ const RESERVED: [Reserved; 3] = [
             "diesel",
             "refinery",
         ],
-        rooms: &["store"],
+        crates: &["store"],
         todo: "only `store` talks to a database; ask it instead",
     },
     Reserved {
         names: &["tonic", "prost", "pbjson", "protox"],
-        rooms: &["proto", "server", "cli"],
+        crates: &["proto", "server", "cli"],
         todo: "the wire ends in `server`; use the model's types",
     },
     Reserved {
         names: &[
             "tokio", "futures", "async-", "axum", "hyper", "reqwest", "tower", "russh", "kube",
         ],
-        rooms: &["store", "providers", "engine", "proto", "server", "cli"],
+        crates: &["store", "providers", "engine", "proto", "server", "cli"],
         todo: "`model` decides and does not wait; do it in `engine` or `providers`",
     },
 ];
 
 struct Reserved {
     names: &'static [&'static str],
-    rooms: &'static [&'static str],
+    crates: &'static [&'static str],
     todo: &'static str,
 }
 
@@ -60,14 +62,15 @@ struct Dependency {
     for_tests: bool,
 }
 
-/// Checks the manifest of one of our crates; any other file has nothing to answer for.
+/// Checks the manifest of one of our crates; ignores any other file.
 pub fn check(path: &str, manifest: &str) -> Vec<Finding> {
-    let Some(room) = path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"))
+    let Some(crate_name) =
+        path.strip_prefix("crates/").and_then(|rest| rest.strip_suffix("/Cargo.toml"))
     else {
         return Vec::new();
     };
-    let Some((_, may_use)) = ROOMS.iter().find(|(name, _)| *name == room) else {
-        let wrong = format!("nobody knows what the crate `{room}` may use");
+    let Some((_, may_use)) = CRATES.iter().find(|(name, _)| *name == crate_name) else {
+        let wrong = format!("nobody knows what the crate `{crate_name}` may use");
         return vec![Finding::new(
             path,
             1,
@@ -77,22 +80,23 @@ pub fn check(path: &str, manifest: &str) -> Vec<Finding> {
     };
     dependencies(manifest)
         .iter()
-        .filter_map(|dependency| judge(room, may_use, dependency))
+        .filter_map(|dependency| check_dependency(crate_name, may_use, dependency))
         .map(|(line, wrong, todo)| Finding::new(path, line, wrong, todo))
         .collect()
 }
 
-fn judge(
-    room: &str,
+fn check_dependency(
+    crate_name: &str,
     may_use: &[&str],
     dependency: &Dependency,
 ) -> Option<(usize, String, &'static str)> {
     let name = dependency.name.strip_prefix("farrier-").unwrap_or(&dependency.name);
-    let wrong = || (dependency.line, format!("`{room}` must not use `{name}`"));
-    if ROOMS.iter().any(|(ours, _)| *ours == name) || name == "farrier" {
-        // The top room's tests look at the whole system.
-        let allowed =
-            may_use.contains(&name) || name == room || (room == "cli" && dependency.for_tests);
+    let wrong = || (dependency.line, format!("`{crate_name}` must not use `{name}`"));
+    if CRATES.iter().any(|(ours, _)| *ours == name) || name == "farrier" {
+        // The tests of the top crate cover the whole system.
+        let allowed = may_use.contains(&name)
+            || name == crate_name
+            || (crate_name == "cli" && dependency.for_tests);
         return (!allowed)
             .then(wrong)
             .map(|(line, wrong)| (line, wrong, "see the picture in ARCHITECTURE.md"));
@@ -101,13 +105,14 @@ fn judge(
         return None;
     }
     let reserved = RESERVED.iter().find(|r| {
-        r.names.iter().any(|begin| name.starts_with(begin)) && !r.rooms.contains(&room)
+        r.names.iter().any(|begin| name.starts_with(begin)) && !r.crates.contains(&crate_name)
     })?;
     let (line, wrong) = wrong();
     Some((line, wrong, reserved.todo))
 }
 
-/// Reads the dependency tables of a manifest, one dependency a line or a table each, under the name of its package.
+/// Reads the dependency tables of a manifest, by package name. A dependency is one line or its own
+/// table.
 fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut found = Vec::new();
     let mut table = String::new();
@@ -149,8 +154,8 @@ fn dependencies(manifest: &str) -> Vec<Dependency> {
 mod tests {
     use super::*;
 
-    fn found(room: &str, manifest: &str) -> Vec<usize> {
-        check(&format!("crates/{room}/Cargo.toml"), manifest)
+    fn found(crate_name: &str, manifest: &str) -> Vec<usize> {
+        check(&format!("crates/{crate_name}/Cargo.toml"), manifest)
             .iter()
             .map(|finding| finding.line)
             .collect()
@@ -174,13 +179,14 @@ mod tests {
             ("cli", "server"),
             ("cli", "agent"),
         ];
-        for (room, _) in ROOMS {
-            for (other, _) in ROOMS.iter().filter(|(other, _)| *other != room) {
+        for (crate_name, _) in CRATES {
+            for (other, _) in CRATES.iter().filter(|(other, _)| *other != crate_name) {
                 let manifest = format!(
                     "[package]\nname = \"x\"\n\n[dependencies]\n{other}.workspace = true\n"
                 );
-                let expected: &[usize] = if drawn.contains(&(room, other)) { &[] } else { &[5] };
-                assert_eq!(found(room, &manifest), expected, "{room} uses {other}");
+                let expected: &[usize] =
+                    if drawn.contains(&(crate_name, other)) { &[] } else { &[5] };
+                assert_eq!(found(crate_name, &manifest), expected, "{crate_name} uses {other}");
             }
         }
     }
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_is_for_its_rooms() {
+    fn reserved_dependencies_are_for_their_crates() {
         for (name, good, bad) in [
             ("rusqlite", "store", "engine"),
             ("tokio-postgres", "store", "server"),
@@ -223,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_top_room_tests_the_whole_system() {
+    fn only_the_top_crate_tests_the_whole_system() {
         let manifest = "[dev-dependencies]\nengine.workspace = true\n";
         assert!(found("cli", manifest).is_empty());
         assert_eq!(found("store", manifest), [2]);

@@ -1,10 +1,10 @@
-//! Papers that lie: a document that names a file of the repository names one that is there. Links are followed from the
-//! document's folder; a path in backticks is meant from the top.
+//! Checks that the files that documents name exist. Links are relative to the document's directory;
+//! a path in backticks is relative to the repository root.
 
 use super::source::numbered;
-use super::{Finding, Tree};
+use super::{Finding, RepositoryFiles};
 
-pub fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
+pub fn check(path: &str, text: &str, tree: &RepositoryFiles) -> Vec<Finding> {
     prose(text)
         .flat_map(|(line, prose)| {
             let links = link_targets(prose)
@@ -20,7 +20,7 @@ pub fn check(path: &str, text: &str, tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The lines outside fenced blocks: what is fenced is an example of something else.
+/// The lines outside fenced blocks, because those are examples.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     numbered(text).filter(move |(_, line)| {
@@ -30,7 +30,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What `[text](target)` and `[name]: target` point to.
+/// The targets of `[text](target)` and `[name]: target`.
 fn link_targets(line: &str) -> impl Iterator<Item = &str> {
     let inline = line
         .match_indices("](")
@@ -45,7 +45,8 @@ fn link_targets(line: &str) -> impl Iterator<Item = &str> {
         .map(|target| target.trim_matches(['<', '>']))
 }
 
-/// A link's target from the top of the repository; nothing when it leads out of it on purpose, or stays on the page.
+/// A link's target relative to the repository root; none for external links and links within the
+/// page.
 fn resolve(document: &str, target: &str) -> Option<String> {
     let file = target.split(['#', '?']).next().unwrap_or_default();
     if file.is_empty() || target.contains("://") || target.starts_with("mailto:") {
@@ -67,7 +68,7 @@ fn resolve(document: &str, target: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// The paths in backticks that look like ours and are not patterns.
+/// The paths in backticks that are in our directories and are not patterns.
 fn repository_paths(line: &str) -> impl Iterator<Item = String> {
     const OURS: [&str; 4] = ["crates/", "docs/", "xtask/", ".ci/"];
     let is_path =
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     fn found(path: &str, text: &str) -> Vec<String> {
-        let tree = Tree(
+        let tree = RepositoryFiles(
             ["README.md", "docs/a.md", "docs/faults/b.md", "crates/model/src/run.rs"]
                 .map(str::to_owned)
                 .into(),

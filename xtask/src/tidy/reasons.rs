@@ -1,21 +1,21 @@
-//! Clients compare the reasons of refusals, so each of them stands in the table of docs/api-errors.md, with the gRPC code it
-//! comes with; and nothing stands there that nobody says. A reason is a word that is written where the refusal is made, so
-//! that it can be found there.
+//! Checks the refusal reasons, which clients compare: each must be in the table of
+//! docs/api-errors.md with its gRPC code, and the table must have no others. A reason must be a
+//! literal where the refusal is created, so that a search finds it.
 
 use super::Finding;
 use super::source::{Source, is_word, numbered};
 
-/// Where the table is.
+/// The page with the table.
 pub const PAGE: &str = "docs/api-errors.md";
 
-/// Where refusals are defined: only there a reason may be handed on.
-const HOME: &str = "crates/model/src/refusal.rs";
+/// The file that defines refusals: the only one that may pass a reason as a variable.
+const REFUSAL_FILE: &str = "crates/model/src/refusal.rs";
 
-/// How a refusal is made: by its own name, or of a kind.
+/// The two ways to create a refusal.
 const PRECONDITION: &str = "Refusal::precondition(";
 const KIND: &str = "RefusalKind::";
 
-/// The kinds of refusal, and the code that the server gives each.
+/// The kinds of refusal, and the gRPC code of each.
 const CODES: [(&str, &str); 5] = [
     ("Invalid", "INVALID_ARGUMENT"),
     ("NotFound", "NOT_FOUND"),
@@ -24,7 +24,7 @@ const CODES: [(&str, &str); 5] = [
     ("Gone", "OUT_OF_RANGE"),
 ];
 
-/// A reason, the code that comes with it, and where that is said: in the code, or in the table.
+/// A reason, its gRPC code, and its position in the code or in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
     word: String,
@@ -33,8 +33,8 @@ pub struct Reason {
     line: usize,
 }
 
-/// What a file refuses with, and what keeps that from being known.
-pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
+/// The reasons of a file, and findings where a reason is not a literal.
+pub fn find_reasons(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
     let ours = source.path.starts_with("crates/") && source.path.contains("/src/");
     if !ours || source.is_test_file() {
         return Default::default();
@@ -47,7 +47,7 @@ pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
                 let (code, path) = (made.code.to_string(), source.path.clone());
                 reasons.push(Reason { word, code, path, line: made.line });
             }
-            None if source.path == HOME => {}
+            None if source.path == REFUSAL_FILE => {}
             None => findings.push(Finding::new(
                 &source.path,
                 made.line,
@@ -59,20 +59,24 @@ pub fn said(source: &Source) -> (Vec<Reason>, Vec<Finding>) {
     (reasons, findings)
 }
 
-/// One place where a refusal is made; without a word where the reason is not a literal.
-struct Made {
+/// A place where a refusal is created; `word` is none if the reason is not a literal.
+struct RefusalSite {
     line: usize,
     code: &'static str,
     word: Option<String>,
 }
 
-fn refusals(source: &Source) -> Vec<Made> {
+fn refusals(source: &Source) -> Vec<RefusalSite> {
     let text: Vec<char> = source.text.chars().collect();
     let made = |at: usize, code, argument: usize| {
         let line = source.code[..at].matches('\n').count() + 1;
-        // Blanking keeps every character in its place, though not in its byte.
+        // Blanking keeps the character positions but not the byte positions.
         let place = source.code[..argument].chars().count();
-        (!source.is_test_line(line)).then(|| Made { line, code, word: literal(&text[place..]) })
+        (!source.is_test_line(line)).then(|| RefusalSite {
+            line,
+            code,
+            word: string_literal(&text[place..]),
+        })
     };
     let preconditions = source
         .code
@@ -89,14 +93,14 @@ fn refusals(source: &Source) -> Vec<Made> {
     preconditions.chain(others).collect()
 }
 
-/// The string that begins here, behind white space.
-fn literal(text: &[char]) -> Option<String> {
+/// The string literal that starts here, after white space.
+fn string_literal(text: &[char]) -> Option<String> {
     let mut rest = text.iter().skip_while(|c| c.is_whitespace());
     (rest.next() == Some(&'"')).then(|| rest.take_while(|c| **c != '"').collect())
 }
 
 /// The rows of the table: `| REASON | CODE | …`, the reason in backticks.
-fn table(page: &str) -> Vec<Reason> {
+fn parse_table(page: &str) -> Vec<Reason> {
     let row = |(line, text): (usize, &str)| {
         let mut cells = text.strip_prefix("| `")?.split(" | ");
         let word = cells.next()?.strip_suffix('`')?;
@@ -107,9 +111,10 @@ fn table(page: &str) -> Vec<Reason> {
     numbered(page).filter_map(row).collect()
 }
 
-/// What is said and not written, what is written and not said, and where the codes differ.
+/// Finds reasons that are not in the table, rows without a reason in the code, and codes that
+/// differ.
 pub fn check(page: &str, said: &[Reason]) -> Vec<Finding> {
-    let table = table(page);
+    let table = parse_table(page);
     let unwritten = said.iter().filter_map(|one| {
         let wrong = match table.iter().find(|row| row.word == one.word) {
             None => format!("the reason `{}` is not in {PAGE}", one.word),
@@ -140,7 +145,7 @@ mod tests {
     const SAMPLE: &str = "crates/model/src/sample.rs";
 
     fn read(path: &str, text: &str) -> (Vec<(String, String, usize)>, Vec<usize>) {
-        let (reasons, findings) = said(&Source::parse(path, text));
+        let (reasons, findings) = find_reasons(&Source::parse(path, text));
         let told = |one: Reason| (one.word, one.code, one.line);
         (
             reasons.into_iter().map(told).collect(),
@@ -181,7 +186,7 @@ mod tests {
     fn a_reason_that_comes_from_elsewhere_is_refused_but_at_home() {
         let text = "fn a() { Refusal::precondition(reason, said); }\nfn b() { Refusal::new(RefusalKind::Gone, reason, said); }\n";
         assert_eq!(read(SAMPLE, text), (Vec::new(), vec![1, 2]));
-        assert_eq!(read(HOME, text), (Vec::new(), Vec::new()));
+        assert_eq!(read(REFUSAL_FILE, text), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! How long things may be. A control plane swells in its handlers and its API surface; a limit that a tool holds is what
-//! makes somebody split a file while that is still easy.
+//! The maximum sizes of files and functions. An enforced limit makes authors split a file while
+//! that is still easy.
 
 use super::Finding;
 use super::source::Source;

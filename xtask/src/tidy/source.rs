@@ -1,5 +1,6 @@
-//! A Rust file as the rules see it: its text, the same text with comments and literals blanked, its string literals,
-//! and which of its lines are tests. The blanked text keeps every line break, so line numbers agree.
+//! A Rust file as the rules see it: its text, the same text with comments and literals blanked, its
+//! string literals, and which lines are tests. The blanked text keeps every line break, so line
+//! numbers match.
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -13,7 +14,7 @@ pub struct Source {
     tests: Vec<RangeInclusive<usize>>,
 }
 
-/// A string literal: the line it starts on, and what is between the quotes with every escape as a space.
+/// A string literal: the line it starts on, and its content with every escape replaced by a space.
 pub struct Literal {
     pub line: usize,
     pub text: String,
@@ -40,7 +41,7 @@ impl Source {
         }
     }
 
-    /// Whether the whole file is there for tests only.
+    /// Whether the whole file is for tests only.
     pub fn is_test_file(&self) -> bool {
         let path = Path::new(&self.path);
         let in_folder = path.components().any(|part| {
@@ -56,7 +57,7 @@ impl Source {
         self.tests.iter().any(|item| item.contains(&line))
     }
 
-    /// Whether tests and code share this file; a mere `mod tests;` does not count.
+    /// Whether the file contains tests and code; a mere `mod tests;` does not count.
     pub fn has_inline_tests(&self) -> bool {
         self.tests.iter().any(|item| item.end() - item.start() > 1)
     }
@@ -106,7 +107,7 @@ fn function_at(chars: &[char], at: usize) -> Option<Function> {
         .skip_while(|c| c.is_whitespace())
         .take_while(|c| is_word(**c))
         .collect();
-    // Without a name it is the type of a function pointer.
+    // Without a name it is a function pointer type.
     if name.is_empty() {
         return None;
     }
@@ -115,7 +116,7 @@ fn function_at(chars: &[char], at: usize) -> Option<Function> {
     Some(Function { name, line, lines: line_of(chars, end) - line + 1 })
 }
 
-/// The brace that opens an item's body; nothing when the item ends with a semicolon first.
+/// The brace that opens an item's body; none if the item ends with a semicolon.
 fn body_start(chars: &[char], from: usize) -> Option<usize> {
     let mut depth = 0usize;
     for (at, c) in chars.iter().enumerate().skip(from) {
@@ -156,7 +157,7 @@ fn word_starts(chars: &[char], word: &str) -> Vec<usize> {
     (0..chars.len()).filter(|at| chars[*at..].starts_with(&word) && bounded(*at)).collect()
 }
 
-/// Walks a file once and tells code from comments and literals.
+/// Separates code from comments and literals in one pass.
 struct Lexer {
     chars: Vec<char>,
     at: usize,
@@ -281,7 +282,7 @@ impl Lexer {
         }
     }
 
-    /// A name, a keyword or a number; some names begin a raw string.
+    /// A name, a keyword or a number; some names start a raw string.
     fn word(&mut self) {
         let start = self.at;
         while self.peek(0).is_some_and(is_word) {

@@ -1,10 +1,10 @@
-//! What must not be said, and what must: rules that look for words. Each pattern is put together from pieces where it
-//! stands, so that this file does not find itself.
+//! Rules about forbidden and required words. Each pattern is built from pieces, so that this file
+//! does not match itself.
 
 use super::Finding;
 use super::source::{Source, is_word, numbered};
 
-/// What marks work as unfinished. A comment with one of these words counts as much as code.
+/// Finds marks of unfinished work, in code and in comments.
 pub fn unfinished(source: &Source) -> Vec<Finding> {
     const NOTES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
     const CALLS: [&str; 3] =
@@ -33,7 +33,7 @@ pub fn ignored_tests(source: &Source) -> Vec<Finding> {
         .collect()
 }
 
-/// A panic takes a worker with it; outside tests the compiler's question is answered, or the line says why it need not be.
+/// A panic ends a worker. Outside tests an unwrap is forbidden, unless the line gives a reason.
 pub fn unwraps(source: &Source) -> Vec<Finding> {
     if !in_our_crates(source) || source.is_test_file() || source.path.ends_with("/build.rs") {
         return Vec::new();
@@ -89,7 +89,8 @@ pub fn sql_file(path: &str) -> Vec<Finding> {
     vec![Finding::new(path, 1, "SQL outside `store`", "move it to crates/store")]
 }
 
-/// Whether the words of a statement stand in its order. SQL is written in capitals here, prose is not.
+/// Whether the words of a statement occur in its order. SQL is written in capitals here, prose is
+/// not.
 fn is_sql(text: &str) -> bool {
     const STATEMENTS: [[&str; 2]; 4] =
         [["SELECT", "FROM"], ["INSERT", "INTO"], ["UPDATE", "SET"], ["DELETE", "FROM"]];
@@ -99,7 +100,7 @@ fn is_sql(text: &str) -> bool {
     })
 }
 
-/// The model decides from values alone, so that it can be tested by tables and run again after a crash.
+/// The model decides from values alone, so that it can be tested by tables and rerun after a crash.
 pub fn impure_model(source: &Source) -> Vec<Finding> {
     const OUTSIDE: [&str; 9] = [
         "async ",
@@ -142,7 +143,7 @@ pub fn module_doc(source: &Source) -> Vec<Finding> {
     )]
 }
 
-/// A *machine* is a computer in a rack here, and nothing else.
+/// The word *machine* is only used for computers in a rack.
 pub fn lifecycle(path: &str, text: &str) -> Vec<Finding> {
     const WORDS: [&str; 4] = [
         concat!("state ", "machine"),
@@ -163,7 +164,8 @@ pub fn lifecycle(path: &str, text: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// Folders of somebody's own computer or build service: nothing in the repository may depend on where it lies.
+/// Finds absolute paths of a particular computer or build service: the repository must not depend
+/// on its location.
 pub fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
     const FOLDERS: [&str; 6] = ["home", "root", "Users", "work", "workspace", "builds"];
     numbered(text)
@@ -181,7 +183,8 @@ pub fn machine_paths(path: &str, text: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// Whether an absolute path begins with this folder: a slash before it with nothing of a longer path or URL in front, one after it.
+/// Whether the line has an absolute path that starts with this directory, and not as part of a
+/// longer path or URL.
 fn has_absolute(line: &str, folder: &str) -> bool {
     let whole = format!("/{folder}/");
     let begins = |at: usize| {

@@ -1,5 +1,5 @@
-//! The archive a kernel unpacks as its first root: "newc" cpio, the one format it has always read. Everything belongs to
-//! root and has no date, so the same files give the same bytes, whoever builds them and when.
+//! The archive that a kernel unpacks as its first root: "newc" cpio. All files belong to root and
+//! have no date, so the same files always give the same bytes.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,18 +13,18 @@ const FOLDER: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const PERMISSIONS: u32 = 0o7777;
-/// How deep folders may lie in each other; more is a loop or a mistake.
+/// The maximum depth of directories; more is a loop or a mistake.
 const MAX_DEPTH: usize = 64;
 
-/// Writes a folder's content, in the order of names.
-pub fn write(root: &Path, out: &mut impl Write) -> io::Result<()> {
+/// Writes the content of a directory, sorted by name.
+pub fn write_archive(root: &Path, out: &mut impl Write) -> io::Result<()> {
     let mut number = 0;
-    folder(root, &[], &mut number, out, MAX_DEPTH)?;
-    entry(out, 0, 0, END, &[])?;
+    write_directory(root, &[], &mut number, out, MAX_DEPTH)?;
+    write_entry(out, 0, 0, END, &[])?;
     out.flush()
 }
 
-fn folder(
+fn write_directory(
     path: &Path,
     name: &[u8],
     number: &mut u32,
@@ -47,19 +47,32 @@ fn folder(
         let mode = metadata.permissions().mode() & PERMISSIONS;
         *number += 1;
         if metadata.is_dir() {
-            entry(out, *number, FOLDER | mode, &full, &[])?;
-            folder(&path, &full, number, out, depth)?;
+            write_entry(out, *number, FOLDER | mode, &full, &[])?;
+            write_directory(&path, &full, number, out, depth)?;
         } else if metadata.is_symlink() {
-            entry(out, *number, LINK | mode, &full, fs::read_link(&path)?.as_os_str().as_bytes())?;
+            write_entry(
+                out,
+                *number,
+                LINK | mode,
+                &full,
+                fs::read_link(&path)?.as_os_str().as_bytes(),
+            )?;
         } else {
-            entry(out, *number, FILE | mode, &full, &fs::read(&path)?)?;
+            write_entry(out, *number, FILE | mode, &full, &fs::read(&path)?)?;
         }
     }
     Ok(())
 }
 
-/// One header of fourteen numbers in eight hexadecimal digits, the name, the content; both padded to four bytes.
-fn entry(out: &mut impl Write, number: u32, mode: u32, name: &[u8], data: &[u8]) -> io::Result<()> {
+/// Writes a header of thirteen numbers in eight hexadecimal digits, the name and the content; both
+/// padded to four bytes.
+fn write_entry(
+    out: &mut impl Write,
+    number: u32,
+    mode: u32,
+    name: &[u8],
+    data: &[u8],
+) -> io::Result<()> {
     let too_large = |_| io::Error::other("a file is too large for this archive");
     let size = u32::try_from(data.len()).map_err(too_large)?;
     let name_size = u32::try_from(name.len() + 1).map_err(too_large)?;
@@ -99,7 +112,7 @@ mod tests {
     fn every_entry_begins_at_a_multiple_of_four_and_the_end_is_marked() {
         let root = sample("aligned");
         let mut bytes = Vec::new();
-        write(&root, &mut bytes).unwrap();
+        write_archive(&root, &mut bytes).unwrap();
         fs::remove_dir_all(root).unwrap();
         assert_eq!(bytes.len() % 4, 0);
         let found = |text: &[u8]| bytes.windows(text.len()).position(|window| window == text);
@@ -108,7 +121,7 @@ mod tests {
         assert!(bytes.starts_with(b"070701"));
     }
 
-    /// Somebody else's program reads what we wrote, where there is one.
+    /// Another program reads the archive back, if busybox is installed.
     #[test]
     fn cpio_reads_it_back() {
         let cpio = |arguments: &[&str]| {
@@ -122,7 +135,7 @@ mod tests {
         }
         let root = sample("read");
         let archive = root.with_extension("cpio");
-        write(&root, &mut fs::File::create(&archive).unwrap()).unwrap();
+        write_archive(&root, &mut fs::File::create(&archive).unwrap()).unwrap();
         let mut list = cpio(&["-tv"]);
         list.stdin(fs::File::open(&archive).unwrap()).stderr(Stdio::null());
         let told = String::from_utf8(list.output().unwrap().stdout).unwrap();

@@ -1,23 +1,23 @@
-//! Which libraries a program needs: those it names, those they name, and what loads them. They are looked for among the
-//! unpacked packages only; one that is not there means a package is missing from a list, and is a failure here instead of
-//! a program that does not start somewhere else.
+//! Finds the libraries that a program needs: its own, theirs, and the loader. They are only
+//! searched in the unpacked packages: a missing one means that a package is missing from a list,
+//! which must fail here and not later on another machine.
 
 use crate::shell::{self, Failure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where Debian's packages have libraries.
+/// The library directories of Debian packages.
 pub const FOLDERS: [&str; 2] = ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"];
-/// What starts a program that is not static, as it lies in the package.
+/// The dynamic loader, by its path in the package.
 pub const LOADER: &str = "lib/x86_64-linux-gnu/ld-linux-x86-64.so.2";
-/// The same, where programs name it.
+/// The dynamic loader, by the path that programs name.
 const LOADER_NAMED: &str = "lib64/ld-linux-x86-64.so.2";
-/// More libraries than any of our programs has: beyond it something goes in circles.
+/// More libraries than any of our programs has: beyond it there must be a cycle.
 const MAX_LIBRARIES: usize = 200;
 
-/// The libraries of a program: where each lies, and where it goes.
-pub fn of(packages: &Path, program: &Path) -> Result<Vec<(PathBuf, String)>, Failure> {
+/// The libraries of a program: the path of each, and its path in the tree.
+pub fn libraries_of(packages: &Path, program: &Path) -> Result<Vec<(PathBuf, String)>, Failure> {
     let mut found: BTreeMap<String, PathBuf> = BTreeMap::new();
     let mut waiting = needed(program)?;
     if waiting.is_empty() {
@@ -27,7 +27,7 @@ pub fn of(packages: &Path, program: &Path) -> Result<Vec<(PathBuf, String)>, Fai
         if found.contains_key(&name) {
             continue;
         }
-        let file = find(packages, &name).ok_or_else(|| absent(program, &name))?;
+        let file = find(packages, &name).ok_or_else(|| missing_library(program, &name))?;
         if found.len() == MAX_LIBRARIES {
             return Err(Failure::new(
                 format!("{} needs too much", program.display()),
@@ -47,7 +47,7 @@ fn find(packages: &Path, name: &str) -> Option<PathBuf> {
     FOLDERS.iter().map(|folder| packages.join(folder).join(name)).find(|file| file.is_file())
 }
 
-fn absent(program: &Path, name: &str) -> Failure {
+fn missing_library(program: &Path, name: &str) -> Failure {
     Failure::new(
         format!("{} needs {name}, which is in none of the packages", program.display()),
         "add the package that has it to the list",
@@ -57,11 +57,11 @@ fn absent(program: &Path, name: &str) -> Failure {
 fn needed(file: &Path) -> Result<Vec<String>, Failure> {
     let mut readelf = Command::new("readelf");
     readelf.args(["--dynamic", "--wide"]).arg(file).env("LC_ALL", "C");
-    Ok(named(&shell::answer(&mut readelf, "install binutils, which has readelf")?))
+    Ok(parse_needed(&shell::answer(&mut readelf, "install binutils, which has readelf")?))
 }
 
 /// The names in lines such as `0x01 (NEEDED)  Shared library: [libc.so.6]`.
-fn named(told: &str) -> Vec<String> {
+fn parse_needed(told: &str) -> Vec<String> {
     let bracketed = |line: &str| {
         let (_, rest) = line.split_once("(NEEDED)")?;
         Some(rest.split_once('[')?.1.split_once(']')?.0.to_owned())
@@ -78,14 +78,14 @@ mod tests {
         let told = " 0x0000000000000001 (NEEDED)  Shared library: [libuuid.so.1]\n\
                     0x000000000000000e (SONAME)  Library soname: [libx.so]\n\
                     0x0000000000000001 (NEEDED)  Shared library: [libc.so.6]\n";
-        assert_eq!(named(told), ["libuuid.so.1", "libc.so.6"]);
-        assert!(named("There is no dynamic section in this file.").is_empty());
+        assert_eq!(parse_needed(told), ["libuuid.so.1", "libc.so.6"]);
+        assert!(parse_needed("There is no dynamic section in this file.").is_empty());
     }
 
     #[test]
     fn a_library_that_no_package_has_is_named() {
         let program = std::env::current_exe().unwrap();
-        let failure = of(Path::new("no/packages"), &program).unwrap_err().to_string();
+        let failure = libraries_of(Path::new("no/packages"), &program).unwrap_err().to_string();
         assert!(failure.contains("which is in none of the packages"), "{failure}");
     }
 }

@@ -1,6 +1,7 @@
-//! Which kernel modules go into a ramdisk: those that were asked for by where they lie, and those they depend on.
+//! Selects the kernel modules of a ramdisk: the requested ones by path prefix, and their
+//! dependencies.
 
-use super::{Tree, cannot};
+use super::{RootTree, io_failure};
 use crate::shell::{self, Failure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,38 +10,39 @@ use std::process::Command;
 
 const NEXT: &str = "compare the table of modules with what the kernel's package has";
 
-/// Puts the kernel's modules whose paths begin so into the tree, with what they depend on, and the tables that modprobe reads.
-pub fn install(tree: &Tree, kernel: &Path, wanted: &[&str]) -> Result<usize, Failure> {
+/// Installs the modules with these path prefixes, their dependencies, and the tables that modprobe
+/// reads.
+pub fn install(tree: &RootTree, kernel: &Path, wanted: &[&str]) -> Result<usize, Failure> {
     let version = version(kernel)?;
     let folder = format!("lib/modules/{version}");
     depmod(tree, kernel, &version)?;
     let read = |name: &str| {
         let table = kernel.join(&folder).join(name);
-        fs::read_to_string(&table).map_err(|error| cannot(&table, &error))
+        fs::read_to_string(&table).map_err(|error| io_failure(&table, &error))
     };
     let (modules, builtin) = (read("modules.dep")?, read("modules.builtin")?);
-    let chosen = chosen(&dependencies(&modules), &builtin, wanted)?;
+    let chosen = select_modules(&parse_dependencies(&modules), &builtin, wanted)?;
     for module in &chosen {
         let path = format!("{folder}/{module}");
-        tree.copy(&kernel.join(&path), &path, 0o644)?;
+        tree.copy_file(&kernel.join(&path), &path, 0o644)?;
     }
     for list in ["modules.builtin", "modules.order"] {
         let path = format!("{folder}/{list}");
-        tree.copy(&kernel.join(&path), &path, 0o644)?;
+        tree.copy_file(&kernel.join(&path), &path, 0o644)?;
     }
     depmod(tree, tree.root(), &version)?;
     Ok(chosen.len())
 }
 
-/// The file to boot.
-pub fn image(kernel: &Path) -> Result<PathBuf, Failure> {
+/// The kernel image to boot.
+pub fn kernel_image(kernel: &Path) -> Result<PathBuf, Failure> {
     Ok(kernel.join(format!("boot/vmlinuz-{}", version(kernel)?)))
 }
 
-/// The one version whose modules are there.
+/// The only version in the modules directory.
 fn version(kernel: &Path) -> Result<String, Failure> {
     let folder = kernel.join("lib/modules");
-    let entries = fs::read_dir(&folder).map_err(|error| cannot(&folder, &error))?;
+    let entries = fs::read_dir(&folder).map_err(|error| io_failure(&folder, &error))?;
     let mut names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     match (names.next(), names.next()) {
         (Some(version), None) => Ok(version),
@@ -48,15 +50,16 @@ fn version(kernel: &Path) -> Result<String, Failure> {
     }
 }
 
-/// Debian's packages come without these tables; busybox can write them, so that the computer need not.
-fn depmod(tree: &Tree, root: &Path, version: &str) -> Result<(), Failure> {
+/// Debian's packages do not contain these tables. Busybox writes them, so that the build host needs
+/// no depmod.
+fn depmod(tree: &RootTree, root: &Path, version: &str) -> Result<(), Failure> {
     let mut depmod = Command::new(tree.packages().join("bin/busybox"));
     depmod.args(["depmod", "-b"]).arg(root).arg(version);
     shell::run(&mut depmod, NEXT)
 }
 
-/// Each module, and those it needs, as `modules.dep` has them: `path: path path`.
-fn dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
+/// Each module with its dependencies, from `modules.dep`: `path: path path`.
+fn parse_dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
     let line = |line| str::split_once(line, ':');
     text.lines()
         .filter_map(line)
@@ -64,8 +67,9 @@ fn dependencies(text: &str) -> BTreeMap<&str, Vec<&str>> {
         .collect()
 }
 
-/// What begins with one of the wanted paths, and everything behind it. Some of it one kernel has built in and another not.
-fn chosen<'a>(
+/// The modules with one of the wanted prefixes, and their dependencies. A prefix may also match a
+/// built-in module, which varies between kernels.
+fn select_modules<'a>(
     all: &BTreeMap<&'a str, Vec<&'a str>>,
     builtin: &str,
     wanted: &[&str],
@@ -101,9 +105,9 @@ mod tests {
 
     #[test]
     fn a_module_comes_with_what_it_needs() {
-        let table = dependencies(TABLE);
+        let table = parse_dependencies(TABLE);
         let names = |wanted: &[&str]| {
-            let chosen = chosen(&table, BUILTIN, wanted).unwrap();
+            let chosen = select_modules(&table, BUILTIN, wanted).unwrap();
             chosen.iter().map(|path| path.rsplit('/').next().unwrap()).collect::<Vec<_>>()
         };
         assert_eq!(names(&["kernel/fs/ext4/"]), ["ext4.ko", "jbd2.ko", "crc16.ko"]);
@@ -113,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_named() {
-        let failure = chosen(&dependencies(TABLE), BUILTIN, &["kernel/fs/zfs"]);
+        let failure = select_modules(&parse_dependencies(TABLE), BUILTIN, &["kernel/fs/zfs"]);
         let failure = failure.unwrap_err().to_string();
         assert!(failure.contains("no module's path begins with kernel/fs/zfs"), "{failure}");
     }

@@ -1,8 +1,8 @@
-//! The BMCs: sushy-tools, one emulator for each virtual machine, showing only that one. It drives libvirt through its Python
-//! binding, which is built for the libvirt that is installed.
+//! The BMCs: one sushy-tools emulator per virtual machine, which shows only that machine. It
+//! controls libvirt through its Python binding, which is built for the installed libvirt.
 
+use super::environment::VmEnvironment;
 use super::libvirt::{self, Vm};
-use super::site::Site;
 use crate::peers::sushy;
 use crate::shell::Failure;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The password of every BMC, of the user root.
 pub const PASSWORD: &str = "farrier";
-/// The same, by bcrypt with the least work.
+/// The same password, hashed by bcrypt with minimal cost.
 const LOGIN: &str = "root:$2y$04$uRlkTVk73DV3D5sLsvno0uIhjQQ7dunS2FDqXFMQ4Fc8zkxEeaEUO\n";
 
-/// The emulator's program, in an environment that has libvirt's binding as well.
+/// The emulator's program, in an environment with libvirt's binding.
 pub fn find_or_make(target: &Path) -> Result<PathBuf, Failure> {
     let program = sushy::find_or_install(target)?
         .ok_or_else(|| Failure::new("there is no Redfish emulator", "read the lines above"))?;
@@ -23,15 +23,16 @@ pub fn find_or_make(target: &Path) -> Result<PathBuf, Failure> {
     Ok(program)
 }
 
-pub fn start(site: &Site, program: &Path, vm: &Vm) -> Result<(), Failure> {
+pub fn start(environment: &VmEnvironment, program: &Path, vm: &Vm) -> Result<(), Failure> {
     let name = format!("bmc-{}", vm.name);
-    let login = site.write("bmc-login", LOGIN)?;
-    let state = site.write(&format!("{name}/README"), "What this BMC remembers.\n")?;
-    let text = configuration(vm, &libvirt::uri(site), &login, state.parent().unwrap_or(&state));
-    let file = site.write(&format!("{name}.conf"), &text)?;
-    let mut emulator = site.inside(program);
+    let login = environment.write("bmc-login", LOGIN)?;
+    let state = environment.write(&format!("{name}/README"), "What this BMC remembers.\n")?;
+    let text =
+        configuration(vm, &libvirt::uri(environment), &login, state.parent().unwrap_or(&state));
+    let file = environment.write(&format!("{name}.conf"), &text)?;
+    let mut emulator = environment.command(program);
     emulator.arg("--config").arg(file);
-    site.serve(&name, emulator, PATIENCE, || site.listens(vm.bmc_port))
+    environment.start_service(&name, emulator, PATIENCE, || environment.listens(vm.bmc_port))
 }
 
 fn configuration(vm: &Vm, uri: &str, login: &Path, state: &Path) -> String {

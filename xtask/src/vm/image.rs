@@ -1,17 +1,17 @@
-//! A disk image that can boot, as small as one can be that deserves the name: a boot loader, Debian's kernel, busybox as its
-//! system, and OpenSSH's own server, whose host key and authorized keys it must be given by whoever installs it. It is made
-//! as a raw disk, the same once more as a compressed qcow2, and its files alone as a tar.
+//! A minimal bootable disk image: a boot loader, Debian's kernel, busybox as its system, and
+//! OpenSSH's server, whose host key and authorized keys the installer must provide. It is built as
+//! a raw disk, as a compressed qcow2, and as a tar of its files.
 
-use crate::debian::{Debian, Kernel};
-use crate::deploy_env::{cache, megabytes};
+use crate::debian::{DebianArchive, Kernel};
+use crate::deploy_env::{cache, format_megabytes};
 use crate::shell::{self, Failure};
-use crate::tree::{Tree, cannot, foreign, modules};
+use crate::tree::{RootTree, io_failure, modules, packaged_command};
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The tools that make it, the programs in it, and the libraries of both.
+/// The tools that build it, the programs in it, and the libraries of both.
 const PACKAGES: [&str; 42] = [
     "busybox-static",
     "e2fsprogs",
@@ -57,7 +57,7 @@ const PACKAGES: [&str; 42] = [
     "zlib1g",
 ];
 
-/// What the ramdisk of the image needs to find its root, and its system to find the network.
+/// The modules that the image's ramdisk needs for the root disk, and its system for the network.
 const MODULES: [&str; 6] = [
     "kernel/drivers/block/virtio_blk",
     "kernel/drivers/char/hw_random/virtio-rng",
@@ -69,13 +69,13 @@ const MODULES: [&str; 6] = [
 
 const LABEL: &str = "farrier-test";
 const DISK_BYTES: u64 = 128 << 20;
-/// Where the one partition begins.
+/// The offset of the only partition, in bytes.
 const PARTITION_START: u64 = 1 << 20;
-/// The part of the first sector that is code; the partition table follows it.
+/// The code part of the first sector, in bytes; the partition table follows it.
 const LOADER_BYTES: usize = 440;
 const NEXT: &str = "the kernel must allow loop devices; in a container, run it privileged";
 
-/// The files of the image that are ours, with their modes.
+/// Our own files in the image, with their modes.
 const FILES: [(&str, &str, u32); 10] = [
     ("etc/inittab", include_str!("guest/inittab"), 0o644),
     ("etc/rc", include_str!("guest/rc"), 0o755),
@@ -95,28 +95,30 @@ pub struct Images {
     pub tar: PathBuf,
 }
 
-pub fn build(debian: &Debian, out: &Path) -> Result<Images, Failure> {
+pub fn build(debian: &DebianArchive, out: &Path) -> Result<Images, Failure> {
     let package = debian.kernel(Kernel::Cloud)?;
     let kernel = debian.unpack("kernel-cloud", &[&package])?;
     let packages = debian.unpack("image-packages", &PACKAGES)?;
-    fs::create_dir_all(out).map_err(|error| cannot(out, &error))?;
-    let tree = Tree::new(cache().join("image-tree"), packages)?;
-    fill(&tree, &kernel)?;
+    fs::create_dir_all(out).map_err(|error| io_failure(out, &error))?;
+    let tree = RootTree::new(cache().join("image-tree"), packages)?;
+    fill_tree(&tree, &kernel)?;
     let ramdisk = ramdisk(&tree, &kernel)?;
     let [raw, qcow2, tar] = ["image.raw", "image.qcow2", "image.tar.gz"].map(|name| out.join(name));
     let images = Images { raw, qcow2, tar };
     partition(&tree, &images.raw)?;
     format(&tree, &images.raw)?;
-    let files = [(modules::image(&kernel)?, "vmlinuz"), (ramdisk, "initrd")];
+    let files = [(modules::kernel_image(&kernel)?, "vmlinuz"), (ramdisk, "initrd")];
     make_bootable(&tree, &images.raw, &out.join("mount"), &files)?;
     let mut convert = Command::new("qemu-img");
     convert.args(["convert", "-c", "-f", "raw", "-O", "qcow2"]).arg(&images.raw);
     shell::run(convert.arg(&images.qcow2), "install qemu-utils")?;
-    files.iter().try_for_each(|(from, name)| tree.copy(from, &format!("boot/{name}"), 0o644))?;
+    files
+        .iter()
+        .try_for_each(|(from, name)| tree.copy_file(from, &format!("boot/{name}"), 0o644))?;
     pack(tree.root(), &images.tar)?;
     for path in [&images.raw, &images.qcow2, &images.tar] {
         let size = fs::metadata(path).map_or(0, |metadata| metadata.len());
-        println!("{}: {}", path.display(), megabytes(size));
+        println!("{}: {}", path.display(), format_megabytes(size));
     }
     Ok(images)
 }
@@ -127,45 +129,45 @@ fn pack(root: &Path, out: &Path) -> Result<(), Failure> {
     shell::run(tar.arg(out).arg("--directory").arg(root).arg("."), "install tar and gzip")
 }
 
-fn fill(tree: &Tree, kernel: &Path) -> Result<(), Failure> {
+fn fill_tree(tree: &RootTree, kernel: &Path) -> Result<(), Failure> {
     for folder in ["dev", "proc", "sys", "run", "tmp", "var/tmp", "mnt"] {
-        tree.folder(folder)?;
+        tree.create_directory(folder)?;
     }
     for folder in ["root", "var/empty"] {
-        tree.folder(folder)?;
+        tree.create_directory(folder)?;
     }
-    tree.busybox()?;
-    tree.link("sbin/init", "../bin/busybox")?;
-    tree.program("usr/sbin/sshd", "usr/sbin/sshd")?;
+    tree.add_busybox()?;
+    tree.add_link("sbin/init", "../bin/busybox")?;
+    tree.add_program("usr/sbin/sshd", "usr/sbin/sshd")?;
     for (path, text, mode) in FILES {
-        tree.write(path, text, mode)?;
+        tree.write_file(path, text, mode)?;
     }
     modules::install(tree, kernel, &MODULES).map(drop)
 }
 
-/// What the kernel needs to reach its root.
-fn ramdisk(tree: &Tree, kernel: &Path) -> Result<PathBuf, Failure> {
-    let ramdisk = Tree::new(cache().join("image-ramdisk"), tree.packages().to_owned())?;
+/// Builds the ramdisk that mounts the root file system.
+fn ramdisk(tree: &RootTree, kernel: &Path) -> Result<PathBuf, Failure> {
+    let ramdisk = RootTree::new(cache().join("image-ramdisk"), tree.packages().to_owned())?;
     for folder in ["dev", "proc", "sys"] {
-        ramdisk.folder(folder)?;
+        ramdisk.create_directory(folder)?;
     }
-    ramdisk.busybox()?;
-    // Busybox has one of its own that finds labels only.
-    ramdisk.program("sbin/findfs", "sbin/findfs")?;
-    ramdisk.write("init", include_str!("guest/ramdisk-init"), 0o755)?;
+    ramdisk.add_busybox()?;
+    // Busybox's own findfs finds only labels.
+    ramdisk.add_program("sbin/findfs", "sbin/findfs")?;
+    ramdisk.write_file("init", include_str!("guest/ramdisk-init"), 0o755)?;
     modules::install(&ramdisk, kernel, &MODULES)?;
     let packed = cache().join("image-initrd");
     ramdisk.pack(&packed)?;
     Ok(packed)
 }
 
-/// An empty disk with one partition and, in front of it, the code that starts what is in it.
-fn partition(tree: &Tree, disk: &Path) -> Result<(), Failure> {
+/// Creates an empty disk with one partition, and the boot code in its first sector.
+fn partition(tree: &RootTree, disk: &Path) -> Result<(), Failure> {
     let _ = fs::remove_file(disk);
     let made = File::create(disk).and_then(|file| file.set_len(DISK_BYTES));
-    made.map_err(|error| cannot(disk, &error))?;
+    made.map_err(|error| io_failure(disk, &error))?;
     let table = format!("label: dos\nstart={}, type=83, bootable\n", PARTITION_START / 512);
-    let mut sfdisk = foreign(tree.packages(), "sbin/sfdisk");
+    let mut sfdisk = packaged_command(tree.packages(), "sbin/sfdisk");
     sfdisk.arg("--quiet").arg(disk).stdin(Stdio::piped());
     let mut child = sfdisk
         .spawn()
@@ -176,43 +178,44 @@ fn partition(tree: &Tree, disk: &Path) -> Result<(), Failure> {
         return Err(Failure::new("sfdisk failed", "read its words above"));
     }
     let loader = tree.packages().join("usr/lib/syslinux/mbr/mbr.bin");
-    let mut code = fs::read(&loader).map_err(|error| cannot(&loader, &error))?;
+    let mut code = fs::read(&loader).map_err(|error| io_failure(&loader, &error))?;
     code.truncate(LOADER_BYTES);
     File::options()
         .write(true)
         .open(disk)
         .and_then(|mut file| file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&code)))
-        .map_err(|error| cannot(disk, &error))
+        .map_err(|error| io_failure(disk, &error))
 }
 
-/// The file system, filled in the same step. The boot loader is older than some of ext4's features.
-fn format(tree: &Tree, disk: &Path) -> Result<(), Failure> {
+/// Creates and fills the file system. The boot loader does not support some newer ext4 features.
+fn format(tree: &RootTree, disk: &Path) -> Result<(), Failure> {
     let blocks = (DISK_BYTES - PARTITION_START) / 1024;
-    let mut mke2fs = foreign(tree.packages(), "sbin/mke2fs");
+    let mut mke2fs = packaged_command(tree.packages(), "sbin/mke2fs");
     mke2fs.args(["-q", "-F", "-t", "ext4", "-O", "^64bit,^metadata_csum", "-L", LABEL, "-d"]);
     mke2fs.arg(tree.root()).arg("-E").arg(format!("offset={PARTITION_START},root_owner=0:0"));
     mke2fs.env("MKE2FS_CONFIG", tree.packages().join("etc/mke2fs.conf"));
     shell::run(mke2fs.arg(disk).arg(format!("{blocks}k")), "read its words above")
 }
 
-/// The loader writes down where its own blocks lie, so the file system has to be mounted. What it loads is copied now and not
-/// before: mke2fs leaves holes where a file has zeros, and the loader cannot read a file with holes.
+/// The boot loader records the positions of its own blocks, so the file system must be mounted. The
+/// files that it loads are copied only now: mke2fs leaves holes for zeros, and the loader cannot
+/// read a file with holes.
 fn make_bootable(
-    tree: &Tree,
+    tree: &RootTree,
     disk: &Path,
     mountpoint: &Path,
     files: &[(PathBuf, &str)],
 ) -> Result<(), Failure> {
-    fs::create_dir_all(mountpoint).map_err(|error| cannot(mountpoint, &error))?;
+    fs::create_dir_all(mountpoint).map_err(|error| io_failure(mountpoint, &error))?;
     let mut mount = Command::new("mount");
     mount.args(["-t", "ext4", "-o", &format!("loop,offset={PARTITION_START}")]);
     shell::run(mount.arg(disk).arg(mountpoint), NEXT)?;
     let boot = mountpoint.join("boot");
     let copied = files.iter().try_for_each(|(from, name)| {
         let copied = fs::copy(from, boot.join(name));
-        copied.map(drop).map_err(|error| cannot(from, &error))
+        copied.map(drop).map_err(|error| io_failure(from, &error))
     });
-    let mut extlinux = foreign(tree.packages(), "usr/bin/extlinux");
+    let mut extlinux = packaged_command(tree.packages(), "usr/bin/extlinux");
     extlinux.arg("--install").arg(boot).stderr(Stdio::null());
     let installed = copied.and_then(|()| shell::run(&mut extlinux, NEXT));
     let unmounted = shell::run(Command::new("umount").arg(mountpoint), NEXT);

@@ -1,5 +1,5 @@
-//! The programs that the virtual machines need, found or installed from Debian's packages. What they would start by
-//! themselves is kept from starting: all of it runs in our namespace only.
+//! The programs that the virtual machines need, found or installed from Debian packages. Their
+//! services are not started: everything runs only in our namespace.
 
 use crate::shell::{self, Failure};
 use std::path::Path;
@@ -17,11 +17,11 @@ const PROGRAMS: [&str; 9] = [
     "virsh",
 ];
 
-/// What `farrier netboot config` has firmware boot that is no iPXE itself.
+/// The boot loader that `farrier netboot config` offers to firmware that is not iPXE.
 const LOADER: &str = "/usr/lib/ipxe/undionly.kpxe";
 
-/// QEMU's parts must be of one release. A computer that has `qemu-utils` from Debian's backports gets the others from there
-/// too, through lists of its own; anything else is left as it is.
+/// All parts of QEMU must be of one release. If `qemu-utils` comes from Debian's backports, the
+/// others are taken from there too, with private package lists; nothing else is changed.
 const INSTALL: &str = "\
 set -e
 export DEBIAN_FRONTEND=noninteractive
@@ -70,7 +70,7 @@ pub fn find_or_install() -> Result<(), Failure> {
     }
 }
 
-/// What is not there yet.
+/// The missing programs and files.
 fn absent() -> Vec<&'static str> {
     let mut absent: Vec<&str> =
         PROGRAMS.into_iter().filter(|program| shell::find(program).is_none()).collect();

@@ -1,8 +1,8 @@
-//! libvirt, which the Redfish emulator drives: a daemon of our own in the namespace, with folders of our own in the place of
-//! the system's, and virtual machines with empty disks. The processor is emulated, never borrowed: it works everywhere,
-//! also where this computer is a virtual machine itself.
+//! libvirt, which the Redfish emulator controls: a private daemon in the namespace, with private
+//! directories mounted over the system's, and virtual machines with empty disks. The processor is
+//! always emulated, which also works on a host that is a virtual machine itself.
 
-use super::site::{BRIDGE, NETWORK, Site};
+use super::environment::{BRIDGE, NETWORK, VmEnvironment};
 use crate::shell::{self, Failure};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The first port of the BMCs; a VM's number is added.
 const BMC_PORT: u16 = 8000;
 
-/// Each folder of libvirt's, and what stands in its place.
+/// Mounts a private directory over each of libvirt's directories, and starts the daemon.
 const START: &str = "\
 for pair in etc:/etc/libvirt run:/run/libvirt lib:/var/lib/libvirt log:/var/log/libvirt; do
     mkdir -p \"$1/${pair%%:*}\" \"${pair#*:}\" && mount --bind \"$1/${pair%%:*}\" \"${pair#*:}\" || exit 1
@@ -24,20 +24,21 @@ mkdir -p \"$2\" /var/cache/libvirt && mount --bind \"$2\" /var/cache/libvirt || 
 exec libvirtd --config /etc/libvirt/libvirtd.conf --pid-file \"$1/libvirtd.pid\"
 ";
 
-/// Without these it looks for security modules and cgroups for minutes, and wants a daemon for its logs.
+/// Without these settings libvirt searches for security modules and cgroups for minutes, and needs
+/// a log daemon.
 const QEMU: &str = "\
 user = \"root\"\ngroup = \"root\"\nsecurity_driver = \"none\"\nstdio_handler = \"file\"\n\
 cgroup_controllers = []\nnamespaces = []\nremember_owner = 0\ndynamic_ownership = 0\n";
 
 const NEXT: &str = "see that QEMU and libvirt are installed, and read libvirt's words above";
 
-/// One virtual machine, all of which follows from its number.
+/// A virtual machine; all values follow from its number.
 #[derive(Debug)]
 pub struct Vm {
     pub name: String,
     pub uuid: String,
     pub mac: String,
-    /// What DHCP gives it.
+    /// The address that DHCP assigns.
     pub address: String,
     pub serial: String,
     pub bmc_port: u16,
@@ -59,44 +60,47 @@ impl Vm {
         format!("http://127.0.0.1:{}", self.bmc_port)
     }
 
-    pub fn console(&self, site: &Site) -> PathBuf {
-        site.consoles().join(&self.name)
+    pub fn console(&self, environment: &VmEnvironment) -> PathBuf {
+        environment.consoles().join(&self.name)
     }
 }
 
-pub fn start(site: &Site, cache: &Path) -> Result<(), Failure> {
-    site.write("libvirt/etc/qemu.conf", QEMU)?;
-    site.write("libvirt/etc/libvirtd.conf", "auth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n")?;
-    site.write("consoles/README", "What the machines wrote to their serial consoles.\n")?;
-    let mut daemon = site.inside("sh");
-    daemon.args(["-c", START, "libvirt"]).arg(site.file("libvirt")).arg(cache);
-    site.serve("libvirtd", daemon, PATIENCE, || shell::succeeds(virsh(site).arg("version")))
+pub fn start(environment: &VmEnvironment, cache: &Path) -> Result<(), Failure> {
+    environment.write("libvirt/etc/qemu.conf", QEMU)?;
+    environment
+        .write("libvirt/etc/libvirtd.conf", "auth_unix_rw = \"none\"\nauth_unix_ro = \"none\"\n")?;
+    environment.write("consoles/README", "What the machines wrote to their serial consoles.\n")?;
+    let mut daemon = environment.command("sh");
+    daemon.args(["-c", START, "libvirt"]).arg(environment.file("libvirt")).arg(cache);
+    environment.start_service("libvirtd", daemon, PATIENCE, || {
+        shell::succeeds(virsh(environment).arg("version"))
+    })
 }
 
-/// How libvirt is reached from everywhere.
-pub fn uri(site: &Site) -> String {
-    format!("qemu:///system?socket={}", site.file("libvirt/run/libvirt-sock").display())
+/// The libvirt URI, valid from everywhere.
+pub fn uri(environment: &VmEnvironment) -> String {
+    format!("qemu:///system?socket={}", environment.file("libvirt/run/libvirt-sock").display())
 }
 
-pub fn define(site: &Site, vm: &Vm) -> Result<(), Failure> {
-    let disk = site.file(&format!("{}.raw", vm.name));
+pub fn define(environment: &VmEnvironment, vm: &Vm) -> Result<(), Failure> {
+    let disk = environment.file(&format!("{}.raw", vm.name));
     File::create(&disk)
         .and_then(|file| file.set_len(DISK_BYTES))
-        .and_then(|()| fs::write(vm.console(site), ""))
-        .map_err(|error| crate::tree::cannot(&disk, &error))?;
-    let domain = domain(vm, &disk, &vm.console(site));
-    let file = site.write(&format!("{}.xml", vm.name), &domain)?;
-    shell::run(virsh(site).args(["--quiet", "define"]).arg(file), NEXT)
+        .and_then(|()| fs::write(vm.console(environment), ""))
+        .map_err(|error| crate::tree::io_failure(&disk, &error))?;
+    let domain = domain(vm, &disk, &vm.console(environment));
+    let file = environment.write(&format!("{}.xml", vm.name), &domain)?;
+    shell::run(virsh(environment).args(["--quiet", "define"]).arg(file), NEXT)
 }
 
-fn virsh(site: &Site) -> Command {
+fn virsh(environment: &VmEnvironment) -> Command {
     let mut command = Command::new("virsh");
-    command.arg("--connect").arg(uri(site));
+    command.arg("--connect").arg(uri(environment));
     command
 }
 
-/// The network comes first and the disk second: a BMC that is told to boot from the network keeps that order, and a machine
-/// that nobody wants to boot goes on to its disk.
+/// The network precedes the disk in the boot order: a BMC that requests a network boot keeps that
+/// order, and a machine without a boot script continues with its disk.
 fn domain(vm: &Vm, disk: &Path, console: &Path) -> String {
     let Vm { name, uuid, mac, serial, .. } = vm;
     format!(

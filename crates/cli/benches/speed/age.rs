@@ -1,4 +1,4 @@
-//! Age: provisions on an empty database, beside provisions on one that has seen very many runs.
+//! Age: provisions on an empty database, compared with a database that holds many past runs.
 
 use crate::fleet::Setup;
 use crate::provision::load;

@@ -1,5 +1,6 @@
-//! What polling real BMCs costs: the real server with 20,000 machines, each with a BMC of its own that answers at once, looked at
-//! once a minute as by default, over HTTP and over TLS. Beside it a bare loop that asks the same question as often.
+//! The cost of polling real BMCs: the real server with 20,000 machines, each with its own BMC that
+//! answers at once, probed once a minute (the default), over HTTP and over TLS. For comparison, a
+//! bare loop sends the same request at the same rate.
 
 use crate::fleet::{Fleet, Probes, Setup};
 use crate::peer::{Peer, SYSTEM, Scheme};
@@ -14,19 +15,20 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 const ROUND: Duration = Duration::from_secs(60);
-/// The kernel counts in hundredths of a second; over this span that is a fraction of a thousandth of a core.
+/// The kernel counts CPU time in hundredths of a second; over this span that is less than a
+/// thousandth of a core.
 const SPAN: Duration = Duration::from_secs(30);
 const BARE_SPAN: Duration = Duration::from_secs(10);
 const HANDS: usize = 32;
-/// The new machines are looked at when they are registered, then once a round.
+/// New machines are probed when they are registered, then once per round.
 const PATIENCE: Duration = Duration::from_secs(300);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The round has begun when so many were looked at again.
+/// The second round has started when this many machines are probed again.
 const UNDER_WAY: usize = 500;
-/// Half a core, as a percentage of one.
+/// The limit: half a core, in percent of one core.
 const MOST_PERCENT: f64 = 50.0;
 
-/// The database matters little here, so it is measured on one.
+/// The database has little influence here, so only SQLite is measured.
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
     if store == Store::Postgres {
         return Ok(());
@@ -51,7 +53,8 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Percent of a core that the same number of calls costs a program that does nothing else.
+/// The CPU cost of the same number of calls in a program that does nothing else, in percent of a
+/// core.
 async fn bare_loop(peer: &Peer) -> Outcome<f64> {
     let pid = std::process::id();
     let every = ROUND / u32::try_from(MACHINES)?;
@@ -114,7 +117,7 @@ async fn register(fleet: &Fleet, peer: &Peer) -> Outcome<()> {
     Ok(())
 }
 
-/// So many looks were made.
+/// Waits until this many probes were made.
 async fn until(fleet: &Fleet, looks: usize) -> Outcome<()> {
     let begun = Instant::now();
     while fleet.metric("farrier_probes_total")? < looks as f64 {
@@ -126,7 +129,7 @@ async fn until(fleet: &Fleet, looks: usize) -> Outcome<()> {
     Ok(())
 }
 
-/// Percent of a core, and looks per second.
+/// Percent of a core, and probes per second.
 async fn cost(fleet: &Fleet) -> Outcome<(f64, f64)> {
     let looks = fleet.metric("farrier_probes_total")?;
     let (begun, before) = (Instant::now(), process::cpu_seconds(fleet.pid())?);
@@ -136,7 +139,7 @@ async fn cost(fleet: &Fleet) -> Outcome<(f64, f64)> {
     Ok((used / span * 100.0, (fleet.metric("farrier_probes_total")? - looks) / span))
 }
 
-/// All of them answered, or nothing was measured.
+/// Fails if a BMC did not answer, because the measurement would then be invalid.
 async fn check(fleet: &Fleet) -> Outcome<()> {
     let mut machines = MachineServiceClient::new(fleet.channel().await?);
     let request = v1::ListMachinesRequest {

@@ -1,6 +1,7 @@
-//! `kill -9` with thousands of runs in flight, and a start on the same data: how long until a worker has taken over
-//! every one of them. A watch that goes on after the last event before the crash tells; then every run must succeed
-//! and the hardware must have acted once for each.
+//! `kill -9` with thousands of active runs, and a restart on the same data: measures how long it
+//! takes until a worker has claimed every run again. A watch that resumes from the last cursor
+//! before the crash reports it. Then every run must succeed, and the hardware must have executed
+//! each effect once.
 
 use crate::fleet::{Fleet, Hardware, Setup, machine};
 use crate::table::{Report, Row, Target, Unit};
@@ -15,12 +16,13 @@ use tonic::Streaming;
 
 const RUNS: usize = 5_000;
 const CLIENTS: usize = 32;
-/// What has not ended by then is lost.
+/// A run that has not ended by then is lost.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Five thousand effects are more than a client takes by default.
+/// The response with 5,000 effects exceeds the client's default limit.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// How long after the start of the new process the last run was taken over, and had ended.
+/// The time from the start of the new process until the last run was claimed, and until it had
+/// ended.
 struct Resumed {
     taken_over: Duration,
     ended: Duration,
@@ -76,7 +78,7 @@ async fn start_all(fleet: &Fleet) -> Outcome<HashSet<String>> {
     Ok(runs)
 }
 
-/// The cursor after which every run has its first step under way.
+/// Waits until every run has started its first step. Returns the cursor after that event.
 async fn until_started(stream: &mut Streaming<Event>) -> Outcome<String> {
     let mut started = HashSet::new();
     loop {
@@ -124,7 +126,7 @@ async fn next(stream: &mut Streaming<Event>) -> Outcome<Event> {
     event.map_err(|_| "nothing came in a minute")??.ok_or_else(|| "the watch ended".into())
 }
 
-/// No effect is repeated: the hardware acted once under each key.
+/// Checks that no effect is repeated: the hardware executed each effect key once.
 async fn check_effects(fleet: &Fleet, runs: &HashSet<String>) -> Outcome<()> {
     let mut sim = SimulatorServiceClient::new(fleet.channel().await?)
         .max_decoding_message_size(MAX_ANSWER_BYTES);

@@ -1,4 +1,5 @@
-//! A gRPC server that does nothing, in a process of its own: what the wire and the two cores allow.
+//! A gRPC server that does nothing, in its own process: the upper limit of the transport on these
+//! cores.
 
 use crate::wire::Event;
 use crate::{Outcome, fleet, tally, wire};
@@ -13,11 +14,11 @@ use tonic::transport::{Channel, Server};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-/// The option by which the bench starts itself as this server.
+/// The option that starts the benchmark program as this server.
 pub const OPTION: &str = "--serve-empty";
 const CALL: &str = "/bench.Empty/Call";
 const WATCH: &str = "/bench.Empty/Watch";
-/// About as long as the event of a run.
+/// About the size of a run event, in bytes.
 const EVENT_BYTES: usize = 800;
 
 #[derive(Clone)]
@@ -88,7 +89,7 @@ pub async fn serve() -> Outcome<()> {
     Ok(())
 }
 
-/// The empty server as a child.
+/// The empty server as a child process.
 pub struct EmptyServer {
     child: Child,
     url: String,
@@ -103,7 +104,7 @@ impl EmptyServer {
         Ok(Self { child, url })
     }
 
-    /// Empty calls of so many clients.
+    /// Measures empty calls with this many clients.
     pub async fn calls(&self, clients: usize, span: Duration) -> Outcome<tally::Tally> {
         let channels = fleet::channels(&self.url, clients).await?;
         let each = channels.into_iter().cycle().take(clients).map(|channel| {
@@ -115,7 +116,7 @@ impl EmptyServer {
         Ok(tally::press_each(each, span).await)
     }
 
-    /// Events per second over so many streams, as fast as they can be sent and read.
+    /// Measures events per second over this many streams, as fast as they can be sent and read.
     pub async fn streamed_per_second(&self, streams: usize, span: Duration) -> Outcome<f64> {
         let channels = fleet::channels(&self.url, streams).await?;
         let begun = Instant::now();

@@ -1,5 +1,6 @@
-//! Watch fan-out: many watchers of all runs while runs go on at a steady pace. Every watcher must see every version of
-//! every run once and in order; how long an event takes is from its timestamp to its arrival.
+//! Watch fan-out: many watchers of all runs, while runs start at a steady rate. Every watcher must
+//! see every version of every run once and in order. The latency of an event is from its timestamp
+//! to its arrival.
 
 use crate::fleet::{Fleet, Setup, machine};
 use crate::hand::Crew;
@@ -13,18 +14,19 @@ use tokio::task::JoinSet;
 use tonic::Streaming;
 
 pub const WATCHERS: usize = 200;
-/// Each has three events: accepted, started, ended. A little more than 1,000 events a second.
+/// Each run has three events: accepted, started, ended. That is a little more than 1,000 events per
+/// second.
 const RUNS_PER_SECOND: f64 = 360.0;
-/// Long enough that the way of the last event is a small part of it.
+/// Long enough that the latency of the last event is a small part of it.
 const SPAN: Duration = Duration::from_secs(5);
 const EVENTS_PER_RUN: usize = 3;
 const WANTED_PER_SECOND: f64 = 1_000.0;
-/// Runs go round over so many machines, more than are ever busy at once.
+/// Runs rotate over this many machines, more than are ever busy at the same time.
 const MACHINES: usize = 2_000;
-/// How long the last event may take to arrive before it counts as missed.
+/// An event that takes longer counts as missed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What one watcher saw.
+/// The events that one watcher received.
 #[derive(Default)]
 struct Seen {
     versions: HashMap<String, i64>,
@@ -58,7 +60,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Starts runs at a steady pace, whatever becomes of the earlier ones.
+/// Starts runs at a steady rate, without waiting for earlier ones.
 async fn produce(crew: &Crew, runs: usize) -> Vec<String> {
     let mut tick = tokio::time::interval(Duration::from_secs_f64(1.0 / RUNS_PER_SECOND));
     let mut started = JoinSet::new();
@@ -81,7 +83,7 @@ async fn produce(crew: &Crew, runs: usize) -> Vec<String> {
     refused
 }
 
-/// Reads until so many runs have ended, or nothing more comes.
+/// Reads until this many runs have ended, or until no event arrives.
 async fn watch(mut stream: Streaming<Event>, runs: usize) -> Outcome<Seen> {
     let mut seen = Seen::default();
     while seen.ended < runs {
@@ -100,7 +102,7 @@ async fn watch(mut stream: Streaming<Event>, runs: usize) -> Outcome<Seen> {
     Ok(seen)
 }
 
-/// Every watcher saw every version of every run, once and in order.
+/// Checks that every watcher saw every version of every run, once and in order.
 fn check(all: &[Seen], runs: usize, report: &mut Report) {
     let incomplete = all.iter().filter(|seen| seen.ended != runs || seen.versions.len() != runs);
     let unlike = all.iter().filter(|seen| seen.versions != all[0].versions).count();

@@ -1,4 +1,4 @@
-//! The real `farrier serve` as a process of its own, with simulated hardware that takes no time.
+//! The real `farrier serve` in its own process, with simulated hardware.
 
 use crate::hand::Crew;
 use crate::{Bench, Outcome, Store};
@@ -8,35 +8,36 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
-/// More clients than this share connections.
+/// The maximum number of connections; more clients share them.
 const MAX_CHANNELS: usize = 8;
-/// Far enough apart that none comes while something is measured.
+/// So rare that none occurs during a measurement.
 const SELDOM_MS: u64 = SELDOM_SECONDS * 1_000;
 const SELDOM_SECONDS: u64 = 86_400;
-/// New machines have all been looked at when this passes without another look.
+/// All new machines have been probed when no probe was made for this long.
 const SETTLE_LOOK: Duration = Duration::from_millis(400);
 const SETTLE_PATIENCE: Duration = Duration::from_secs(120);
 
-/// How the simulated hardware works.
+/// How the simulated hardware responds.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Hardware {
-    /// Without taking any time.
+    /// At once.
     Prompt,
-    /// Seconds for each order.
+    /// Seconds for each provider call.
     Lifelike,
-    /// It begins the first step of entering maintenance and keeps the answer to itself: the run is merely in flight.
+    /// It starts the first step of ENTER_MAINTENANCE and delays the response for an hour: the run
+    /// stays active.
     Holding,
 }
 
-/// How many runs the engine takes up.
+/// How many runs the engine executes.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Hands {
     Default,
-    /// One, so that all others wait in the queue as they were accepted.
+    /// One, so that all other accepted runs wait in the queue.
     Full,
 }
 
-/// How often each machine is looked at.
+/// How often each machine is probed.
 #[derive(Clone, Copy)]
 pub enum Probes {
     Seldom,
@@ -51,7 +52,7 @@ pub struct Setup {
     pub hardware: Hardware,
     pub hands: Hands,
     pub probes: Probes,
-    /// How many runs its database has seen before.
+    /// The number of past runs in the database.
     pub past_runs: u64,
 }
 
@@ -133,7 +134,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Waits until the machines that are new have been looked at, which is no part of any figure.
+    /// Waits until new machines have been probed, which is not part of any figure.
     async fn settle(&self) -> Outcome<()> {
         if !matches!(self.setup.probes, Probes::Seldom) || self.setup.machines == 0 {
             return Ok(());
@@ -169,12 +170,12 @@ impl Fleet {
         connect(&self.url).await
     }
 
-    /// So many clients, on a few connections.
+    /// This many clients, on a few connections.
     pub async fn crew(&self, clients: usize) -> Outcome<Crew> {
         Crew::gather(channels(&self.url, clients).await?, clients).await
     }
 
-    /// A counter or gauge as the server tells it to Prometheus.
+    /// Reads a counter or gauge from the metrics endpoint.
     pub fn metric(&self, name: &str) -> Outcome<f64> {
         let address = self.url.trim_start_matches("http://");
         let mut stream = std::net::TcpStream::connect(address)?;
@@ -185,7 +186,7 @@ impl Fleet {
         Ok(value.ok_or_else(|| format!("no metric {name}"))?.trim().parse()?)
     }
 
-    /// What the server complained about; an empty log is a good one.
+    /// The server's log of warnings and errors; empty if all is well.
     pub fn complaints(&self) -> String {
         std::fs::read_to_string(self.dir.join("server.log")).unwrap_or_default()
     }
@@ -221,7 +222,7 @@ async fn connect(url: &str) -> Outcome<Channel> {
     Ok(Channel::from_shared(url.to_string())?.tcp_nodelay(true).connect().await?)
 }
 
-/// Puts the past into a database before the server sees it.
+/// Fills a database with past runs before the server opens it.
 fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> {
     let fill = bench.fill.as_ref().ok_or("start it with `cargo xtask bench`")?;
     std::fs::create_dir_all(dir.join("data"))?;
@@ -230,7 +231,7 @@ fn age(bench: &Bench, setup: &Setup, dir: &Path, database: &str) -> Outcome<()> 
         Store::Postgres => database.into(),
     };
     let mut command = Command::new(fill);
-    // Young enough that nothing is cleared away meanwhile.
+    // Too recent for retention to delete them during the measurement.
     command.arg(database).arg(setup.past_runs.to_string()).args(["1000", "20"]);
     let done = command.output()?;
     match done.status.success() {
@@ -253,7 +254,7 @@ fn launch(setup: &Setup, dir: &Path, database: &str) -> Outcome<(Child, String)>
     })
 }
 
-/// Starts a program that says where it serves in its first line; nothing when it says something else.
+/// Starts a program whose first output line contains its URL; none if it does not.
 pub fn first_line(mut command: Command) -> Outcome<Option<(Child, String)>> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
     let mut line = String::new();
@@ -269,8 +270,8 @@ pub fn first_line(mut command: Command) -> Outcome<Option<(Child, String)>> {
     Ok(Some((child, url)))
 }
 
-/// An empty database on the cluster. There is one server at a time, so it takes the place of the one before; what a
-/// database leaves behind is work for the cluster, and would slow the next figure down.
+/// Creates an empty database on the cluster. It replaces the previous one, because only one server
+/// runs at a time and an unused database would leave cleanup work that slows down the next figure.
 async fn new_database(cluster: &str) -> Outcome<String> {
     let address = format!("{cluster}/postgres");
     let (client, connection) = tokio_postgres::connect(&address, tokio_postgres::NoTls).await?;

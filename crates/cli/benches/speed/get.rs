@@ -1,4 +1,4 @@
-//! GetMachine, each time another one of the fleet.
+//! GetMachine, each time for another machine of the fleet.
 
 use crate::fleet::{Fleet, Setup, machine};
 use crate::table::{Report, Row, Target, Unit};

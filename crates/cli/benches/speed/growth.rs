@@ -1,4 +1,4 @@
-//! Growth: the same operations on ever larger fleets. What is flat stays flat.
+//! Growth: the same operations on ever larger fleets. Constant costs must stay constant.
 
 use crate::fleet::{Fleet, Setup, machine};
 use crate::hand::{Crew, Hand};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const SIZES: [usize; 3] = [1_000, 10_000, 100_000];
 const SPAN: Duration = Duration::from_millis(1_500);
-/// A run holds its machine to its end, so that two at once want two machines.
+/// A run holds its machine to its end, so two concurrent runs would need two machines.
 const RUN_CLIENTS: usize = 1;
 
 #[derive(Clone, Copy)]

@@ -1,5 +1,5 @@
-//! Clients. Each [`Hand`] asks for one thing at a time; a crew of them shares a few connections and one watch that
-//! tells each when its run has ended, as a program that drives a fleet would do it.
+//! Clients. Each [`Hand`] has one request in flight. A crew of them shares a few connections and
+//! one watch that reports the end of each run, as a program that drives a fleet would do.
 
 use crate::wire::{self, Run};
 use crate::{Outcome, Wrong};
@@ -64,7 +64,7 @@ impl Hand {
         Ok(())
     }
 
-    /// Has a run accepted, and does not wait for more.
+    /// Starts a run, and returns when it is accepted.
     pub async fn start(&mut self, machine: &str, kind: &str, request: &str) -> Outcome<String> {
         let request = v1::StartRunRequest {
             machine_id: machine.into(),
@@ -75,7 +75,7 @@ impl Hand {
         Ok(self.runs.start_run(request).await?.into_inner().run_id)
     }
 
-    /// Starts a run and waits until it has succeeded. Anything else is an error.
+    /// Starts a run and waits until it has succeeded. Any other result is an error.
     pub async fn carry_out(&mut self, machine: &str, kind: &str, request: &str) -> Outcome<Run> {
         let id = self.start(machine, kind, request).await?;
         let run = self.ended(&id).await?;
@@ -85,7 +85,7 @@ impl Hand {
         Err(format!("{kind} {id} on {machine} did not succeed").into())
     }
 
-    /// Waits until a run has ended, in whatever way.
+    /// Waits until a run has ended, with any result.
     pub async fn ended(&self, id: &str) -> Outcome<Run> {
         self.ends.wait(id).await
     }
@@ -110,7 +110,8 @@ impl Hand {
     }
 }
 
-/// Who waits for the end of which run. An end may be seen before its run's id is known to whoever asked for it.
+/// The clients that wait for the end of a run. An end may arrive before the client knows the run's
+/// ID.
 #[derive(Default)]
 struct Ends(Mutex<Waiting>);
 
@@ -133,7 +134,7 @@ impl Ends {
     fn came(&self, run: Run) {
         let mut waiting = self.lock();
         match waiting.runs.remove(&run.run_id) {
-            // Whoever gave up waiting has counted that as an error already.
+            // A client that gave up waiting has already counted an error.
             Some(Slot::Wanted(sender)) => drop(sender.send(run)),
             Some(Slot::Ended(_)) | None => {
                 waiting.runs.insert(run.run_id.clone(), Slot::Ended(run));
@@ -141,7 +142,7 @@ impl Ends {
         }
     }
 
-    /// Nobody will hear of another end: those who wait are told so.
+    /// The watch broke: fails all waiting clients, because no more ends will arrive.
     fn broke(&self, said: String) {
         let mut waiting = self.lock();
         waiting.runs.clear();

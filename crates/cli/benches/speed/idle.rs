@@ -1,15 +1,16 @@
-//! What a fleet costs that nobody asks anything of: processor time of the server, by the kernel's account.
+//! The CPU cost of an idle fleet, from the kernel's process statistics.
 
 use crate::fleet::{Fleet, Probes, Setup};
 use crate::table::{Report, Row, Target, Unit};
 use crate::{Bench, MACHINES, Outcome, Store, process};
 use std::time::{Duration, Instant};
 
-/// The kernel counts in hundredths of a second; over this span that is a thousandth of a core.
+/// The kernel counts CPU time in hundredths of a second; over this span that is a thousandth of a
+/// core.
 const SPAN: Duration = Duration::from_secs(10);
-/// The start's own work is over by then.
+/// Long enough for the work of the start to finish.
 const SETTLE: Duration = Duration::from_secs(2);
-/// Often enough that every machine has been seen before the measuring begins.
+/// Frequent enough that every machine is probed before the measurement begins.
 const LEARN_EVERY_MS: u64 = 4_000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,7 +33,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Every machine has been looked at, so that a later look finds nothing new.
+/// Waits until every machine was probed, so that later probes find no change.
 async fn until_probed(fleet: &Fleet) -> Outcome<()> {
     let begun = Instant::now();
     while fleet.metric("farrier_probes_total")? < 2.0 * MACHINES as f64 {

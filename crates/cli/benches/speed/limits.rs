@@ -1,4 +1,5 @@
-//! The limits that the figures stand beside: what the store's own bench found on this disk, and the empty server.
+//! The limits that the figures are compared with: the results of the store's benchmark on this
+//! disk, and of the empty server.
 
 use crate::empty::EmptyServer;
 use crate::fanout::WATCHERS;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 const SPAN: Duration = Duration::from_millis(1_500);
 
-/// What the store's bench writes.
+/// The output of the store's benchmark.
 #[derive(Deserialize)]
 struct Raw {
     fsync_ms: f64,
@@ -40,7 +41,7 @@ impl Limits {
         let raw = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         let server = EmptyServer::start()?;
         let mut calls = BTreeMap::new();
-        // Some figures want one client or eight, whatever the others are narrowed to.
+        // Some figures need the limit for one or eight clients, whatever `--clients` says.
         for clients in clients.iter().copied().chain([1, 8]) {
             if calls.contains_key(&clients) {
                 continue;
@@ -92,7 +93,7 @@ impl Limits {
         self.raw.sqlite_commits_per_s
     }
 
-    /// Raw commits of the database that is measured, by one client or by many.
+    /// Raw commits per second of this database, with one client or with many.
     pub fn commits(&self, store: Store, clients: usize) -> f64 {
         let raw = &self.raw;
         match (store, clients) {

@@ -1,4 +1,4 @@
-//! ListMachines: the whole fleet page by page, and one page of a rack.
+//! ListMachines: the whole fleet page by page, and one page with the machines of a rack.
 
 use crate::fleet::{Fleet, Setup};
 use crate::hand::Hand;
@@ -8,7 +8,7 @@ use crate::{Bench, MACHINES, Outcome, Store};
 use std::collections::HashSet;
 
 const PAGE: i32 = 1_000;
-/// The simulated fleet has forty machines to a rack.
+/// The simulated fleet has forty machines per rack.
 const PER_RACK: usize = 40;
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
@@ -50,7 +50,7 @@ fn filtered_row(bench: &Bench, store: Store, clients: usize, tally: &Tally) -> O
         .note(format!("40 of 20,000; median {median:.2} ms, {rate:.0}/s")))
 }
 
-/// Reads everything, and sees that each machine came once.
+/// Reads the whole fleet, and checks that each machine is listed once.
 async fn whole_fleet(mut hand: Hand) -> Outcome<()> {
     let mut seen = HashSet::new();
     let mut token = String::new();
@@ -77,7 +77,7 @@ async fn rack(mut hand: Hand) -> Outcome<()> {
     list_rack(&mut hand, rack).await
 }
 
-/// One page with the machines of a rack, all of them.
+/// Reads one page with all machines of a rack.
 pub async fn list_rack(hand: &mut Hand, rack: usize) -> Outcome<()> {
     let page = hand.list(&format!("labels.rack=r{rack}"), 100, String::new()).await?;
     match page.machines.len() {

@@ -1,8 +1,9 @@
-//! How fast Farrier is: the real binary, durable, with hardware that takes no time, beside what the disk and an empty
-//! server allow on the same cores in the same run. `cargo xtask bench` builds, measures the limits and starts this.
+//! How fast Farrier is: the real, durable binary with hardware that takes no time, compared with
+//! the limits of the disk and of an empty server on the same cores in the same run. `cargo xtask
+//! bench` builds it, measures the limits and starts this program.
 //!
-//! A program, not a test: a target that is missed is printed. It fails only when something went wrong, such as a run
-//! that did not succeed or an event that came twice.
+//! This is a program, not a test: a missed target is only printed. It fails only on a wrong result,
+//! such as a run that did not succeed or an event that arrived twice.
 
 mod age;
 mod bmcs;
@@ -39,7 +40,7 @@ use tempfile::TempDir;
 pub type Wrong = Box<dyn std::error::Error + Send + Sync>;
 pub type Outcome<T> = Result<T, Wrong>;
 
-/// The fleet that reads, memory and idle cost are measured on.
+/// The fleet size for reads, memory and idle cost.
 const MACHINES: usize = 20_000;
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -59,33 +60,33 @@ impl Store {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Figure {
-    /// Register, enter maintenance, reimage, exit maintenance: how many per second
+    /// Provisions per second: register, enter maintenance, reimage, exit maintenance
     Provision,
-    /// StartRun accepted per second
+    /// Accepted StartRun requests per second
     Start,
-    /// From accepted to the first step started
+    /// Time from acceptance to the start of the first step
     Reaction,
-    /// GetMachine of 20,000
+    /// GetMachine in a fleet of 20,000
     Get,
-    /// The whole fleet through pages, and a filtered page
+    /// ListMachines: the whole fleet in pages, and a filtered page
     List,
-    /// Every event to 200 watchers
+    /// Watch fan-out: every event to 200 watchers
     Fanout,
-    /// Resident memory with 20,000 machines and 1,000 runs in flight
+    /// Resident memory with 20,000 machines and 1,000 active runs
     Memory,
-    /// Processor time of an idle fleet
+    /// CPU time of an idle fleet
     Idle,
-    /// Killed with 5,000 runs in flight
+    /// Recovery after a kill with 5,000 active runs
     Crash,
     /// Time per operation at 1,000, 10,000 and 100,000 machines
     Growth,
-    /// Provisions on a database that has seen many runs
+    /// Provisions on a database with many past runs
     Age,
-    /// Processor time of polling 20,000 BMCs that answer at once
+    /// CPU time of polling 20,000 BMCs that answer at once
     Bmcs,
-    /// 100 racks through a whole maintenance at once
+    /// Maintenance of 100 racks at once
     Racks,
-    /// 2,000 nodes onboarded at once, and a pass over 10,000
+    /// Onboarding of 2,000 nodes at once, and a reconcile pass over 10,000
     Nodes,
 }
 
@@ -95,7 +96,7 @@ impl Figure {
     }
 }
 
-/// Measure how fast Farrier is, beside what the disk and an empty server allow
+/// Measure how fast Farrier is, compared with the limits of the disk and of an empty server
 #[derive(Parser)]
 #[command(name = "cargo xtask bench")]
 struct Args {
@@ -105,37 +106,37 @@ struct Args {
     /// Only these databases
     #[arg(long, value_enum, value_delimiter = ',')]
     store: Vec<Store>,
-    /// How many clients ask at once, where that is varied
+    /// Number of concurrent clients, for figures that vary it
     #[arg(long, value_delimiter = ',', default_values_t = [1, 8, 32, 128])]
     clients: Vec<usize>,
-    /// How long each load lasts
+    /// Duration of each load, in seconds
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// How many runs an aged database has seen
+    /// Number of past runs in an aged database
     #[arg(long, default_value_t = 20_000)]
     past_runs: u64,
-    /// The program that ages a database
+    /// Program that fills a database with past runs
     #[arg(long, hide = true)]
     fill: Option<PathBuf>,
-    /// What the store's bench found
+    /// Results of the store's benchmark
     #[arg(long, hide = true)]
     limits: Option<PathBuf>,
-    /// Where to write the rows as JSON
+    /// File for the rows as JSON
     #[arg(long, hide = true)]
     json: Option<PathBuf>,
     #[arg(long, hide = true)]
     serve_empty: bool,
     #[arg(long, hide = true)]
     serve_bmcs: Option<peer::Scheme>,
-    /// The certificate of the BMCs; its key lies beside it
+    /// Certificate of the BMCs; its key is in the same directory
     #[arg(long, hide = true)]
     certificate: Option<PathBuf>,
-    /// What cargo says to every bench
+    /// Passed by cargo to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// What every figure needs to know.
+/// The settings that every figure uses.
 pub struct Bench {
     clients: Vec<usize>,
     span: Duration,
@@ -143,8 +144,8 @@ pub struct Bench {
     postgres: Option<String>,
     past_runs: u64,
     fill: Option<PathBuf>,
-    /// Where every fleet has its folder until the end: a file system that has just removed very many files is slow to
-    /// make new ones.
+    /// The parent of all fleets' directories, kept until the end: a file system that has just
+    /// deleted very many files is slow to create new ones.
     root: TempDir,
 }
 
@@ -192,7 +193,7 @@ async fn run(args: Args) -> Outcome<bool> {
     report.finish(args.json.as_deref())
 }
 
-/// What was named, or everything.
+/// The named values, or all.
 fn wanted<T: ValueEnum + Clone>(named: Vec<T>) -> Vec<T> {
     if named.is_empty() { T::value_variants().to_vec() } else { named }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const IN_FLIGHT: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Whatever the start left behind has been given back by then.
+/// Long enough for the server to free the memory of its start.
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcome<()> {
@@ -33,7 +33,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Waits until the server works on so many runs.
+/// Waits until the server executes this many runs.
 pub async fn until_in_hand(fleet: &Fleet, wanted: usize) -> Outcome<()> {
     let begun = Instant::now();
     loop {

@@ -1,6 +1,6 @@
-//! Nodes: two thousand are onboarded at once, sixteen stages each, at a simulated MAAS that takes no time; then a fleet of ten
-//! thousand is reconciled, with nothing to be done about any of them, which is what a pass comes to on most days, and once more with
-//! news of a tenth of them.
+//! Nodes: 2,000 are onboarded at once, sixteen stages each, on a simulated MAAS that takes no time.
+//! Then a fleet of 10,000 is reconciled twice: without any change, which is the usual case, and
+//! with changes on a tenth of the nodes.
 
 use crate::fleet::{Fleet, Setup};
 use crate::hand::Crew;
@@ -17,15 +17,17 @@ use tonic::transport::Channel;
 
 const AT_ONCE: usize = 2_000;
 const FLEET: usize = 10_000;
-/// The acceptance, and a commit for each of sixteen stages; the first has one more for its intent.
+/// One commit for the acceptance and one for each of sixteen stages; the first stage has one more
+/// for its intent.
 const COMMITS: f64 = 18.0;
-/// What is asked of the server at once.
+/// The number of concurrent requests.
 const CLIENTS: usize = 32;
 const PASSES: usize = 5;
 const PAGE: i32 = 1_000;
-/// How many machines are switched off behind the back of the reconciler.
+/// The number of machines that are switched off without the reconciler's knowledge.
 const CHANGED: usize = FLEET / 10;
-/// A site is asked every half minute: a pass that takes a tenth of that leaves the rest of the machine to others.
+/// A site is polled every 30 seconds: a pass that takes a tenth of that leaves the rest for other
+/// work.
 const PASS_SECONDS: f64 = 3.0;
 const SITE: &str = "site-bench";
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -50,7 +52,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
         .note(format!("all in {:.1} s, 16 stages each", taken.as_secs_f64())),
     );
     onboarded(&crew, &channel, &machines[AT_ONCE..]).await?;
-    // The first pass writes down what MAAS says; those after it find nothing new.
+    // The first pass stores what MAAS reports; later passes find no change.
     look(&channel).await?;
     let mut passes = Vec::new();
     for _ in 0..PASSES {
@@ -79,7 +81,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     }
 }
 
-/// How many seconds one look at the site takes: all of a pass, but for counting it.
+/// The duration of one site check in seconds, which is a whole pass except its metrics.
 async fn look(channel: &Channel) -> Outcome<f64> {
     let begun = Instant::now();
     let request = v1::CheckSiteRequest { site_id: SITE.into() };
@@ -87,7 +89,7 @@ async fn look(channel: &Channel) -> Outcome<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// How many seconds it takes to be told of all of them, page by page.
+/// The time to list all nodes page by page, in seconds.
 async fn listed(channel: &Channel) -> Outcome<f64> {
     let mut client = NodeServiceClient::new(channel.clone());
     let (mut seen, mut page_token, begun) = (0, String::new(), Instant::now());
@@ -106,7 +108,7 @@ async fn listed(channel: &Channel) -> Outcome<f64> {
     }
 }
 
-/// Power is switched only where somebody has said that he works on the machine.
+/// Power can only be switched off in maintenance.
 async fn switched_off(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<()> {
     for (run_type, plan) in [("ENTER_MAINTENANCE", ""), ("POWER", "plan-power-off-v1")] {
         let start = |part| start_all(channel.clone(), part, run_type, plan);
@@ -144,7 +146,7 @@ async fn make_site(channel: Channel) -> Outcome<()> {
     Ok(())
 }
 
-/// Several clients at once, each with its share.
+/// Distributes the machines over several concurrent clients.
 async fn shared<T, F>(machines: &[String], work: impl Fn(Vec<String>) -> F) -> Outcome<Vec<T>>
 where
     T: Send + 'static,
@@ -171,7 +173,7 @@ async fn register(channel: Channel, machines: Vec<String>) -> Outcome<Vec<()>> {
     Ok(Vec::new())
 }
 
-/// How long it takes from the first request until all of them serve.
+/// The time from the first request until all nodes are active.
 async fn onboarded(crew: &Crew, channel: &Channel, machines: &[String]) -> Outcome<Duration> {
     let begun = Instant::now();
     let runs = shared(machines, |part| onboard(channel.clone(), part)).await?;

@@ -1,5 +1,6 @@
-//! BMCs that answer at once, in a process of their own so that they cost the server nothing: a few resources of the size that real
-//! ones have, a login, and TLS. All of 127.0.0.0/8 is the loopback, so each BMC has an address of its own on one port.
+//! BMCs that answer at once, in their own process so that they cost the server nothing: a few
+//! resources of realistic size, a login, and TLS. All of 127.0.0.0/8 is loopback, so each BMC has
+//! its own address on one port.
 
 use crate::{Outcome, Wrong, fleet};
 use clap::ValueEnum;
@@ -14,7 +15,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, Server
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-/// The option by which the bench starts itself as these BMCs.
+/// The option that starts the benchmark program as these BMCs.
 const OPTION: &str = "--serve-bmcs";
 pub const SYSTEM: &str = "/redfish/v1/Systems/1";
 const CHASSIS: &str = "/redfish/v1/Chassis/1";
@@ -23,7 +24,7 @@ const LOOPBACK: &[u8] = b"lo";
 const NAME: &str = "bmc.bench";
 const BACKLOG: u32 = 4_096;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
-/// A real System resource has about so many bytes, most of which nobody asks for.
+/// A real System resource has about this many bytes, most of them unused.
 const FILLING: usize = 2_500;
 const FANS: usize = 12;
 
@@ -42,7 +43,7 @@ impl Scheme {
     }
 }
 
-/// The BMCs as a child.
+/// The BMCs as a child process.
 pub struct Peer {
     child: Child,
     scheme: Scheme,
@@ -71,7 +72,7 @@ impl Peer {
         Ok(Self { child, scheme, port, certificate })
     }
 
-    /// Where a BMC is, counted from zero.
+    /// The address of a BMC, counted from zero.
     pub fn address(&self, index: usize) -> SocketAddr {
         let [_, _, high, low] = u32::try_from(index).unwrap_or(u32::MAX).to_be_bytes();
         SocketAddr::from((Ipv4Addr::new(127, 1, high, low), self.port))
@@ -81,7 +82,7 @@ impl Peer {
         format!("{}://{}", self.scheme.as_str(), self.address(index))
     }
 
-    /// Somebody who asks with the least that it takes.
+    /// A minimal client for the comparison.
     pub fn caller(&self) -> Outcome<Caller> {
         let tls = match self.scheme {
             Scheme::Http => None,
@@ -108,7 +109,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// One question over a connection of its own.
+    /// Sends one request over a new connection.
     pub async fn get(&self, address: &SocketAddr, path: &str) -> Outcome<()> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
@@ -134,7 +135,7 @@ async fn ask(stream: impl AsyncRead + AsyncWrite + Unpin, path: &str) -> Outcome
 /// Serves until killed.
 pub async fn serve(scheme: Scheme, certificate: Option<PathBuf>) -> Outcome<()> {
     let socket = TcpSocket::new_v4()?;
-    // Every address, and nobody but this computer.
+    // Listens on every address, but only on the loopback device.
     socket.bind_device(Some(LOOPBACK))?;
     socket.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)))?;
     let listener = socket.listen(BACKLOG)?;
@@ -163,7 +164,7 @@ async fn run_accepts(listener: TcpListener, tls: Option<TlsAcceptor>) -> Outcome
         stream.set_nodelay(true)?;
         let (tls, resources) = (tls.clone(), Arc::clone(&resources));
         tokio::spawn(async move {
-            // Whoever breaks off is seen by the server that is measured.
+            // A broken connection is noticed by the server that is measured.
             let _ended = match tls {
                 None => converse(stream, &resources).await,
                 Some(tls) => match tls.accept(stream).await {
@@ -192,7 +193,7 @@ async fn converse(
     Ok(())
 }
 
-/// The lines up to the empty one; nothing at the end.
+/// Reads the lines up to the empty one; none at the end of the stream.
 async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Outcome<Option<String>> {
     let mut head = Vec::with_capacity(1_024);
     let mut byte = [0];
@@ -208,7 +209,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> Outcome<Option<Stri
     Ok(Some(String::from_utf8(head)?))
 }
 
-/// The answers, made once.
+/// The responses, built once.
 struct Resources {
     all: Vec<(&'static str, String, Vec<u8>)>,
 }

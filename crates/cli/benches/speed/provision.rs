@@ -1,4 +1,5 @@
-//! Full provisions: a new machine is registered, enters maintenance, is reimaged in five steps and leaves maintenance.
+//! Full provisions: a new machine is registered, enters maintenance, is reimaged in five steps and
+//! exits maintenance.
 
 use crate::fleet::{Fleet, Setup};
 use crate::hand::Hand;
@@ -33,7 +34,8 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// Provisions for a while. Also how long each of their runs took from accepted to its first step.
+/// Provisions machines for a while. Also returns the time from acceptance to the first step of each
+/// run.
 pub async fn load(bench: &Bench, setup: Setup, clients: usize) -> Outcome<(Tally, Vec<Duration>)> {
     let fleet = Fleet::start(bench, setup).await?;
     let crew = fleet.crew(clients).await?;

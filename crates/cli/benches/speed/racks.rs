@@ -1,6 +1,6 @@
-//! Racks: a hundred of them go through the whole of a maintenance at once, firmware, fabric, power and validation, a run for
-//! each device and each leg. With hardware that takes no time it shows how many devices a second get through; with hardware
-//! that takes its time, that a hundred racks are done when one is.
+//! Racks: a hundred of them run a whole maintenance at once: firmware, fabric, power and
+//! validation, with one run per device and rack step. With hardware that takes no time it measures
+//! devices per second. With slow hardware it shows that a hundred racks take no longer than one.
 
 use crate::fleet::{Fleet, Hardware, Setup};
 use crate::hand::Crew;
@@ -21,14 +21,15 @@ const MACHINES: usize = 18;
 const SWITCHES: usize = 9;
 const SHELVES: usize = 8;
 const DEVICES: usize = MACHINES + SWITCHES + SHELVES;
-/// Firmware, off, on and a check for each device, and what the fabric asks of the switches: off for each, the manager for
-/// one, a report of each.
+/// Child runs per rack. Each device has firmware, off, on and a check. The fabric adds, for each
+/// switch, off and a report, and for one switch the manager.
 const PARTS: usize = 4 * DEVICES + 2 * SWITCHES + 1;
-/// A run of one step is accepted, its intent is written, and it ends.
+/// A run of one step has three commits: acceptance, intent and end.
 const COMMITS: f64 = 3.0 * PARTS as f64 / DEVICES as f64;
-/// What is asked of the server at once.
+/// The number of concurrent requests.
 const CLIENTS: usize = 32;
-/// A hundred racks are done when one is, but for what the two cores have to do for them.
+/// A hundred racks take at most this many times as long as one; the rest is the CPU time of the two
+/// cores.
 const FLAT: f64 = 1.3;
 const HARDWARE_TYPE: &str = "bench";
 const FIRMWARE: &str = "fw-bench";
@@ -55,7 +56,7 @@ pub async fn measure(bench: &Bench, store: Store, report: &mut Report) -> Outcom
     Ok(())
 }
 
-/// How long so many racks take, from the first request to the last end.
+/// The time from the first request to the last end, for this many racks.
 async fn maintained(
     bench: &Bench,
     store: Store,
@@ -79,7 +80,7 @@ async fn maintained(
     }
 }
 
-/// Does it for every rack at once.
+/// Does the work for every rack at once.
 async fn each<T, F>(
     racks: usize,
     channel: &Channel,
@@ -121,7 +122,7 @@ async fn publish(channel: Channel) -> Outcome<()> {
     Ok(())
 }
 
-/// The rack with everything that stands in it.
+/// Creates a rack and registers its devices.
 async fn erect(channel: Channel, rack: String) -> Outcome<()> {
     let counted = |count: usize| i32::try_from(count).unwrap_or_default();
     let expected = v1::RackCounts {
@@ -179,7 +180,7 @@ async fn erect(channel: Channel, rack: String) -> Outcome<()> {
     Ok(())
 }
 
-/// Waits until all of them are in service; that they get there is no part of the figure.
+/// Waits until all racks are in service, which is not part of the figure.
 async fn ready(channel: Channel, racks: usize) -> Outcome<()> {
     let mut client = RackServiceClient::new(channel);
     let begun = Instant::now();
@@ -200,7 +201,8 @@ async fn ready(channel: Channel, racks: usize) -> Outcome<()> {
     }
 }
 
-/// Waits until nobody holds a device of the rack: its switches look at themselves once more after it has worked on them.
+/// Waits until no operation holds a device of the rack: each switch runs one more check after the
+/// rack's work on it.
 async fn let_go(channel: Channel, rack: String) -> Outcome<()> {
     let mut client = RackServiceClient::new(channel);
     let begun = Instant::now();
@@ -217,7 +219,7 @@ async fn let_go(channel: Channel, rack: String) -> Outcome<()> {
     }
 }
 
-/// Asks for everything there is to be done to a rack, and gives the operation.
+/// Requests a maintenance with all activities. Returns the operation.
 async fn maintain(channel: Channel, rack: String) -> Outcome<String> {
     let power = v1::PowerSequenceActivity { sequence: "reset".into() };
     let firmware = v1::FirmwareUpgradeActivity { firmware_version: FIRMWARE.into() };

@@ -1,4 +1,5 @@
-//! Reaction: from the run's `created_at` to the `started_at` of its first step, both by the server's clock.
+//! Reaction: from the run's `created_at` to the `started_at` of its first step, both from the
+//! server's clock.
 
 use crate::fleet::{Fleet, Setup, machine};
 use crate::table::{Report, Row, Target, Unit};

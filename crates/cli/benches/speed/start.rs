@@ -1,7 +1,8 @@
-//! StartRun: how many are accepted, durably, per second. Every one is an ENTER_MAINTENANCE on a machine that was
-//! registered before, and merely waits once it is accepted: in the queue of an engine that has its hands full; or, at 32
-//! clients, also in a first step that the hardware has begun and does not answer. The second has the engine and the
-//! simulated hardware at work on the same cores, which writes each strike of its fault rule to a file.
+//! StartRun: how many are durably accepted per second. Each is an ENTER_MAINTENANCE on a machine
+//! that is already registered, and only waits once it is accepted: in the queue of an engine whose
+//! slots are full; or, at 32 clients, also in a first step that the hardware has started and does
+//! not answer. In the second case the engine and the simulated hardware use the same cores, and the
+//! simulator writes each match of its fault rule to a file.
 
 use crate::fleet::{Fleet, Hands, Hardware, Setup, machine};
 use crate::table::{Report, Row, Target, Unit};
@@ -10,8 +11,8 @@ use crate::{Bench, Outcome, Store};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Each run wants a machine of its own; this is more than can be accepted. Should it once be too few, the answer
-/// that there is no such machine is an error like any other and is shown.
+/// Each run needs its own machine; this is more than can be accepted. If it is ever too few, the
+/// error about an unknown machine is reported like any other.
 const fn machines_per_second(store: Store) -> f64 {
     match store {
         Store::Sqlite => 15_000.0,
@@ -19,11 +20,12 @@ const fn machines_per_second(store: Store) -> f64 {
     }
 }
 
-/// The number of clients that the target is about.
+/// The number of clients that the target applies to.
 const JUDGED: usize = 32;
-/// Where an fsync is quicker than this, half the raw rate is wanted.
+/// With an fsync faster than this, the target is half the raw rate.
 const FAST_FSYNC_MS: f64 = 0.5;
-/// Where it is slower than this, five times the raw rate is wanted; in between nothing is.
+/// With an fsync slower than this, the target is five times the raw rate; in between there is no
+/// target.
 const SLOW_FSYNC_MS: f64 = 3.0;
 
 /// Where an accepted run waits.
@@ -91,7 +93,7 @@ async fn accept(
     Ok(())
 }
 
-/// Measured against SQLite's raw rate, whichever database is used.
+/// Compared with SQLite's raw rate, whichever database is used.
 fn target(bench: &Bench) -> Option<Target> {
     let raw = bench.limits.sqlite_commits();
     match bench.limits.fsync_ms() {

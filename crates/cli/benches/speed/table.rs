@@ -1,4 +1,4 @@
-//! What comes of it: a row for each figure, with the limit it stands beside, what it was to reach, and the verdict.
+//! The results: a row per figure, with the limit it is compared with, its target, and the verdict.
 
 use crate::tally::Tally;
 use crate::{Outcome, Store};
@@ -47,7 +47,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// What was to be reached, in the unit of what was measured.
+/// The target, in the unit of the measured value.
 #[derive(Clone, Copy)]
 pub enum Target {
     AtLeast(f64),
@@ -57,10 +57,10 @@ pub enum Target {
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Reached,
-    /// By how many percent it was missed.
+    /// The percentage by which the target was missed.
     Short(f64),
     NoTarget,
-    /// Nothing ended in time to be measured.
+    /// No request finished in time to be measured.
     NoSample,
 }
 
@@ -100,7 +100,7 @@ impl Row {
         Self { clients: Some(clients), ..self }
     }
 
-    /// The value that was measured without Farrier, in the unit of the row, and what it is.
+    /// The value that was measured without Farrier, in the unit of the row, and its description.
     pub fn limit(self, value: f64, what: &'static str) -> Self {
         let unit = self.measured.unit;
         Self { limit: Some((Amount { value, unit }, what)), ..self }
@@ -180,7 +180,8 @@ impl Row {
     }
 }
 
-/// How wide the columns are; a row is printed as soon as it is known, so they cannot wait for the widest cell.
+/// The column widths. A row is printed as soon as it is known, so they cannot depend on the widest
+/// cell.
 const WIDTHS: [usize; 8] = [38, 8, 7, 11, 32, 8, 12, 10];
 const HEADS: [&str; 9] =
     ["FIGURE", "STORE", "CLIENTS", "MEASURED", "LIMIT", "RATIO", "TARGET", "VERDICT", "NOTE"];
@@ -202,13 +203,13 @@ impl Report {
         self.rows.push(row);
     }
 
-    /// Something failed, or a result was wrong: this run of the bench is not a success.
+    /// Records a failure or a wrong result: this run of the benchmark is then no success.
     pub fn wrong(&mut self, said: String) {
         println!("WRONG: {said}");
         self.wrong.push(said);
     }
 
-    /// Errors are counted and shown, never left out of the account.
+    /// Reports the errors of a load, and a load without samples.
     pub fn errors_of(&mut self, what: &str, tally: &Tally) {
         if let Some(first) = &tally.first_error {
             self.wrong(format!("{what}: {} errors, the first: {first}", tally.errors));
@@ -218,7 +219,7 @@ impl Report {
         }
     }
 
-    /// Writes the JSON, and says how it went. True when nothing was wrong.
+    /// Writes the JSON file and prints the summary. Returns true if nothing was wrong.
     pub fn finish(&self, path: Option<&Path>) -> Outcome<bool> {
         let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
         if let Some(path) = path {

@@ -1,17 +1,18 @@
-//! Pressing: many clients at once for a span of time, each with one request under way, and what came of it.
+//! Load generation: many clients for a span of time, each with one request in flight, and their
+//! results.
 
 use crate::Outcome;
 use crate::hand::Hand;
 use std::time::{Duration, Instant};
 
-/// Connections, caches and statements are warm before anything counts.
+/// The time for connections, caches and statements to warm up before samples count.
 pub const WARM_UP: Duration = Duration::from_millis(300);
 /// A request that takes this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A client with this many errors has nothing more to tell.
+/// A client stops after this many errors.
 const MAX_ERRORS: usize = 20;
 
-/// What was recorded: every sample, so that percentiles are exact, and every error.
+/// The results of a load: every sample, so that percentiles are exact, and the errors.
 #[derive(Default)]
 pub struct Tally {
     pub samples: Vec<Duration>,
@@ -20,7 +21,7 @@ pub struct Tally {
     pub span: Duration,
 }
 
-/// Which request of which client it is.
+/// The number of a client and of its request.
 #[derive(Clone, Copy)]
 pub struct Turn {
     pub client: usize,
@@ -32,7 +33,7 @@ impl Tally {
         self.samples.len() as f64 / self.span.as_secs_f64().max(f64::EPSILON)
     }
 
-    /// The sample below which so many percent lie.
+    /// The sample below which this percentage of samples lies.
     pub fn percentile_ms(&self, percent: f64) -> f64 {
         percentile_ms(&self.samples, percent)
     }
@@ -49,7 +50,7 @@ impl Tally {
     }
 }
 
-/// The nearest rank: a value that was measured, not one between two. Without a sample it is not a number.
+/// Nearest rank: always a measured value, never an interpolated one. Not a number without samples.
 pub fn percentile_ms(samples: &[Duration], percent: f64) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -57,7 +58,7 @@ pub fn percentile_ms(samples: &[Duration], percent: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).map_or(f64::NAN, |found| found.as_secs_f64() * 1e3)
 }
 
-/// Has each hand do the work over and over. What ends within the span counts.
+/// Lets each client repeat the work. Requests that end within the span count.
 pub async fn press<W, F>(hands: &[Hand], span: Duration, work: W) -> Tally
 where
     W: Fn(Hand, Turn) -> F + Clone + Send + 'static,
@@ -70,7 +71,7 @@ where
     press_each(each, span).await
 }
 
-/// The same for clients of any kind.
+/// Like `press`, for clients of any kind.
 pub async fn press_each<C, F>(clients: impl Iterator<Item = C>, span: Duration) -> Tally
 where
     C: Fn(usize) -> F + Send + 'static,

@@ -1,7 +1,8 @@
-//! The part of a watch's events that the bench looks at.
+//! The fields of watch events that the benchmark reads.
 //!
-//! The client shares two cores with the server it measures. These types name a few fields of the real messages and
-//! skip the rest, so that reading an event costs the client as little as it can.
+//! The client shares two cores with the server that it measures. These types name a few fields of
+//! the real messages and skip the rest, so that decoding an event costs the client as little as
+//! possible.
 
 use crate::Outcome;
 use proto::{Timestamp, v1};
@@ -55,7 +56,7 @@ impl Run {
         self.phase == v1::run::Phase::Succeeded as i32
     }
 
-    /// From accepted to the start of the first step, by the server's clock.
+    /// From acceptance to the start of the first step, from the server's clock.
     pub fn reaction(&self) -> Option<Duration> {
         let started = self.steps.first()?.started_at.as_ref()?;
         Some(since_1970(started).saturating_sub(since_1970(self.created_at.as_ref()?)))
@@ -67,14 +68,14 @@ pub fn since_1970(at: &Timestamp) -> Duration {
     Duration::new(seconds, u32::try_from(at.nanos).unwrap_or_default())
 }
 
-/// Watches runs: what is in flight and then what comes, or only what comes after a cursor.
+/// Watches runs: the active runs and all later events, or only the events after a cursor.
 pub async fn watch(channel: Channel, filter: &str, cursor: &str) -> Outcome<Streaming<Event>> {
     let (filter, cursor) = (filter.into(), cursor.into());
     let asked = v1::WatchRunsRequest { filter, cursor, skip_ended: true };
     stream(channel, "/farrier.v1.RunService/WatchRuns", asked).await
 }
 
-/// A stream of events from any method that gives them.
+/// Opens a stream of events from the method at `path`.
 pub async fn stream<M: prost::Message + 'static>(
     channel: Channel,
     path: &'static str,

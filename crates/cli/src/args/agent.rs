@@ -1,30 +1,31 @@
-//! `farrier agent`: what is typed on a node.
+//! `farrier agent`: the commands that run on a node.
 
 use super::*;
 
 const RUN_HELP: &str = "\
-It enrolls this node if that has not been done, and then serves until it is killed or told to uninstall itself.
-What it had begun when it was killed it begins again; what had ended it only reports again.
+It enrolls this node if needed, and then runs until it is killed or executes an uninstall task.
+After a restart, an interrupted task is started again; a finished task is only reported again.
 
 Under systemd:
   farrier agent unit > /etc/systemd/system/farrier-agent.service
   systemctl enable --now farrier-agent.service";
 
 const ENROLL_HELP: &str = "\
-The token is good for one node and for a while; whoever adds the node gives it. It is read from `token` or `token_file`.
-Enrolling again with the same token changes nothing. With a new token the node enrolls anew.";
+The operator who adds the node provides the token. It works for one node until it expires, and
+is read from `token` or `token_file`. Enrolling again with the same token changes nothing. With
+a new token the node enrolls again.";
 
 const CONFIG_HELP: &str = "Example:\n  farrier agent config > /etc/farrier/agent.toml";
 
 #[derive(Debug, Subcommand)]
 pub enum AgentCommand {
-    /// Be the agent of this node
+    /// Run the agent of this node
     #[command(after_help = RUN_HELP)]
     Run(AgentConfigArg),
-    /// Enroll this node with its one-time token, and end
+    /// Enroll this node with its one-time token, then exit
     #[command(after_help = ENROLL_HELP)]
     Enroll(AgentConfigArg),
-    /// Who this node is, what it does, and what stands in the way
+    /// Show the identity of this node, its current task, and the problems that block it
     Status(AgentConfigArg),
     /// Print the systemd unit that runs the agent
     Unit,

@@ -11,15 +11,16 @@ pub enum ComponentCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum ComponentFirmwareCommand {
-    /// Bring devices to a version: compute trays and switches by their racks, power shelves directly
+    /// Update devices to a version: compute trays and switches through their rack, power shelves
+    /// directly
     Update(ComponentUpdateArgs),
-    /// What each device has, what it is to have, and what works on it
+    /// Show the installed version, the target version and the active operation of each device
     Status(ComponentStatusArgs),
-    /// What the catalogue has for each device
+    /// Show the versions that the firmware catalogue has for each device
     Versions(ComponentArgs),
 }
 
-/// The devices.
+/// The devices that a component command is about; at least one.
 #[derive(Debug, Clone, Args)]
 #[group(id = "devices", required = true, multiple = true)]
 pub struct ComponentArgs {
@@ -38,7 +39,8 @@ pub struct ComponentArgs {
 pub struct ComponentStatusArgs {
     #[command(flatten)]
     pub devices: ComponentArgs,
-    /// What to compare with, as `farrier firmware list` names it; the default of each device's rack when not given
+    /// Firmware record to compare with, from `farrier firmware list` (default: that of each
+    /// device's rack)
     #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
     pub target_version: String,
 }
@@ -48,21 +50,21 @@ Examples:
   farrier component firmware update --compute-trays machine-1,machine-2 --target-version fw-v2.1
   farrier component firmware update --power-shelves ps-1,ps-2 --dry-run
 
-All devices of one rack are upgraded by one operation on the rack; power shelves directly, all of them or none. A device
-that has the version is left alone.";
+All devices of one rack are upgraded by one operation on the rack; power shelves directly, all
+of them or none. A device that has the version is left alone.";
 
 #[derive(Debug, Args)]
 #[command(after_help = UPDATE_HELP)]
 pub struct ComponentUpdateArgs {
     #[command(flatten)]
     pub devices: ComponentArgs,
-    /// The record to apply, as `farrier firmware list` names it; the default of each device's rack when not given
+    /// Firmware record to apply, from `farrier firmware list` (default: that of each device's rack)
     #[arg(long, value_name = "FIRMWARE", default_value = "", hide_default_value = true)]
     pub target_version: String,
-    /// Take machines in service down; needs --reason
+    /// Also take down machines that are in service; needs --reason
     #[arg(long, requires = "reason")]
     pub force: bool,
-    /// Why it must be, for the record
+    /// The reason for --force, for the record
     #[arg(
         long,
         value_name = "TEXT",
@@ -71,7 +73,7 @@ pub struct ComponentUpdateArgs {
         hide_default_value = true
     )]
     pub reason: String,
-    /// The ticket that tracks it
+    /// The ticket that tracks this change
     #[arg(
         long,
         visible_alias = "ref",
@@ -80,10 +82,10 @@ pub struct ComponentUpdateArgs {
         hide_default_value = true
     )]
     pub reference: String,
-    /// Names this request, so that repeating it starts nothing twice; made up and printed when not given
+    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }

@@ -5,25 +5,25 @@ use proto::v1::FirmwareComponent;
 
 #[derive(Debug, Subcommand)]
 pub enum FirmwareCommand {
-    /// Put a record into the catalogue; one never changes afterwards, but for its two flags
+    /// Add a firmware record to the catalogue; afterwards only its two flags can change
     Create(FirmwareCreateArgs),
-    /// List records
+    /// List firmware records
     List(FirmwareListArgs),
-    /// Show one record with its components
+    /// Show one firmware record with its components
     Get(FirmwareArg),
-    /// Make a record the default of its hardware type, instead of the one before
+    /// Make a firmware record the default of its hardware type; the previous default loses the flag
     SetDefault(FirmwareChangeArgs),
-    /// Say whether a record may be applied
+    /// Set whether a firmware record may be applied
     SetAvailable(FirmwareAvailableArgs),
-    /// Take a record out of the catalogue, unless it is a default or in use
+    /// Delete a firmware record, unless it is a default or in use
     Delete(FirmwareChangeArgs),
-    /// What was applied to which device, newest first
+    /// Show which firmware was applied to which device, newest first
     History(FirmwareHistoryArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct FirmwareArg {
-    /// The record, as `farrier firmware list` names it
+    /// ID of the firmware record, from `farrier firmware list`
     pub firmware_id: String,
 }
 
@@ -45,13 +45,13 @@ Devices are machine, switch and power_shelf. Components are applied in the order
 #[derive(Debug, Args)]
 #[command(after_help = FIRMWARE_HELP)]
 pub struct FirmwareCreateArgs {
-    /// How it is called: letters, digits, '.', '_' and '-'
+    /// ID of the new firmware record: letters, digits, '.', '_' and '-'
     #[arg(required_unless_present = "file", conflicts_with = "file")]
     pub firmware_id: Option<String>,
-    /// A .yaml or .json file with one record
+    /// .yaml or .json file with one firmware record
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["hardware_type", "description", "components", "default", "unavailable"])]
     pub file: Option<PathBuf>,
-    /// The racks it is for
+    /// Hardware type of the racks that the record is for
     #[arg(
         long,
         value_name = "TYPE",
@@ -61,64 +61,64 @@ pub struct FirmwareCreateArgs {
     )]
     pub hardware_type: String,
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    /// A word for people
+    /// Description, free text
     pub description: String,
-    /// One component of one kind of device; may be given several times
+    /// Component of one device type; can be repeated
     #[arg(long = "component", value_name = "DEVICE:NAME=VERSION,url=URL,sha256=DIGITS", value_parser = parse_component)]
     pub components: Vec<FirmwareComponent>,
-    /// Make it the default of its hardware type
+    /// Make the record the default of its hardware type
     #[arg(long)]
     pub default: bool,
-    /// Do not let it be applied yet
+    /// Do not allow the record to be applied yet
     #[arg(long)]
     pub unavailable: bool,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct FirmwareListArgs {
-    /// Only those of this hardware type
+    /// Only firmware records of this hardware type
     #[arg(long, value_name = "TYPE", default_value = "", hide_default_value = true)]
     pub hardware_type: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct FirmwareChangeArgs {
-    /// The record, as `farrier firmware list` names it
+    /// ID of the firmware record, from `farrier firmware list`
     pub firmware_id: String,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct FirmwareAvailableArgs {
-    /// The record, as `farrier firmware list` names it
+    /// ID of the firmware record, from `farrier firmware list`
     pub firmware_id: String,
-    /// Whether it may be applied
+    /// Whether the record may be applied
     #[arg(action = clap::ArgAction::Set, value_name = "true|false")]
     pub available: bool,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct FirmwareHistoryArgs {
-    /// Only of this machine, switch or power shelf
+    /// Only this machine, switch or power shelf
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub device: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
-/// `machine:BMC=2.1,url=…,sha256=…`. A comma in an address is a part of it.
+/// Parses `machine:BMC=2.1,url=…,sha256=…`. The URL may contain commas.
 fn parse_component(text: &str) -> Result<FirmwareComponent, String> {
     let wrong = || format!("{text:?} is no component; write machine:BMC=2.1,url=…,sha256=…");
     let (device_type, rest) = text.split_once(':').ok_or_else(wrong)?;

@@ -5,17 +5,17 @@ use proto::v1::HealthAlert;
 
 #[derive(Debug, Subcommand)]
 pub enum HealthCommand {
-    /// Show what is reported of a machine, rack, switch or power shelf
+    /// Show the reported alerts of a machine, rack, switch or power shelf
     Get(HealthArg),
     /// List objects with alerts
     List(HealthListArgs),
-    /// Report alerts; other alerts of the same source stay
+    /// Add alerts to the report of a source; its other alerts stay
     #[command(after_help = ALERT_HELP)]
     Report(HealthReportArgs),
-    /// Make the report of a source exactly this; without alerts it is removed
+    /// Replace the whole report of a source; without alerts the report is removed
     #[command(after_help = ALERT_HELP)]
     Replace(HealthReplaceArgs),
-    /// Take back alerts of a source, or its whole report
+    /// Remove alerts of a source, or its whole report
     Remove(HealthRemoveArgs),
 }
 
@@ -24,16 +24,17 @@ Examples:
   farrier health report machine-1 --source dcim --alert id=fan-3,message='fan 3 stands still',class=prevent-allocations
   farrier health replace rack-7 --source leak-sensor --alert id=leak,target=manifold,message=wet,class=prevent-state-changes
 
-An alert is id=…,message=… and, where it helps, target=… (the part it is about) and class=… (several times).
+An alert is id=…,message=… and optionally target=… (the affected part) and class=… (can be
+repeated).
 
-Classifications that Farrier honours; any other word is kept and shown:
+Classifications with an effect; any other word is only stored and shown:
   prevent-allocations          it does not leave maintenance, join a cluster or have its node uncordoned
   prevent-state-changes        no new operation starts on it
-  suppress-external-alerting   it is counted apart from the alerts that page somebody";
+  suppress-external-alerting   it is counted separately from the alerts that page an operator";
 
 #[derive(Debug, Args)]
 pub struct HealthArg {
-    /// A machine id, rack-…, sw-… or ps-…
+    /// ID of a machine, rack-…, sw-… or ps-…
     pub id: String,
 }
 
@@ -45,57 +46,58 @@ pub struct HealthListArgs {
     /// Only objects with an alert of this classification
     #[arg(long, value_name = "WORD", default_value = "", hide_default_value = true)]
     pub class: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct HealthReportArgs {
-    /// A machine id, rack-…, sw-… or ps-…
+    /// ID of a machine, rack-…, sw-… or ps-…
     pub id: String,
-    /// Who reports: lower-case letters, digits, dots, dashes and underscores
+    /// Reporting system: lower-case letters, digits, dots, dashes and underscores
     #[arg(long)]
     pub source: String,
-    /// An alert; may be given several times
+    /// Alert; can be repeated
     #[arg(long = "alert", value_name = "id=…,message=…", required = true, value_parser = parse_alert)]
     pub alerts: Vec<HealthAlert>,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct HealthReplaceArgs {
-    /// A machine id, rack-…, sw-… or ps-…
+    /// ID of a machine, rack-…, sw-… or ps-…
     pub id: String,
-    /// Who reports: lower-case letters, digits, dots, dashes and underscores
+    /// Reporting system: lower-case letters, digits, dots, dashes and underscores
     #[arg(long)]
     pub source: String,
-    /// An alert; may be given several times
+    /// Alert; can be repeated
     #[arg(long = "alert", value_name = "id=…,message=…", value_parser = parse_alert)]
     pub alerts: Vec<HealthAlert>,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct HealthRemoveArgs {
-    /// A machine id, rack-…, sw-… or ps-…
+    /// ID of a machine, rack-…, sw-… or ps-…
     pub id: String,
-    /// Whose report
+    /// Source of the report
     #[arg(long)]
     pub source: String,
-    /// The alert that is over; all of them when none is given
+    /// ID of an alert to remove (default: all alerts of the source)
     #[arg(long = "alert", value_name = "ID")]
     pub alerts: Vec<String>,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// `id=…,message=…,class=…`. A comma ends a value only before another key, so a message may have some.
+/// Parses `id=…,message=…,class=…`. A comma ends a value only if a key follows, so a message may
+/// contain commas.
 fn parse_alert(text: &str) -> Result<HealthAlert, String> {
     const KEYS: [&str; 4] = ["id=", "message=", "class=", "target="];
     let key_of = |piece: &str| KEYS.into_iter().find(|key| piece.starts_with(key));

@@ -6,25 +6,26 @@ const REPROVISION_HELP: &str = "\
 Examples:
   farrier machine reprovision machine-1 --dry-run     what differs, and what would be done
   farrier machine reprovision machine-1 --firmware fw-v2.1
-  farrier machine reprovision machine-1 --cancel      give it up; what runs is stopped first
+  farrier machine reprovision machine-1 --cancel      stop the operation and cancel the request
 
-What fails is tried again by itself, three times at most, where that does no harm.";
+A failed operation is retried automatically, at most three times, where that is safe.";
 
 #[derive(Debug, Args)]
 #[command(after_help = REPROVISION_HELP)]
 pub struct ReprovisionArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// The record to apply, as `farrier firmware list` names it; the default of its rack's hardware type when not given
+    /// Firmware record to apply, from `farrier firmware list` (default: that of its rack's hardware
+    /// type)
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub firmware: String,
-    /// Names this request, so that repeating it starts nothing twice; made up and printed when not given
+    /// Idempotency key: a repeated request starts nothing twice (default: generated, printed)
     #[arg(long, value_name = "ID")]
     pub request_id: Option<String>,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// Give up what was asked before
+    /// Cancel the previous request
     #[arg(long, conflicts_with_all = ["firmware", "request_id"])]
     pub cancel: bool,
 }

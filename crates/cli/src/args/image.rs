@@ -4,19 +4,19 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum ImageCommand {
-    /// Put an image into the catalogue; one never changes afterwards
+    /// Add an image to the catalogue; an image is immutable
     Add(ImageAddArgs),
     /// List images
     List,
     /// Show one image with its files
     Get(ImageArg),
-    /// Take an image out of the catalogue, and remove its files
+    /// Delete an image and its files
     Delete(ImageArg),
 }
 
 #[derive(Debug, Args)]
 pub struct ImageArg {
-    /// The image, as `farrier image list` names it
+    /// Name of the image, from `farrier image list`
     pub name: String,
 }
 
@@ -29,38 +29,38 @@ Examples:
   farrier image add rescue --file rescue.iso
 
 Kinds:
-  raw     a whole disk                   qcow2   a whole disk, as QEMU keeps it
-  tar     the files of a root file system, made bootable when they are installed
-  kernel  an installer of your own, booted over the network
-  iso     a disc that the BMC shows to the machine";
+  raw     a whole disk                   qcow2   a whole disk in QEMU's format
+  tar     the files of a root file system, made bootable during the installation
+  kernel  a custom installer, booted over the network
+  iso     a disc image, which the BMC attaches as virtual media";
 
 #[derive(Debug, Args)]
 #[command(after_help = IMAGE_HELP)]
 pub struct ImageAddArgs {
-    /// Lower-case letters, digits, dots, dashes and underscores
+    /// Name: lower-case letters, digits, dots, dashes and underscores
     pub name: String,
-    /// raw, qcow2, tar, kernel or iso; seen from the file's name when not given
+    /// raw, qcow2, tar, kernel or iso (default: from the file's name)
     #[arg(long)]
     pub kind: Option<String>,
-    /// The file to upload
+    /// File to upload
     #[arg(long, value_name = "FILE", conflicts_with_all = ["url", "kernel"], required_unless_present_any = ["url", "kernel"])]
     pub file: Option<PathBuf>,
-    /// Where machines fetch the file themselves (http://…), instead of uploading it
+    /// URL that machines download the file from (http://…), instead of an upload
     #[arg(long, requires = "sha256", requires = "size", conflicts_with = "kernel")]
     pub url: Option<String>,
-    /// The checksum that the file must have
+    /// Expected SHA-256 checksum of the file
     #[arg(long, value_name = "DIGITS")]
     pub sha256: Option<String>,
-    /// The size of the file behind --url, in bytes
+    /// Size of the file at --url, in bytes
     #[arg(long, value_name = "BYTES", requires = "url")]
     pub size: Option<i64>,
-    /// The kernel to upload, for an installer of your own
+    /// Kernel to upload, for a custom installer
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
-    /// Its ramdisk
+    /// Initial ramdisk of the kernel
     #[arg(long, value_name = "FILE", requires = "kernel")]
     pub initrd: Option<PathBuf>,
-    /// Its command line; {url}, {token}, {mac}, {hostname} and {machine} are filled in
+    /// Kernel command line; {url}, {token}, {mac}, {hostname} and {machine} are replaced
     #[arg(
         long,
         value_name = "WORDS",
@@ -73,7 +73,7 @@ pub struct ImageAddArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum NetbootCommand {
-    /// Print the configuration for dnsmasq, so that machines find Farrier when they boot
+    /// Print a dnsmasq configuration that lets machines boot from Farrier
     Config(NetbootConfigArgs),
 }
 
@@ -82,10 +82,10 @@ pub enum NetbootCommand {
     after_help = "Example:\n  farrier netboot config --interface eth1 > /etc/dnsmasq.d/farrier.conf"
 )]
 pub struct NetbootConfigArgs {
-    /// The interface that DHCP is served on; all of them when not given
+    /// Interface to serve DHCP on (default: all)
     #[arg(long, default_value = "", hide_default_value = true)]
     pub interface: String,
-    /// The addresses to give out; only registered machines get one when not given
+    /// Address range to assign (default: only registered machines get an address)
     #[arg(long, value_name = "FIRST,LAST", default_value = "", hide_default_value = true)]
     pub range: String,
 }

@@ -6,39 +6,41 @@ use model::node::Mode;
 
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
-    /// List nodes with their coarse states; deleted ones only where --state asks for them
+    /// List nodes with their coarse states; deleted nodes only with --state deleted
     #[command(after_help = LIST_HELP)]
     List(NodeListArgs),
-    /// Show one node in full: its state, the work on it, what MAAS says, and what to type next
+    /// Show one node: its state, its workflow, its MAAS status, and the next command
     Get(NodeArg),
-    /// Bring a machine into service as a node of a site; what MAAS has of it already is adopted
+    /// Onboard a machine as a node of a site; an existing MAAS machine is adopted
     #[command(after_help = ONBOARD_HELP)]
-    Onboard(OnboardArgs),
-    /// Take a node out of service: cleaned, installed anew, or removed altogether
+    Onboard(NodeOnboardArgs),
+    /// Decommission a node: clean it, reinstall it, or remove it
     #[command(after_help = DECOMMISSION_HELP)]
-    Decommission(DecommissionArgs),
-    /// Empty a node, then keep it out of scheduling
+    Decommission(NodeDecommissionArgs),
+    /// Drain a node, then keep it out of scheduling
     #[command(after_help = DRAIN_HELP)]
     Drain(NodeDrainArgs),
-    /// The same at once: what is on the node is not waited for
+    /// Retire a node at once, without waiting for its workloads
     #[command(after_help = DRAIN_HELP)]
     Retire(NodeDrainArgs),
-    /// Let a retired node serve again under the same identity; its health must prove it active
+    /// Return a retired node to service under the same identity; it becomes active when it is
+    /// healthy
     #[command(after_help = REACTIVATE_HELP)]
     Reactivate(NodeReactivateArgs),
-    /// See to it that somebody is at work on a node that is on its way; may be typed as often as you like
+    /// Resume unfinished work on a node: wake its workflow and requeue its agent task; safe to
+    /// repeat
     Resume(NodeArg),
-    /// Keep a node from scheduling until somebody has looked
+    /// Keep a node out of scheduling until an operator releases it
     #[command(
         after_help = "Example:\n  farrier node quarantine node-… --reason 'ECC errors on GPU 3'"
     )]
     Quarantine(NodeQuarantineArgs),
-    /// Let a quarantined node serve again
+    /// Return a quarantined node to service
     #[command(after_help = RELEASE_HELP)]
     Release(NodeReleaseArgs),
-    /// Make a node that is brought into service by hand, and print the configuration of its agent
+    /// Create a node without MAAS, and print the configuration of its agent
     #[command(after_help = BOOTSTRAP_HELP)]
-    Bootstrap(BootstrapArgs),
+    Bootstrap(NodeBootstrapArgs),
 }
 
 const LIST_HELP: &str = "\
@@ -47,20 +49,20 @@ States:
 
 Examples:
   farrier node list --site site-a --state offline --state quarantined
-  farrier node list --machine machine-7 --state deleted      who it was before";
+  farrier node list --machine machine-7 --state deleted      the earlier nodes on it";
 
 const ONBOARD_HELP: &str = "\
 Examples:
-  farrier node onboard machine-7 --site site-a --dry-run     which stages would run, and what is adopted
+  farrier node onboard machine-7 --site site-a --dry-run     the stages, run or adopted
   farrier node onboard machine-7 --site site-a
-  farrier workflow retry-stage node-…                        after what failed has been mended";
+  farrier workflow retry-stage node-…                        after the cause is fixed";
 
 const DECOMMISSION_HELP: &str = "\
 Modes:
-  soft_reset         emptied and cleaned; what is installed stays, and the same node serves again
-  reimage            the same, and installed anew through MAAS
-  storage_cleanup    emptied, and what its users have stored removed
-  full_decommission  removed: MAAS lets the machine go, and this node never comes back
+  soft_reset         drained and cleaned; the installation stays; the node returns to service
+  reimage            the same, and reinstalled through MAAS
+  storage_cleanup    drained, and the data of its users removed
+  full_decommission  removed: MAAS releases the machine, and this node is deleted for good
 
 Examples:
   farrier node decommission node-… --mode reimage --dry-run
@@ -73,64 +75,66 @@ Examples:
   farrier node reactivate node-…                             back into service";
 
 const REACTIVATE_HELP: &str = "\
-Refused where the node was to be cleaned and that did not come to its end: try that again, or say --unproven.
+Refused if a cleanup of the node did not finish: retry the cleanup, or use --unproven.
 
 Examples:
   farrier node reactivate node-…
   farrier node reactivate node-… --unproven --reason 'its disks were changed'";
 
 const RELEASE_HELP: &str = "\
-A node is released when its agent is heard and well and MAAS has its machine as Deployed. --unproven releases it all the same.
+A node is released if its agent sends healthy heartbeats and its machine is Deployed in MAAS.
+--unproven releases it anyway.
 
 Examples:
   farrier node release node-… --reason 'GPU 3 was changed'
   farrier node release node-… --unproven --reason 'MAAS is being moved'";
 
 const BOOTSTRAP_HELP: &str = "\
-The configuration has a token that works once, for one agent, and that is shown once. No MAAS is needed.
+The configuration contains a token that works once, for one agent, and is shown only once. No
+MAAS is needed.
 
 Examples:
   farrier node bootstrap machine-7 --to agent.toml           then, on the machine: /etc/farrier/agent.toml
   farrier node bootstrap machine-7 --expires-in 2h | ssh machine-7 'umask 077; cat > /etc/farrier/agent.toml'
-  farrier node bootstrap --reissue node-…                    another token, in place of the one before";
+  farrier node bootstrap --reissue node-…                    a new token replaces the old one";
 
 #[derive(Debug, Args)]
 pub struct NodeArg {
-    /// The node, as `farrier node list` names it
+    /// ID of the node, from `farrier node list`
     pub node_id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct NodeListArgs {
-    /// Only those in this state; may be given several times; all but deleted ones when not given
+    /// Only nodes in this state; can be repeated (default: all but deleted)
     #[arg(long = "state", value_name = "STATE")]
     pub states: Vec<String>,
-    /// Only those of this site
+    /// Only nodes of this site
     #[arg(long, value_name = "SITE", default_value = "", hide_default_value = true)]
     pub site: String,
-    /// Only those on this machine
+    /// Only nodes on this machine
     #[arg(long, value_name = "MACHINE", default_value = "", hide_default_value = true)]
     pub machine: String,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
-pub struct OnboardArgs {
-    /// The machine, as `farrier list` names it
+pub struct NodeOnboardArgs {
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// The site whose MAAS has it, or shall have it, as `farrier site list` names it
+    /// ID of the site whose MAAS manages the machine, from `farrier site list`
     #[arg(long, value_name = "SITE")]
     pub site: String,
     #[command(flatten)]
-    pub ask: NodeAskArgs,
+    pub options: NodeOperationArgs,
 }
 
-/// What every request for work on a node takes.
+/// The arguments of every request that starts a workflow on a node.
 #[derive(Debug, Args)]
-pub struct NodeAskArgs {
-    /// Show every stage, whether it would run or is adopted, and what MAAS has; change nothing
+pub struct NodeOperationArgs {
+    /// Show every stage, whether it would run or be adopted, and the MAAS status; change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -139,44 +143,45 @@ pub struct NodeAskArgs {
 
 #[derive(Debug, Args)]
 pub struct NodeDrainArgs {
-    /// The node, as `farrier node list` names it
+    /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// Do not wait for its agent, for this reason, which is recorded
+    /// Do not wait for the agent, for this reason, which is recorded
     #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
     pub without_agent: Option<String>,
     #[command(flatten)]
-    pub ask: NodeAskArgs,
+    pub options: NodeOperationArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct DecommissionArgs {
-    /// How far it goes
+pub struct NodeDecommissionArgs {
+    /// Extent of the decommission
     #[arg(long, value_enum, value_name = "MODE")]
-    pub mode: ModeArg,
-    /// Do not ask its MAAS, which is gone for good, for this reason, which is recorded; only with full_decommission
+    pub mode: DecommissionModeArg,
+    /// Do not call MAAS because it is gone for good; the reason is recorded; only with
+    /// full_decommission
     #[arg(long, value_name = "REASON", value_parser = NonEmptyStringValueParser::new())]
     pub without_maas: Option<String>,
     #[command(flatten)]
     pub drain: NodeDrainArgs,
 }
 
-/// The modes of the documents, with their names.
+/// The decommission modes, with the names of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub enum ModeArg {
+pub enum DecommissionModeArg {
     SoftReset,
     Reimage,
     FullDecommission,
     StorageCleanup,
 }
 
-impl ModeArg {
+impl DecommissionModeArg {
     pub fn wire_name(self) -> &'static str {
         let mode = match self {
-            ModeArg::SoftReset => Mode::SoftReset,
-            ModeArg::Reimage => Mode::Reimage,
-            ModeArg::FullDecommission => Mode::FullDecommission,
-            ModeArg::StorageCleanup => Mode::StorageCleanup,
+            DecommissionModeArg::SoftReset => Mode::SoftReset,
+            DecommissionModeArg::Reimage => Mode::Reimage,
+            DecommissionModeArg::FullDecommission => Mode::FullDecommission,
+            DecommissionModeArg::StorageCleanup => Mode::StorageCleanup,
         };
         mode.as_str()
     }
@@ -184,52 +189,52 @@ impl ModeArg {
 
 #[derive(Debug, Args)]
 pub struct NodeQuarantineArgs {
-    /// The node, as `farrier node list` names it
+    /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// Why: the person who finds it there must know
+    /// The reason, shown to everyone who finds the node quarantined
     #[arg(long)]
     pub reason: String,
 }
 
 #[derive(Debug, Args)]
 pub struct NodeReactivateArgs {
-    /// The node, as `farrier node list` names it
+    /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// Why it may serve again, for the record
+    /// The reason to return it to service, for the record
     #[arg(long, default_value = "")]
     pub reason: String,
-    /// Although what was to clean it did not come to its end
+    /// Proceed although the cleanup of the node did not finish; needs --reason
     #[arg(long, requires = "reason")]
     pub unproven: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct NodeReleaseArgs {
-    /// The node, as `farrier node list` names it
+    /// ID of the node, from `farrier node list`
     pub node_id: String,
-    /// Why it may serve again, for the record
+    /// The reason to release it, for the record
     #[arg(long)]
     pub reason: String,
-    /// Although nothing shows that it is well
+    /// Proceed although the node is not proven healthy
     #[arg(long)]
     pub unproven: bool,
 }
 
 #[derive(Debug, Args)]
-pub struct BootstrapArgs {
-    /// The machine that is to serve, as `farrier list` names it
+pub struct NodeBootstrapArgs {
+    /// ID of the machine that becomes the node, from `farrier list`
     #[arg(required_unless_present = "reissue")]
     pub machine_id: Option<String>,
-    /// Another token for a node that was made so before; its agent must enroll again with it
+    /// Issue a new token for an existing bootstrapped node; its agent must enroll again
     #[arg(long, value_name = "NODE", conflicts_with = "machine_id")]
     pub reissue: Option<String>,
-    /// Let the agent that is enrolled speak for the node until the new token is used
+    /// Keep the session of the enrolled agent valid until the new token is used
     #[arg(long, requires = "reissue", conflicts_with = "machine_id")]
     pub keep_session: bool,
-    /// How long the token is good for: 30m, 24h, 7d; a day when not given
+    /// Lifetime of the token: 30m, 24h, 7d (default: one day)
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub expires_in: Option<Duration>,
-    /// Write the configuration into this new file, which only its owner may read; else it is printed
+    /// New file for the configuration, readable only by its owner (default: standard output)
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 }
@@ -244,12 +249,13 @@ mod tests {
 
     #[test]
     fn the_modes_are_those_of_the_documents() {
-        let typed: Vec<String> = ModeArg::value_variants()
+        let typed: Vec<String> = DecommissionModeArg::value_variants()
             .iter()
             .filter_map(|mode| mode.to_possible_value())
             .map(|value| value.get_name().to_string())
             .collect();
-        let wire: Vec<&str> = ModeArg::value_variants().iter().map(|one| one.wire_name()).collect();
+        let wire: Vec<&str> =
+            DecommissionModeArg::value_variants().iter().map(|one| one.wire_name()).collect();
         assert_eq!(typed, wire);
         let mut known: Vec<&str> = Mode::DECOMMISSION.iter().map(|mode| mode.as_str()).collect();
         let mut typed: Vec<&str> = typed.iter().map(String::as_str).collect();

@@ -1,28 +1,6 @@
-//! Arguments of what leads a machine out of service and back: maintenance, and power.
+//! `farrier machine power`.
 
 use super::{Args, Subcommand, SubmitArgs};
-
-#[derive(Debug, Args)]
-pub struct EnterArgs {
-    /// The machine, as `farrier list` names it
-    pub machine_id: String,
-    /// Drain its node first; without this, draining is its owner's to do
-    #[arg(long)]
-    pub drain: bool,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
-
-#[derive(Debug, Args)]
-pub struct ExitArgs {
-    /// The machine, as `farrier list` names it
-    pub machine_id: String,
-    /// Let its node take work again, whoever cordoned it
-    #[arg(long)]
-    pub uncordon: bool,
-    #[command(flatten)]
-    pub submit: SubmitArgs,
-}
 
 const POWER_HELP: &str = "\
 Examples:
@@ -34,47 +12,47 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = POWER_HELP)]
 pub struct PowerArgs {
-    /// The machine, as `farrier list` names it
+    /// ID of the machine, from `farrier list`
     pub machine_id: String,
-    /// What is wanted; without a word, how it is now
+    /// Power action (default: show the power state)
     #[command(subcommand)]
-    pub verb: Option<PowerVerb>,
+    pub action: Option<PowerAction>,
 }
 
 #[derive(Debug, Subcommand)]
-pub enum PowerVerb {
-    /// Ask the BMC whether it is on
+pub enum PowerAction {
+    /// Read the power state from the BMC
     Status,
-    /// Switch it on; already on is a success
-    On(OnArgs),
-    /// Switch it off (READY or MAINTENANCE); already off is a success
-    Off(OffArgs),
+    /// Switch it on; succeeds if it is already on
+    On(PowerOnArgs),
+    /// Switch it off (READY or MAINTENANCE); succeeds if it is already off
+    Off(PowerOffArgs),
     /// Switch it off and on again (READY or MAINTENANCE)
-    Cycle(OffArgs),
+    Cycle(PowerOffArgs),
 }
 
 #[derive(Debug, Args)]
-pub struct OnArgs {
+pub struct PowerOnArgs {
     #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
 #[derive(Debug, Args)]
-pub struct OffArgs {
-    /// How long it has to shut down by itself; 0 cuts the power at once; as configured when not given
+pub struct PowerOffArgs {
+    /// Seconds to wait for a graceful shutdown; 0 cuts the power at once (default: configured)
     #[arg(long, value_name = "SECONDS")]
     pub graceful: Option<u32>,
-    /// Cut the power when it does not shut down; as configured when neither is given
+    /// Cut the power if the graceful shutdown times out (default: configured)
     #[arg(long, overrides_with = "no_force")]
     force: bool,
-    /// Leave it on when it does not shut down, and fail
+    /// Fail and leave it on if the graceful shutdown times out
     #[arg(long, overrides_with = "force")]
     no_force: bool,
     #[command(flatten)]
     pub submit: SubmitArgs,
 }
 
-impl OffArgs {
+impl PowerOffArgs {
     pub fn force(&self) -> Option<bool> {
         match (self.force, self.no_force) {
             (true, _) => Some(true),
@@ -86,7 +64,7 @@ impl OffArgs {
 
 #[cfg(test)]
 mod tests {
-    use crate::args::{Cli, ClientCommand, Command, MachineCommand, PowerVerb};
+    use crate::args::{Cli, ClientCommand, Command, MachineCommand, PowerAction};
     use clap::Parser;
 
     #[test]
@@ -104,7 +82,7 @@ mod tests {
             else {
                 panic!("{line}")
             };
-            let Some(PowerVerb::Off(off)) = args.verb else { panic!("{line}") };
+            let Some(PowerAction::Off(off)) = args.action else { panic!("{line}") };
             assert_eq!((off.graceful, off.force()), (Some(5), expected), "{line}");
         }
         for bad in ["on --graceful 5", "off --graceful soon", "sideways"] {

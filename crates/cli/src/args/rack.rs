@@ -4,45 +4,45 @@ use super::*;
 
 #[derive(Debug, Subcommand)]
 pub enum RackCommand {
-    /// Make a rack; it comes into service when its devices are there
+    /// Create a rack; it enters service when all expected devices are present
     Create(RackCreateArgs),
     /// List racks
     List(RackListArgs),
-    /// Show a rack as an elevation: what stands in it, how it is, and what works on it
+    /// Show the elevation of a rack: its devices, their states, and the active operations
     Get(RackArg),
-    /// Change labels, hardware type and expected counts; what is not given stays
+    /// Change labels, hardware type and expected counts; values that are not given stay
     Update(RackUpdateArgs),
-    /// Delete a rack that is empty
+    /// Delete an empty rack
     Delete(RackDeleteArgs),
-    /// Bring all its devices through all activities, before what else was asked of it
+    /// Run all maintenance activities on all devices, before other requests for the rack
     Reprovision(RackReprovisionArgs),
-    /// Maintenance: firmware, the NMX cluster and power, of all its devices or some of them
+    /// Maintenance: firmware, NMX cluster and power, of all devices or of some
     #[command(subcommand)]
     Maintenance(RackMaintenanceCommand),
 }
 
 #[derive(Debug, Args)]
 pub struct RackArg {
-    /// The rack, as `farrier rack list` names it
+    /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
 }
 
-/// What a client says about a rack.
+/// The spec fields of a rack that a client can set.
 #[derive(Debug, Clone, Args, Default)]
 pub struct RackSpecArgs {
-    /// What kind of rack it is; decides which firmware is its default
+    /// Hardware type of the rack; selects its default firmware
     #[arg(long, value_name = "TYPE")]
     pub hardware_type: Option<String>,
-    /// How many machines are to stand in it
+    /// Expected number of machines
     #[arg(long, value_name = "N")]
     pub expect_machines: Option<u32>,
-    /// How many switches
+    /// Expected number of switches
     #[arg(long, value_name = "N")]
     pub expect_switches: Option<u32>,
-    /// How many power shelves
+    /// Expected number of power shelves
     #[arg(long, value_name = "N")]
     pub expect_power_shelves: Option<u32>,
-    /// A label, such as its location; may be given several times
+    /// Label, such as the location; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
 }
@@ -52,67 +52,67 @@ pub struct RackSpecArgs {
     after_help = "Example:\n  farrier rack create rack-7 --hardware-type gb200 --expect-machines 18 --expect-switches 9 \\\n    --expect-power-shelves 8 --label location=hall-2"
 )]
 pub struct RackCreateArgs {
-    /// rack-…
+    /// ID of the new rack, rack-…
     pub rack_id: String,
     #[command(flatten)]
     pub spec: RackSpecArgs,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct RackListArgs {
-    /// Only racks in this state; may be given several times
+    /// Only racks in this state; can be repeated
     #[arg(long = "state", value_name = "STATE")]
     pub states: Vec<String>,
-    /// Only racks with this label; KEY alone takes any value
+    /// Only racks with this label; KEY alone matches any value
     #[arg(long = "label", value_name = "KEY[=VALUE]")]
     pub labels: Vec<String>,
-    /// Only racks of this hardware type; may be given several times
+    /// Only racks of this hardware type; can be repeated
     #[arg(long = "hardware-type", value_name = "TYPE")]
     pub hardware_types: Vec<String>,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }
 
 #[derive(Debug, Args)]
 pub struct RackUpdateArgs {
-    /// The rack, as `farrier rack list` names it
+    /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
     #[command(flatten)]
     pub spec: RackSpecArgs,
     /// Remove a label
     #[arg(long = "remove-label", value_name = "KEY")]
     pub remove_labels: Vec<String>,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct RackDeleteArgs {
-    /// The rack, as `farrier rack list` names it
+    /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
-    /// Take out what stands in it
+    /// Remove the devices of the rack from it first
     #[arg(long)]
     pub force: bool,
-    /// Only say what would be done
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
 }
 
-/// What every command that starts an operation on a rack takes.
+/// The arguments of every command that starts an operation on a rack.
 #[derive(Debug, Args)]
 pub struct RackSubmitArgs {
-    /// Take down machines that are in service
+    /// Also take down machines that are in service; needs --reason
     #[arg(long, requires = "reason")]
     pub force: bool,
-    /// Why they must be taken down, for the record
+    /// The reason for --force, for the record
     #[arg(long, requires = "force", default_value = "", hide_default_value = true)]
     pub reason: String,
-    /// The ticket that tracks it, for the record
+    /// The ticket that tracks this change, for the record
     #[arg(
         long,
         visible_alias = "ref",
@@ -121,7 +121,7 @@ pub struct RackSubmitArgs {
         hide_default_value = true
     )]
     pub reference: String,
-    /// Only say what would be done, and what speaks against it
+    /// Show what would be done and which gates would refuse it; change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -130,22 +130,22 @@ pub struct RackSubmitArgs {
 
 #[derive(Debug, Args)]
 pub struct RackReprovisionArgs {
-    /// The rack, as `farrier rack list` names it
+    /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
     #[command(flatten)]
-    pub ask: RackSubmitArgs,
+    pub options: RackSubmitArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum RackMaintenanceCommand {
-    /// Start a maintenance of the whole rack, or of the devices that are named
+    /// Start a maintenance of the whole rack, or of the named devices
     Start(RackMaintenanceStartArgs),
-    /// Show how it stands, by activity and by device
+    /// Show the progress by activity and by device
     Status(RackMaintenanceArg),
-    /// Follow it until it ends
+    /// Follow the maintenance until it ends
     Watch(RackMaintenanceWatchArgs),
-    /// Cancel it: what is in progress is stopped, and the rack waits in Error for a person
-    Cancel(CancelRackMaintenanceArgs),
+    /// Cancel the maintenance: stop the current step; the rack then waits in Error for an operator
+    Cancel(RackMaintenanceCancelArgs),
 }
 
 #[derive(Debug, Args)]
@@ -158,19 +158,19 @@ pub struct RackMaintenanceArg {
 pub struct RackMaintenanceWatchArgs {
     /// The operation (op-…), or the rack (rack-…)
     pub id: String,
-    /// Stop watching after this long: 30s, 5m, 1h
+    /// Maximum time to wait: 30s, 5m, 1h; the operation continues after it
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
     pub timeout: Duration,
 }
 
 #[derive(Debug, Args)]
-pub struct CancelRackMaintenanceArgs {
+pub struct RackMaintenanceCancelArgs {
     /// The operation (op-…), or a rack (rack-…) with one operation
     pub id: String,
-    /// Why, for the record
+    /// The reason, for the record
     #[arg(long, default_value = "", hide_default_value = true)]
     pub reason: String,
-    /// Say what would be done, and change nothing
+    /// Show what would be done; change nothing
     #[arg(long)]
     pub dry_run: bool,
     #[command(flatten)]
@@ -178,20 +178,20 @@ pub struct CancelRackMaintenanceArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ActivityArg {
+pub enum RackActivityArg {
     /// Firmware of every device in scope
     #[value(name = "firmware", alias = "firmware-upgrade")]
     Firmware,
-    /// The fabric between the switches
+    /// NMX cluster: the fabric between the switches
     #[value(name = "nmx-cluster", alias = "configure-nmx-cluster")]
     NmxCluster,
-    /// Switching power in the right order
+    /// Power sequence
     #[value(name = "power", alias = "power-sequence")]
     Power,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum SequenceArg {
+pub enum PowerSequenceArg {
     /// Shelves, then switches, then machines
     On,
     /// Machines, then switches, then shelves
@@ -207,34 +207,34 @@ Examples:
   farrier rack maintenance start rack-7 --machine m-1,m-2 --activity power --power reset --reference https://tracker/M-1
   farrier rack maintenance start rack-7 --activity power --power off --force --reason 'water in the hall'
 
-Without devices it is the whole rack. Without activities it is all of them, or those that --power or --firmware-version name. Power is
-switched on unless --power says otherwise.";
+Default devices: the whole rack. Default activities: all, or those that --power or
+--firmware-version imply. Default power sequence: on.";
 
 #[derive(Debug, Args)]
 #[command(after_help = MAINTENANCE_HELP)]
 pub struct RackMaintenanceStartArgs {
-    /// The rack, as `farrier rack list` names it
+    /// ID of the rack, from `farrier rack list`
     pub rack_id: String,
-    /// Only these machines; may be given several times, or separated by commas
+    /// Only these machines; can be repeated or separated by commas
     #[arg(long = "machine", value_name = "ID", value_delimiter = ',')]
     pub machines: Vec<String>,
-    /// Only these switches
+    /// Only these switches; can be repeated or separated by commas
     #[arg(long = "switch", value_name = "ID", value_delimiter = ',')]
     pub switches: Vec<String>,
-    /// Only these power shelves
+    /// Only these power shelves; can be repeated or separated by commas
     #[arg(long = "power-shelf", value_name = "ID", value_delimiter = ',')]
     pub power_shelves: Vec<String>,
-    /// Only these activities; may be given several times
+    /// Only these activities; can be repeated or separated by commas
     #[arg(long = "activity", value_enum, value_name = "ACTIVITY", value_delimiter = ',')]
-    pub activities: Vec<ActivityArg>,
-    /// The firmware, as `farrier firmware list` names it; the default of the hardware type when not given
+    pub activities: Vec<RackActivityArg>,
+    /// Firmware record, from `farrier firmware list` (default: that of the hardware type)
     #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
     pub firmware_version: String,
-    /// How power is switched
+    /// Power sequence (default: on)
     #[arg(long, value_enum, value_name = "SEQUENCE")]
-    pub power: Option<SequenceArg>,
+    pub power: Option<PowerSequenceArg>,
     #[command(flatten)]
-    pub ask: RackSubmitArgs,
+    pub options: RackSubmitArgs,
 }
 
 #[cfg(test)]

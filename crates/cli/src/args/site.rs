@@ -3,7 +3,8 @@
 use super::*;
 
 const PUT_HELP: &str = "\
-What is not given is as by default: the site becomes what this command says. `farrier site update` changes only what it names.
+Settings that are not given get their defaults. `farrier site update` changes only the given
+ones.
 
 Examples:
   farrier site put site-a --maas-url http://10.0.0.5:5240/MAAS --credential maas-a --pool gpu
@@ -11,37 +12,38 @@ Examples:
     --roce-interfaces ens --roce-mtu 9000 --roce-subnet fabric --cloud-init node.yaml
   farrier site put site-lab --provider sim
 
-A cloud-init document may name {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}}, {{farrier_url}}, {{farrier_urls}}, {{controllers}}, {{agent_sha256}} and {{enrollment_token}}.";
+A cloud-init document may contain {{node_id}}, {{machine_id}}, {{hostname}}, {{site_id}},
+{{farrier_url}}, {{farrier_urls}}, {{controllers}}, {{agent_sha256}} and {{enrollment_token}}.";
 
 #[derive(Debug, Subcommand)]
 pub enum SiteCommand {
-    /// Make a site, or replace what is said of a known one
+    /// Create a site, or replace all settings of an existing one
     #[command(after_help = PUT_HELP)]
     Put(Box<SitePutArgs>),
-    /// Change a site; what is not given stays
+    /// Change a site; values that are not given stay
     #[command(
         after_help = "Example:\n  farrier site update site-a --image ubuntu/noble --calls-at-once 8"
     )]
     Update(Box<SiteUpdateArgs>),
-    /// List sites, whether their MAAS answers, and what is wrong with them
+    /// List sites with the reachability of their MAAS and their problems
     List,
-    /// Show one site in full
+    /// Show one site with all details
     Get(SiteArg),
-    /// Ask its MAAS now, and show how the site is then; exits with 1 when something is wrong
+    /// Call the site's MAAS now and show the result; exits with 1 on a problem
     Check(SiteArg),
-    /// Delete a site that no node belongs to
+    /// Delete a site that has no nodes
     Delete(SiteArg),
 }
 
 #[derive(Debug, Args)]
 pub struct SiteArg {
-    /// The site, as `farrier site list` names it
+    /// ID of the site, from `farrier site list`
     pub site_id: String,
 }
 
 #[derive(Debug, Args)]
 pub struct SitePutArgs {
-    /// site-…; the rest is yours to choose
+    /// ID of the site, site-…
     pub site_id: String,
     #[command(flatten)]
     pub spec: SiteSpecArgs,
@@ -49,11 +51,11 @@ pub struct SitePutArgs {
 
 #[derive(Debug, Args)]
 pub struct SiteUpdateArgs {
-    /// The site, as `farrier site list` names it
+    /// ID of the site, from `farrier site list`
     pub site_id: String,
     #[command(flatten)]
     pub spec: SiteSpecArgs,
-    /// Back to the cloud-init document that comes with Farrier
+    /// Use the default cloud-init document again
     #[arg(long, conflicts_with = "cloud_init")]
     pub default_cloud_init: bool,
     /// Remove a label
@@ -61,61 +63,61 @@ pub struct SiteUpdateArgs {
     pub remove_labels: Vec<String>,
 }
 
-/// What its owner says of a site.
+/// The settings of a site that a client can set.
 #[derive(Debug, Clone, Args, Default)]
 pub struct SiteSpecArgs {
-    /// Where its MAAS answers: http://maas.example:5240/MAAS
+    /// URL of the MAAS: http://maas.example:5240/MAAS
     #[arg(long, value_name = "URL")]
     pub maas_url: Option<String>,
-    /// The credential with its API key, as `farrier credential list` names it
+    /// Credential with the MAAS API key, from `farrier credential list`
     #[arg(long, value_name = "NAME")]
     pub credential: Option<String>,
-    /// The zone that its nodes are put into
+    /// MAAS zone of the nodes
     #[arg(long)]
     pub zone: Option<String>,
-    /// The resource pool that its nodes are put into
+    /// MAAS resource pool of the nodes
     #[arg(long)]
     pub pool: Option<String>,
-    /// What is installed, as MAAS calls it; ubuntu/jammy by default
+    /// OS image, by its MAAS name (default: ubuntu/jammy)
     #[arg(long, value_name = "SYSTEM/RELEASE")]
     pub image: Option<String>,
-    /// How disks are laid out: flat (by default), lvm, bcache, vmfs6, blank or custom
+    /// Storage layout: flat (default), lvm, bcache, vmfs6, blank or custom
     #[arg(long, value_name = "LAYOUT")]
     pub storage_layout: Option<String>,
-    /// How the boot disk is recognized: a part of its model, BOSS by default; '-' leaves it to MAAS
+    /// Part of the boot disk's model name (default: BOSS); '-' leaves the choice to MAAS
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     pub boot_disk_model: Option<String>,
-    /// The fabric's network cards are those whose names begin so
+    /// Name prefix of the RoCE network interfaces
     #[arg(long, value_name = "PREFIX")]
     pub roce_interfaces: Option<String>,
-    /// Their MTU
+    /// MTU of the RoCE interfaces, in bytes
     #[arg(long, value_name = "BYTES")]
     pub roce_mtu: Option<i32>,
-    /// What their subnet is called in MAAS
+    /// MAAS subnet of the RoCE interfaces
     #[arg(long, value_name = "SUBNET")]
     pub roce_subnet: Option<String>,
-    /// A file with the cloud-init document of its nodes; by default one that installs the agent
+    /// File with the cloud-init document of the nodes (default: one that installs the agent)
     #[arg(long, value_name = "FILE")]
     pub cloud_init: Option<PathBuf>,
-    /// How often a deployment that failed for its datasource is made again; 2 by default
+    /// Number of new deployments after a datasource failure (default: 2)
     #[arg(long, value_name = "N")]
     pub datasource_retries: Option<i32>,
-    /// Whether MAAS erases disks when a machine is released; true by default
+    /// Whether MAAS erases the disks when it releases a machine (default: true)
     #[arg(long, value_name = "BOOL")]
     pub erase_on_release: Option<bool>,
-    /// Whether the record of a machine stays in MAAS when its node is decommissioned; false by default
+    /// Whether a decommission keeps the machine's record in MAAS (default: false)
     #[arg(long, value_name = "BOOL")]
     pub keep_in_maas: Option<bool>,
-    /// How many calls its MAAS gets at once; 16 by default
+    /// Maximum number of concurrent calls to the MAAS (default: 16)
     #[arg(long, value_name = "N")]
     pub calls_at_once: Option<i32>,
-    /// How many calls its MAAS gets in a second; 50 by default
+    /// Maximum number of calls to the MAAS per second (default: 50)
     #[arg(long, value_name = "N")]
     pub calls_per_second: Option<i32>,
-    /// Who speaks to it: maas (by default), or sim
+    /// Provider of the site: maas (default) or sim
     #[arg(long)]
     pub provider: Option<String>,
-    /// A label; may be given several times
+    /// Label; can be repeated
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub labels: Vec<(String, String)>,
 }

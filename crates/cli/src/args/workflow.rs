@@ -1,4 +1,4 @@
-//! `farrier workflow`: what `farrier run` has, with the documents' names, for the work on nodes.
+//! `farrier workflow`: the commands of `farrier run`, for the workflows on nodes.
 
 use super::*;
 use clap::Arg;
@@ -10,7 +10,7 @@ Examples:
   farrier workflow list --state failed_retryable --state failed_manual_intervention
   farrier workflow list --node node-…";
 
-/// The argument that names a run. Here a node may stand in its place.
+/// Describes the run argument: a workflow command accepts a node in place of an operation.
 fn run_or_node(arg: Arg) -> Arg {
     arg.value_name("ID").help("The operation (op-…), or a node (node-…) for the newest one on it")
 }
@@ -20,41 +20,41 @@ pub enum WorkflowCommand {
     /// List onboardings, decommissions and drains, newest first
     #[command(after_help = WORKFLOW_HELP)]
     List(WorkflowListArgs),
-    /// Show one with its stages
+    /// Show one workflow with its stages
     #[command(mut_arg("run_id", run_or_node))]
     Get(RunArg),
-    /// Try the failed stage again, as a new attempt
+    /// Retry the failed stage, as a new attempt
     #[command(mut_arg("run_id", run_or_node))]
-    RetryStage(ActionArgs),
-    /// Look what became of the last stage, then go on from there
+    RetryStage(RunActionArgs),
+    /// Check the result of the last stage, then continue from there
     #[command(mut_arg("run_id", run_or_node))]
-    Resume(ActionArgs),
-    /// From the top, by a new operation that adopts what already holds
+    Resume(RunActionArgs),
+    /// Restart as a new operation; stages whose result already holds are adopted
     #[command(mut_arg("run_id", run_or_node))]
-    Rerun(RemakeArgs),
-    /// From the top, by a new operation that first undoes what this one did
+    Rerun(RunRestartArgs),
+    /// Restart as a new operation that first undoes the stages of this one
     #[command(mut_arg("run_id", run_or_node))]
-    RestartClean(RemakeArgs),
-    /// Stop what is in progress, and undo what has an undo
+    RestartClean(RunRestartArgs),
+    /// Cancel: stop the current stage, undo the stages that have an undo
     #[command(mut_arg("operation_id", run_or_node))]
     Cancel(CancelArgs),
-    /// Accept the failed stage as done if what is observed says so, and go on
+    /// Accept the failed stage as done if the observed state confirms it, and continue
     #[command(mut_arg("run_id", run_or_node))]
-    Adopt(ActionArgs),
-    /// Freeze it until a person decides
+    Adopt(RunActionArgs),
+    /// Freeze the workflow until an operator decides
     #[command(mut_arg("run_id", run_or_node))]
     MarkManual(MarkManualArgs),
 }
 
 #[derive(Debug, Args)]
 pub struct WorkflowListArgs {
-    /// Only those on this node
+    /// Only workflows on this node
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// Only those in this workflow state; may be given several times
+    /// Only workflows in this state; can be repeated
     #[arg(long = "state", value_name = "STATE", value_parser = workflow_states())]
     pub states: Vec<String>,
-    /// At most this many; all when not given
+    /// Maximum number of results (default: all)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
 }

@@ -1,10 +1,10 @@
-//! A stream that outlives its connection.
+//! A stream that reconnects.
 //!
-//! A server may be killed and started again while somebody watches. Each feed remembers how far it
-//! came (a cursor or an offset), connects again with growing pauses, and goes on from there. It runs
-//! in the background and hands its news over a small channel, so that one command can read two feeds.
+//! The server may restart during a watch. Each feed keeps its position (a cursor or a byte offset),
+//! reconnects with growing pauses, and continues from that position. It runs in the background and
+//! sends its messages through a small channel, so that one command can read two feeds.
 
-use crate::client::{Client, is_transport};
+use crate::client::{Client, is_transport_error};
 use proto::v1::{
     GetRunRequest, LogChunk, OperationEvent, RunEvent, StreamRunLogsRequest,
     WatchOperationsRequest, WatchRunsRequest, run::Phase,
@@ -13,152 +13,161 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tonic::{Code, Response, Status, Streaming};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// News not read yet. A slow terminal slows the feed, not the server.
-const BACKLOG: usize = 64;
+const FIRST_BACKOFF: Duration = Duration::from_millis(200);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
+/// Messages that are not read yet. A slow terminal slows down the feed, not the server.
+const CHANNEL_CAPACITY: usize = 64;
 
-/// What a feed has to say.
+/// One message of a feed.
 #[derive(Debug)]
-pub enum News<T> {
+pub enum FeedMessage<T> {
     Item(T),
-    /// The connection broke; the feed tries again by itself.
-    Lost,
-    /// The connection is there again.
-    Back,
-    /// There is no more.
+    /// The connection broke; the feed reconnects.
+    Disconnected,
+    /// The feed has reconnected.
+    Reconnected,
+    /// The stream is complete.
     Ended,
-    /// The server refused. The feed has ended.
+    /// The server refused the stream. The feed has ended.
     Failed(Status),
 }
 
-/// When a missing server is waited for.
+/// When a feed waits for an unreachable server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// From the beginning: there was an answer a moment ago.
+pub enum ReconnectPolicy {
+    /// From the start: the server answered another call a moment ago.
     Always,
-    /// Only after it has answered once.
-    OnceHeard,
+    /// Only after the server has answered once on this feed.
+    AfterFirstResponse,
 }
 
-/// Something that can be streamed from where one stopped.
-pub trait Source: Send + 'static {
+/// A stream that can be reopened at the position where it stopped.
+pub trait FeedSource: Send + 'static {
     type Item: Send + 'static;
     fn open(&mut self) -> impl Future<Output = Result<Streaming<Self::Item>, Status>> + Send;
-    /// Remembers that this item has been read.
+    /// Moves the position behind this item.
     fn advance(&mut self, item: &Self::Item);
-    /// Forgets the position after the server refused it. False: there was none.
-    fn forget(&mut self) -> bool;
-    /// Asked when a stream ends in peace: is there no more?
-    fn finished(&mut self) -> impl Future<Output = Result<bool, Status>> + Send;
+    /// Resets the position after the server refused it. Returns false if there was none.
+    fn reset_position(&mut self) -> bool;
+    /// Called when a stream ends without an error: true if it is complete.
+    fn is_complete(&mut self) -> impl Future<Output = Result<bool, Status>> + Send;
 }
 
 /// Starts a feed in the background.
-pub fn spawn<S: Source>(source: S, patience: Patience) -> mpsc::Receiver<News<S::Item>> {
-    let (news, reader) = mpsc::channel(BACKLOG);
-    tokio::spawn(run(source, patience, news));
+pub fn spawn<S: FeedSource>(
+    source: S,
+    policy: ReconnectPolicy,
+) -> mpsc::Receiver<FeedMessage<S::Item>> {
+    let (messages, reader) = mpsc::channel(CHANNEL_CAPACITY);
+    tokio::spawn(run(source, policy, messages));
     reader
 }
 
-async fn run<S: Source>(mut source: S, patience: Patience, news: mpsc::Sender<News<S::Item>>) {
-    let mut pause = FIRST_PAUSE;
-    let mut patient = patience == Patience::Always;
-    let mut again = false;
-    // Ends with the feed, or when nobody reads it any more.
+async fn run<S: FeedSource>(
+    mut source: S,
+    policy: ReconnectPolicy,
+    messages: mpsc::Sender<FeedMessage<S::Item>>,
+) {
+    let mut backoff = FIRST_BACKOFF;
+    let mut reconnects = policy == ReconnectPolicy::Always;
+    let mut reconnecting = false;
+    // Returns when the feed has ended or its receiver is dropped.
     loop {
-        let (heard, end) = session(&mut source, &news, again).await;
-        patient |= heard;
+        let (answered, end) = run_session(&mut source, &messages, reconnecting).await;
+        reconnects |= answered;
         let last = match end {
-            End::Unread => return,
-            End::Ended => News::Ended,
-            End::Failed(status) => News::Failed(status),
-            End::Lost(status) if !patient => News::Failed(status),
-            End::Lost(_) => News::Lost,
+            SessionEnd::ReceiverDropped => return,
+            SessionEnd::Ended => FeedMessage::Ended,
+            SessionEnd::Failed(status) => FeedMessage::Failed(status),
+            SessionEnd::Disconnected(status) if !reconnects => FeedMessage::Failed(status),
+            SessionEnd::Disconnected(_) => FeedMessage::Disconnected,
         };
-        let over = !matches!(last, News::Lost);
-        if news.send(last).await.is_err() || over {
+        let over = !matches!(last, FeedMessage::Disconnected);
+        if messages.send(last).await.is_err() || over {
             return;
         }
-        again = true;
-        pause = if heard { FIRST_PAUSE } else { (pause * 2).min(LONGEST_PAUSE) };
-        tokio::time::sleep(pause).await;
+        reconnecting = true;
+        backoff = if answered { FIRST_BACKOFF } else { (backoff * 2).min(MAX_BACKOFF) };
+        tokio::time::sleep(backoff).await;
     }
 }
 
 /// How one connection ended.
-enum End {
+enum SessionEnd {
     Ended,
-    Unread,
-    Lost(Status),
+    ReceiverDropped,
+    Disconnected(Status),
     Failed(Status),
 }
 
-/// One connection: whether the server answered, and how it ended.
-async fn session<S: Source>(
+/// Runs one connection. Returns whether the server answered, and how the connection ended.
+async fn run_session<S: FeedSource>(
     source: &mut S,
-    news: &mpsc::Sender<News<S::Item>>,
-    again: bool,
-) -> (bool, End) {
+    messages: &mpsc::Sender<FeedMessage<S::Item>>,
+    reconnecting: bool,
+) -> (bool, SessionEnd) {
     let stream = match source.open().await {
         Ok(stream) => stream,
-        Err(status) => return (false, judge(source, status)),
+        Err(status) => return (false, classify_error(source, status)),
     };
-    if again && news.send(News::Back).await.is_err() {
-        return (true, End::Unread);
+    if reconnecting && messages.send(FeedMessage::Reconnected).await.is_err() {
+        return (true, SessionEnd::ReceiverDropped);
     }
-    (true, pour(source, stream, news).await)
+    (true, forward_items(source, stream, messages).await)
 }
 
-async fn pour<S: Source>(
+async fn forward_items<S: FeedSource>(
     source: &mut S,
     mut stream: Streaming<S::Item>,
-    news: &mpsc::Sender<News<S::Item>>,
-) -> End {
+    messages: &mpsc::Sender<FeedMessage<S::Item>>,
+) -> SessionEnd {
     loop {
         match stream.message().await {
             Ok(Some(item)) => {
                 source.advance(&item);
-                if news.send(News::Item(item)).await.is_err() {
-                    return End::Unread;
+                if messages.send(FeedMessage::Item(item)).await.is_err() {
+                    return SessionEnd::ReceiverDropped;
                 }
             }
             Ok(None) => {
-                return match source.finished().await {
-                    Ok(true) => End::Ended,
-                    Ok(false) => End::Lost(Status::unavailable("the server ended the stream")),
-                    Err(status) => judge(source, status),
+                return match source.is_complete().await {
+                    Ok(true) => SessionEnd::Ended,
+                    Ok(false) => {
+                        SessionEnd::Disconnected(Status::unavailable("the server ended the stream"))
+                    }
+                    Err(status) => classify_error(source, status),
                 };
             }
-            Err(status) => return judge(source, status),
+            Err(status) => return classify_error(source, status),
         }
     }
 }
 
-fn judge<S: Source>(source: &mut S, status: Status) -> End {
+fn classify_error<S: FeedSource>(source: &mut S, status: Status) -> SessionEnd {
     let position_refused = matches!(
         status.code(),
         Code::InvalidArgument | Code::OutOfRange | Code::FailedPrecondition
     );
-    if is_passing(&status) || (position_refused && source.forget()) {
-        End::Lost(status)
+    if is_transient(&status) || (position_refused && source.reset_position()) {
+        SessionEnd::Disconnected(status)
     } else {
-        End::Failed(status)
+        SessionEnd::Failed(status)
     }
 }
 
-/// True for what may be better in a moment.
-pub fn is_passing(status: &Status) -> bool {
-    is_transport(status)
+/// True for an error that a retry may resolve.
+pub fn is_transient(status: &Status) -> bool {
+    is_transport_error(status)
         || matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Aborted)
 }
 
-/// The metadata in which a watch says where it begins.
-const CURSOR: &str = "farrier-cursor";
+/// The response metadata with the cursor at which a watch starts.
+const CURSOR_METADATA: &str = "farrier-cursor";
 
-/// A watch that breaks before its first event goes on from where it began.
-fn opened<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Streaming<T> {
+/// Stores the start cursor, so that a watch that breaks before its first event loses nothing.
+fn start_stream<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Streaming<T> {
     if cursor.is_empty()
-        && let Some(begins) = answer.metadata().get(CURSOR)
+        && let Some(begins) = answer.metadata().get(CURSOR_METADATA)
     {
         *cursor = begins.to_str().unwrap_or_default().into();
     }
@@ -166,72 +175,72 @@ fn opened<T>(cursor: &mut String, answer: Response<Streaming<T>>) -> Streaming<T
 }
 
 /// The events of runs.
-pub struct RunEvents {
+pub struct RunEventSource {
     pub client: Client,
     pub request: WatchRunsRequest,
 }
 
-impl Source for RunEvents {
+impl FeedSource for RunEventSource {
     type Item = RunEvent;
 
     async fn open(&mut self) -> Result<Streaming<RunEvent>, Status> {
         let answer = self.client.runs().watch_runs(self.request.clone()).await?;
-        Ok(opened(&mut self.request.cursor, answer))
+        Ok(start_stream(&mut self.request.cursor, answer))
     }
 
     fn advance(&mut self, event: &RunEvent) {
         self.request.cursor.clone_from(&event.cursor);
     }
 
-    fn forget(&mut self) -> bool {
-        // What ended while nobody could look is shown as well.
+    fn reset_position(&mut self) -> bool {
+        // After a reset, also show the runs that ended while the client was disconnected.
         self.request.skip_ended = false;
         !std::mem::take(&mut self.request.cursor).is_empty()
     }
 
-    async fn finished(&mut self) -> Result<bool, Status> {
+    async fn is_complete(&mut self) -> Result<bool, Status> {
         Ok(false)
     }
 }
 
 /// The events of operations.
-pub struct OperationEvents {
+pub struct OperationEventSource {
     pub client: Client,
     pub request: WatchOperationsRequest,
 }
 
-impl Source for OperationEvents {
+impl FeedSource for OperationEventSource {
     type Item = OperationEvent;
 
     async fn open(&mut self) -> Result<Streaming<OperationEvent>, Status> {
         let answer = self.client.operations().watch_operations(self.request.clone()).await?;
-        Ok(opened(&mut self.request.cursor, answer))
+        Ok(start_stream(&mut self.request.cursor, answer))
     }
 
     fn advance(&mut self, event: &OperationEvent) {
         self.request.cursor.clone_from(&event.cursor);
     }
 
-    fn forget(&mut self) -> bool {
-        // What ended while nobody could look is shown as well.
+    fn reset_position(&mut self) -> bool {
+        // After a reset, also show the operations that ended while the client was disconnected.
         self.request.skip_ended = false;
         !std::mem::take(&mut self.request.cursor).is_empty()
     }
 
-    async fn finished(&mut self) -> Result<bool, Status> {
+    async fn is_complete(&mut self) -> Result<bool, Status> {
         Ok(false)
     }
 }
 
 /// The log of one run.
-pub struct RunLog {
+pub struct RunLogSource {
     pub client: Client,
     pub run_id: String,
     pub offset: i64,
     pub follow: bool,
 }
 
-impl Source for RunLog {
+impl FeedSource for RunLogSource {
     type Item = LogChunk;
 
     async fn open(&mut self) -> Result<Streaming<LogChunk>, Status> {
@@ -247,12 +256,12 @@ impl Source for RunLog {
         self.offset = chunk.offset.saturating_add(chunk.data.len() as i64);
     }
 
-    fn forget(&mut self) -> bool {
+    fn reset_position(&mut self) -> bool {
         false
     }
 
-    /// A server that stops also ends its streams in peace, so the run itself is asked.
-    async fn finished(&mut self) -> Result<bool, Status> {
+    /// A server that stops also ends its streams without an error, so this reads the run's phase.
+    async fn is_complete(&mut self) -> Result<bool, Status> {
         if !self.follow {
             return Ok(true);
         }
@@ -262,12 +271,12 @@ impl Source for RunLog {
             .get_run(GetRunRequest { run_id: self.run_id.clone() })
             .await?
             .into_inner();
-        Ok(is_over(run.phase()))
+        Ok(is_terminal(run.phase()))
     }
 }
 
-/// True for the phases that a run does not leave by itself.
-pub fn is_over(phase: Phase) -> bool {
+/// True for a phase that a run does not leave by itself.
+pub fn is_terminal(phase: Phase) -> bool {
     match phase {
         Phase::Succeeded | Phase::Failed | Phase::Canceled => true,
         Phase::Unspecified | Phase::Pending | Phase::Running => false,
@@ -278,9 +287,9 @@ pub fn is_over(phase: Phase) -> bool {
 mod tests {
     use super::*;
 
-    fn events(cursor: &str) -> RunEvents {
+    fn events(cursor: &str) -> RunEventSource {
         let client = Client::new("127.0.0.1:1").unwrap();
-        RunEvents {
+        RunEventSource {
             client,
             request: WatchRunsRequest { cursor: cursor.into(), ..Default::default() },
         }
@@ -289,26 +298,38 @@ mod tests {
     #[tokio::test]
     async fn a_refused_cursor_starts_over_but_only_once() {
         let mut source = events("17");
-        assert!(matches!(judge(&mut source, Status::out_of_range("too old")), End::Lost(_)));
+        assert!(matches!(
+            classify_error(&mut source, Status::out_of_range("too old")),
+            SessionEnd::Disconnected(_)
+        ));
         assert_eq!(source.request.cursor, "");
-        assert!(matches!(judge(&mut source, Status::out_of_range("too old")), End::Failed(_)));
-        assert!(matches!(judge(&mut source, Status::unavailable("stopping")), End::Lost(_)));
-        assert!(matches!(judge(&mut source, Status::not_found("no such run")), End::Failed(_)));
+        assert!(matches!(
+            classify_error(&mut source, Status::out_of_range("too old")),
+            SessionEnd::Failed(_)
+        ));
+        assert!(matches!(
+            classify_error(&mut source, Status::unavailable("stopping")),
+            SessionEnd::Disconnected(_)
+        ));
+        assert!(matches!(
+            classify_error(&mut source, Status::not_found("no such run")),
+            SessionEnd::Failed(_)
+        ));
     }
 
     #[tokio::test]
     async fn an_absent_server_is_waited_for_only_when_it_was_there() {
-        let mut hasty = spawn(events(""), Patience::OnceHeard);
-        assert!(matches!(hasty.recv().await, Some(News::Failed(_))));
-        let mut patient = spawn(events(""), Patience::Always);
-        assert!(matches!(patient.recv().await, Some(News::Lost)));
-        assert!(matches!(patient.recv().await, Some(News::Lost)));
+        let mut hasty = spawn(events(""), ReconnectPolicy::AfterFirstResponse);
+        assert!(matches!(hasty.recv().await, Some(FeedMessage::Failed(_))));
+        let mut reconnects = spawn(events(""), ReconnectPolicy::Always);
+        assert!(matches!(reconnects.recv().await, Some(FeedMessage::Disconnected)));
+        assert!(matches!(reconnects.recv().await, Some(FeedMessage::Disconnected)));
     }
 
     #[tokio::test]
     async fn a_log_remembers_the_byte_behind_its_last() {
         let client = Client::new("127.0.0.1:1").unwrap();
-        let mut log = RunLog { client, run_id: "op-1".into(), offset: 0, follow: true };
+        let mut log = RunLogSource { client, run_id: "op-1".into(), offset: 0, follow: true };
         log.advance(&LogChunk { offset: 40, data: b"12345".to_vec(), ..Default::default() });
         assert_eq!(log.offset, 45);
     }

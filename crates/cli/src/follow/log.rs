@@ -1,50 +1,50 @@
-//! Log chunks, made into lines.
+//! Splits log chunks into lines.
 //!
-//! A chunk ends where the transport ended it: in the middle of a line, or of a character. So bytes
-//! are kept until their line is whole, apart for each step and stream, since these interleave.
+//! A chunk may end in the middle of a line or of a character. Bytes are buffered until their line
+//! is complete, separately for each step and stream, because these interleave.
 
 use crate::text::one_line;
 use proto::v1::LogChunk;
 use std::collections::BTreeMap;
 
-/// A line that is longer is shown in parts.
-const MAX_LINE: usize = 16 * 1024;
+/// The maximum length of an output line in bytes; a longer log line is printed in pieces.
+const MAX_LINE_BYTES: usize = 16 * 1024;
 
-/// The unfinished lines.
+/// The incomplete lines, by step and stream.
 #[derive(Default)]
-pub struct LogLines {
+pub struct LogLineBuffer {
     partial: BTreeMap<(String, String), Vec<u8>>,
 }
 
-impl LogLines {
-    /// The lines that this chunk completes, as they are shown.
+impl LogLineBuffer {
+    /// The lines that this chunk completes, formatted for output.
     pub fn push(&mut self, chunk: &LogChunk) -> Vec<String> {
         let buffer = self.partial.entry((chunk.step.clone(), chunk.stream.clone())).or_default();
         let mut lines = Vec::new();
         for &byte in chunk.data.iter() {
             if byte == b'\n' {
-                lines.push(shown(&chunk.step, buffer));
+                lines.push(format_log_line(&chunk.step, buffer));
                 buffer.clear();
                 continue;
             }
             buffer.push(byte);
-            if buffer.len() >= MAX_LINE {
-                lines.push(shown(&chunk.step, buffer));
+            if buffer.len() >= MAX_LINE_BYTES {
+                lines.push(format_log_line(&chunk.step, buffer));
                 buffer.clear();
             }
         }
         lines
     }
 
-    /// What never got its newline.
+    /// The remaining lines that have no newline.
     pub fn finish(&mut self) -> Vec<String> {
         let partial = std::mem::take(&mut self.partial);
         let unfinished = partial.iter().filter(|(_, bytes)| !bytes.is_empty());
-        unfinished.map(|((step, _), bytes)| shown(step, bytes)).collect()
+        unfinished.map(|((step, _), bytes)| format_log_line(step, bytes)).collect()
     }
 }
 
-fn shown(step: &str, line: &[u8]) -> String {
+fn format_log_line(step: &str, line: &[u8]) -> String {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let tag = if step.is_empty() { "run" } else { step };
     format!("│ [{}] {}", one_line(tag), one_line(&String::from_utf8_lossy(line)))
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn lines_are_whole_and_tagged() {
-        let mut lines = LogLines::default();
+        let mut lines = LogLineBuffer::default();
         assert_eq!(lines.push(&chunk("repave", "stdout", b"Progress: 4")), [""; 0]);
         assert_eq!(lines.push(&chunk("repave", "stderr", b"warning\n")), ["│ [repave] warning"]);
         assert_eq!(
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn device_output_is_not_trusted() {
-        let mut lines = LogLines::default();
+        let mut lines = LogLineBuffer::default();
         assert_eq!(
             lines.push(&chunk("", "stdout", b"\x1b]0;owned\x07\xff\n")),
             ["│ [run] \\x1b]0;owned\\x07\u{fffd}"]
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn an_endless_line_is_cut() {
-        let mut lines = LogLines::default();
-        assert_eq!(lines.push(&chunk("a", "stdout", &vec![b'x'; MAX_LINE * 2 + 1])).len(), 2);
+        let mut lines = LogLineBuffer::default();
+        assert_eq!(lines.push(&chunk("a", "stdout", &vec![b'x'; MAX_LINE_BYTES * 2 + 1])).len(), 2);
         assert_eq!(lines.finish(), ["│ [a] x"]);
     }
 }

@@ -1,117 +1,119 @@
-//! What happened between two snapshots of a run, in words.
+//! Turns the difference between two snapshots of a run into output lines.
 //!
-//! The server sends the whole run with every event, and one event may carry several changes. The
-//! lines are made from the difference, so a repeated snapshot says nothing twice and a skipped one
-//! leaves nothing out. Pure: events in, lines out.
+//! The server sends the whole run with every event, and one event may carry several changes. A
+//! repeated snapshot therefore prints nothing twice, and a skipped snapshot loses nothing. Pure:
+//! snapshots in, lines out.
 
 use crate::table::Tone;
 use crate::text::one_line;
 use proto::v1::{Run, StepStatus, step_status::State};
 use std::collections::HashMap;
 
-/// One line of the stream, and the step that it is about.
+/// One output line, and the step that it is about.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct ProgressLine {
     pub tone: Tone,
     pub text: String,
     pub step: String,
-    pub place: Place,
+    pub position: LinePosition,
 }
 
-/// Where in the story of its step a line stands.
+/// The position of a line within its step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    Begins,
-    Amid,
-    Ends,
+pub enum LinePosition {
+    Start,
+    Middle,
+    End,
 }
 
-/// What is known of a step.
+/// The last known state of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Seen {
+struct StepSnapshot {
     state: State,
     retries: i32,
 }
 
-const UNSEEN: Seen = Seen { state: State::Waiting, retries: 0 };
+const INITIAL_SNAPSHOT: StepSnapshot = StepSnapshot { state: State::Waiting, retries: 0 };
 
-/// What a step did.
+/// One change of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Move {
+enum StepChange {
     Started,
     Retried,
     Succeeded,
     Failed,
 }
 
-/// How far the story has been told. An undo step has the name of the step it undoes.
+/// The changes that are already printed, by step name and whether the step is an undo. An undo step
+/// may have the name of the step that it undoes.
 #[derive(Default)]
 pub struct Progress {
-    seen: HashMap<(String, bool), Seen>,
+    steps: HashMap<(String, bool), StepSnapshot>,
     version: i64,
 }
 
 impl Progress {
-    /// Tells only what happens after this snapshot.
+    /// Creates a progress that prints only the changes after this snapshot.
     pub fn after(run: &Run) -> Self {
         let mut progress = Self::default();
-        progress.snapshot(run);
+        progress.lines_for(run);
         progress
     }
 
-    /// True for a step whose beginning has not been told yet.
-    pub fn awaits(&self, step: &str) -> bool {
-        let waiting = |seen: &Seen| {
+    /// True if the start line of a step is not printed yet.
+    pub fn is_start_unprinted(&self, step: &str) -> bool {
+        let waiting = |seen: &StepSnapshot| {
             matches!(seen.state, State::Unspecified | State::Waiting) && seen.retries == 0
         };
-        self.seen.is_empty() || self.seen.get(&(step.to_string(), false)).is_some_and(waiting)
+        self.steps.is_empty() || self.steps.get(&(step.to_string(), false)).is_some_and(waiting)
     }
 
-    /// The lines that lead from the last snapshot to this one. An older one says nothing.
-    pub fn snapshot(&mut self, run: &Run) -> Vec<Line> {
+    /// The lines for the changes since the last snapshot. An older snapshot gives none.
+    pub fn lines_for(&mut self, run: &Run) -> Vec<ProgressLine> {
         if run.version < self.version {
             return Vec::new();
         }
         self.version = run.version;
         let mut lines = Vec::new();
         for step in &run.steps {
-            let now = Seen { state: step.state(), retries: step.retry_count };
-            let old = self.seen.insert((step.name.clone(), step.undo), now).unwrap_or(UNSEEN);
-            let words = Words::of(step, &run.steps);
-            lines.extend(moves(old, now).into_iter().map(|what| words.line(what, step)));
+            let now = StepSnapshot { state: step.state(), retries: step.retry_count };
+            let old =
+                self.steps.insert((step.name.clone(), step.undo), now).unwrap_or(INITIAL_SNAPSHOT);
+            let texts = StepTexts::of(step, &run.steps);
+            lines.extend(step_changes(old, now).into_iter().map(|what| texts.line(what, step)));
         }
         lines
     }
 }
 
-/// The moves that lead from one to the other.
-fn moves(old: Seen, now: Seen) -> Vec<Move> {
-    let begun = |seen: Seen| match seen.state {
+/// The changes that lead from one state to the other.
+fn step_changes(old: StepSnapshot, now: StepSnapshot) -> Vec<StepChange> {
+    let begun = |seen: StepSnapshot| match seen.state {
         State::Running | State::Succeeded | State::Failed => true,
         State::Unspecified | State::Waiting => seen.retries > 0,
     };
-    let ended = |seen: Seen| matches!(seen.state, State::Succeeded | State::Failed);
+    let ended = |seen: StepSnapshot| matches!(seen.state, State::Succeeded | State::Failed);
     let retried = now.retries > old.retries;
     let again = !retried && ended(old) && now.state == State::Running;
-    let mut moves = Vec::new();
+    let mut changes = Vec::new();
     if (begun(now) && !begun(old)) || again {
-        moves.push(Move::Started);
+        changes.push(StepChange::Started);
     }
     if retried {
-        moves.push(Move::Retried);
+        changes.push(StepChange::Retried);
     }
     match now.state {
-        State::Succeeded if old.state != State::Succeeded => moves.push(Move::Succeeded),
-        State::Failed if old.state != State::Failed || retried => moves.push(Move::Failed),
+        State::Succeeded if old.state != State::Succeeded => changes.push(StepChange::Succeeded),
+        State::Failed if old.state != State::Failed || retried => changes.push(StepChange::Failed),
         State::Unspecified | State::Waiting | State::Running | State::Succeeded | State::Failed => {
         }
     }
-    moves
+    changes
 }
 
 /// The kinds of steps that a plan may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum StepKind {
     Ssh,
     Reboot,
     Netboot,
@@ -123,56 +125,56 @@ enum Kind {
     Drain,
     Uncordon,
     Power,
-    /// A kind of a newer server.
+    /// A kind that only a newer server knows.
     Other,
 }
 
-impl Kind {
-    /// By the names of the oneof in `Step`.
+impl StepKind {
+    /// Parses the field names of the oneof in `Step`.
     fn of(name: &str) -> Self {
         match name {
-            "ssh" => Kind::Ssh,
-            "reboot" => Kind::Reboot,
-            "netboot" => Kind::Netboot,
-            "repave" => Kind::Repave,
-            "join" => Kind::Join,
-            "verify" => Kind::Verify,
-            "net" => Kind::Net,
-            "rma" => Kind::Rma,
-            "drain" => Kind::Drain,
-            "uncordon" => Kind::Uncordon,
-            "power" => Kind::Power,
-            _ => Kind::Other,
+            "ssh" => StepKind::Ssh,
+            "reboot" => StepKind::Reboot,
+            "netboot" => StepKind::Netboot,
+            "repave" => StepKind::Repave,
+            "join" => StepKind::Join,
+            "verify" => StepKind::Verify,
+            "net" => StepKind::Net,
+            "rma" => StepKind::Rma,
+            "drain" => StepKind::Drain,
+            "uncordon" => StepKind::Uncordon,
+            "power" => StepKind::Power,
+            _ => StepKind::Other,
         }
     }
 
-    /// What is said when it starts and when it is done.
+    /// The texts for the start and for the success of a step.
     fn phrases(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Kind::Ssh => Some(("Running command", "Command complete")),
-            Kind::Reboot => Some(("Rebooting machine", "Reboot complete")),
-            Kind::Netboot => Some(("Setting netboot", "Netboot configured")),
-            Kind::Repave => Some(("Repaving", "Repave complete")),
-            Kind::Join => Some(("Joining cluster", "Joined cluster")),
-            Kind::Verify => Some(("Verifying in cluster", "Verified")),
-            Kind::Net => Some(("Reconfiguring network", "Network reconfigured")),
-            Kind::Rma => Some(("RMA step", "RMA step complete")),
-            Kind::Drain => Some(("Draining node", "Node drained")),
-            Kind::Uncordon => Some(("Uncordoning node", "Node uncordoned")),
-            Kind::Power => Some(("Changing power", "Power changed")),
-            Kind::Other => None,
+            StepKind::Ssh => Some(("Running command", "Command complete")),
+            StepKind::Reboot => Some(("Rebooting machine", "Reboot complete")),
+            StepKind::Netboot => Some(("Setting netboot", "Netboot configured")),
+            StepKind::Repave => Some(("Repaving", "Repave complete")),
+            StepKind::Join => Some(("Joining cluster", "Joined cluster")),
+            StepKind::Verify => Some(("Verifying in cluster", "Verified")),
+            StepKind::Net => Some(("Reconfiguring network", "Network reconfigured")),
+            StepKind::Rma => Some(("RMA step", "RMA step complete")),
+            StepKind::Drain => Some(("Draining node", "Node drained")),
+            StepKind::Uncordon => Some(("Uncordoning node", "Node uncordoned")),
+            StepKind::Power => Some(("Changing power", "Power changed")),
+            StepKind::Other => None,
         }
     }
 }
 
-/// How one step is spoken of.
-struct Words {
+/// The texts for one step.
+struct StepTexts {
     doing: String,
     done: String,
 }
 
-impl Words {
-    /// The step's name is added where its kind alone would not tell it from another step.
+impl StepTexts {
+    /// Adds the step's name if several steps have the same kind.
     fn of(step: &StepStatus, all: &[StepStatus]) -> Self {
         let name = one_line(&step.name);
         if step.undo {
@@ -182,31 +184,35 @@ impl Words {
                 done: format!("Undoing {name} complete"),
             };
         }
-        let Some((doing, done)) = Kind::of(&step.kind).phrases() else {
+        let Some((doing, done)) = StepKind::of(&step.kind).phrases() else {
             return Self { doing: name.to_string(), done: format!("{name} complete") };
         };
-        let twins = all.iter().filter(|other| other.kind == step.kind && !other.undo).count();
-        let which = if twins > 1 { format!(" ({name})") } else { String::new() };
+        let same_kind = all.iter().filter(|other| other.kind == step.kind && !other.undo).count();
+        let which = if same_kind > 1 { format!(" ({name})") } else { String::new() };
         Self { doing: format!("{doing}{which}"), done: format!("{done}{which}") }
     }
 
-    fn line(&self, what: Move, step: &StepStatus) -> Line {
+    fn line(&self, what: StepChange, step: &StepStatus) -> ProgressLine {
         let because = match one_line(&step.message).trim() {
             "" => String::new(),
             message => format!(": {message}"),
         };
-        let (place, tone, text) = match what {
-            Move::Started => (Place::Begins, Tone::Busy, format!("→ {}...", self.doing)),
-            Move::Retried => {
+        let (position, tone, text) = match what {
+            StepChange::Started => {
+                (LinePosition::Start, Tone::Busy, format!("→ {}...", self.doing))
+            }
+            StepChange::Retried => {
                 let because = if step.state() == State::Succeeded { "" } else { &because };
                 let attempt = step.retry_count.saturating_add(1);
                 let text = format!("↻ {} again, attempt {attempt}{because}", self.doing);
-                (Place::Amid, Tone::Warn, text)
+                (LinePosition::Middle, Tone::Warn, text)
             }
-            Move::Succeeded => (Place::Ends, Tone::Good, format!("✓ {}", self.done)),
-            Move::Failed => (Place::Ends, Tone::Bad, format!("✗ {} failed{because}", self.doing)),
+            StepChange::Succeeded => (LinePosition::End, Tone::Good, format!("✓ {}", self.done)),
+            StepChange::Failed => {
+                (LinePosition::End, Tone::Bad, format!("✗ {} failed{because}", self.doing))
+            }
         };
-        Line { tone, text, step: step.name.clone(), place }
+        ProgressLine { tone, text, step: step.name.clone(), position }
     }
 }
 
@@ -229,9 +235,9 @@ mod tests {
         let mut text = String::new();
         for (at, steps) in snapshots.iter().enumerate() {
             let run = Run { steps: steps.clone(), version: at as i64 + 1, ..Default::default() };
-            for line in progress.snapshot(&run) {
+            for line in progress.lines_for(&run) {
                 text.push_str(&line.text);
-                text.push_str(if line.place == Place::Ends { "\n\n" } else { "\n" });
+                text.push_str(if line.position == LinePosition::End { "\n\n" } else { "\n" });
             }
         }
         text
@@ -251,7 +257,7 @@ mod tests {
             at(Waiting, Waiting, Waiting),
             at(Running, Waiting, Waiting),
             at(Running, Waiting, Waiting),
-            // Settling a step and starting the next are one commit.
+            // One commit settles a step and starts the next.
             at(Succeeded, Running, Waiting),
             at(Succeeded, Succeeded, Running),
             at(Succeeded, Succeeded, Succeeded),
@@ -268,7 +274,7 @@ mod tests {
 
 ";
         assert_eq!(transcript(&mut Progress::default(), &snapshots), expected);
-        // The last snapshot alone tells the same story.
+        // The last snapshot alone gives the same lines.
         assert_eq!(transcript(&mut Progress::default(), &snapshots[5..]), expected);
     }
 
@@ -327,8 +333,8 @@ mod tests {
             steps: vec![step("r", "reboot", state, 0, "")],
             ..Default::default()
         };
-        assert_eq!(progress.snapshot(&run(5, State::Succeeded)).len(), 2);
-        assert_eq!(progress.snapshot(&run(4, State::Running)), []);
+        assert_eq!(progress.lines_for(&run(5, State::Succeeded)).len(), 2);
+        assert_eq!(progress.lines_for(&run(4, State::Running)), []);
     }
 
     #[test]
@@ -338,17 +344,22 @@ mod tests {
         for old in states {
             for new in states {
                 for (was, is) in [(0, 0), (0, 1), (1, 1)] {
-                    let moves =
-                        moves(Seen { state: old, retries: was }, Seen { state: new, retries: is });
-                    let last = moves.last();
+                    let changes = step_changes(
+                        StepSnapshot { state: old, retries: was },
+                        StepSnapshot { state: new, retries: is },
+                    );
+                    let last = changes.last();
                     match new {
-                        State::Succeeded => assert_eq!(last == Some(&Move::Succeeded), old != new),
+                        State::Succeeded => {
+                            assert_eq!(last == Some(&StepChange::Succeeded), old != new)
+                        }
                         State::Failed => {
-                            assert_eq!(last == Some(&Move::Failed), old != new || is > was)
+                            assert_eq!(last == Some(&StepChange::Failed), old != new || is > was)
                         }
                         State::Unspecified | State::Waiting | State::Running => {
                             assert!(
-                                !moves.contains(&Move::Succeeded) && !moves.contains(&Move::Failed)
+                                !changes.contains(&StepChange::Succeeded)
+                                    && !changes.contains(&StepChange::Failed)
                             );
                         }
                     }

@@ -1,21 +1,21 @@
-//! Files with machines in CSV, as spreadsheets write them.
+//! Machines from a CSV file, as spreadsheets write it.
 //!
-//! All mistakes are collected, each with its line and column, so that a file is corrected in one
-//! go. What is checked is what makes a cell unreadable; whether a value is allowed, the server says.
+//! All errors are collected, each with its line and column, so that a file is corrected in one
+//! pass. This module checks only that a cell can be parsed; the server validates the values.
 
-use super::Row;
+use super::ImportRow;
 use crate::exit::Failure;
 use crate::text::one_line;
 use csv::StringRecord;
 use proto::v1::{Machine, MachineSpec};
 use std::path::Path;
 
-/// More mistakes than this are not listed.
-const MAX_MISTAKES: usize = 20;
-const NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
+/// The maximum number of errors that are listed.
+const MAX_ERRORS: usize = 20;
+const COLUMN_NAMES: &str = "machine_id, ssh_endpoint, bmc_endpoint, target_cluster_ref, mac_addresses, provider, serial, \
                      customer_id, bmc_credential, ssh_credential, root_disk, rack_id, slot or labels.KEY";
 
-/// What a column is about.
+/// The field that a column sets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Column {
     MachineId,
@@ -35,7 +35,7 @@ enum Column {
 }
 
 impl Column {
-    fn of(name: &str) -> Option<Self> {
+    fn parse(name: &str) -> Option<Self> {
         match name {
             "machine_id" => Some(Column::MachineId),
             "ssh_endpoint" => Some(Column::SshEndpoint),
@@ -58,46 +58,47 @@ impl Column {
     }
 }
 
-/// All machines of the file, or all that is wrong with it.
-pub fn rows(path: &Path, text: &str) -> Result<Vec<Row>, Failure> {
+/// All machines of the file, or all its errors.
+pub fn parse_rows(path: &Path, text: &str) -> Result<Vec<ImportRow>, Failure> {
     let file = path.display().to_string();
-    // Spreadsheets put a mark before the first byte.
+    // Spreadsheets write a byte order mark first.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader =
         csv::ReaderBuilder::new().flexible(true).trim(csv::Trim::All).from_reader(text.as_bytes());
-    let header = reader.headers().map_err(|error| refuse(&[format!("{file}: {error}")]))?.clone();
-    let columns = columns(&file, &header).map_err(|mistakes| refuse(&mistakes))?;
-    let lines = Lines::of(text);
+    let header = reader.headers().map_err(|error| refusal(&[format!("{file}: {error}")]))?.clone();
+    let columns = parse_header(&file, &header).map_err(|errors| refusal(&errors))?;
+    let lines = LineIndex::new(text);
     let mut rows = Vec::new();
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     for record in reader.records() {
-        let record = record.map_err(|error| refuse(&[format!("{file}: {error}")]))?;
-        let line = lines.at(record.position().map_or(0, csv::Position::byte));
+        let record = record.map_err(|error| refusal(&[format!("{file}: {error}")]))?;
+        let line = lines.line_at(record.position().map_or(0, csv::Position::byte));
         let place = format!("{file}, line {line}");
-        match machine(&columns, &record) {
-            Ok(machine) => rows.push(Row { place, machine }),
+        match parse_machine(&columns, &record) {
+            Ok(machine) => rows.push(ImportRow { place, machine }),
             Err(problems) => {
-                mistakes.extend(problems.iter().map(|problem| format!("{place}, {problem}")))
+                errors.extend(problems.iter().map(|problem| format!("{place}, {problem}")))
             }
         }
     }
-    if mistakes.is_empty() { Ok(rows) } else { Err(refuse(&mistakes)) }
+    if errors.is_empty() { Ok(rows) } else { Err(refusal(&errors)) }
 }
 
-/// Where the lines end. The parser's own count is off by one behind CRLF and empty lines.
-struct Lines<'a> {
+/// The offsets of the line ends. The csv crate's own line count is off by one after CRLF and empty
+/// lines.
+struct LineIndex<'a> {
     text: &'a [u8],
     ends: Vec<usize>,
 }
 
-impl<'a> Lines<'a> {
-    fn of(text: &'a str) -> Self {
+impl<'a> LineIndex<'a> {
+    fn new(text: &'a str) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at);
         Self { text: text.as_bytes(), ends: ends.collect() }
     }
 
-    /// The line of the first character that counts from here on.
-    fn at(&self, byte: u64) -> usize {
+    /// The line number of the first character at or after `byte` that is not a line end.
+    fn line_at(&self, byte: u64) -> usize {
         let from = usize::try_from(byte).unwrap_or(usize::MAX).min(self.text.len());
         let skipped =
             self.text[from..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -105,36 +106,38 @@ impl<'a> Lines<'a> {
     }
 }
 
-fn refuse(mistakes: &[String]) -> Failure {
+fn refusal(errors: &[String]) -> Failure {
     let mut lines: Vec<String> =
-        mistakes.iter().take(MAX_MISTAKES).map(|mistake| one_line(mistake).into_owned()).collect();
-    if mistakes.len() > MAX_MISTAKES {
-        lines.push(format!("and {} more", mistakes.len() - MAX_MISTAKES));
+        errors.iter().take(MAX_ERRORS).map(|error| one_line(error).into_owned()).collect();
+    if errors.len() > MAX_ERRORS {
+        lines.push(format!("and {} more", errors.len() - MAX_ERRORS));
     }
     lines.push("nothing was registered".into());
     Failure::refused(lines.join("\n"))
 }
 
-fn columns(file: &str, header: &StringRecord) -> Result<Vec<Column>, Vec<String>> {
+fn parse_header(file: &str, header: &StringRecord) -> Result<Vec<Column>, Vec<String>> {
     let mut columns: Vec<Column> = Vec::new();
-    let mut mistakes = Vec::new();
+    let mut errors = Vec::new();
     for (at, name) in header.iter().enumerate() {
         let place = format!("{file}, line 1, column {}", at + 1);
-        match Column::of(name) {
-            None => mistakes.push(format!("{place}: there is no column {name:?}; write {NAMES}")),
+        match Column::parse(name) {
+            None => {
+                errors.push(format!("{place}: there is no column {name:?}; write {COLUMN_NAMES}"))
+            }
             Some(column) if columns.contains(&column) => {
-                mistakes.push(format!("{place}: the column {name:?} is there twice; remove one"));
+                errors.push(format!("{place}: the column {name:?} is there twice; remove one"));
             }
             Some(column) => columns.push(column),
         }
     }
-    if mistakes.is_empty() && !columns.contains(&Column::MachineId) {
-        mistakes.push(format!("{file}, line 1: the column machine_id is missing; the header names the columns: {NAMES}"));
+    if errors.is_empty() && !columns.contains(&Column::MachineId) {
+        errors.push(format!("{file}, line 1: the column machine_id is missing; the header names the columns: {COLUMN_NAMES}"));
     }
-    if mistakes.is_empty() { Ok(columns) } else { Err(mistakes) }
+    if errors.is_empty() { Ok(columns) } else { Err(errors) }
 }
 
-fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<String>> {
+fn parse_machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<String>> {
     if record.len() != columns.len() {
         let (has, wanted) = (record.len(), columns.len());
         return Err(vec![format!(
@@ -168,7 +171,7 @@ fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<Str
                     "column {place} slot: {value:?} is not a number; write the place in the rack, counted from the bottom"
                 )),
             },
-            Column::MacAddresses => match macs(value) {
+            Column::MacAddresses => match parse_macs(value) {
                 Ok(macs) => spec.mac_addresses = macs,
                 Err(problem) => problems.push(format!("column {place} mac_addresses: {problem}")),
             },
@@ -182,7 +185,7 @@ fn machine(columns: &[Column], record: &StringRecord) -> Result<Machine, Vec<Str
     if problems.is_empty() { Ok(machine) } else { Err(problems) }
 }
 
-fn macs(value: &str) -> Result<Vec<String>, String> {
+fn parse_macs(value: &str) -> Result<Vec<String>, String> {
     let parts = value.split(';').map(str::trim).filter(|part| !part.is_empty());
     parts
         .map(|part| {
@@ -201,8 +204,8 @@ fn macs(value: &str) -> Result<Vec<String>, String> {
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Vec<Row>, Failure> {
-        rows(Path::new("fleet.csv"), text)
+    fn parse(text: &str) -> Result<Vec<ImportRow>, Failure> {
+        parse_rows(Path::new("fleet.csv"), text)
     }
 
     #[test]

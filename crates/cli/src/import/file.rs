@@ -1,9 +1,10 @@
-//! Files with machines in JSON or YAML, in the form the API itself has.
+//! Machines from a JSON or YAML file, in the form of the API.
 //!
-//! A list of machines, or an object with such a list, so that the output of `farrier list -o json`
-//! can be read again. Status is the server's and is dropped. The parsers name line and column.
+//! The file is a list of machines, or an object with such a list, so that the output of `farrier
+//! list -o json` can be imported. The status is ignored, because the server owns it. Parse errors
+//! name line and column.
 
-use super::Row;
+use super::ImportRow;
 use super::csv;
 use crate::exit::Failure;
 use crate::text::printable;
@@ -12,24 +13,24 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::path::Path;
 
-/// A larger file is surely not a list of machines.
+/// The maximum file size, in bytes.
 const MAX_BYTES: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Syntax {
+pub enum FileSyntax {
     Csv,
     Json,
     Yaml,
 }
 
-impl Syntax {
-    /// By the end of the file's name.
-    pub fn of(path: &Path) -> Option<Self> {
+impl FileSyntax {
+    /// Determined by the file extension.
+    pub fn from_path(path: &Path) -> Option<Self> {
         let extension = path.extension()?.to_str()?.to_ascii_lowercase();
         match extension.as_str() {
-            "csv" => Some(Syntax::Csv),
-            "json" => Some(Syntax::Json),
-            "yaml" | "yml" => Some(Syntax::Yaml),
+            "csv" => Some(FileSyntax::Csv),
+            "json" => Some(FileSyntax::Json),
+            "yaml" | "yml" => Some(FileSyntax::Yaml),
             _ => None,
         }
     }
@@ -41,22 +42,22 @@ struct Machines {
     machines: Vec<Machine>,
 }
 
-/// All machines of a file, or what is wrong with it.
-pub fn rows(path: &Path) -> Result<Vec<Row>, Failure> {
-    let Some(syntax) = Syntax::of(path) else {
+/// All machines of a file, or its error.
+pub fn read_rows(path: &Path) -> Result<Vec<ImportRow>, Failure> {
+    let Some(syntax) = FileSyntax::from_path(path) else {
         let shown = path.display();
         return Err(Failure::refused(format!(
             "{shown}: type a number, or the name of a .csv, .yaml or .json file"
         )));
     };
-    let text = read(path)?;
+    let text = read_file(path)?;
     match syntax {
-        Syntax::Csv => csv::rows(path, &text),
-        Syntax::Json | Syntax::Yaml => listed(path, &text, syntax),
+        FileSyntax::Csv => csv::parse_rows(path, &text),
+        FileSyntax::Json | FileSyntax::Yaml => parse_machines(path, &text, syntax),
     }
 }
 
-pub fn read(path: &Path) -> Result<String, Failure> {
+pub fn read_file(path: &Path) -> Result<String, Failure> {
     let wrong = |problem: String| Failure::refused(format!("{}: {problem}", path.display()));
     let size = std::fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
     if size > MAX_BYTES {
@@ -65,7 +66,7 @@ pub fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))
 }
 
-fn listed(path: &Path, text: &str, syntax: Syntax) -> Result<Vec<Row>, Failure> {
+fn parse_machines(path: &Path, text: &str, syntax: FileSyntax) -> Result<Vec<ImportRow>, Failure> {
     let machines: Vec<Machine> = match is_list(text) {
         true => parse_as(path, text, syntax)?,
         false => parse_as::<Machines>(path, text, syntax)?.machines,
@@ -79,27 +80,28 @@ fn listed(path: &Path, text: &str, syntax: Syntax) -> Result<Vec<Row>, Failure> 
             )));
         }
         machine.status = None;
-        Ok(Row { place, machine })
+        Ok(ImportRow { place, machine })
     });
     rows.collect()
 }
 
-/// Decided by the first character that counts, so that errors keep their place.
+/// Decides by the first line that is neither empty nor a comment. Trying both parsers instead would
+/// lose the position of an error.
 fn is_list(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     let first = lines.find(|line| !line.starts_with('#') && !line.starts_with("---"));
     first.is_some_and(|line| line.starts_with('-') || line.starts_with('['))
 }
 
-/// The whole file as one value.
+/// Parses the whole file as one value.
 pub fn parse_as<T: DeserializeOwned>(
     path: &Path,
     text: &str,
-    syntax: Syntax,
+    syntax: FileSyntax,
 ) -> Result<T, Failure> {
     let parsed = match syntax {
-        Syntax::Yaml => from_yaml(text),
-        Syntax::Json | Syntax::Csv => from_json(text),
+        FileSyntax::Yaml => from_yaml(text),
+        FileSyntax::Json | FileSyntax::Csv => from_json(text),
     };
     parsed.map_err(|problem| {
         let problem = problem.strip_prefix("error: ").unwrap_or(&problem);
@@ -129,9 +131,9 @@ fn from_json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 mod tests {
     use super::*;
 
-    fn parse(name: &str, text: &str) -> Result<Vec<Row>, Failure> {
+    fn parse(name: &str, text: &str) -> Result<Vec<ImportRow>, Failure> {
         let path = Path::new(name);
-        listed(path, text, Syntax::of(path).unwrap())
+        parse_machines(path, text, FileSyntax::from_path(path).unwrap())
     }
 
     const JSON: &str = r#"[
@@ -188,10 +190,13 @@ machines:
     #[test]
     fn unknown_and_absent_files_are_refused() {
         assert!(
-            rows(Path::new("fleet.xlsx")).unwrap_err().message.contains(".csv, .yaml or .json")
+            read_rows(Path::new("fleet.xlsx"))
+                .unwrap_err()
+                .message
+                .contains(".csv, .yaml or .json")
         );
         assert!(
-            rows(Path::new("/nowhere/fleet.csv"))
+            read_rows(Path::new("/nowhere/fleet.csv"))
                 .unwrap_err()
                 .message
                 .starts_with("/nowhere/fleet.csv: ")

@@ -1,6 +1,6 @@
-//! Nodes that are brought into service by hand: the configuration of their agent, with a token that is shown once.
+//! Nodes without MAAS: creates the configuration of their agent, with a token that is shown once.
 
-use crate::args::BootstrapArgs;
+use crate::args::NodeBootstrapArgs;
 use crate::client::Client;
 use crate::exit::{Failure, eprintln_quietly};
 use crate::output::Screen;
@@ -12,20 +12,28 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Only its owner reads and writes it.
+/// Only the owner may read and write the file.
 const OWNER_ONLY: u32 = 0o600;
 
-pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> Result<(), Failure> {
-    // A token is shown once: whoever cannot keep it must not ask for it.
-    let place = args.to.clone().map(Place::take).transpose()?;
-    let bundle = match issue(client, args).await {
+pub async fn run(
+    client: &Client,
+    screen: &mut Screen,
+    args: NodeBootstrapArgs,
+) -> Result<(), Failure> {
+    // The token is shown only once, so the file is created before the token is requested.
+    let place = args.to.clone().map(ConfigFile::create).transpose()?;
+    let bundle = match request_bundle(client, args).await {
         Ok(bundle) => bundle,
         Err(failure) => {
-            place.iter().for_each(Place::give_back);
+            place.iter().for_each(ConfigFile::remove);
             return Err(failure);
         }
     };
-    let said = told(&bundle, place.as_ref().map(|place| place.path.as_path()), &Clock::system());
+    let said = bootstrap_notice(
+        &bundle,
+        place.as_ref().map(|place| place.path.as_path()),
+        &Clock::system(),
+    );
     match place {
         Some(mut place) => {
             place.file.write_all(bundle.agent_config.as_bytes()).map_err(|error| {
@@ -35,18 +43,18 @@ pub async fn run(client: &Client, screen: &mut Screen, args: BootstrapArgs) -> R
                     place.path.display()
                 ))
             })?;
-            // What is in the file need not be on the screen too.
+            // The token is in the file, so it is not printed as well.
             let rest = NodeBundle { token: String::new(), agent_config: String::new(), ..bundle };
-            screen.one(&rest, |_| said)
+            screen.print_record(&rest, |_| said)
         }
         None => {
             eprintln_quietly(said.trim_end());
-            screen.one(&bundle, |bundle| bundle.agent_config.clone())
+            screen.print_record(&bundle, |bundle| bundle.agent_config.clone())
         }
     }
 }
 
-async fn issue(client: &Client, args: BootstrapArgs) -> Result<NodeBundle, Failure> {
+async fn request_bundle(client: &Client, args: NodeBootstrapArgs) -> Result<NodeBundle, Failure> {
     let expires_in_seconds =
         args.expires_in.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX));
     match (args.reissue, args.machine_id) {
@@ -63,14 +71,14 @@ async fn issue(client: &Client, args: BootstrapArgs) -> Result<NodeBundle, Failu
     }
 }
 
-/// A new file that nobody else may read.
-struct Place {
+/// A new file that only its owner may read.
+struct ConfigFile {
     path: PathBuf,
     file: File,
 }
 
-impl Place {
-    fn take(path: PathBuf) -> Result<Self, Failure> {
+impl ConfigFile {
+    fn create(path: PathBuf) -> Result<Self, Failure> {
         let opened = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&path);
         match opened {
             Ok(file) => Ok(Self { path, file }),
@@ -82,13 +90,13 @@ impl Place {
         }
     }
 
-    /// It was for nothing. That it stays is no worse than what went wrong.
-    fn give_back(&self) {
+    /// Deletes the unused file. An error is ignored: the command already fails for another reason.
+    fn remove(&self) {
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-fn told(bundle: &NodeBundle, file: Option<&Path>, clock: &Clock) -> String {
+fn bootstrap_notice(bundle: &NodeBundle, file: Option<&Path>, clock: &Clock) -> String {
     let node = bundle.node.clone().unwrap_or_default();
     let (id, machine) = (one_line(&node.node_id), one_line(&node.machine_id));
     let until = clock.absolute(bundle.expires_at.as_ref());
@@ -114,15 +122,15 @@ mod tests {
     fn a_file_is_new_and_its_owners_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("agent.toml");
-        let place = Place::take(path.clone()).unwrap();
+        let place = ConfigFile::create(path.clone()).unwrap();
         let mode = place.file.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, OWNER_ONLY);
-        let again = Place::take(path.clone()).err().unwrap();
+        let again = ConfigFile::create(path.clone()).err().unwrap();
         assert_eq!(again.exit, Exit::Refused);
         assert!(again.message.ends_with("is there already; name a new file"), "{}", again.message);
-        place.give_back();
+        place.remove();
         assert!(!path.exists());
-        let nowhere = Place::take(dir.path().join("no/agent.toml")).err().unwrap();
+        let nowhere = ConfigFile::create(dir.path().join("no/agent.toml")).err().unwrap();
         assert!(nowhere.message.contains("No such file"), "{}", nowhere.message);
     }
 
@@ -139,7 +147,7 @@ mod tests {
             agent_config: "token = \"s3cret\"\n".into(),
         };
         for file in [None, Some(Path::new("agent.toml"))] {
-            let said = told(&bundle, file, &Clock::fixed(0));
+            let said = bootstrap_notice(&bundle, file, &Clock::fixed(0));
             assert!(said.contains("works once, until 1970-01-01 00:01:00 +00:00"), "{said}");
             assert!(said.contains("--reissue node-1") && !said.contains("s3cret"), "{said}");
             assert_eq!(said.contains("is in agent.toml"), file.is_some(), "{said}");

@@ -1,31 +1,36 @@
-//! One node in full: its state, the work on it, what MAAS says of its machine, its agent, and what to type next.
+//! All details of one node: its state, its workflow, its MAAS status, its agent, and the next
+//! commands.
 
 use crate::run::workflow_name;
-use crate::table::pairs;
-use crate::text::listed;
+use crate::table::format_pairs;
+use crate::text::join_pairs;
 use crate::time::Clock;
-use crate::why::type_next;
+use crate::why::format_next_commands;
 use proto::v1::{AgentStatus, Node, NodeDetail, ObservedMachine, Run};
 
 pub fn describe(detail: &NodeDetail, clock: &Clock) -> String {
     let node = detail.node.clone().unwrap_or_default();
     let layers = [
-        of_node(&node, &detail.quarantine_cause, clock),
-        detail.workflow.as_ref().map(|run| of_workflow(detail, run, clock)).unwrap_or_default(),
-        detail.observed.as_ref().map(|seen| of_maas(seen, &node.state, clock)).unwrap_or_default(),
-        of_agent(&detail.agent.clone().unwrap_or_default(), clock),
+        node_facts(&node, &detail.quarantine_cause, clock),
+        detail.workflow.as_ref().map(|run| workflow_facts(detail, run, clock)).unwrap_or_default(),
+        detail
+            .observed
+            .as_ref()
+            .map(|seen| maas_facts(seen, &node.state, clock))
+            .unwrap_or_default(),
+        agent_facts(&detail.agent.clone().unwrap_or_default(), clock),
     ];
     let all: Facts = layers.into_iter().flatten().filter(|(_, value)| !value.is_empty()).collect();
-    // Whoever reads this has just typed that.
+    // The user has just typed this command.
     let typed = format!("farrier node get {}", node.node_id);
     let next: Vec<String> =
         detail.recommended.iter().filter(|command| **command != typed).cloned().collect();
-    format!("{}{}", pairs(&all), type_next(&next))
+    format!("{}{}", format_pairs(&all), format_next_commands(&next))
 }
 
 type Facts = Vec<(&'static str, String)>;
 
-fn of_node(node: &Node, cause: &str, clock: &Clock) -> Facts {
+fn node_facts(node: &Node, cause: &str, clock: &Clock) -> Facts {
     let cause = if cause.is_empty() { String::new() } else { format!(" ({cause})") };
     let by =
         if node.moved_by.is_empty() { String::new() } else { format!(", by {}", node.moved_by) };
@@ -36,19 +41,19 @@ fn of_node(node: &Node, cause: &str, clock: &Clock) -> Facts {
         ("Reason:", node.reason.clone()),
         ("Machine:", node.machine_id.clone()),
         ("Site:", node.site_id.clone()),
-        ("Labels:", listed(&node.labels, ",")),
+        ("Labels:", join_pairs(&node.labels, ",")),
         ("Created:", clock.absolute(node.created_at.as_ref())),
     ]
 }
 
-fn of_workflow(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
+fn workflow_facts(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     let attempts = if detail.attempts > 0 { detail.attempts.to_string() } else { String::new() };
     let failure = match (detail.failure_class.as_str(), detail.failure_code.as_str()) {
         ("", "") => String::new(),
         (class, "") => class.to_string(),
         (class, code) => format!("{class}, {code}  (farrier fault {code})"),
     };
-    let lasted = clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref());
+    let lasted = clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref());
     vec![
         ("Workflow:", format!("{} {}, {lasted}", detail.workflow_kind, workflow_name(run))),
         ("Operation:", run.run_id.clone()),
@@ -59,7 +64,7 @@ fn of_workflow(detail: &NodeDetail, run: &Run, clock: &Clock) -> Facts {
     ]
 }
 
-fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
+fn maas_facts(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
     let fits = match seen.expected {
         true => String::new(),
         false => format!(", which is not what is expected of a node that is {node_state}"),
@@ -69,7 +74,7 @@ fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
         Some(true) => "on",
         Some(false) => "off",
     };
-    // What it says is written down when it changes, and not each time that it says the same.
+    // `at` is when MAAS first reported this state; `asked_at` is the last time MAAS was called.
     let at = clock.ago(seen.at.as_ref());
     let asked = match &seen.asked_at {
         Some(asked) => format!(", asked {}", clock.ago(Some(asked))),
@@ -83,7 +88,7 @@ fn of_maas(seen: &ObservedMachine, node_state: &str, clock: &Clock) -> Facts {
     ]
 }
 
-fn of_agent(agent: &AgentStatus, clock: &Clock) -> Facts {
+fn agent_facts(agent: &AgentStatus, clock: &Clock) -> Facts {
     let heard = match (&agent.heard_at, agent.enrolled) {
         (None, false) => return vec![("Agent:", "none has enrolled".into())],
         (None, true) => "never heard of since it enrolled".to_string(),

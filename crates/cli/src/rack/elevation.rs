@@ -1,14 +1,14 @@
-//! A rack as it stands there: its slots from the top to the bottom.
+//! The elevation of a rack: its slots from top to bottom.
 
 use super::state_tone;
-use crate::table::{Cell, Paint, Table, Tone};
+use crate::table::{Cell, ColorMode, Table, Tone};
 use crate::text::one_line;
 use proto::v1::RackDevice;
 use std::collections::BTreeMap;
 
 const WIDTH: usize = 72;
 
-pub fn elevation(rack_id: &str, devices: &[RackDevice], paint: Paint) -> String {
+pub fn format_elevation(rack_id: &str, devices: &[RackDevice], colors: ColorMode) -> String {
     let mut table = Table::new(&["SLOT", "KIND", "DEVICE", "STATE", "POWER", "OPERATION"]);
     let mut placed: BTreeMap<i32, Vec<&RackDevice>> = BTreeMap::new();
     for device in devices {
@@ -19,50 +19,50 @@ pub fn elevation(rack_id: &str, devices: &[RackDevice], paint: Paint) -> String 
     let mut above: Option<i32> = None;
     for (slot, here) in placed.iter().rev() {
         if let Some(above) = above {
-            gap(&mut table, slot + 1, above - 1);
+            add_empty_slots(&mut table, slot + 1, above - 1);
         }
         above = Some(*slot);
         for device in here {
-            table.row(row(slot.to_string(), device));
+            table.add_row(device_row(slot.to_string(), device));
         }
     }
     if let Some(lowest) = above {
-        gap(&mut table, 1, lowest - 1);
+        add_empty_slots(&mut table, 1, lowest - 1);
     }
     for device in devices.iter().filter(|device| device.slot.is_none()) {
-        table.row(row("-".into(), device));
+        table.add_row(device_row("-".into(), device));
     }
-    framed(rack_id, &table.render(paint), devices.is_empty())
+    add_frame(rack_id, &table.render(colors), devices.is_empty())
 }
 
-fn row(slot: String, device: &RackDevice) -> Vec<Cell> {
+fn device_row(slot: String, device: &RackDevice) -> Vec<Cell> {
     let kind = device.kind.replace('_', " ");
     let power = match device.power.as_str() {
-        "ON" => Cell::toned("on", Tone::Good),
-        "OFF" => Cell::toned("off", Tone::Dim),
+        "ON" => Cell::with_tone("on", Tone::Good),
+        "OFF" => Cell::with_tone("off", Tone::Dim),
         other => other.into(),
     };
     vec![
         slot.into(),
         kind.into(),
         (&device.id).into(),
-        Cell::toned(&device.state, state_tone(&device.state)),
+        Cell::with_tone(&device.state, state_tone(&device.state)),
         power,
-        Cell::toned(&device.active_operation_id, Tone::Busy),
+        Cell::with_tone(&device.active_operation_id, Tone::Busy),
     ]
 }
 
-/// Places where nothing stands are one line, however many they are.
-fn gap(table: &mut Table, from: i32, to: i32) {
+/// Adds one line for a range of empty slots.
+fn add_empty_slots(table: &mut Table, from: i32, to: i32) {
     let slots = match to - from {
         less if less < 0 => return,
         0 => from.to_string(),
         _ => format!("{to}-{from}"),
     };
-    table.row(vec![Cell::toned(slots, Tone::Dim), Cell::toned("(empty)", Tone::Dim)]);
+    table.add_row(vec![Cell::with_tone(slots, Tone::Dim), Cell::with_tone("(empty)", Tone::Dim)]);
 }
 
-fn framed(rack_id: &str, table: &str, empty: bool) -> String {
+fn add_frame(rack_id: &str, table: &str, empty: bool) -> String {
     let rule = "─".repeat(WIDTH);
     let mut text = format!("┌─ {} {}\n", one_line(rack_id), "─".repeat(WIDTH - 3));
     let mut lines = table.lines();
@@ -105,7 +105,7 @@ mod tests {
             device("switch", "sw-1", Some(6), "OFF"),
             device("machine", "m-2", None, ""),
         ];
-        let text = elevation("rack-1", &devices, Paint { colour: false });
+        let text = format_elevation("rack-1", &devices, ColorMode { enabled: false });
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("┌─ rack-1 ─"), "{text}");
         assert_eq!(

@@ -1,19 +1,22 @@
-//! The maintenance of a rack: asking for it, looking before it is asked, and following it device by device.
+//! The maintenance of a rack: start, preview, follow and cancel it.
 
 use crate::args::{
-    ActivityArg, CancelArgs, CancelRackMaintenanceArgs, RackMaintenanceCommand,
-    RackMaintenanceStartArgs, RackMaintenanceWatchArgs, RackReprovisionArgs, RackSubmitArgs,
-    SequenceArg, SubmitArgs,
+    CancelArgs, PowerSequenceArg, RackActivityArg, RackMaintenanceCancelArgs,
+    RackMaintenanceCommand, RackMaintenanceStartArgs, RackMaintenanceWatchArgs,
+    RackReprovisionArgs, RackSubmitArgs, SubmitArgs,
 };
-use crate::client::{Client, filter_by};
+use crate::client::{Client, build_id_filter};
 use crate::exit::{Exit, Failure};
-use crate::follow::boxes::verdict;
-use crate::operation::{Errand, Goal, Origin, View, accompany, asked_as, see_through};
+use crate::follow::summary::phase_label;
+use crate::operation::{
+    AcceptedOperation, ExpectedEnd, RecordKind, RunOrigin, follow_or_report, follow_to_end,
+    request_id_unless_dry_run,
+};
 use crate::output::Screen;
 use crate::run::{cancel, fetch_run};
-use crate::table::{Cell, Paint, Table, Tone, pairs};
-use crate::text::{MAX_IN_CELL, names, one_line};
-use crate::time::{Clock, brief};
+use crate::table::{Cell, ColorMode, Table, Tone, format_pairs};
+use crate::text::{MAX_IN_CELL, join_names, one_line};
+use crate::time::{Clock, format_duration};
 use crate::watch;
 use model::blast::MAX_NAMED;
 use proto::v1::maintenance_activity_config::Activity;
@@ -25,7 +28,7 @@ use proto::v1::{
     ReprovisionRackRequest, run::Phase,
 };
 
-/// Racks have names of their own; nothing else begins like this.
+/// The prefix of rack IDs; no other ID starts with it.
 const RACK_PREFIX: &str = "rack-";
 
 pub async fn run(
@@ -36,13 +39,13 @@ pub async fn run(
     match command {
         RackMaintenanceCommand::Start(args) => start(client, screen, args).await,
         RackMaintenanceCommand::Status(args) => {
-            let found = statuses(client, &args.id).await?;
-            let (wide, paint) = (screen.is_wide(), screen.paint());
-            screen.one(&found, |found| status_words(found, wide, paint))?;
-            Ok(Exit::Done)
+            let found = fetch_statuses(client, &args.id).await?;
+            let (wide, colors) = (screen.is_wide(), screen.color_mode());
+            screen.print_record(&found, |found| format_statuses(found, wide, colors))?;
+            Ok(Exit::Success)
         }
-        RackMaintenanceCommand::Watch(args) => follow(client, screen, args).await,
-        RackMaintenanceCommand::Cancel(args) => stop(client, screen, args).await,
+        RackMaintenanceCommand::Watch(args) => watch_maintenance(client, screen, args).await,
+        RackMaintenanceCommand::Cancel(args) => cancel_maintenance(client, screen, args).await,
     }
 }
 
@@ -51,25 +54,25 @@ async fn start(
     screen: &mut Screen,
     args: RackMaintenanceStartArgs,
 ) -> Result<Exit, Failure> {
-    let activities = activities(&args)?;
+    let activities = requested_activities(&args)?;
     let scope = RackMaintenanceScope {
         machine_ids: args.machines,
         switch_ids: args.switches,
         power_shelf_ids: args.power_shelves,
         activities,
     };
-    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.ask;
+    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
     let request = RackMaintenanceOnDemandRequest {
         rack_id: Some(RackId { id: args.rack_id }),
         scope: Some(scope),
-        request_id: asked_as(screen, dry_run, &submit)?,
+        request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
         reference,
         force,
         reason,
         dry_run,
     };
     let answer = client.call(client.racks().on_demand_rack_maintenance(request)).await?;
-    show(client, screen, answer, (dry_run, &submit)).await
+    report_operation(client, screen, answer, (dry_run, &submit)).await
 }
 
 pub async fn reprovision(
@@ -77,26 +80,28 @@ pub async fn reprovision(
     screen: &mut Screen,
     args: RackReprovisionArgs,
 ) -> Result<Exit, Failure> {
-    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.ask;
+    let RackSubmitArgs { force, reason, reference, dry_run, submit } = args.options;
     let request = ReprovisionRackRequest {
         rack_id: args.rack_id,
-        request_id: asked_as(screen, dry_run, &submit)?,
+        request_id: request_id_unless_dry_run(screen, dry_run, &submit)?,
         reference,
         force,
         reason,
         dry_run,
     };
     let answer = client.call(client.racks().reprovision_rack(request)).await?;
-    show(client, screen, answer, (dry_run, &submit)).await
+    report_operation(client, screen, answer, (dry_run, &submit)).await
 }
 
-/// The activities that were typed. A setting names its activity; without either, all of them are wanted.
-fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
+/// The requested activities. An option implies its activity. An empty list means all activities.
+fn requested_activities(
+    args: &RackMaintenanceStartArgs,
+) -> Result<Vec<MaintenanceActivityConfig>, Failure> {
     let by_setting = [
-        (ActivityArg::Firmware, !args.firmware_version.is_empty()),
-        (ActivityArg::Power, args.power.is_some()),
+        (RackActivityArg::Firmware, !args.firmware_version.is_empty()),
+        (RackActivityArg::Power, args.power.is_some()),
     ];
-    let wanted: Vec<ActivityArg> = match args.activities.is_empty() {
+    let wanted: Vec<RackActivityArg> = match args.activities.is_empty() {
         true => by_setting.into_iter().filter(|(_, set)| *set).map(|(one, _)| one).collect(),
         false => args.activities.clone(),
     };
@@ -104,23 +109,25 @@ fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivity
         return Ok(Vec::new());
     }
     let lacks = |activity| !wanted.contains(&activity);
-    if !args.firmware_version.is_empty() && lacks(ActivityArg::Firmware) {
+    if !args.firmware_version.is_empty() && lacks(RackActivityArg::Firmware) {
         return Err(Failure::refused("--firmware-version needs --activity firmware"));
     }
-    if args.power.is_some() && lacks(ActivityArg::Power) {
+    if args.power.is_some() && lacks(RackActivityArg::Power) {
         return Err(Failure::refused("--power needs --activity power"));
     }
-    let activity = |wanted: &ActivityArg| match wanted {
-        ActivityArg::Firmware => Activity::FirmwareUpgrade(FirmwareUpgradeActivity {
+    let activity = |wanted: &RackActivityArg| match wanted {
+        RackActivityArg::Firmware => Activity::FirmwareUpgrade(FirmwareUpgradeActivity {
             firmware_version: args.firmware_version.clone(),
         }),
-        ActivityArg::NmxCluster => Activity::ConfigureNmxCluster(ConfigureNmxClusterActivity {}),
-        ActivityArg::Power => {
+        RackActivityArg::NmxCluster => {
+            Activity::ConfigureNmxCluster(ConfigureNmxClusterActivity {})
+        }
+        RackActivityArg::Power => {
             let sequence = match args.power {
                 None => "",
-                Some(SequenceArg::On) => "on",
-                Some(SequenceArg::Off) => "off",
-                Some(SequenceArg::Reset) => "reset",
+                Some(PowerSequenceArg::On) => "on",
+                Some(PowerSequenceArg::Off) => "off",
+                Some(PowerSequenceArg::Reset) => "reset",
             };
             Activity::PowerSequence(PowerSequenceActivity { sequence: sequence.into() })
         }
@@ -129,57 +136,61 @@ fn activities(args: &RackMaintenanceStartArgs) -> Result<Vec<MaintenanceActivity
     Ok(wanted.iter().map(config).collect())
 }
 
-/// What came of it: the preview, or the operation followed to its end.
-async fn show(
+/// Prints the preview, or follows the operation to its end.
+async fn report_operation(
     client: &Client,
     screen: &mut Screen,
     answer: RackMaintenanceOnDemandResponse,
     (dry_run, submit): (bool, &SubmitArgs),
 ) -> Result<Exit, Failure> {
     if dry_run {
-        let paint = screen.paint();
-        screen.one(&answer, |answer| match &answer.preview {
-            Some(preview) => preview_words(preview, paint),
+        let colors = screen.color_mode();
+        screen.print_record(&answer, |answer| match &answer.preview {
+            Some(preview) => format_preview(preview, colors),
             None => format!("{} was made by this request before\n", one_line(&answer.operation_id)),
         })?;
         let refused = answer.preview.is_some_and(|preview| !preview.refusals.is_empty());
-        return Ok(if refused { Exit::Refused } else { Exit::Done });
+        return Ok(if refused { Exit::Refused } else { Exit::Success });
     }
     for note in answer.preview.iter().flat_map(|preview| &preview.notes) {
-        screen.tell(&format!("note: {}", one_line(note)))?;
+        screen.print_notice(&format!("note: {}", one_line(note)))?;
     }
     let run = fetch_run(client, &answer.operation_id).await?;
-    let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Submitted);
-    let errand = Errand { run, view, goal, origin, before: None };
-    see_through(client, screen, errand, &submit.wait).await
+    let (record_kind, expected_end, origin) =
+        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Submitted);
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    follow_or_report(client, screen, accepted, &submit.wait).await
 }
 
-fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
+fn format_preview(preview: &RackMaintenancePreview, colors: ColorMode) -> String {
     let firmware = match (preview.firmware_id.as_str(), preview.firmware_skipped.as_str()) {
         ("", "") => String::new(),
         ("", why) => format!("none: {why}"),
         (id, _) => id.to_string(),
     };
     let mut facts = vec![
-        ("Devices:", names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED)),
+        (
+            "Devices:",
+            join_names(preview.devices.iter().map(|device| device.id.as_str()), MAX_NAMED),
+        ),
         ("Firmware:", firmware),
-        ("Taken down:", names(preview.dark_machine_ids.iter().map(String::as_str), MAX_NAMED)),
+        ("Taken down:", join_names(preview.dark_machine_ids.iter().map(String::as_str), MAX_NAMED)),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = format!("{}\n", pairs(&facts).trim_end());
+    let mut text = format!("{}\n", format_pairs(&facts).trim_end());
     for note in &preview.notes {
         text.push_str(&format!("Note: {}\n", one_line(note)));
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "DEVICES"]);
     for leg in &preview.legs {
-        let devices = names(leg.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
-        table.row(vec![(&leg.name).into(), (&leg.activity).into(), devices.into()]);
+        let devices = join_names(leg.parts.iter().map(|part| part.id.as_str()), MAX_IN_CELL);
+        table.add_row(vec![(&leg.name).into(), (&leg.activity).into(), devices.into()]);
     }
-    text.push_str(&table.render(paint));
+    text.push_str(&table.render(colors));
     text.push('\n');
     for gate in &preview.refusals {
-        let refused = paint.apply(Tone::Bad, "would be refused:");
+        let refused = colors.apply(Tone::Bad, "would be refused:");
         text.push_str(&format!("{refused} {}\n", one_line(&gate.message)));
         if !gate.next_command.is_empty() {
             text.push_str(&format!("  next: {}\n", one_line(&gate.next_command)));
@@ -192,24 +203,24 @@ fn preview_words(preview: &RackMaintenancePreview, paint: Paint) -> String {
     text
 }
 
-async fn statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
+async fn fetch_statuses(client: &Client, id: &str) -> Result<Vec<RackMaintenanceStatus>, Failure> {
     let request = GetRackMaintenanceStatusRequest { id: id.to_string() };
     let answer = client.call(client.racks().get_rack_maintenance_status(request)).await?;
     Ok(answer.operations)
 }
 
-fn status_words(all: &[RackMaintenanceStatus], wide: bool, paint: Paint) -> String {
+fn format_statuses(all: &[RackMaintenanceStatus], wide: bool, colors: ColorMode) -> String {
     if all.is_empty() {
         return "it has had no maintenance yet\n".into();
     }
-    let one = |status: &RackMaintenanceStatus| one_status(status, wide, paint);
+    let one = |status: &RackMaintenanceStatus| format_status(status, wide, colors);
     all.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> String {
+fn format_status(status: &RackMaintenanceStatus, wide: bool, colors: ColorMode) -> String {
     let run = status.operation.clone().unwrap_or_default();
     let clock = Clock::system();
-    let (tone, words) = verdict(run.phase());
+    let (tone, words) = phase_label(run.phase());
     let firmware = match (status.firmware_id.as_str(), status.firmware_skipped.as_str()) {
         ("", "") => String::new(),
         ("", why) => format!("skipped: {why}"),
@@ -221,28 +232,29 @@ fn one_status(status: &RackMaintenanceStatus, wide: bool, paint: Paint) -> Strin
         ("Phase:", words.to_string()),
         ("Initiator:", run.initiator.clone()),
         ("Firmware:", firmware),
-        ("Duration:", clock.lasted(run.started_at.as_ref(), run.finished_at.as_ref())),
+        ("Duration:", clock.elapsed(run.started_at.as_ref(), run.finished_at.as_ref())),
         ("Error:", run.error.clone().map(|error| error.message).unwrap_or_default()),
         ("Next:", run.error.map(|error| error.next_command).unwrap_or_default()),
     ];
     facts.retain(|(_, value)| !value.is_empty());
-    let mut text = pairs(&facts).replacen(words, &paint.apply(tone, words), 1);
+    let mut text = format_pairs(&facts).replacen(words, &colors.apply(tone, words), 1);
     for note in &status.notes {
         text.push_str(&format!("Note: {}\n", one_line(note)));
     }
     text.push('\n');
     let mut table = Table::new(&["STEP", "ACTIVITY", "STATE", "DEVICES", "OPERATION", "MESSAGE"]);
     for leg in &status.legs {
-        leg_rows(&mut table, leg, wide);
+        add_step_rows(&mut table, leg, wide);
     }
-    text.push_str(&table.render(paint));
+    text.push_str(&table.render(colors));
     text
 }
 
-/// A leg, and its devices where something is to be seen of them.
-fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
+/// Adds the row of a rack step, and the rows of its devices if it is running or failed, or if
+/// `wide`.
+fn add_step_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     let done = leg.parts.iter().filter(|part| part.state == "SUCCEEDED").count();
-    table.row(vec![
+    table.add_row(vec![
         (&leg.name).into(),
         (&leg.activity).into(),
         state_cell(&leg.state),
@@ -252,11 +264,11 @@ fn leg_rows(table: &mut Table, leg: &RackMaintenanceLeg, wide: bool) {
     ]);
     let open = matches!(leg.state.as_str(), "RUNNING" | "FAILED");
     if open || wide {
-        leg.parts.iter().for_each(|part| table.row(part_row(part)));
+        leg.parts.iter().for_each(|part| table.add_row(device_row(part)));
     }
 }
 
-fn part_row(part: &RackMaintenancePart) -> Vec<Cell> {
+fn device_row(part: &RackMaintenancePart) -> Vec<Cell> {
     vec![
         "".into(),
         "".into(),
@@ -275,46 +287,48 @@ fn state_cell(state: &str) -> Cell {
         "RUNNING" | "PENDING" => Tone::Busy,
         _ => Tone::Dim,
     };
-    Cell::toned(state, tone)
+    Cell::with_tone(state, tone)
 }
 
-/// The operations that an id leads to and that have not ended.
-async fn going(client: &Client, id: &str) -> Result<Vec<String>, Failure> {
+/// The active operations that an ID refers to; an operation ID refers to itself.
+async fn active_operation_ids(client: &Client, id: &str) -> Result<Vec<String>, Failure> {
     if !id.starts_with(RACK_PREFIX) {
         return Ok(vec![id.to_string()]);
     }
-    let found = statuses(client, id).await?;
+    let found = fetch_statuses(client, id).await?;
     let runs = found.into_iter().filter_map(|status| status.operation);
     let going = runs.filter(|run| matches!(run.phase(), Phase::Pending | Phase::Running));
     Ok(going.map(|run| run.run_id).collect())
 }
 
-async fn follow(
+async fn watch_maintenance(
     client: &Client,
     screen: &mut Screen,
     args: RackMaintenanceWatchArgs,
 ) -> Result<Exit, Failure> {
-    let going = going(client, &args.id).await?;
+    let going = active_operation_ids(client, &args.id).await?;
     let [id] = going.as_slice() else {
-        let filter = filter_by("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
-        let watching = watch::runs(client, screen, filter, false);
+        let filter = build_id_filter("machine_id", &args.id, "")?.replacen('=', "=rack:", 1);
+        let watching = watch::watch_runs(client, screen, filter, false);
         return tokio::time::timeout(args.timeout, watching).await.unwrap_or_else(|_| {
-            let said = format!("{} was watched for {}", one_line(&args.id), brief(args.timeout));
+            let said =
+                format!("{} was watched for {}", one_line(&args.id), format_duration(args.timeout));
             Err(Failure::new(Exit::TimedOut, said))
         });
     };
     let run = fetch_run(client, id).await?;
-    let (view, goal, origin) = (View::Operation, Goal::Succeed, Origin::Watched);
-    let errand = Errand { run, view, goal, origin, before: None };
-    accompany(client, screen, errand, args.timeout).await
+    let (record_kind, expected_end, origin) =
+        (RecordKind::Operation, ExpectedEnd::Succeeded, RunOrigin::Watched);
+    let accepted = AcceptedOperation { run, record_kind, expected_end, origin, before: None };
+    follow_to_end(client, screen, accepted, args.timeout).await
 }
 
-async fn stop(
+async fn cancel_maintenance(
     client: &Client,
     screen: &mut Screen,
-    args: CancelRackMaintenanceArgs,
+    args: RackMaintenanceCancelArgs,
 ) -> Result<Exit, Failure> {
-    let going = going(client, &args.id).await?;
+    let going = active_operation_ids(client, &args.id).await?;
     let operation_id = match going.as_slice() {
         [] => return Err(Failure::refused(format!("{} has nothing to cancel", args.id))),
         [id] => id.clone(),
@@ -324,47 +338,47 @@ async fn stop(
         }
     };
     if args.dry_run {
-        return would_stop(client, screen, operation_id, args.reason).await;
+        return preview_cancel(client, screen, operation_id, args.reason).await;
     }
     let args = CancelArgs { operation_id, reason: args.reason, wait: args.wait };
-    cancel(client, screen, &args, View::Operation).await
+    cancel(client, screen, &args, RecordKind::Operation).await
 }
 
-/// The request is made and taken back; what it would stop is told by how the operation stands.
-async fn would_stop(
+/// Shows what a cancel would stop. The server runs the request and rolls it back.
+async fn preview_cancel(
     client: &Client,
     screen: &mut Screen,
     operation_id: String,
     reason: String,
 ) -> Result<Exit, Failure> {
-    let found = statuses(client, &operation_id).await?;
+    let found = fetch_statuses(client, &operation_id).await?;
     let request = CancelOperationRequest { operation_id, reason, dry_run: true };
     let operation = client.call(client.machines().cancel_operation(request)).await?;
-    screen.one(&operation, |operation| {
+    screen.print_record(&operation, |operation| {
         let id = one_line(&operation.operation_id);
         let rack = one_line(&operation.target_id);
         let mut text = format!("would cancel {id}; nothing was changed\n");
         for leg in found.iter().flat_map(|status| &status.legs) {
-            text.push_str(&stopped(leg));
+            text.push_str(&format_stopped_devices(leg));
         }
-        // What has not begun is taken from the rack, and nothing has happened to it.
+        // A pending operation is only removed from the rack; the rack does not enter Error.
         let begun = found.iter().filter_map(|status| status.operation.as_ref());
         if begun.into_iter().any(|run| run.phase() == Phase::Running) {
             text.push_str(&format!("{rack} would wait in Error for a person\n"));
         }
         text
     })?;
-    Ok(Exit::Done)
+    Ok(Exit::Success)
 }
 
-/// What is in progress of a leg, and would be stopped.
-fn stopped(leg: &RackMaintenanceLeg) -> String {
+/// The line about a running rack step that would be stopped; empty for any other step.
+fn format_stopped_devices(leg: &RackMaintenanceLeg) -> String {
     if leg.state != "RUNNING" {
         return String::new();
     }
     let at_work =
         leg.parts.iter().filter(|part| matches!(part.state.as_str(), "RUNNING" | "PENDING"));
-    let devices = names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
+    let devices = join_names(at_work.map(|part| part.id.as_str()), MAX_IN_CELL);
     format!("{} would be stopped on {devices}\n", one_line(&leg.name))
 }
 
@@ -398,7 +412,7 @@ mod tests {
             (" --activity power --firmware-version fw-1", None),
             (" --activity firmware --power on", None),
         ] {
-            let made = activities(&typed(words)).ok().map(|all| all.len());
+            let made = requested_activities(&typed(words)).ok().map(|all| all.len());
             assert_eq!(made, count, "{words}");
         }
     }
@@ -419,7 +433,7 @@ mod tests {
             dark_machine_ids: ids.clone(),
             ..Default::default()
         };
-        let said = preview_words(&preview, Paint { colour: false });
+        let said = format_preview(&preview, ColorMode { enabled: false });
         let all = ids.join(", ");
         assert!(said.contains(&format!("Devices:     {all}\n")), "{said}");
         assert!(said.contains(&format!("Taken down:  {all}\n")), "{said}");

@@ -1,4 +1,4 @@
-//! What operators do with a run that did not go well, and what administrators do with a machine.
+//! Operator actions on a run that failed, and administrator flags on a machine.
 
 use crate::api::{World, at, fault, is, on_both, refused, states};
 use crate::fleet::{Clients, Home, Server, Setup, new_database, postgres, steps};
@@ -43,7 +43,7 @@ impl Clients {
         self.runs.restart_clean(request).await.map(Response::into_inner)
     }
 
-    /// A reimage that fails for good at the step with this effect; then the hardware is well again.
+    /// Runs a reimage that fails permanently at the step with this effect, then removes the fault.
     pub async fn failed_reimage(&mut self, id: &str, effect: &str) -> v1::Run {
         self.in_maintenance(id).await;
         self.fault(fault(id, effect, "fail", 0)).await;
@@ -55,7 +55,7 @@ impl Clients {
         run
     }
 
-    /// A run whose step did happen while nobody could find out.
+    /// Runs an operation whose effect was applied while its outcome could not be read.
     pub async fn in_doubt(&mut self, id: &str, kind: &str, effect: &str) -> v1::Run {
         self.in_maintenance(id).await;
         self.fault(fault(id, effect, "drop", 1)).await;
@@ -90,7 +90,7 @@ async fn retrying(_world: &World, mut api: Clients) {
     let run = api.succeeds(&failed.run_id).await;
     assert_eq!(run.steps[3].retry_count, before + 1);
     assert_eq!(run.workflow_state(), WorkflowState::Completed);
-    // What was done before the failure was not done again.
+    // The step that succeeded before the failure was not executed again.
     let applied = api.applied(&run.run_id).await;
     assert_eq!(applied[&format!("{}/repave-os/1", run.run_id)], 1);
     assert!(!applied.contains_key(&format!("{}/repave-os/2", run.run_id)), "{applied:?}");
@@ -116,7 +116,8 @@ async fn adopt_takes_what_the_device_shows() {
     assert_eq!(ended.workflow_state(), WorkflowState::Reconciled);
     assert!(ended.steps[1].message.starts_with("adopted: "), "{ended:#?}");
     assert_eq!(api.applied(&run).await[&format!("{run}/repave-os/1")], 1);
-    // What the device does not show is not taken, and the machine stays in need of a person.
+    // A result that the device does not confirm is not adopted, and the machine still needs
+    // intervention.
     let failed = api.failed_reimage("m-2", "join").await.run_id;
     api.adopt(&failed).await.unwrap();
     let ended = api.finished(&failed).await;
@@ -153,7 +154,7 @@ async fn rerunning(_world: &World, mut api: Clients) {
     let applied = api.applied(&run.run_id).await;
     let done: Vec<&str> = applied.keys().map(|key| key.split('/').nth(1).unwrap()).collect();
     assert_eq!(done, ["join-cluster", "reboot", "verify"], "{applied:?}");
-    // The same request again is the same run; the failed one stays what it was.
+    // The same request ID returns the same run; the failed run is unchanged.
     assert_eq!(api.rerun(&failed.run_id, "second").await.unwrap().run_id, run.run_id);
     assert_eq!(api.run(&failed.run_id).await.phase(), Phase::Failed);
     let words = ["followed by", run.run_id.as_str(), "farrier run rerun"];
@@ -218,7 +219,7 @@ async fn freezing(_world: &World, mut api: Clients) {
     assert!(error.message.contains("smoke in aisle 3"), "{error:?}");
     assert_eq!(error.next_command, format!("farrier run resume {run}"));
     assert_eq!(states(&api.machine("m-1").await), ("MAINTENANCE", "EFFECTIVE_STATE_ATTENTION"));
-    // Nothing was undone, and nothing goes on by itself.
+    // Nothing was undone, and the run does not continue by itself.
     assert!(frozen.steps.iter().all(|step| !step.undo), "{frozen:#?}");
     let again = api.mark_manual(&run, "smoke in aisle 3").await.unwrap();
     assert_eq!((again.run_id.as_str(), again.version), (run.as_str(), frozen.version));
@@ -276,7 +277,7 @@ async fn going_on_passes_the_same_gates_as_starting() {
     assert_eq!(api.run(&failed).await.phase(), Phase::Failed);
     let request = v1::ClearRmaRequest { machine_id: "m-1".into(), reason: "new fan".into() };
     api.admin.clear_rma(request).await.unwrap();
-    // A machine that has gone back into service is not to be repaved any further.
+    // A machine that is back in service must not be repaved.
     api.done("m-1", "EXIT_MAINTENANCE", "exit").await;
     let words = ["phase READY", "farrier enter-maintenance m-1"];
     refused(api.rerun(&failed, "r-3").await, FailedPrecondition, &words);
@@ -359,7 +360,7 @@ async fn flagging(_world: &World, mut api: Clients) {
         assert!(!is(&cleared, condition));
         assert_eq!(states(&cleared), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
     }
-    // Both at once: each has its own undo.
+    // Both flags are set: each must be cleared by its own command.
     for name in ["set-rma", "set-retired"] {
         flag(&mut api, name, ("m-1", "both")).await.unwrap();
     }

@@ -1,5 +1,6 @@
-//! The door for agents, by hand: plain HTTP with the words of the wire, against the real server. Tokens work once and for their
-//! own machine; tasks are taken, renewed and reported; and the server is killed while an agent is at work.
+//! The agent API over plain HTTP, against the real server. A token works once and only for its own
+//! machine; tasks are claimed, renewed and reported; and the server is killed while an agent
+//! executes a task.
 
 use crate::fleet::{Home, PATIENCE, Server, new_database, postgres};
 use crate::nodes::{Api, decommission, drain, state, with_agents};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 const SERIAL: &str = "SN-1";
 const MAC: &str = "52:54:00:00:00:01";
 
-/// An agent, played by a test.
+/// An agent that the test plays.
 #[derive(Clone)]
 struct Agent {
     port: u16,
@@ -26,7 +27,7 @@ impl Agent {
         Self { port, session: format!("{:032x}", rand::random::<u128>()) }
     }
 
-    /// A request by hand: the status, and the body as it came.
+    /// Sends a raw request. Returns the status and the body.
     fn raw(&self, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let request = format!(
@@ -35,7 +36,8 @@ impl Agent {
             self.session,
             body.len()
         );
-        // Who says too much is answered before all of it is read.
+        // The server answers an oversized request before it has read all of it, so errors are
+        // ignored.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
@@ -58,7 +60,7 @@ impl Agent {
         answer
     }
 
-    /// The code with which it is refused.
+    /// Expects a refusal with this status, and returns its code.
     #[track_caller]
     fn denied(&self, path: &str, body: &Value, status: u16) -> String {
         let (seen, answer) = self.post(path, body);
@@ -91,7 +93,7 @@ impl Agent {
         self.told("tasks/take", &json!({ "wait_seconds": wait_seconds }))["task"].clone()
     }
 
-    /// Waits for a task of a kind: its id.
+    /// Waits for a task of this kind, and returns its ID.
     #[track_caller]
     fn taken(&self, kind: &str) -> String {
         let started = Instant::now();
@@ -122,7 +124,7 @@ struct World {
 }
 
 impl World {
-    /// A server, and a machine that can be brought into service by hand. No cluster places work on it.
+    /// Starts a server and registers a machine without a cluster, for a node without MAAS.
     async fn open(home: Home) -> Self {
         let known = v1::MachineSpec {
             serial: SERIAL.into(),
@@ -150,7 +152,7 @@ impl World {
         self.api.nodes.bootstrap_node(request).await.unwrap().into_inner()
     }
 
-    /// An agent that is enrolled, heard and well, and its node, active.
+    /// Enrolls a healthy agent and waits until its node is active.
     async fn active(&mut self) -> (Agent, String) {
         let bundle = self.bootstrap(None).await;
         let agent = Agent::new(self.port);
@@ -159,7 +161,8 @@ impl World {
         (agent, node)
     }
 
-    /// The agent goes on beating until its node is active: what counts is a word since the onboarding began.
+    /// Sends heartbeats until the node is active: only a heartbeat after the start of the
+    /// onboarding counts.
     async fn well(&mut self, agent: &Agent, node: &str) {
         let started = Instant::now();
         while state(&self.api.node(node).await.node) != "active" {
@@ -169,7 +172,7 @@ impl World {
         }
     }
 
-    /// The server is killed with -9, and another one takes its place.
+    /// Kills the server with SIGKILL and starts it again.
     async fn killed(self) -> Self {
         let Self { server, port, _dir, .. } = self;
         let server = Server::start(server.kill());
@@ -208,14 +211,14 @@ async fn a_token_works_once_and_for_its_own_machine() {
     }
     let node = agent.enroll(&bundle.token);
     assert_eq!(node, bundle.node.as_ref().unwrap().node_id);
-    // The answer was lost: the same session is answered the same.
+    // The response was lost: the same session gets the same response again.
     assert_eq!(agent.enroll(&bundle.token), node);
     let used = thief.application(&bundle.token, SERIAL, MAC);
     assert_eq!(thief.denied("enroll", &used, 403), "token-used");
     let word = json!({ "healthy": true });
     assert_eq!(thief.denied("heartbeat", &word, 401), "session-unknown");
 
-    // Nobody is taken into service who complains.
+    // A node with an unhealthy agent is not taken into service.
     let ill = json!({ "healthy": false, "problems": ["a fan stands still", "hot"] });
     agent.told("heartbeat", &ill);
     let detail = world.api.node(&node).await;
@@ -283,12 +286,12 @@ async fn another_token_ends_the_session_unless_it_is_kept() {
     assert!(world.api.node(&node).await.agent.unwrap().enrolled);
 }
 
-/// One life with its agent: drained, cleaned, taken away.
+/// A node with its agent: drained, cleaned and removed.
 async fn tasks_are_done(home: Home) {
     let mut world = World::open(home).await;
     let (agent, node) = world.active().await;
     assert_eq!(agent.take(0), Value::Null);
-    // Who waits is told as soon as there is something to do.
+    // A waiting agent is notified as soon as there is a task.
     let waiting = {
         let agent = agent.clone();
         tokio::task::spawn_blocking(move || agent.taken("node.drain"))
@@ -297,12 +300,12 @@ async fn tasks_are_done(home: Home) {
     let run = run.run.unwrap().run_id;
     let task = waiting.await.unwrap();
     assert_eq!(state(&world.api.node(&node).await.node), "draining");
-    // One agent is on a node: who asks again has forgotten, and gets the same.
+    // A node has one agent, so a second request gets the task that the agent already holds.
     assert_eq!(agent.taken("node.drain"), task);
     assert_eq!(agent.beat()["waiting"], true);
     let log = |text: &str| json!({ "id": task, "log": text });
     assert_eq!(agent.told("tasks/renew", &log("evicting job 7\n"))["then"], "go-on");
-    // Whoever asks for it to go on does no harm while its agent holds it.
+    // A resume does no harm while the agent holds the task.
     let request = v1::ResumeNodeRequest { node_id: node.clone() };
     let resumed = world.api.nodes.resume_node(request).await.unwrap().into_inner();
     assert_eq!((resumed.task.as_str(), resumed.reopened), ("live", false));
@@ -311,7 +314,7 @@ async fn tasks_are_done(home: Home) {
     let other = json!({ "id": "op-1/drain_node/1", "ok": true });
     assert_eq!(agent.denied("tasks/report", &other, 409), "task-over");
     agent.report(&task, true, "nothing is left on it");
-    // The answer was lost: said again, it is heard again.
+    // The response was lost: the same report is accepted again.
     agent.report(&task, true, "nothing is left on it");
     let twisted = json!({ "id": task, "ok": false, "said": "no", "log": "" });
     assert_eq!(agent.denied("tasks/report", &twisted, 409), "task-over");
@@ -321,10 +324,10 @@ async fn tasks_are_done(home: Home) {
     let told = world.log_of(&run).await;
     assert!(told.contains("evicting job 7") && told.contains("the end"), "{told}");
 
-    // All of it, to the end: who has uninstalled itself speaks for nobody any more.
+    // The whole decommission: after the agent has uninstalled itself, its session is unknown.
     let gone = decommission(&node, "full_decommission", "gone");
     let run = world.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
-    // It is empty already.
+    // The node is already drained.
     for kind in ["node.cleanup_storage", "node.scrub", "node.validate", "node.uninstall"] {
         let task = agent.taken(kind);
         agent.report(&task, true, "done");
@@ -390,7 +393,7 @@ async fn a_drain_survives_kill_9_with_its_task_out() {
     let log = json!({ "id": task, "log": "half way\n" });
     assert_eq!(agent.told("tasks/renew", &log)["then"], "go-on");
     let mut world = world.killed().await;
-    // The agent goes on with the very task: nobody has made another of it, and nobody has let the node go.
+    // The agent continues the same task: no second task was created, and the node was not released.
     assert_eq!(state(&world.api.node(&node).await.node), "draining");
     assert_eq!(agent.told("tasks/renew", &json!({ "id": task, "log": "more\n" }))["then"], "go-on");
     assert_eq!(agent.taken("node.drain"), task);
@@ -448,14 +451,14 @@ async fn nodes_fetch_the_agent_from_here() {
     assert!(bundle.agent_config.starts_with("controllers = [\"http://10.0.0.1:80\"]\n"));
 }
 
-/// A folder that is a node, and the real agent on it.
+/// A directory that stands for a node, and the real agent in it.
 struct Node {
     dir: tempfile::TempDir,
     agent: Option<Child>,
 }
 
 impl Node {
-    /// The bundle as it was given out, and after it where everything is here.
+    /// Installs the bundle as issued, followed by the directories of this test.
     fn install(agent_config: &str) -> Self {
         let node = Self { dir: tempfile::tempdir().unwrap(), agent: None };
         for folder in ["hooks", "scratch"] {
@@ -463,19 +466,20 @@ impl Node {
         }
         let places = "state_dir = \"DIR/state\"\nhooks_dir = \"DIR/hooks\"\nscratch_dirs = [\"DIR/scratch\"]\n\
                       nvidia_smi = \"DIR/nvidia-smi\"\nsystemctl = \"DIR/systemctl\"\n";
-        // It holds a token.
+        // The file contains a token.
         node.write("agent.toml", 0o600, &format!("{agent_config}{places}"));
         node.write("nvidia-smi", 0o755, "#!/bin/sh\nexit 0\n");
         node.write("systemctl", 0o755, "#!/bin/sh\necho \"$*\" >> DIR/disabled\n");
         node
     }
 
-    /// Without links, as scratch folders must be.
+    /// The path without symbolic links, as scratch directories require.
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().canonicalize().unwrap().join(name)
     }
 
-    /// By another process: what is open for writing here, or in a child just forked, cannot be started.
+    /// Writes the file from another process. An executable that this process, or a child forked
+    /// meanwhile, has open for writing cannot be started.
     fn write(&self, name: &str, mode: u32, text: &str) {
         let dir = self.dir.path().canonicalize().unwrap();
         let text = text.replace("DIR", &dir.display().to_string());
@@ -486,7 +490,8 @@ impl Node {
         assert!(command.status().unwrap().success());
     }
 
-    /// A hook that says when it has begun, and ends when it may; or by itself, should the test be gone.
+    /// Installs a hook that records its start and waits for its go file. It also ends by itself, in
+    /// case the test is gone.
     fn hook(&self, name: &str) {
         let text = format!(
             "#!/bin/sh\necho run >> DIR/{name}.runs\ntries=0\n\
@@ -505,7 +510,7 @@ impl Node {
         self.agent = Some(command.stdout(Stdio::null()).spawn().unwrap());
     }
 
-    /// SIGKILL: no good-byes.
+    /// SIGKILL, without a clean shutdown.
     fn kill(&mut self) {
         if let Some(mut agent) = self.agent.take() {
             let _ = agent.kill();
@@ -513,7 +518,7 @@ impl Node {
         }
     }
 
-    /// Waits until a hook has begun so often.
+    /// Waits until a hook has been started this many times.
     async fn begun(&self, hook: &str, times: usize) {
         let started = Instant::now();
         let runs = || std::fs::read_to_string(self.path(&format!("{hook}.runs")));
@@ -523,7 +528,7 @@ impl Node {
         }
     }
 
-    /// Waits until the agent has ended by itself.
+    /// Waits until the agent has exited by itself.
     async fn left(&mut self) {
         let started = Instant::now();
         loop {
@@ -542,10 +547,11 @@ impl Drop for Node {
     }
 }
 
-/// Nobody plays anything here: the bundle as it is given out, the agent that it is for, and the server, each killed at work.
+/// Real bundle, real agent and real server; agent and server are killed during a task.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_agent_lives_with_a_real_server_and_both_are_killed() {
-    // What this computer is called and which cards it has is nothing to know here.
+    // The machine's spec is empty, because the host name and network cards of the test host are
+    // unknown.
     let mut world = World::with(Home::Sqlite, v1::MachineSpec::default()).await;
     let bundle = world.bootstrap(None).await;
     let id = bundle.node.unwrap().node_id;
@@ -561,7 +567,7 @@ async fn a_real_agent_lives_with_a_real_server_and_both_are_killed() {
     let mut world = world.killed().await;
     node.kill();
     node.start();
-    // The very task is taken up again, and begun once more.
+    // The same task is claimed again and its hook is started a second time.
     node.begun("drain", 2).await;
     node.let_go("drain");
     let ended = world.api.all.finished(&run).await;
@@ -572,7 +578,7 @@ async fn a_real_agent_lives_with_a_real_server_and_both_are_killed() {
     let gone = decommission(&id, "full_decommission", "gone");
     let run = world.api.nodes.decommission_node(gone).await.unwrap().into_inner().run.unwrap();
     node.begun("cleanup_storage", 1).await;
-    // Only the server dies: the agent goes on, and nothing is begun twice.
+    // Only the server is killed: the agent continues, and no hook is started twice.
     let mut world = world.killed().await;
     node.let_go("cleanup_storage");
     node.left().await;

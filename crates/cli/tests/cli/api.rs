@@ -1,5 +1,5 @@
-//! What the tests of the API share: a server to ask, short words for long requests, and what a good
-//! refusal looks like.
+//! Shared by the API tests: a server, short forms of long requests, and the checks that every
+//! refusal must pass.
 
 use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, new_database, postgres};
 use proto::v1;
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Response, Status};
 use tonic_types::StatusExt;
 
-/// Attempts follow each other at once, so that no test waits for a backoff; and nodes are looked at often.
+/// Short retry delays and frequent node polling, so that no test waits for them.
 const QUICK: &str =
     "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n[nodes]\nsweep_seconds = 1";
 
-/// How many plans come with Farrier.
+/// The number of built-in plans.
 pub const BUILT_IN_PLANS: usize = 21;
 
-/// A server of its own for one test.
+/// A server for one test.
 pub struct World {
     pub server: Server,
     _dir: tempfile::TempDir,
@@ -37,7 +37,7 @@ impl World {
     }
 }
 
-/// Runs one body on SQLite, and on PostgreSQL where there is one.
+/// Runs the body on SQLite, and on PostgreSQL if it is available.
 pub async fn on_both(speed: &'static str, body: impl AsyncFn(&World, Clients)) {
     let (world, clients) = World::open(speed).await;
     body(&world, clients).await;
@@ -48,8 +48,8 @@ pub async fn on_both(speed: &'static str, body: impl AsyncFn(&World, Clients)) {
     }
 }
 
-/// The refusal has this code, says these words, and says what to do: it gives a command to type or
-/// names the field at fault.
+/// Checks that the refusal has this code and these words, and that it says what to do: it names a
+/// command or the invalid field.
 #[track_caller]
 pub fn refused<T: Debug>(answer: Result<T, Status>, code: Code, words: &[&str]) -> Status {
     let status = answer.expect_err("this should have been refused");
@@ -66,7 +66,7 @@ pub fn refused<T: Debug>(answer: Result<T, Status>, code: Code, words: &[&str]) 
     status
 }
 
-/// The field that a refusal is about.
+/// The field that a refusal names.
 pub fn field_of(status: &Status) -> String {
     let details = status.get_error_details();
     details.bad_request().map(|bad| bad.field_violations[0].field.clone()).unwrap_or_default()
@@ -86,7 +86,7 @@ pub fn labelled(id: &str, labels: &[(&str, &str)]) -> v1::Machine {
     v1::Machine { labels: labels.collect(), ..machine(id) }
 }
 
-/// A rule of the simulated hardware. Zero times means without end.
+/// A fault rule of the simulator. Zero times means forever.
 pub fn fault(machine: &str, effect: &str, action: &str, times: i32) -> v1::SimFault {
     v1::SimFault {
         machine: machine.into(),
@@ -101,7 +101,7 @@ pub fn slow(machine: &str, effect: &str, delay_ms: i32) -> v1::SimFault {
     v1::SimFault { delay_ms, ..fault(machine, effect, "slow", 0) }
 }
 
-/// The same rule for another moment of the effect.
+/// The same rule for another provider call of the effect.
 pub fn at(verb: &str, rule: v1::SimFault) -> v1::SimFault {
     v1::SimFault { verb: verb.into(), ..rule }
 }
@@ -130,7 +130,7 @@ pub fn params(pairs: &[(&str, &str)]) -> std::collections::HashMap<String, Strin
     pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
 }
 
-/// What is known of a machine, by condition.
+/// The conditions of a machine.
 pub fn conditions(machine: &v1::Machine) -> BTreeMap<String, bool> {
     let known = machine.status.iter().flat_map(|status| &status.conditions);
     known.map(|condition| (condition.r#type.clone(), condition.status)).collect()
@@ -140,7 +140,7 @@ pub fn is(machine: &v1::Machine, condition: &str) -> bool {
     conditions(machine).get(condition).copied().unwrap_or(false)
 }
 
-/// Phase and effective state, as words.
+/// Phase and effective state, by name.
 pub fn states(machine: &v1::Machine) -> (&'static str, &'static str) {
     let status = machine.status.as_ref().unwrap();
     (status.phase().as_str_name(), status.effective_state().as_str_name())
@@ -156,7 +156,8 @@ impl Clients {
         self.machines.register_machine(request).await.map(Response::into_inner)
     }
 
-    /// Registers a machine and waits until it was looked at, so that nothing but a request changes it.
+    /// Registers a machine and waits for its first probe, so that afterwards only requests change
+    /// it.
     pub async fn settled(&mut self, machine: v1::Machine) -> v1::Machine {
         let id = self.put(machine).await.machine_id;
         let looked_at = |machine: &v1::Machine| is(machine, "Reachable");
@@ -179,7 +180,7 @@ impl Clients {
         }
     }
 
-    /// Brings a machine all the way into service.
+    /// Brings a machine into service.
     pub async fn in_service(&mut self, id: &str) {
         self.in_maintenance(id).await;
         for (kind, request) in [("REPAVE", "first"), ("EXIT_MAINTENANCE", "exit")] {
@@ -187,7 +188,7 @@ impl Clients {
         }
     }
 
-    /// Starts a run and sees it succeed.
+    /// Starts a run and expects it to succeed.
     pub async fn done(&mut self, id: &str, kind: &str, request: &str) -> v1::Run {
         let run = self.start(id, kind, request).await;
         let run = self.finished(&run.run_id).await;
@@ -199,7 +200,7 @@ impl Clients {
         self.runs.start_run(request).await.map(Response::into_inner)
     }
 
-    /// Starts a run of a plan that somebody wrote.
+    /// Starts a run of a custom plan.
     pub async fn start_plan(&mut self, id: &str, plan: &str, request: &str) -> v1::Run {
         self.try_start_plan(id, plan, request).await.unwrap()
     }
@@ -255,7 +256,7 @@ impl Clients {
     }
 }
 
-/// One page of a list: the ids on it, and the token of the next.
+/// Fetches one page of a list. Returns the IDs on it and the token of the next page.
 pub async fn page(
     api: &mut Clients,
     list: &str,
@@ -295,5 +296,5 @@ pub async fn page(
     })
 }
 
-/// Every list there is; that of a history takes an id in place of a filter.
+/// All lists. The history list takes an ID in place of a filter.
 pub const LISTS: [&str; 5] = ["machines", "runs", "operations", "plans", "history"];

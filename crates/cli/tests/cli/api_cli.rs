@@ -1,4 +1,5 @@
-//! The command line against a real server: every leaf of the help, every format, every exit code.
+//! The command line against a real server: every command of the help, every format, every exit
+//! code.
 
 use crate::api::World;
 use crate::stage::{farrier, finish};
@@ -9,7 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// One person at a terminal, who remembers which commands they have typed.
+/// An operator at a terminal. It records which commands were typed.
 pub struct Terminal {
     url: String,
     typed: RefCell<BTreeSet<String>>,
@@ -24,7 +25,7 @@ impl Terminal {
         }
     }
 
-    /// Types a command, expects its exit code, and gives what it printed.
+    /// Runs a command, checks its exit code, and returns its output.
     #[track_caller]
     pub fn run(&self, args: &[&str], expected: i32) -> String {
         self.note(args);
@@ -39,13 +40,14 @@ impl Terminal {
         }
     }
 
-    /// The same, split at spaces.
+    /// Like `run`, with the line split at spaces.
     #[track_caller]
     pub fn line(&self, line: &str, expected: i32) -> String {
         self.run(&line.split(' ').collect::<Vec<_>>(), expected)
     }
 
-    /// A dry run of what would be refused: it exits as the request would, and says why where others read it.
+    /// A dry run of a request that would be refused: it exits with 2 and prints the reason on
+    /// stdout.
     #[track_caller]
     pub fn foreseen(&self, line: &str) -> String {
         let line = format!("{line} --dry-run");
@@ -55,7 +57,8 @@ impl Terminal {
         stdout
     }
 
-    /// A dry run in both kinds of format; what was asked about is as it was before, looks at it aside.
+    /// A dry run in text and in JSON. Checks that the object is unchanged, apart from probe
+    /// results.
     #[track_caller]
     pub fn rehearsed(&self, line: &str, about: &str, words: &[&str]) {
         let looked = || {
@@ -80,7 +83,7 @@ impl Terminal {
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
     }
 
-    /// Starts an operation without waiting, and gives its id.
+    /// Starts an operation without waiting, and returns its ID.
     #[track_caller]
     pub fn submit(&self, line: &str) -> String {
         let operation = self.json(&format!("{line} --no-wait"));
@@ -97,7 +100,7 @@ impl Terminal {
         }
     }
 
-    /// Reads a stream that never ends until it has said this.
+    /// Reads an endless stream until it contains the word.
     pub fn stream(&self, args: &[&str], word: &str) {
         use std::io::{BufRead, BufReader};
         self.note(args);
@@ -109,7 +112,7 @@ impl Terminal {
         assert!(found, "{args:?} never says {word:?}");
     }
 
-    /// Does something again and again, until a stream that watches has said this.
+    /// Repeats an action until a watching stream contains the word.
     pub fn meanwhile(&self, args: &[&str], word: &str, act: impl Fn()) {
         use std::io::{BufRead, BufReader};
         let mut child = farrier(&self.url, args);
@@ -127,7 +130,7 @@ impl Terminal {
         assert!(reader.join().unwrap(), "{args:?} never says {word:?}");
     }
 
-    /// Shows the same thing in every format.
+    /// Shows the same object in every format.
     #[track_caller]
     pub fn formats(&self, line: &str, word: &str) {
         for format in ["table", "wide"] {
@@ -143,7 +146,7 @@ impl Terminal {
     }
 }
 
-/// A record without what a look at the device may have changed meanwhile.
+/// Removes the fields that a probe may have changed meanwhile.
 fn without_looks(mut record: serde_json::Value) -> serde_json::Value {
     if let Some(status) = record.get_mut("status").and_then(|status| status.as_object_mut()) {
         for field in ["observed", "facts", "version", "updated_at"] {
@@ -301,7 +304,7 @@ fn health(person: &Terminal) {
     assert!(person.line("history machine-2", 0).contains("dcim reports nic: slow"));
 }
 
-/// A machine's firmware, upgraded by itself and in the name of several.
+/// The firmware of a machine, upgraded by `machine reprovision` and by `component firmware`.
 fn hosts(person: &Terminal) {
     person.line("machine register fresh-1", 0);
     let preview = person.line("machine reprovision fresh-1 --firmware fw-2 --dry-run", 0);
@@ -342,7 +345,7 @@ fn hosts(person: &Terminal) {
     person.formats("component firmware versions --compute-trays fresh-1", "fresh-1");
 }
 
-/// Every command without commands of its own.
+/// Collects every command without subcommands.
 fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     let output =
         Command::new(env!("CARGO_BIN_EXE_farrier")).args(path).arg("--help").output().unwrap();
@@ -357,7 +360,7 @@ fn leaves(path: &[String], found: &mut BTreeSet<String>) {
     if names.is_empty() {
         found.insert(path.join(" "));
     }
-    // What stands between a command and its commands: the machine that they are about.
+    // The arguments between a command and its subcommands: the machine ID.
     let usage = help.lines().find(|line| line.starts_with("Usage: ")).unwrap_or_default();
     let between = usage.matches("<MACHINE_ID>").count();
     let path = [path, &vec!["machine-1".to_string(); between]].concat();
@@ -408,7 +411,7 @@ fn surroundings(person: &Terminal) {
     assert!(config.contains("127.0.0.1:1") && config.contains("backoff_first_ms"), "{config}");
 }
 
-/// The agent of a node, which asks a controller of its own and needs no server here.
+/// The agent of a node, which contacts its own controllers and not `--server`.
 fn agent(person: &Terminal, dir: &Path) {
     assert!(person.line("agent unit", 0).contains("ExecStart=/usr/local/bin/farrier agent run "));
     let example = person.line("agent config", 0);
@@ -421,14 +424,14 @@ fn agent(person: &Terminal, dir: &Path) {
     let said = person.run(&["agent", "run", "--config", config], 2);
     assert!(said.contains("scratch_dirs: /etc"), "{said}");
     let state = dir.join("agent-state");
-    // Nobody listens at port 9.
+    // No process listens on port 9.
     let text = example
         .replace("10.0.0.1:8480", "127.0.0.1:9")
         .replace("/var/lib/farrier-agent", state.to_str().unwrap());
     std::fs::write(&file, &text).unwrap();
     let said = person.run(&["agent", "enroll", "--config", config], 2);
     assert!(said.contains("token_file"), "{said}");
-    // A token that others can read is complained of before anything else.
+    // The file permissions of a token are checked first.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::write(&file, format!("{text}token = \"once\"\n")).unwrap();
     let said = person.run(&["agent", "enroll", "--config", config], 4);
@@ -533,7 +536,7 @@ fn plans(person: &Terminal, dir: &Path) {
     assert!(person.run(&["plan", "create", "-f", path], 2).contains("new plan_id"));
 }
 
-/// Power, nodes, and the way to the vendor and back.
+/// Power, nodes and RMA.
 fn power(person: &Terminal) {
     assert!(person.line("machine power machine-1 status", 0).contains("on"));
     let told = person.line("machine power machine-1 on", 0);
@@ -580,7 +583,7 @@ fn power(person: &Terminal) {
     person.line("sim fault clear --all", 0);
 }
 
-/// Secrets go in and are never seen again.
+/// Secrets can be set but never read.
 fn credentials(person: &Terminal, dir: &Path) {
     person.line("credential list", 0);
     let file = dir.join("password");
@@ -593,7 +596,7 @@ fn credentials(person: &Terminal, dir: &Path) {
     let list = person.json("credential list");
     assert_eq!((&list[0]["user"], &list[0]["version"]), (&"root".into(), &"2".into()), "{list}");
     assert!(!list.to_string().contains("s3cret"), "{list}");
-    // The key of a MAAS has three parts; neither what is missing nor what is there is repeated.
+    // A MAAS key has three parts; the error repeats no part of the key.
     let key = dir.join("maas.key");
     let set = ["credential", "set", "maas", "--maas-key", key.to_str().unwrap()];
     std::fs::write(&key, "c0nsumer:t0ken\n").unwrap();
@@ -622,7 +625,7 @@ fn credentials(person: &Terminal, dir: &Path) {
     assert!(person.line("trust forget https://10.0.0.1", 2).contains("farrier trust list"));
 }
 
-/// A simulated machine has a BMC that tells of it; an address without one says so.
+/// A simulated machine has a BMC that reports its hardware; an address without a BMC is an error.
 fn hardware(person: &Terminal) {
     assert!(person.line("machine inspect machine-1 -o wide", 0).contains("02:fa:00:00:00:01"));
     let (one, again) =
@@ -640,7 +643,7 @@ fn hardware(person: &Terminal) {
     assert!(person.line("discover 10.0.0.0/8", 2).contains("10.0.0.0/20"));
 }
 
-/// What fails, and everything a person may do about it.
+/// Failures, and every repair command.
 fn trouble(person: &Terminal) {
     person.line("enter-maintenance machine-3", 0);
     let broken = |effect: &str, times: u32| {
@@ -698,7 +701,7 @@ fn stopping(person: &Terminal) {
         person.at_step(&run, "reboot");
         let args: Vec<&str> =
             cancel.split(' ').chain([run.as_str(), "--reason", "enough"]).collect();
-        // Whoever asked for the end has got what they asked for.
+        // A cancel that ends in CANCELED is a success.
         let told = person.run(&args, 0);
         assert!(told.contains("CANCELED"), "{told}");
         assert!(person.line(&format!("cancel {run}"), 2).contains("already ended CANCELED"));

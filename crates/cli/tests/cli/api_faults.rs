@@ -1,4 +1,4 @@
-//! When hardware misbehaves: retries, failures, lost answers, time limits and cancels.
+//! Hardware faults: retries, failures, lost responses, time limits and cancels.
 
 use crate::api::{World, at, fault, is, on_both, plan, reboot, refused, states, step};
 use crate::fleet::{Clients, steps};
@@ -6,7 +6,7 @@ use proto::v1;
 use proto::v1::run::Phase;
 use tonic::Code::FailedPrecondition;
 
-/// A machine in service whose first run of this plan or type has ended.
+/// Starts a run and waits until it has ended.
 async fn ended(api: &mut Clients, id: &str, kind: &str, request: &str) -> v1::Run {
     let run = api.start(id, kind, request).await;
     api.finished(&run.run_id).await
@@ -23,7 +23,7 @@ async fn a_step_that_fails_once_is_tried_again() {
     assert!(!is(&api.machine("m-1").await, "NeedsIntervention"));
     let history = api.history(&run.run_id).await;
     assert!(history.iter().any(|entry| entry.message.contains("attempt 2")), "{history:#?}");
-    // The attempt that failed did nothing, and the other one did it once.
+    // The failed attempt had no effect, and the second attempt executed it once.
     let applied: Vec<i32> = api.applied(&run.run_id).await.into_values().collect();
     assert_eq!(applied, [0, 1]);
 }
@@ -62,7 +62,7 @@ async fn failing(_world: &World, mut api: Clients) {
     assert_eq!(machine.status.unwrap().active_run_id, "");
     refused(api.cancel(&run.run_id).await, FailedPrecondition, &["FAILED", "farrier run"]);
 
-    // Attention does not shut the gates, and the next success settles it.
+    // The attention state closes no gate, and the next success clears it.
     api.clear_faults().await;
     api.done("m-1", "REBOOT", "later").await;
     let machine = api.machine("m-1").await;
@@ -105,13 +105,13 @@ async fn canceling(_world: &World, mut api: Clients) {
     assert!(is(&machine, "OperationCanceled") && !is(&machine, "NeedsIntervention"));
     let again = api.cancel(&run).await;
     refused(again, FailedPrecondition, &["already ended CANCELED", "farrier run rerun"]);
-    // The next start takes the condition back.
+    // The next start clears the condition.
     api.clear_faults().await;
     api.fault(fault("m-1", "reboot", "hang", 1)).await;
     let run = api.start("m-1", "REBOOT", "next").await.run_id;
     assert!(!is(&api.machine("m-1").await, "OperationCanceled"));
     api.at_step(&run, "reboot").await;
-    // Asking twice is asking once.
+    // A second cancel changes nothing.
     for _ in 0..2 {
         let operation = api.cancel(&run).await;
         if let Err(status) = operation {
@@ -151,7 +151,7 @@ async fn a_lost_or_garbled_answer_is_looked_up_and_nothing_is_repeated() {
         assert!(history.iter().any(|entry| entry.message.contains("looking")), "{history:#?}");
         let applied: Vec<i32> = api.applied(&run.run_id).await.into_values().collect();
         assert_eq!(applied, [1], "{action}");
-        // Every answer of a whole reimage.
+        // The fault applies to every call of a whole reimage.
         api.fault(fault(id, "", action, 0)).await;
         let run = ended(&mut api, id, "REPAVE", "all").await;
         assert_eq!(run.phase(), Phase::Succeeded, "{run:#?}");
@@ -174,7 +174,7 @@ async fn what_nobody_can_find_out_stops_for_a_person() {
     assert_eq!((error.code.as_str(), error.retryable), ("INTERVENTION_REQUIRED", false));
     assert_eq!(error.details["fault"], "outcome-unknown");
     assert_eq!(error.next_command, format!("farrier run resume {}", run.run_id));
-    // What may have happened is not done a second time.
+    // An effect that may have been applied is not executed again.
     let applied: Vec<i32> = api.applied(&run.run_id).await.into_values().collect();
     assert_eq!(applied, [1]);
 }

@@ -17,7 +17,7 @@ fn words(text: &str) -> BTreeSet<String> {
     text.split_whitespace().map(String::from).collect()
 }
 
-/// `field=value` finds exactly these, and the other three operators agree with it.
+/// Checks that `field=value` finds exactly these, and that the other operators agree.
 async fn check(api: &mut Clients, list: &str, (field, value): (&str, &str), expected: &str) {
     let all = ids(api, list, "").await;
     let expected = words(expected);
@@ -34,7 +34,7 @@ async fn check(api: &mut Clients, list: &str, (field, value): (&str, &str), expe
     }
 }
 
-/// A machine in every state there is.
+/// Creates one machine in every state.
 async fn fleet(api: &mut Clients) {
     api.fault(fault("dark", "probe", "fail", 0)).await;
     api.fault(fault("busy", "reboot", "hang", 0)).await;

@@ -1,4 +1,4 @@
-//! Health reports over the wire: what they keep from starting, and who is told.
+//! Health reports over gRPC: the operations that they prevent, and where they are shown.
 
 use crate::api::{field_of, on_both, params, refused};
 use crate::fleet::Clients;
@@ -58,13 +58,13 @@ async fn what_is_reported_keeps_operations_from_starting() {
             &["dcim reports fan: fan is broken", "farrier health get m-1"],
         );
         assert!(refusal.message().contains("health_override=REASON"), "{refusal:?}");
-        // What places nothing goes on.
+        // An operation that places no workload is not prevented.
         api.done("m-1", "REBOOT", "reboot").await;
 
         report(&mut api, "m-1", "leak", &[alert("water", &["prevent-state-changes"])]).await;
         let reboot = run("m-1", "REBOOT", "again", &[]);
         refused(api.try_run(reboot).await, Code::FailedPrecondition, &["leak reports water"]);
-        // What was asked for before is answered with what it made.
+        // A repeated request returns the run that it started before.
         assert!(api.try_run(run("m-1", "REBOOT", "reboot", &[])).await.is_ok());
         let why = api.why("m-1").await;
         assert_eq!(why.health.len(), 3, "{why:?}");

@@ -1,4 +1,4 @@
-//! What the port says over plain HTTP: health for load balancers, metrics for Prometheus.
+//! The plain HTTP endpoints: health for load balancers, metrics for Prometheus.
 
 use crate::api::{World, fault};
 use crate::fleet::PATIENCE;
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// A request by hand: the status line with the headers, and the body.
+/// Sends a raw request. Returns the status line with the headers, and the body.
 fn http(world: &World, method: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(("127.0.0.1", world.server.setup.port)).unwrap();
     let request = format!(
@@ -23,7 +23,7 @@ fn http(world: &World, method: &str, path: &str) -> (String, String) {
     (head.to_ascii_lowercase(), body.to_string())
 }
 
-/// Every sample of a page, by its name with its labels. The text format's rules are checked on the way.
+/// All samples of a page, by name and labels. Checks the rules of the text format on the way.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let mut typed: BTreeMap<&str, &str> = BTreeMap::new();
     let mut samples = BTreeMap::new();
@@ -54,7 +54,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// The buckets of a histogram grow, and the last one holds everything.
+/// Checks that the buckets of a histogram are cumulative and that the last one holds everything.
 fn check_histogram(samples: &BTreeMap<String, f64>, name: &str) {
     let mut series: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     for (sample, count) in samples {
@@ -140,7 +140,7 @@ async fn the_metrics_count_what_happens() {
     assert_eq!(samples["farrier_reaction_seconds_count"], 4.0);
 }
 
-/// A gauge that nobody sets again would go on showing what was.
+/// A gauge that is not set again would keep its old value.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rack_that_left_error_is_counted_there_no_more() {
     let (world, _api) = World::open("zero").await;
@@ -149,7 +149,7 @@ async fn a_rack_that_left_error_is_counted_there_no_more() {
         let (code, stdout, stderr) = finish(farrier(url, &line.split(' ').collect::<Vec<_>>()));
         assert_eq!(code, expected, "{line}\n{stdout}\n{stderr}");
     };
-    // How many racks are in Error and how many are Ready, once it is so.
+    // Waits until this many racks are in Error and in Ready.
     let until = |expected: [f64; 2]| {
         let started = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! The inventory: what may be written into it, what may not, and reading all of it page by page.
+//! The inventory: valid and invalid records, and reading all of it page by page.
 
 use crate::api::{
     BUILT_IN_PLANS, LISTS, World, field_of, is, labelled, machine, on_both, page, plan, reboot,
@@ -22,7 +22,7 @@ async fn registering(_world: &World, mut api: Clients) {
     assert_ne!(made.machine_id, other.machine_id);
     assert_eq!(states(&made), ("FACTORY_READY", "EFFECTIVE_STATE_NEW"));
 
-    // MAC addresses take one form; a provider that is not named is the server's.
+    // MAC addresses are normalized; an empty provider becomes the server's default.
     let mut wanted = labelled("m-1", &[("env", "prod"), ("app.example.com/name", "")]);
     let spec = wanted.spec.as_mut().unwrap();
     spec.mac_addresses = vec!["AA-BB-CC-DD-EE-FF".into(), "001122334455".into()];
@@ -35,7 +35,7 @@ async fn registering(_world: &World, mut api: Clients) {
     assert_eq!(spec.provider, "sim");
     assert_eq!(made.labels, wanted.labels);
 
-    // The same again changes nothing; registering what is known keeps its status.
+    // Registering the same record changes nothing; registering a known machine keeps its status.
     let version = |machine: &v1::Machine| machine.status.as_ref().unwrap().version;
     assert_eq!(version(&api.put(wanted.clone()).await), version(&made));
     api.in_maintenance("m-1").await;
@@ -46,7 +46,7 @@ async fn registering(_world: &World, mut api: Clients) {
     assert_eq!(states(&after), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
     assert!(is(&after, "Reachable"));
 
-    // Whatever an update says of the status is ignored.
+    // The status in an update is ignored.
     wanted.labels.insert("env".into(), "stage".into());
     wanted.status = Some(v1::MachineStatus {
         phase: v1::machine_status::Phase::Ready.into(),
@@ -72,10 +72,10 @@ async fn registering(_world: &World, mut api: Clients) {
     assert_eq!(states(&again), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
 }
 
-/// Where a text stands in a spec.
+/// Selects a text field of a spec.
 type Place = fn(&mut v1::MachineSpec) -> &mut String;
 
-/// A machine that is right but for one thing, and the field that names it.
+/// Machines that are invalid in one field, and the name of that field.
 fn wrong_machines() -> Vec<(v1::Machine, String)> {
     let mut wrong = Vec::new();
     let long = |length: usize| "x".repeat(length);
@@ -166,7 +166,7 @@ async fn what_is_malformed_is_named_and_nothing_is_written() {
     assert_eq!(all.unwrap().into_inner().machines.len(), 1);
 }
 
-/// Reads a list to its end, `size` at a time, calling `meanwhile` between two pages.
+/// Reads a list to its end with pages of `size`, and calls `meanwhile` between two pages.
 async fn read_all(
     api: &mut Clients,
     list: &str,
@@ -202,7 +202,8 @@ async fn paging(_world: &World, mut api: Clients) {
         api.done(&format!("m-{index:02}"), "ENTER_MAINTENANCE", "r").await;
     }
     let writer = api.clone();
-    // Between two pages a machine comes in front, one in the middle and one at the end, and a run.
+    // Between two pages, machines are added at the start, in the middle and at the end, and a run
+    // is started.
     let meanwhile = async |round: usize| {
         let mut api = writer.clone();
         for place in ["a", "m-25", "z"] {
@@ -307,7 +308,7 @@ async fn bad_pages_filters_cursors_and_offsets_are_refused() {
             assert!(status.message().len() < 300, "{}", status.message());
         }
     }
-    // A token goes with its filter.
+    // A page token is only valid with its filter.
     let answer = page(&mut api, "machines", ("phase=MAINTENANCE", 1, &tokens[0])).await;
     refused(answer, InvalidArgument, &["page_token"]);
     let answer = page(&mut api, "history", ("m-1", 1, &tokens[4])).await;
@@ -328,7 +329,7 @@ async fn bad_pages_filters_cursors_and_offsets_are_refused() {
     let request = v1::StreamRunLogsRequest { run_id: run.clone(), offset: -1, no_follow: true };
     let answer = api.runs.stream_run_logs(request).await.map(drop);
     assert_eq!(field_of(&refused(answer, InvalidArgument, &["offset"])), "offset");
-    // Behind the end of a finished log there is nothing, and that is no error.
+    // An offset behind the end of a finished log is no error; it gives an empty stream.
     let request = v1::StreamRunLogsRequest { run_id: run, offset: i64::MAX, no_follow: false };
     let mut log = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
     assert!(log.message().await.unwrap().is_none());

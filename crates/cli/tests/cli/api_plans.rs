@@ -1,4 +1,4 @@
-//! Plans, the record of what happened, and the answer to "why".
+//! Plans, the history of a run, and `why`.
 
 use crate::api::{
     BUILT_IN_PLANS, World, conditions, fault, field_of, on_both, params, plan, reboot, refused,
@@ -30,7 +30,7 @@ fn drain(deadline_seconds: Option<i32>) -> Kind {
     Kind::Drain(v1::DrainNode { cluster_ref: String::new(), deadline_seconds })
 }
 
-/// A plan that is wrong in one place, and the field that names the place.
+/// Plans that are invalid in one field, and the name of that field.
 fn wrong_plans() -> Vec<(v1::Plan, String)> {
     let one = |step: v1::Step| plan("mine", vec![step]);
     let good = || step("a", reboot());
@@ -190,7 +190,7 @@ async fn immutable(_world: &World, mut api: Clients) {
     let stolen = plan("plan-reboot-v1", vec![step("a", ssh("rm -rf /"))]);
     refused(api.try_plan(stolen).await, AlreadyExists, &["plan-reboot-v1"]);
 
-    // A run keeps the plan as it was, with nothing left open.
+    // A run keeps a copy of its plan, with all defaults resolved.
     api.in_maintenance("m-1").await;
     let run = api.start_plan("m-1", "everything", "r").await.run_id;
     let run = api.finished(&run).await;
@@ -232,7 +232,7 @@ async fn a_step_without_what_it_needs_is_refused_at_the_start() {
         let status = refused(api.try_run(request).await, InvalidArgument, &["step a", field]);
         assert_eq!(field_of(&status), field);
     }
-    // A built-in plan leaves out what a machine without a cluster cannot do.
+    // A built-in plan omits the steps that need a cluster if the machine has none.
     let run = api.done("m-1", "REPAVE", "r").await;
     let names: Vec<String> = steps(&run).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["set-netboot", "repave-os", "reboot"]);

@@ -1,4 +1,5 @@
-//! Starting work: races, gates, replays, and the error tables of both documents, row by row.
+//! Starting operations: races, gates, repeated requests, and every row of the error tables in the
+//! specification.
 
 use crate::api::{World, fault, on_both, params, plan, reboot, refused, rma, step};
 use crate::fleet::{Clients, Server, Setup};
@@ -11,7 +12,8 @@ use tonic::{Response, Status};
 const RACERS: usize = 200;
 const CONNECTIONS: usize = 8;
 
-/// The same start from many sides at once; `request` names each racer's request.
+/// Sends the same start over several connections at once; `request` is the request ID of each
+/// racer.
 async fn race(
     world: &World,
     machine: &str,
@@ -43,7 +45,7 @@ async fn two_hundred_racing_starts_make_one_run() {
 }
 
 async fn racing_starts(world: &World, mut api: Clients) {
-    // One request, sent two hundred times.
+    // One request, sent 200 times.
     api.register("m-1").await;
     let answers = race(world, "m-1", |_| "same".into()).await;
     let ids: BTreeSet<String> = answers.into_iter().map(|run| run.unwrap().run_id).collect();
@@ -51,7 +53,7 @@ async fn racing_starts(world: &World, mut api: Clients) {
     assert_eq!(api.list_runs("machine_id=m-1").await.len(), 1);
     api.finished(ids.first().unwrap()).await;
 
-    // Two hundred requests, for a machine that whoever is first will hold.
+    // 200 requests for one machine: the first one holds it.
     api.fault(fault("m-2", "verify", "hang", 0)).await;
     api.register("m-2").await;
     let answers = race(world, "m-2", |index| format!("r-{index}")).await;
@@ -68,7 +70,7 @@ async fn racing_starts(world: &World, mut api: Clients) {
     assert_eq!(ended.phase(), v1::run::Phase::Canceled);
 }
 
-/// A customer's verb or an operator's start, by machine and request.
+/// Starts an operation by a customer's call or by `StartRun`.
 async fn ask(
     api: &mut Clients,
     verb: &str,
@@ -160,7 +162,7 @@ async fn what_is_not_there_is_not_found() {
     assert!(api.list_runs("").await.is_empty());
 }
 
-/// Every door that leads to one run, by its id.
+/// Calls every method that takes the ID of a run.
 async fn ask_run(api: &mut Clients, door: &str, run: &str) -> Result<(), Status> {
     let (run_id, reason, request_id) = (run.to_string(), "test".to_string(), "again".to_string());
     let operation_id = run_id.clone();
@@ -226,7 +228,7 @@ async fn runs_are_looked_up_by_every_door() {
         let malformed = ask_run(&mut api, door, "op-\u{7}").await;
         refused(malformed, InvalidArgument, &[field]);
     }
-    // What has ended cannot be stopped or gone on with any more.
+    // A run that has ended cannot be stopped or continued.
     api.in_maintenance("m-1").await;
     let run = api.done("m-1", "REBOOT", "r").await.run_id;
     for door in ["CancelOperation", "CancelRun", "RetryStep", "ResumeRun", "AdoptObservedState"] {
@@ -234,13 +236,13 @@ async fn runs_are_looked_up_by_every_door() {
         refused(ended, FailedPrecondition, &[&run, "already ended SUCCEEDED", "farrier run"]);
     }
     refused(ask_run(&mut api, "MarkManual", &run).await, FailedPrecondition, &["already ended"]);
-    // What has not ended cannot be started over.
+    // A run that has not ended cannot be restarted.
     api.fault(fault("m-1", "reboot", "hang", 0)).await;
     let run = api.start("m-1", "REBOOT", "r-2").await.run_id;
     for door in ["Rerun", "RestartClean", "AdoptObservedState"] {
         refused(ask_run(&mut api, door, &run).await, FailedPrecondition, &[&run, "still at work"]);
     }
-    // To go on with what is going on is no contradiction.
+    // A retry or a resume of an active run is accepted and changes nothing.
     for door in ["RetryStep", "ResumeRun"] {
         ask_run(&mut api, door, &run).await.unwrap();
     }
@@ -310,7 +312,7 @@ async fn missing_and_unknown_fields_are_named() {
         InvalidArgument,
         &["plan is required"],
     );
-    // All of that left nothing behind.
+    // The refused requests left nothing behind.
     assert!(api.list_runs("").await.is_empty());
     assert_eq!(api.machine("m-1").await.status.unwrap().active_run_id, "");
 }
@@ -331,7 +333,7 @@ async fn each_phase_opens_its_own_gates() {
         refused(answer, FailedPrecondition, &words);
     }
     api.done("m-1", "REBOOT", "reboot").await;
-    // Somebody is at work: every gate is shut, and says who.
+    // An operation holds the machine: every gate refuses and names the holder.
     api.fault(fault("m-1", "verify", "hang", 1)).await;
     let holder = api.start("m-1", "ENTER_MAINTENANCE", "holder").await.run_id;
     for verb in VERBS {
@@ -390,7 +392,8 @@ async fn replays(_world: &World, mut api: Clients) {
         ..Default::default()
     };
     let first = api.try_run(image("rhel-9", "REPAVE")).await.unwrap();
-    // While it runs, when it has ended, and when the gate would refuse it: always the same one.
+    // The same run is returned while it is active, after it has ended, and when a gate would refuse
+    // it.
     let again = api.try_run(image("rhel-9", "REPAVE")).await.unwrap();
     assert_eq!(again.run_id, first.run_id);
     api.finished(&first.run_id).await;
@@ -399,7 +402,7 @@ async fn replays(_world: &World, mut api: Clients) {
     refused(refusal, FailedPrecondition, &["READY"]);
     let again = api.try_run(image("rhel-9", "REPAVE")).await.unwrap();
     assert_eq!((&again.run_id, again.phase()), (&first.run_id, v1::run::Phase::Succeeded));
-    // The other words for it, and the customer's door, lead to the same place.
+    // The alias of the type and the customer's call return the same run.
     let again = api.try_run(image("rhel-9", "REIMAGE")).await.unwrap();
     assert_eq!(again.run_id, first.run_id);
     let reimage = |image: &str| v1::ReimageMachineRequest {
@@ -411,14 +414,14 @@ async fn replays(_world: &World, mut api: Clients) {
     assert_eq!(again.operation_id, first.run_id);
     let named = v1::StartRunRequest { plan_id: first.plan_id.clone(), ..image("rhel-9", "REPAVE") };
     assert_eq!(api.try_run(named).await.unwrap().run_id, first.run_id);
-    // The same name for something else is refused, and says what it stands for.
+    // The same request ID for a different request is refused, and the refusal names the first run.
     let words = [first.run_id.as_str(), "deploy-1", "farrier run get"];
     refused(api.try_run(image("rhel-8", "REPAVE")).await, AlreadyExists, &words);
     let answer = api.machines.reimage_machine(reimage("ubuntu-2204")).await;
     refused(answer.map(Response::into_inner), AlreadyExists, &words);
     refused(api.try_start("m-1", "REBOOT", "deploy-1").await, AlreadyExists, &words);
     refused(ask(&mut api, "RebootMachine", "m-1", "deploy-1").await, AlreadyExists, &words);
-    // On another machine it is another request.
+    // A request ID is only unique per machine.
     api.in_maintenance("m-2").await;
     let other = ask(&mut api, "ReimageMachine", "m-2", "deploy-1").await.unwrap();
     assert_ne!(other, first.run_id);

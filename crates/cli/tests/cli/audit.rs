@@ -1,5 +1,5 @@
-//! What must hold at the end, whatever was killed, frozen or cut on the way: one audit for all of it,
-//! clients that ask another replica when one is gone, and a watcher that comes back.
+//! The checks at the end of every crash, freeze and outage test; a client that fails over between
+//! replicas; and a watcher that reconnects.
 
 use crate::fleet::{Clients, PATIENCE, Server};
 use proto::v1;
@@ -12,14 +12,14 @@ use tonic::{Code, Response, Status, Streaming};
 
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Every run succeeded, each of its steps acted exactly once, its history has no gap, and nobody holds
-/// anything any more.
+/// Checks that every run succeeded, each of its steps was applied exactly once, its history has no
+/// gap, and no claim or hold is left.
 pub async fn audit(api: &mut Clients, runs: &[String]) {
     for id in runs {
         let ended = api.finished(id).await;
         assert_eq!(ended.phase(), v1::run::Phase::Succeeded, "{ended:#?}");
         let applied = api.applied(&format!("{id}/")).await;
-        // One key for each step: no retry hides a repetition.
+        // One effect key per step: a retry could hide a repeated effect.
         assert_eq!(applied.len(), ended.steps.len(), "{applied:?}");
         assert!(applied.values().all(|count| *count == 1), "{applied:?}");
         let history = api.history(id).await;
@@ -32,22 +32,22 @@ pub async fn audit(api: &mut Clients, runs: &[String]) {
     }
 }
 
-/// True when the connection broke. That has whatever code the client's library gives it.
+/// True if the connection broke. The status code then depends on the client library.
 pub fn is_broken(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// True when the one who was asked is gone or cannot answer now: asking again, or elsewhere, is right.
+/// True if the server is gone or unavailable, so that the request should be repeated.
 fn is_gone(status: &Status) -> bool {
     status.code() == Code::Unavailable || is_broken(status)
 }
 
-/// A client with the addresses of all replicas. Whatever is not answered is asked again elsewhere.
+/// A client for all replicas. It repeats a failed request on the next replica.
 #[derive(Clone)]
 pub struct Anywhere {
     replicas: Vec<Clients>,
     at: usize,
-    /// Every refusal on the way, in its own words.
+    /// The status of every failed request.
     pub refusals: Vec<Status>,
 }
 
@@ -64,7 +64,7 @@ impl Anywhere {
         let started = Instant::now();
         loop {
             let asked = &self.replicas[self.at % self.replicas.len()];
-            // Who does not answer at all is as good as gone.
+            // A server that does not answer is treated as gone.
             let answer = timeout(PATIENCE / 6, call(asked.clone())).await;
             match answer.unwrap_or_else(|_| Err(Status::unavailable("no answer"))) {
                 Ok(answer) => return answer,
@@ -93,7 +93,7 @@ impl Anywhere {
         self.ask(call).await.into_inner().run_id
     }
 
-    /// Waits until the run has ended, wherever that can be read.
+    /// Waits until the run has ended, on any replica.
     pub async fn finished(&mut self, id: &str) -> v1::Run {
         let started = Instant::now();
         loop {
@@ -111,25 +111,25 @@ impl Anywhere {
         }
     }
 
-    /// Goes to the next replica for what is asked from now on.
+    /// Sends the following requests to the next replica.
     pub fn move_on(&mut self) {
         self.at += 1;
     }
 }
 
-/// Follows all runs over every death, and goes to another replica with its cursor again and again,
-/// whether it must or not.
+/// Follows all runs across crashes. It also changes to another replica every few events and resumes
+/// there from its cursor.
 pub struct Watcher {
     task: JoinHandle<()>,
     seen: mpsc::UnboundedReceiver<v1::Run>,
     versions: BTreeMap<String, Vec<i64>>,
 }
 
-/// How many events a watcher reads before it goes elsewhere.
+/// The number of events that a watcher reads before it changes to another replica.
 const STAY: usize = 23;
 
 impl Watcher {
-    /// At least one run must be there already, so that there is a cursor to come back with.
+    /// Needs at least one existing run, whose event gives the first cursor.
     pub async fn start(mut through: Anywhere) -> Self {
         let (sender, seen) = mpsc::unbounded_channel();
         let (mut stream, mut cursor) = (watch(&mut through, "").await, String::new());
@@ -152,13 +152,14 @@ impl Watcher {
         Self { task, seen, versions: BTreeMap::new() }
     }
 
-    /// Reads until these have ended: every version of each came, once and in order.
+    /// Reads until these runs have ended. Checks that every version of each arrived once and in
+    /// order.
     pub async fn saw_all_of(mut self, runs: &[String]) {
         let mut left: std::collections::BTreeSet<&str> = runs.iter().map(String::as_str).collect();
         while !left.is_empty() {
             let run = timeout(PATIENCE, self.seen.recv()).await;
             let run = run.unwrap_or_else(|_| panic!("no event came of {left:?}")).unwrap();
-            // Earlier ones may have been in the middle when the watch began.
+            // Older runs may have been active when the watch began.
             if !runs.contains(&run.run_id) {
                 continue;
             }
@@ -183,7 +184,8 @@ async fn watch(through: &mut Anywhere, cursor: &str) -> Streaming<v1::RunEvent> 
     through.ask(call).await.into_inner()
 }
 
-/// The same numbers for the same seed, so that what failed once can be tried again.
+/// A random source that gives the same numbers for the same seed, so that a failure can be
+/// repeated.
 pub struct Dice(u64);
 
 impl Dice {
@@ -192,7 +194,7 @@ impl Dice {
         Self(seed)
     }
 
-    /// A number below the bound (splitmix64).
+    /// Returns a number below the bound (splitmix64).
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -202,7 +204,7 @@ impl Dice {
     }
 }
 
-/// Registers machines and brings them into maintenance, many at a time.
+/// Registers machines and brings them into maintenance, concurrently.
 pub async fn in_maintenance(api: &Clients, machines: &[String]) {
     let each = machines.iter().map(|id| {
         let mut api = api.clone();
@@ -215,7 +217,7 @@ pub fn names(count: usize) -> Vec<String> {
     (0..count).map(|index| format!("m-{index}")).collect()
 }
 
-/// The whole log of a run, as it is now or until its end.
+/// The log of a run: its current content, or until its end.
 pub async fn log_of(api: &mut Clients, run: &str, no_follow: bool) -> String {
     let request = v1::StreamRunLogsRequest { run_id: run.into(), offset: 0, no_follow };
     let mut stream = api.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();

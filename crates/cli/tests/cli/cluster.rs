@@ -1,4 +1,4 @@
-//! A PostgreSQL of a test's own, which can be stopped hard and started again on the same data.
+//! A private PostgreSQL server that can be killed and restarted on the same data.
 
 use crate::fleet::{free_port, signal};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// None where the server's programs are not there or cannot be run by this user.
+    /// None if the server's programs are missing or this user cannot run them.
     pub fn start() -> Option<Self> {
         let made = programs().and_then(|bin| {
             let home = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ impl Cluster {
         format!("postgres://postgres@127.0.0.1:{}", self.port)
     }
 
-    /// What `pg_ctl restart -m immediate` does (QUIT), or `-m fast` (INT), with a pause in between.
+    /// Like `pg_ctl restart -m immediate` (QUIT) or `-m fast` (INT), with a pause in between.
     pub fn restart(&mut self, with: &str, away: Duration) {
         signal(self.server.id(), with);
         self.server.wait().unwrap();
@@ -52,8 +52,8 @@ impl Drop for Cluster {
     }
 }
 
-/// One of the server's programs. PostgreSQL refuses to run as root, so root borrows another user; the
-/// kernel ends the server should the test be killed.
+/// A command that runs one of the server's programs. PostgreSQL refuses to run as root, so root
+/// switches to another user. The kernel ends the server if the test is killed.
 fn program(bin: &Path, name: &str, home: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);
@@ -73,7 +73,7 @@ struct Owner {
     group: u32,
 }
 
-/// Whom the files must belong to; nobody else than we when we are not root.
+/// The user and group that must own the files; none if the test does not run as root.
 fn owner() -> Option<Owner> {
     let id = |args: &[&str]| {
         let output = Command::new("id").args(args).stderr(Stdio::null()).output().ok()?;
@@ -100,13 +100,14 @@ fn initialise(bin: &Path, home: &Path) -> bool {
 fn serve(bin: &Path, home: &Path, port: u16) -> Child {
     let mut server = program(bin, "postgres", home);
     server.args(["-D", "data", "-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
-    // Only the server dies, not the system under it: nothing is lost without fsync, but much time with it.
+    // Only the server is killed, not the operating system, so no data is lost without fsync, and it
+    // saves much time.
     server.args(["-c", "fsync=off"]);
     server.arg("-c").arg(format!("unix_socket_directories={}", home.display()));
     let mut server = server.spawn().unwrap();
     let started = Instant::now();
     loop {
-        // The eighth line of its status file is where the server says that it takes connections.
+        // The eighth line of the status file says whether the server accepts connections.
         let status = std::fs::read_to_string(home.join("data/postmaster.pid")).unwrap_or_default();
         let ours = status.lines().next() == Some(&server.id().to_string());
         if ours && status.lines().nth(7).is_some_and(|line| line.trim() == "ready") {
@@ -119,7 +120,7 @@ fn serve(bin: &Path, home: &Path, port: u16) -> Child {
     }
 }
 
-/// The folder of the server's programs: on PATH, else the newest of Debian's.
+/// The directory of the server's programs: from PATH, else the newest Debian package.
 fn programs() -> Option<PathBuf> {
     let complete =
         |folder: &PathBuf| ["initdb", "postgres"].iter().all(|name| folder.join(name).is_file());

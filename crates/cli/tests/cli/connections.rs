@@ -1,4 +1,4 @@
-//! How many connections to PostgreSQL a replica has: never more than it was told.
+//! The number of PostgreSQL connections of a replica never exceeds its limit.
 
 use crate::audit::{Anywhere, audit, in_maintenance, names};
 use crate::fleet::{Clients, Home, Server, Setup, new_database, postgres};
@@ -11,11 +11,11 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 const ALLOWED: usize = 4;
-/// SQL is the store's, also where a test asks the database behind our back.
+/// SQL belongs to the store crate, even for a test that reads the database directly.
 const SESSIONS: &str = include_str!("../../../store/tests/sessions.sql");
 const ALL: &str = "all together";
 
-/// Counts the connections to a database by their names, again and again, and keeps the highest numbers.
+/// Polls the number of connections by name and keeps the highest numbers.
 async fn count(url: String, over: Arc<AtomicBool>) -> BTreeMap<String, usize> {
     let (client, connection) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.unwrap();
     tokio::spawn(connection);
@@ -35,7 +35,7 @@ async fn count(url: String, over: Arc<AtomicBool>) -> BTreeMap<String, usize> {
     most
 }
 
-/// Asks for much and does not wait for the answer, as somebody who closes the page.
+/// Sends expensive requests and drops them before the response, like a user who closes the page.
 async fn impatient(mut api: Clients, over: Arc<AtomicBool>) {
     while !over.load(Ordering::Relaxed) {
         let ask = api.runs.list_runs(v1::ListRunsRequest::default());
@@ -84,12 +84,12 @@ async fn no_replica_opens_more_connections_than_it_may() {
     }
     let most = counted.await.unwrap();
     println!("at most {most:?}");
-    // They have the replica's name, so that an operator sees whose they are.
+    // Connections carry the replica's name, so that an operator can attribute them.
     for name in ["farrier/one", "farrier/two"] {
         let count = most.get(name).copied().unwrap_or_default();
         assert!((1..=ALLOWED).contains(&count), "{name}: {most:?}");
     }
-    // One that is only just being made has no name yet.
+    // A connection that is being opened has no name yet.
     assert!(most[ALL] <= ALLOWED * servers.len(), "{most:?}");
     audit(&mut servers[0].clients().await, &runs).await;
 }

@@ -1,4 +1,4 @@
-//! Killed in the middle: nothing is lost, nothing is done twice.
+//! The server is killed in the middle: nothing is lost and nothing is executed twice.
 
 use crate::audit::{Anywhere, Dice, Watcher, audit, in_maintenance, names};
 use crate::fleet::{SHORT_LEASE, Server, Setup, replicas, steps};
@@ -34,12 +34,12 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
     assert!(steps(&ended).iter().all(|(_, state)| *state == "SUCCEEDED"), "{ended:#?}");
     audit(&mut clients, std::slice::from_ref(&run.run_id)).await;
 
-    // The follower saw it through, over the restart.
+    // The client followed the run to its end across the restart.
     let (code, stdout, stderr) = finish(follower);
     assert_eq!(code, 0, "{stdout}{stderr}");
     assert!(stdout.contains("connection lost"), "{stdout}");
     assert!(stdout.contains("✓ SUCCEEDED"), "{stdout}");
-    // The same request again is answered with the same run, although the gate is still open.
+    // The same request returns the same run, although the gate is still open.
     let again = clients
         .machines
         .reimage_machine(v1::ReimageMachineRequest {
@@ -55,7 +55,7 @@ async fn a_reimage_survives_kill_9_in_the_middle() {
     assert!(history.iter().any(|entry| entry.message.contains("took over")), "{history:#?}");
 }
 
-/// A repave that takes longer than the server lives.
+/// A repave that takes longer than the server runs.
 fn slow_repave() -> v1::SimFault {
     v1::SimFault {
         effect: "repave".into(),
@@ -66,8 +66,8 @@ fn slow_repave() -> v1::SimFault {
     }
 }
 
-/// Reimages and then reboots every machine, while the servers die at moments that the seed chooses and
-/// are started again, and audits what is left.
+/// Reimages and then reboots every machine while servers are killed at random moments, from the
+/// seed, and restarted. Audits the result.
 async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
     const MACHINES: usize = 24;
     const KILLS: usize = 8;
@@ -83,7 +83,7 @@ async fn killed_at_random(mut servers: Vec<Server>, seed: u64) {
             let reimage = through.start(&machine, "REPAVE", "reimage").await;
             through.finished(&reimage).await;
             let reboot = through.start(&machine, "REBOOT", "reboot").await;
-            // The same again, as of a client that heard nothing, is the same run.
+            // A repeated request, as of a client that lost the response, returns the same run.
             assert_eq!(through.start(&machine, "REBOOT", "reboot").await, reboot);
             [reimage, reboot]
         })

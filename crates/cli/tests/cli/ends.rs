@@ -1,5 +1,6 @@
-//! Faults that must end well: a BMC that refuses, hangs, lies or goes away, and the real server between it and a person. Each run
-//! ends by itself, in the documented code, and `why` names it with a command to type.
+//! Faults of a BMC: it refuses, hangs, sends garbage or disappears. Through the real server, each
+//! run ends by itself with the documented fault code, and `why` names the code and the next
+//! command.
 
 #[path = "../../../providers/tests/peers/http.rs"]
 #[allow(dead_code)]
@@ -19,7 +20,7 @@ const RESET: &str = "/redfish/v1/Systems/1/Actions/ComputerSystem.Reset";
 const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\npower_seconds = 2\ncall_ms = 1500\n\
                      bmc_credential = \"bmc\"\n[engine]\nbackoff_first_ms = 50\nbackoff_most_ms = 200";
 
-/// A BMC that is right in everything, and whose machine is on for ever.
+/// A correct BMC whose machine never switches off.
 fn sound(call: &Call) -> Said {
     match call.path.trim_end_matches('/') {
         "/redfish/v1" => Said::json(json!({
@@ -36,9 +37,9 @@ fn sound(call: &Call) -> Said {
 
 struct Case {
     name: &'static str,
-    /// What the run ends with: one of these.
+    /// The fault codes that the run may end with.
     codes: &'static [&'static str],
-    /// What the message has.
+    /// A text that the message must contain.
     words: &'static str,
     says: Box<dyn Fn(&Call) -> Said + Send + Sync>,
 }
@@ -55,7 +56,7 @@ fn case(
 fn cases() -> Vec<Case> {
     let gone = Arc::new(AtomicBool::new(false));
     vec![
-        // Its own probes may hold its only turn.
+        // The single connection to the BMC may be in use by a probe.
         case("hangs", &["bmc-unreachable", "bmc-busy"], "127.0.0.1", |_| Said::Hang),
         case("hangs-up", &["bmc-unreachable"], "127.0.0.1", |_| Said::HangUp),
         case("password-changed", &["login-refused"], "401", |_| Said::status(401, "{}")),

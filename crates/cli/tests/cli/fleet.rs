@@ -1,4 +1,4 @@
-//! A real `farrier serve` in a child process, that can be killed and started again on the same data.
+//! A real `farrier serve` in a child process, which can be killed and restarted on the same data.
 
 use proto::v1;
 use proto::v1::admin_service_client::AdminServiceClient;
@@ -17,20 +17,20 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 
-/// Long enough for the slowest machine; a test that waits this long has failed.
+/// Time limit of every wait; a test that reaches it has failed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Replicas that find out about each other's death while a test waits.
+/// A short lease, so that replicas detect each other's death within a test.
 pub const SHORT_LEASE: &str = "[engine]\nlease_ms = 1500\nrenew_ms = 300";
 
-/// Where a server keeps its state.
+/// The database of a server.
 #[derive(Debug, Clone)]
 pub enum Home {
     Sqlite,
     Postgres(String),
 }
 
-/// How to start a server.
+/// The settings of a server.
 #[derive(Debug, Clone)]
 pub struct Setup {
     pub home: Home,
@@ -39,7 +39,7 @@ pub struct Setup {
     pub speed: &'static str,
     pub name: String,
     pub port: u16,
-    /// More lines for the configuration file: before its sections, and after.
+    /// More lines for the configuration file: `top` before its sections, `config` after them.
     pub top: String,
     pub config: String,
 }
@@ -58,7 +58,7 @@ impl Setup {
         }
     }
 
-    /// Another replica on the same database and the same hardware.
+    /// The settings of another replica, on the same database and the same simulated hardware.
     pub fn replica(&self, name: &str) -> Self {
         Self {
             name: name.into(),
@@ -122,14 +122,14 @@ impl Server {
         std::fs::read_to_string(self.setup.dir.join("server.log")).unwrap_or_default()
     }
 
-    /// SIGKILL: no good-byes.
+    /// SIGKILL, without a clean shutdown.
     pub fn kill(mut self) -> Setup {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.setup.clone()
     }
 
-    /// SIGTERM, and wait for a clean exit.
+    /// SIGTERM; waits for a clean exit.
     pub fn terminate(mut self) -> Setup {
         signal(self.pid(), "TERM");
         let status = self.child.wait().unwrap();
@@ -137,8 +137,8 @@ impl Server {
         self.setup.clone()
     }
 
-    /// SIGSTOP: it does nothing, and does not know it. Replicas share the simulated hardware by locks on
-    /// files, which real hardware does not have: it is frozen while it holds none of them.
+    /// SIGSTOP. Replicas share the simulated hardware through file locks, which real hardware does
+    /// not have, so the process is stopped only while it holds none of them.
     pub fn freeze(&self) {
         loop {
             signal(self.pid(), "STOP");
@@ -164,7 +164,7 @@ impl Server {
         locks.flatten().any(|lock| held(lock.path()))
     }
 
-    /// SIGCONT: it goes on where it was, as if no time had passed.
+    /// SIGCONT: the process continues without noticing the pause.
     pub fn thaw(&self) {
         signal(self.pid(), "CONT");
     }
@@ -206,7 +206,7 @@ impl Clients {
         Self::on(Channel::from_shared(url.to_string()).unwrap().connect().await.unwrap())
     }
 
-    /// Connects when it is first needed, and again whenever the connection broke.
+    /// Connects on first use, and reconnects whenever the connection has broken.
     pub fn lazy(url: &str) -> Self {
         Self::on(Channel::from_shared(url.to_string()).unwrap().connect_lazy())
     }
@@ -235,7 +235,7 @@ impl Clients {
         self.machines.register_machine(request).await.unwrap().into_inner()
     }
 
-    /// Starts a run of a type with a request id of its own.
+    /// Starts a run of this type with this request ID.
     pub async fn start(&mut self, id: &str, kind: &str, request: &str) -> v1::Run {
         self.try_start(id, kind, request).await.unwrap()
     }
@@ -299,7 +299,7 @@ impl Clients {
         self.sim.add_fault(v1::AddFaultRequest { fault: Some(fault) }).await.unwrap();
     }
 
-    /// How often each key of a run was applied to the hardware.
+    /// How often each effect key of a run was applied to the hardware.
     pub async fn applied(&mut self, prefix: &str) -> BTreeMap<String, i32> {
         let request = v1::ListEffectsRequest { key_prefix: prefix.into() };
         let effects = self.sim.list_effects(request).await.unwrap().into_inner().effects;
@@ -307,14 +307,14 @@ impl Clients {
     }
 }
 
-/// The names of the steps with their states, for comparing at a glance.
+/// The steps of a run with their states.
 pub fn steps(run: &v1::Run) -> Vec<(String, &'static str)> {
     let state = |step: &v1::StepStatus| step.state().as_str_name();
     run.steps.iter().map(|step| (step.name.clone(), state(step))).collect()
 }
 
-/// The test cluster that `cargo xtask test` starts. Without it PostgreSQL is left out, except where
-/// leaving it out would hide that it was never tried.
+/// The test cluster that `cargo xtask test` starts. Without it the PostgreSQL tests are skipped; on
+/// CI that is a failure.
 pub fn postgres() -> Option<String> {
     match std::env::var("FARRIER_TEST_POSTGRES") {
         Ok(url) => Some(url),
@@ -326,7 +326,8 @@ pub fn postgres() -> Option<String> {
     }
 }
 
-/// Replicas with these names on one new database and one simulated fleet. None without PostgreSQL.
+/// Starts replicas with these names on one new database and one simulated fleet. None without
+/// PostgreSQL.
 pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Server>> {
     let cluster = postgres()?;
     let mut setup = Setup::new(dir, "fast");
@@ -335,7 +336,7 @@ pub async fn replicas(dir: &Path, names: &[&str], config: &str) -> Option<Vec<Se
     Some(names.iter().map(|name| Server::start(setup.replica(name))).collect())
 }
 
-/// A database of its own on the test cluster.
+/// Creates a new database on the test cluster.
 pub async fn new_database(cluster: &str) -> String {
     let (client, connection) =
         tokio_postgres::connect(&format!("{cluster}/postgres"), tokio_postgres::NoTls)

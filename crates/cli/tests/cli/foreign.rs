@@ -1,10 +1,10 @@
-//! A client in another language that knows the address and nothing else.
+//! A client in another language that knows only the server's address.
 
 use crate::api::World;
 use std::process::Command;
 
-/// A Python with grpcio, grpcio-reflection and protobuf. Without one the test is left out, except
-/// where leaving it out would hide that it was never tried.
+/// A Python with grpcio, grpcio-reflection and protobuf. Without it the test is skipped; on CI that
+/// is a failure.
 fn python() -> Option<String> {
     match std::env::var("FARRIER_TEST_PYTHON") {
         Ok(python) => Some(python),

@@ -1,4 +1,4 @@
-//! A replica that stands still for longer than its lease, and then goes on as if nothing had happened.
+//! A replica that is stopped for longer than its lease, and then continues.
 
 use crate::api::slow;
 use crate::audit::{audit, in_maintenance, names};
@@ -6,7 +6,7 @@ use crate::fleet::{Clients, PATIENCE, SHORT_LEASE, Server, replicas};
 use proto::v1;
 use std::time::{Duration, Instant};
 
-/// Waits until a replica has said this in its log.
+/// Waits until a replica has logged these words.
 async fn until_said(server: &Server, words: &str) {
     let started = Instant::now();
     while !server.log().contains(words) {
@@ -33,7 +33,7 @@ async fn a_replica_frozen_past_its_lease_writes_nothing_when_it_wakes() {
     let (mut first, mut second) = (one.clients().await, two.clients().await);
     let machines = names(MACHINES);
     in_maintenance(&first, &machines).await;
-    // Some are waiting for hardware when it freezes; the others are wherever they happen to be.
+    // Some runs wait for hardware when the replica is stopped; the others are at random points.
     first.fault(slow("m-1*", "repave", 2_000)).await;
     let mut runs = Vec::new();
     for machine in &machines {
@@ -52,10 +52,10 @@ async fn a_replica_frozen_past_its_lease_writes_nothing_when_it_wakes() {
 
     one.thaw();
     until_said(one, "given up for dead").await;
-    // It works again, on what is asked of it from now on.
+    // The replica processes new requests again.
     let reboot = first.start("m-0", "REBOOT", "afterwards").await.run_id;
     audit(&mut first, &[reboot]).await;
-    // And of what it had in its hands it has written nothing, and done nothing again.
+    // It wrote nothing for the runs that it had claimed before, and repeated no effect.
     assert_eq!(histories(&mut first, &runs).await, before);
     audit(&mut first, &runs).await;
     assert!(two.log().contains("gave up for dead"), "{}", two.log());

@@ -1,5 +1,5 @@
-//! Real machines, as far as they can be had: a Redfish emulator that nobody here wrote for the BMC, OpenSSH for the host,
-//! and the real server between them, killed in the middle.
+//! The real server against real peers: a third-party Redfish emulator as BMC and OpenSSH as host.
+//! The server is killed in the middle.
 
 use crate::api::{plan, ssh, step};
 use crate::fleet::{Clients, PATIENCE, Server, Setup, free_port};
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 pub const SUSHY: &str = "FARRIER_TEST_SUSHY";
 pub const SSHD: &str = "FARRIER_TEST_SSHD";
 pub const PASSWORD: &str = "s3cret-of-the-bmc";
-/// The same, by bcrypt with the least work.
+/// The same password, hashed by bcrypt with minimal cost.
 const HTPASSWD: &str = "root:$2y$04$g1kJ9kcG.7ROVx4dfHP3q.2bFHUKoKB8aGBjgBl1RNSZswkYBCR7W\n";
 pub const MAC: &str = "52:54:00:00:00:01";
-/// A machine is cut off at once, and a second after it was asked for the first time it is looked at.
+/// No graceful shutdown, and probes every two seconds.
 const HASTY: &str = "[datacenter]\ngraceful_seconds = 0\nbmc_credential = \"bmc\"\n\
                      ssh_credential = \"host\"\n[probes]\ninterval_ms = 2000";
 
-/// Where a peer's program is, or a word about why the test is left out; on CI that is a failure.
+/// The path of a peer's program. Without it the test is skipped; on CI that is a failure.
 pub fn peer(variable: &str) -> Option<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from);
     if path.is_none() {
@@ -29,7 +29,7 @@ pub fn peer(variable: &str) -> Option<PathBuf> {
     path
 }
 
-/// A peer that runs as long as this value lives.
+/// A peer process that runs as long as this value lives.
 pub struct Peer {
     child: Child,
     pub port: u16,
@@ -77,7 +77,7 @@ pub fn emulator(program: &Path, dir: &Path) -> Peer {
     Peer::start(command, port)
 }
 
-/// A host. `more` is added to its configuration.
+/// Starts an sshd as host. `more` is added to its configuration.
 pub fn host(program: &Path, dir: &Path, more: &str) -> Peer {
     let port = free_port();
     let file = |name: &str| dir.join(name).display().to_string();
@@ -94,7 +94,7 @@ pub fn host(program: &Path, dir: &Path, more: &str) -> Peer {
         file("authorized_keys"),
     );
     std::fs::write(file("sshd_config"), config).unwrap();
-    // As root it wants a folder that nobody else can write to.
+    // As root, sshd needs a directory that only root can write to.
     let _ = std::fs::create_dir_all("/run/sshd");
     let mut command = Command::new(program);
     command.args(["-D", "-f", &file("sshd_config")]);
@@ -114,7 +114,7 @@ pub fn password(password: &str) -> Secret {
     Secret::Password(v1::Password { user: "root".into(), password: password.into() })
 }
 
-/// What the host lets in: this user, with the key that was made for it.
+/// The credential that the host accepts: the current user with a new key.
 pub fn user_key(dir: &Path) -> Secret {
     let user = Command::new("id").arg("-un").output().unwrap().stdout;
     let user = String::from_utf8(user).unwrap().trim().to_string();
@@ -167,7 +167,7 @@ async fn a_machine_is_rebooted_through_its_bmc_although_we_are_killed() {
     register(&mut api, spec).await;
     api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
 
-    // The wrong password is tried once, and not again.
+    // The wrong password is tried once and not again.
     let run = api.start("m-1", "REBOOT", "r").await.run_id;
     let refused = api.finished(&run).await;
     assert_eq!(refused.phase(), v1::run::Phase::Failed, "{refused:#?}");
@@ -175,7 +175,7 @@ async fn a_machine_is_rebooted_through_its_bmc_although_we_are_killed() {
     assert_eq!(why.fault, "login-refused", "{why:#?}");
     assert!(why.next_commands.iter().any(|next| next.contains("credential")), "{why:#?}");
 
-    // The right one lets it go on; in the middle of the reboot the server is killed.
+    // With the right password the run continues; the server is killed in the middle of the reboot.
     set(&server, "bmc", password(PASSWORD)).await;
     let retry = v1::RetryStepRequest { run_id: run.clone(), ..Default::default() };
     api.runs.retry_step(retry).await.unwrap();
@@ -193,7 +193,7 @@ async fn a_machine_is_rebooted_through_its_bmc_although_we_are_killed() {
     let machine = api.machine_until("m-1", |machine| crate::api::is(machine, "BMCReachable")).await;
     assert!(!format!("{machine:?}{}", server.log()).contains(PASSWORD), "a secret was shown");
 
-    // What it cannot do is refused before anything happens.
+    // An unsupported operation is refused before anything happens.
     let status = api.try_start("m-1", "REPAVE", "image").await.unwrap_err();
     assert!(status.message().contains("repave-os needs Imaging"), "{status:?}");
 }
@@ -225,7 +225,7 @@ async fn a_command_on_a_host_outlives_us_and_its_log_is_whole() {
         assert_eq!(log.matches(&format!("line-{line}-")).count(), 1, "line {line} of\n{log}");
     }
     assert_eq!(std::fs::read_to_string(mark).unwrap(), "begun\n", "it began once");
-    // And a command that fails is a failure, with its code.
+    // A command that fails ends the run with its exit code.
     let error = ended.error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
     assert!(error.contains("code 7"), "{ended:#?}");
     let machine = api.machine_until("m-1", |machine| crate::api::is(machine, "Reachable")).await;

@@ -1,5 +1,5 @@
-//! A machine is given an image: the real server, a Redfish emulator for the BMC, OpenSSH for the new system, and in between a
-//! machine that the test plays, as its firmware and its deploy environment would speak. (`cargo xtask test-vm` has real ones.)
+//! Installs an image: the real server, a Redfish emulator as BMC, OpenSSH as the new system, and a
+//! machine whose firmware and deploy agent the test plays. (`cargo xtask test-vm` uses real ones.)
 
 use crate::api::{plan, step};
 use crate::fleet::{PATIENCE, Server, Setup, free_port};
@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 const IMAGE: &[u8] = b"0123456789";
 const OTHER_MAC: &str = "52:54:00:00:00:02";
 
-/// The netboot service, as a machine sees it.
+/// The port of the netboot service.
 struct Netboot(u16);
 
 impl Netboot {
-    /// A request by hand: the status and the body. Tried again while the server is away.
+    /// Sends a raw request. Returns the status and the body. Retries while the server is down.
     fn send(&self, method: &str, path: &str, more: &str, body: &str) -> (u16, String) {
         let started = Instant::now();
         loop {
@@ -56,7 +56,7 @@ impl Netboot {
         self.get(&format!("/netboot/by-mac/{}", mac.replace(':', "-")))
     }
 
-    /// What the firmware does: asks until it is told what to boot. The answer is the token.
+    /// Plays the firmware: polls until the boot script is offered, and returns its token.
     fn token(&self) -> String {
         let started = Instant::now();
         loop {
@@ -99,7 +99,8 @@ fn type_in(server: &Server, line: &str) -> (i32, String, String) {
     finish(farrier(&server.url(), &line.split(' ').collect::<Vec<_>>()))
 }
 
-/// A host that says which image it is by a file of the test, and runs everything else as it comes.
+/// Starts an sshd that reads its image name from a file of the test, and executes all other
+/// commands.
 fn new_system(program: &Path, dir: &Path) -> crate::hardware::Peer {
     let script = format!(
         "#!/bin/sh\n[ \"$SSH_ORIGINAL_COMMAND\" = 'cat /etc/farrier/image' ] && exec cat {}\n\
@@ -136,7 +137,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     api.try_plan(plan("image-only", vec![step("repave-os", repave)])).await.unwrap();
     api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
 
-    // An image that nobody has is missed before anything starts.
+    // An unknown image is refused before the run starts.
     let missing = api.try_start_plan("m-1", "image-only", "too-early").await.unwrap_err();
     assert_eq!(missing.code(), tonic::Code::NotFound, "{missing:?}");
     let file = dir.path().join("tiny.raw");
@@ -149,7 +150,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(code, 0);
     assert!(said.contains(&format!("dhcp-host={MAC},127.0.0.1,m-1")), "{said}");
 
-    // Nobody is told anything before a run asks for it.
+    // No machine gets a boot script before a run requests it.
     assert_eq!(netboot.script(MAC).0, 404);
     assert_eq!(netboot.get("/netboot/boot.ipxe").0, 200);
     let run = api.start_plan("m-1", "image-only", "r").await.run_id;
@@ -159,7 +160,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(netboot.get(&kernel), (200, "the kernel".into()));
     assert_eq!(netboot.get("/netboot/0000/kernel").0, 403);
 
-    // Another machine may not use the token, and nobody may use it twice.
+    // Another machine cannot use the token, and no machine can use it twice.
     let (session, other) = ("5".repeat(64), "6".repeat(64));
     let (status, said) = netboot.claim(&token, &other, OTHER_MAC);
     assert_eq!((status, &said["code"]), (403, &json!("mac-refused")));
@@ -171,7 +172,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(netboot.get(&kernel).0, 403);
     assert_eq!(netboot.script(MAC).0, 404);
 
-    // The image, from any byte, for the session only.
+    // The image is available from any byte offset, only to the session.
     assert_eq!(order["image"]["size"], IMAGE.len());
     let bearer = format!("Authorization: Bearer {session}\r\nRange: bytes=4-\r\n");
     assert_eq!(netboot.send("GET", "/deploy/image", &bearer, ""), (206, "456789".into()));
@@ -184,7 +185,7 @@ async fn a_machine_is_given_an_image_although_we_are_killed() {
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("is being installed"), "{said}");
 
-    // Killed while the image is written. The machine goes on where it was.
+    // The server is killed while the image is written. The machine continues where it was.
     let server = Server::start(server.kill());
     let mut api = server.clients().await;
     assert_eq!(netboot.report(&session, &half).1["then"], "go-on");

@@ -1,5 +1,5 @@
-//! A machine that has IPMI and nothing else, behind OpenIPMI's simulator and through the real server: it is rebooted, looked at, and
-//! what it lacks is refused before anything begins.
+//! A machine with IPMI only, behind OpenIPMI's simulator, through the real server: it is rebooted
+//! and probed, and unsupported operations are refused before they start.
 
 use crate::fleet::{PATIENCE, Server, Setup};
 use crate::hardware::{log_of, password, peer, set};
@@ -34,7 +34,7 @@ sel_enable 0x20 1000 0x0a
 mc_enable 0x20
 ";
 
-/// The chassis: what is set is written down, line by line, and is what is got.
+/// The chassis script: `set` stores a value and appends it to `changes`; `get` returns it.
 const CHASSIS: &str = r#"#!/bin/sh
 cd HOME || exit 1
 shift
@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
 done
 "#;
 
-/// A controller that runs as long as this value lives.
+/// A simulated controller that runs as long as this value lives.
 struct Controller(Child);
 
 impl Drop for Controller {
@@ -103,7 +103,7 @@ async fn a_machine_with_ipmi_alone_is_rebooted_and_refuses_what_it_lacks() {
     let seen = api.machine_until("m-1", |machine| crate::api::is(machine, "BMCReachable")).await;
     assert!(!crate::api::is(&seen, "Degraded"), "{seen:#?}");
 
-    // Everything that needs a host or an image is refused by the name of its step.
+    // An operation that needs a host or an image is refused, and the refusal names its step.
     api.done("m-1", "ENTER_MAINTENANCE", "enter").await;
     for (kind, words) in
         [("REPAVE", "repave-os needs Imaging"), ("UPGRADE", "upgrade-packages needs RemoteExec")]
@@ -118,7 +118,7 @@ async fn a_machine_with_ipmi_alone_is_rebooted_and_refuses_what_it_lacks() {
     let changes = std::fs::read_to_string(home.path().join("changes")).unwrap();
     assert_eq!(changes, "power 0\npower 1\n");
 
-    // A controller that is gone is noticed, and the reason says how.
+    // The loss of the controller is detected, and the reason says how.
     drop(controller);
     let begun = Instant::now();
     while crate::api::is(&api.machine("m-1").await, "BMCReachable") {

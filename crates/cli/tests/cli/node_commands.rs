@@ -1,4 +1,4 @@
-//! Nodes, sites and workflows at the command line: every command about them, typed against a real server and a simulated MAAS.
+//! Every command about nodes, sites and workflows, against a real server and a simulated MAAS.
 
 use crate::api_cli::Terminal;
 use crate::fleet::{PATIENCE, Server, Setup};
@@ -14,14 +14,14 @@ fn says(text: &str, words: &[&str]) {
     }
 }
 
-/// The living node on a machine.
+/// The ID of the current node on a machine.
 #[track_caller]
 fn node_on(person: &Terminal, machine: &str) -> String {
     let nodes = person.json(&format!("node list --machine {machine}"));
     nodes[0]["node_id"].as_str().unwrap_or_else(|| panic!("{nodes}")).to_string()
 }
 
-/// Waits until a node is in a state: heartbeats and passes over the site come in their own time.
+/// Waits until a node is in a state: heartbeats and site polls arrive in their own time.
 #[track_caller]
 fn until(person: &Terminal, node: &str, state: &str) {
     let started = Instant::now();
@@ -34,7 +34,7 @@ fn until(person: &Terminal, node: &str, state: &str) {
     }
 }
 
-/// Types every command that there is about nodes, their sites and the work on them.
+/// Types every command about nodes, sites and workflows.
 pub fn typed(person: &Terminal, dir: &Path) {
     sites(person, dir);
     onboarding(person);
@@ -78,7 +78,7 @@ fn sites(person: &Terminal, dir: &Path) {
     says(&person.line("site get site-none", 2), &["farrier site list"]);
 }
 
-/// A machine comes into service, and everything says the same of it.
+/// A machine is onboarded, and every command shows the same state.
 fn onboarding(person: &Terminal) {
     person.line("machine register gpu-1", 0);
     let onboard = "node onboard gpu-1 --site site-lab";
@@ -99,7 +99,7 @@ fn onboarding(person: &Terminal) {
     person.formats("node list --state active --site site-lab", "gpu-1");
     assert!(!person.line("node list --state offline", 0).contains(&node));
     says(&person.line("node list --state happy", 2), &["states", "bootstrap_issued"]);
-    // Its agent may be heard between two looks, so the formats are looked at one by one.
+    // A heartbeat may arrive between two reads, so the formats are not compared with each other.
     let yaml = person.line(&format!("node get {node} -o yaml"), 0);
     says(&yaml, &["Deployed", "workflow_kind: onboarding"]);
     assert_eq!(person.json(&format!("node get {node}"))["observed"]["expected"], true);
@@ -131,7 +131,7 @@ fn quarantine(person: &Terminal) {
     says(&person.run(&release, 0), &[&format!("{node} is active")]);
 }
 
-/// Drained and retired, and back into service under the same identity.
+/// A node is drained and retired, and returns to service under the same identity.
 fn out_and_back(person: &Terminal) {
     let node = node_on(person, "gpu-1");
     for verb in ["drain", "retire"] {
@@ -154,7 +154,7 @@ fn out_and_back(person: &Terminal) {
     }
 }
 
-/// Breaks a stage of a machine's onboarding.
+/// Makes a stage of a machine's onboarding fail.
 fn broken(person: &Terminal, machine: &str, stage: &str, action: &str) {
     let fault = format!("sim fault add --machine {machine} --effect {stage} --action {action}");
     person.line(&format!("{fault} --times 0"), 0);
@@ -164,7 +164,7 @@ fn mended(person: &Terminal) {
     person.line("sim fault clear --all", 0);
 }
 
-/// What fails on the way into service, and everything that may be done about it, by the node's name.
+/// A failed onboarding, and every repair command, addressed by the node's ID.
 fn repairs(person: &Terminal) {
     person.line("machine register gpu-2", 0);
     broken(person, "gpu-2", "configure_storage", "fail");
@@ -204,7 +204,7 @@ fn repairs(person: &Terminal) {
     assert_eq!(here.as_array().unwrap().len(), 2, "{here}");
 }
 
-/// Removed, and the same machine as another node.
+/// A node is removed, and its machine becomes another node.
 fn removal(person: &Terminal) {
     let node = node_on(person, "gpu-3");
     let line = format!("node decommission {node} --mode full_decommission");
@@ -226,7 +226,7 @@ fn removal(person: &Terminal) {
     says(&person.line("site delete site-empty", 0), &["site-empty deleted"]);
 }
 
-/// A server that agents cannot reach gives out no tokens, and leaves no empty file behind.
+/// A server without an agent listener issues no tokens, and the command leaves no empty file.
 fn bundles_refused(person: &Terminal) {
     person.line("machine register bare-1", 0);
     let dir = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ fn bundles_refused(person: &Terminal) {
     says(&person.line("node bootstrap --reissue node-none", 2), &["nodes.listen"]);
 }
 
-/// The token is in the file that its owner alone may read, or on standard output, and nowhere else.
+/// The token is only in the owner's file, or on stdout.
 #[test]
 fn a_bundle_is_kept_by_its_owner_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -255,7 +255,7 @@ fn a_bundle_is_kept_by_its_owner_alone() {
     assert!(!stdout.contains(token) && !stderr.contains(token), "{stdout}{stderr}");
     says(&stdout, &["works once", "--reissue node-"]);
     assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    // What is there is not written over, and no token is spent on trying.
+    // An existing file is not overwritten, and no token is issued for it.
     let line = format!("node bootstrap bare-1 --to {}", file.display());
     assert!(ask(&line).2.contains("is there already"));
 

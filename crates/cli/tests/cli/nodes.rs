@@ -1,5 +1,5 @@
-//! Nodes and sites over gRPC, in the simulator: onboarded, taken out of service in every mode, refused with a reason, and a server
-//! that is killed in the middle.
+//! Nodes and sites over gRPC, in the simulator: onboarding, every decommission mode, refusals, and
+//! a server that is killed in the middle.
 
 use crate::api::{field_of, refused};
 use crate::fleet::{Clients, Home, PATIENCE, Server, Setup, free_port};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use tonic::transport::Channel;
 use tonic::{Code, Response, Status};
 
-/// The sites are looked at often, and attempts follow each other at once, so that no test waits for either.
+/// Frequent site polls and short retry delays, so that no test waits for them.
 const QUICK: &str = "[engine]\nbackoff_first_ms = 1\nbackoff_most_ms = 5\n\
                      [nodes]\nsweep_seconds = 1\nreconcile_seconds = 1\n";
 
-/// How a server with a door for agents is started, and the port of that door.
+/// The settings of a server with an agent listener, and the port of that listener.
 pub fn with_agents(dir: &Path, home: Home) -> (Setup, u16) {
     let port = free_port();
     let config = format!("{QUICK}listen = \"127.0.0.1:{port}\"\nheartbeat_seconds = 7\n");
     (Setup { home, config, ..Setup::new(dir, "zero") }, port)
 }
 
-/// A client for nodes and sites beside the others.
+/// Clients for nodes and sites in addition to the others.
 #[derive(Clone)]
 pub struct Api {
     pub all: Clients,
@@ -67,7 +67,7 @@ impl Api {
         self.nodes.onboard_node(onboard(machine, request)).await.unwrap().into_inner()
     }
 
-    /// Registers a machine and brings it into service at `site-1`: the node.
+    /// Registers a machine and onboards it at `site-1`. Returns the node's ID.
     async fn active(&mut self, machine: &str) -> String {
         self.all.register(machine).await;
         let done = self.onboard(machine, "on").await;
@@ -119,7 +119,7 @@ pub fn state(node: &Option<v1::Node>) -> &str {
     node.as_ref().map_or("", |node| &node.state)
 }
 
-/// A server without a door for agents, with a site in its simulator.
+/// Starts a server without an agent listener, with a site in its simulator.
 async fn open() -> (Server, Api, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let setup = Setup { config: QUICK.into(), ..Setup::new(dir.path(), "zero") };
@@ -129,7 +129,7 @@ async fn open() -> (Server, Api, tempfile::TempDir) {
     (server, api, dir)
 }
 
-/// The sixteen stages, by the document.
+/// The sixteen stages, from the specification.
 const ONBOARDING: [&str; 16] = [
     "load_site_config",
     "resolve_power_credentials",
@@ -149,7 +149,7 @@ const ONBOARDING: [&str; 16] = [
     "wait_for_agent_enrollment",
 ];
 
-/// What takes a node out of service, by the document: each mode has some of it, in this order.
+/// The decommission stages, from the specification: each mode has some of them, in this order.
 const DECOMMISSION: [&str; 13] = [
     "disable_node",
     "force_release_allocations",
@@ -166,12 +166,12 @@ const DECOMMISSION: [&str; 13] = [
     "remove_maas_record",
 ];
 
-/// Of these steps, those that the document names. A cluster that places work on the node adds steps of its own.
+/// The steps that the specification names. A machine in a cluster has additional steps.
 fn documented<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     names.filter(|name| DECOMMISSION.contains(name) || ONBOARDING.contains(name)).collect()
 }
 
-/// The stages of a mode: all of the document's but these, and after them those that install again.
+/// The stages of a mode: all decommission stages except `left_out`, followed by `again`.
 fn stages_of(left_out: &[&str], again: &[&'static str]) -> Vec<&'static str> {
     let first = DECOMMISSION.into_iter().filter(|name| !left_out.contains(name));
     first.chain(again.iter().copied()).collect()
@@ -181,7 +181,7 @@ fn stages_of(left_out: &[&str], again: &[&'static str]) -> Vec<&'static str> {
 async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
     let (_server, mut api, _dir) = open().await;
     api.all.register("m-1").await;
-    // A dry run says what would be done, and does nothing.
+    // A dry run lists the stages and changes nothing.
     let dry = v1::OnboardNodeRequest { dry_run: true, ..onboard("m-1", "") };
     let would = api.nodes.onboard_node(dry).await.unwrap().into_inner();
     let stages: Vec<&str> = would.stages.iter().map(|one| one.stage.as_str()).collect();
@@ -208,7 +208,7 @@ async fn a_machine_is_onboarded_and_its_layers_are_told_apart() {
     assert_eq!((detail.stage.as_str(), detail.failure_code.as_str()), ("", ""));
     assert_eq!(detail.recommended, [format!("farrier node get {}", node.node_id)]);
 
-    // The same request is the same node, whatever may be asked now.
+    // The same request ID returns the same node.
     let again = api.onboard("m-1", "on").await;
     assert!(!again.new);
     assert_eq!(again.node.unwrap().node_id, node.node_id);
@@ -280,7 +280,7 @@ async fn every_mode_ends_where_the_document_says() {
     let gone = api.listed(&["deleted"]).await;
     assert_eq!(gone.len(), 1);
     assert_eq!(api.listed(&[]).await.len(), 3);
-    // What is deleted never comes back: the same machine gets another node.
+    // A deleted node does not come back: the same machine gets another node.
     let said = decommission(&gone[0], "soft_reset", "more");
     refused(
         api.nodes.decommission_node(said).await,
@@ -291,7 +291,7 @@ async fn every_mode_ends_where_the_document_says() {
     assert_ne!(again.node.unwrap().node_id, gone[0]);
     api.all.finished(&again.run.unwrap().run_id).await;
 
-    // Drained and retired nodes are kept, and serve again once they are heard.
+    // Drained and retired nodes are kept, and return to service when their agent sends heartbeats.
     for mode in ["drain", "retire"] {
         let node = api.active(&format!("m-{mode}")).await;
         let done = match mode {
@@ -323,7 +323,7 @@ async fn quarantine_is_kept_until_somebody_lets_it_go() {
     let kept = kept.into_inner();
     assert_eq!((kept.state.as_str(), kept.reason.as_str()), ("quarantined", "smells burnt"));
     assert_eq!(api.node(&node).await.quarantine_cause, "operator");
-    // Whatever the reconciler sees of it, only who wanted it takes it back.
+    // The reconciler never releases a node that an operator has quarantined.
     let check = v1::CheckSiteRequest { site_id: "site-1".into() };
     for _ in 0..5 {
         api.sites.check_site(check.clone()).await.unwrap();
@@ -387,7 +387,7 @@ async fn refusals_say_why_and_what_to_do() {
         &["quarantined", "deleted"],
     );
     invalid(api.nodes.list_nodes(list(&[], "here", "")).await, "site_id");
-    // A page goes on where it stopped, under its own filter only.
+    // A page token continues the list, only with its own filter.
     let other = api.active("m-2").await;
     let page = api.nodes.list_nodes(list(&[], "site-1", "")).await.unwrap().into_inner();
     assert_eq!(page.nodes.len(), 1);
@@ -403,7 +403,7 @@ async fn refusals_say_why_and_what_to_do() {
     let found = api.nodes.list_nodes(of_machine).await.unwrap().into_inner().nodes;
     assert_eq!(found.iter().map(|one| &one.node_id).collect::<Vec<_>>(), [&other]);
 
-    // One at a time: whoever works on a node is named.
+    // One operation per node at a time: the refusal names the active one.
     let hang = v1::SimFault {
         effect: "cleanup_storage".into(),
         action: "hang".into(),
@@ -432,7 +432,7 @@ async fn sites_are_kept_checked_and_removed() {
     let spec = known.spec.clone().unwrap();
     assert_eq!((spec.image.as_str(), spec.boot_disk_model.as_str()), ("ubuntu/jammy", "BOSS"));
     assert_eq!((spec.datasource_retries, spec.erase_on_release), (Some(2), Some(true)));
-    // What is shown can be put again, changed.
+    // The returned site can be changed and written back.
     known.spec = Some(v1::SiteSpec { boot_disk_model: "-".into(), ..spec });
     let put = |site: &v1::Site, version: Option<i64>| v1::PutSiteRequest {
         site: Some(site.clone()),
@@ -515,6 +515,6 @@ async fn an_onboarding_survives_kill_9_in_the_middle() {
     assert_eq!(applied.values().copied().collect::<Vec<_>>(), [1], "{applied:?}");
     let history = api.all.history(&run).await;
     assert!(history.iter().any(|entry| entry.message.contains("took over")), "{history:#?}");
-    // The same request, of a client that heard nothing, is the same node.
+    // The same request, from a client that lost the response, returns the same node.
     assert_eq!(api.onboard("m-1", "on").await.node.unwrap().node_id, node);
 }

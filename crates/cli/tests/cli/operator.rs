@@ -1,14 +1,15 @@
-//! The operator's hands on hardware: the real binary and the real server, and a Redfish emulator that nobody here wrote.
+//! Hardware commands of the operator: the real binary, the real server, and a third-party Redfish
+//! emulator.
 
 use crate::fleet::{Server, Setup, free_port};
 use crate::hardware::{MAC, PASSWORD, SUSHY, emulator, password, peer, set};
 use crate::stage::{farrier, finish};
 
-/// One person, one server.
+/// An operator and the URL of the server.
 struct Person(String);
 
 impl Person {
-    /// Types a command, expects its exit code, and gives what was said on both streams.
+    /// Runs a command, checks its exit code, and returns both output streams.
     async fn types(&self, line: &str, expected: i32) -> String {
         let (url, line) = (self.0.clone(), line.to_string());
         let typed = tokio::task::spawn_blocking(move || {
@@ -43,7 +44,7 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
     let server = Server::start(Setup::new(dir.path(), "zero"));
     let person = Person(server.url());
 
-    // A wrong login is tried once and not again, by whomever.
+    // A wrong login is tried once and not again, by any command.
     person.sees(&format!("bmc test {url}"), 1, &["✗ login", "give --credential NAME"]).await;
     set(&server, "bmc", password("wrong")).await;
     let test = format!("bmc test {url} --credential bmc");
@@ -56,7 +57,7 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
     person.sees(&format!("bmc unlock {url}"), 0, &["nothing to unlock"]).await;
     person.sees(&test, 1, &["401"]).await;
 
-    // The right one, which may be tried because it is new.
+    // The right password may be tried because it is new.
     set(&server, "bmc", password(PASSWORD)).await;
     let told = person
         .sees(
@@ -81,7 +82,7 @@ async fn a_bmc_is_tried_out_its_machine_is_found_imported_and_looked_at() {
         .await;
     assert!(!told.contains(PASSWORD), "{told}");
 
-    // It is found, and not registered unless that is wanted.
+    // The machine is found, and registered only with --import.
     let closed = format!("http://127.0.0.1:{}", free_port());
     let both = format!("discover {url},{closed} --credential bmc");
     person
@@ -125,7 +126,7 @@ async fn looks(person: &Person, id: &str) {
     assert_eq!(seen["nics"][0]["mac_address"], MAC, "{seen}");
     person.sees(&format!("machine power {id}"), 0, &[&format!("{id} is on")]).await;
     person.sees(&format!("machine power {id} status"), 0, &["is on"]).await;
-    // The emulator keeps no log, which is not the same as an empty one.
+    // The emulator has no log, which differs from an empty one.
     let log = format!("machine console-log {id} --since 1h --limit 5");
     person.sees(&log, 2, &["has no event log", "farrier fault not-supported"]).await;
 }

@@ -1,5 +1,5 @@
-//! The database goes away and comes back: requests are refused with words, work goes on by itself, and
-//! nothing is lost.
+//! The database becomes unavailable and returns: requests are refused with a reason, runs continue
+//! by themselves, and nothing is lost.
 
 use crate::api::slow;
 use crate::audit::{Anywhere, audit};
@@ -14,23 +14,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tonic::Code;
 
-/// A wire to PostgreSQL that can be cut.
+/// A proxy to PostgreSQL whose connections can be cut.
 struct Wire {
     port: u16,
     whole: Arc<watch::Sender<bool>>,
-    /// Connections older than this have gone dead without a word.
+    /// Connections opened before this generation are silent: they transfer nothing and do not
+    /// close.
     dead: Arc<watch::Sender<u32>>,
     commits: Arc<Commits>,
 }
 
-/// Counts commits on their way, so that the answer to some of them can be lost.
+/// Counts commits, and drops the responses to some of them.
 #[derive(Default)]
 struct Commits {
     seen: AtomicUsize,
-    /// Every so many; none when zero.
+    /// Drop the response to every n-th commit; never if zero.
     lose_every: AtomicUsize,
     lost: AtomicUsize,
-    /// So many writes come to a stop right before their commit, and their line says nothing more.
+    /// The number of writes whose commit is still to be withheld, after which their connection is
+    /// silent.
     withhold: AtomicUsize,
 }
 
@@ -46,15 +48,15 @@ impl Commits {
         lost
     }
 
-    /// Whether this is the commit of a write that is never to arrive.
+    /// Whether this is the commit of a write that must never arrive.
     fn withholds(&self, sent: &[u8]) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
         sent.windows(6).any(|word| word == b"COMMIT")
             && self.withhold.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 
-    /// Passes on what is sent, until a commit is to be heard of no more: it reaches the database, and
-    /// the line goes dead before the answer is back.
+    /// Forwards both directions until a commit is dropped: it reaches the database, and the
+    /// connection ends before the response returns.
     async fn pass(&self, near: &mut TcpStream, far: &mut TcpStream) -> std::io::Result<()> {
         let (mut near_in, mut near_out) = near.split();
         let (mut far_in, mut far_out) = far.split();
@@ -129,7 +131,7 @@ impl Wire {
         self.whole.send_replace(false);
     }
 
-    /// Nothing passes on the connections there are, and nobody is told. New ones work.
+    /// Makes all existing connections silent without closing them. New connections work.
     fn go_dead(&self) {
         self.dead.send_modify(|now| *now += 1);
     }
@@ -139,7 +141,7 @@ impl Wire {
     }
 }
 
-/// A server behind a wire to a database of its own. None without PostgreSQL.
+/// Starts a server behind a proxy to its own database. None without PostgreSQL.
 async fn behind_a_wire(dir: &std::path::Path) -> Option<(Wire, Server)> {
     let url = new_database(&postgres()?).await;
     let (address, name) = url.split_once('@').unwrap().1.split_once('/').unwrap();
@@ -149,7 +151,7 @@ async fn behind_a_wire(dir: &std::path::Path) -> Option<(Wire, Server)> {
     Some((wire, Server::start(setup)))
 }
 
-/// Waits for the end of runs, reading past every refusal: there is only one kind.
+/// Waits until the runs have ended. Every refusal on the way must be UNAVAILABLE.
 async fn end_past_refusals(server: &Server, runs: &[String]) {
     let mut through = Anywhere::of(std::slice::from_ref(server));
     for id in runs {
@@ -159,7 +161,7 @@ async fn end_past_refusals(server: &Server, runs: &[String]) {
     assert!(other.is_none(), "{other:?}");
 }
 
-/// A run of m-1 in the middle of a repave that takes a while.
+/// Starts a run on m-1 and waits until it is in the middle of a slow repave.
 async fn repaving(clients: &mut Clients) -> v1::Run {
     clients.fault(slow("m-1", "repave", 800)).await;
     let run = clients.start("m-1", "REPAVE", "r").await;
@@ -179,7 +181,7 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
     let refused = clients.try_start("m-2", "ENTER_MAINTENANCE", "e").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused:?}");
     assert!(refused.message().contains("database"), "{refused:?}");
-    // Long enough for the repave to end with nobody to write it down for.
+    // Long enough for the repave to end while its result cannot be stored.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     wire.mend();
 
@@ -189,7 +191,7 @@ async fn a_database_that_comes_back_finds_its_work_resumed() {
     clients.start("m-2", "ENTER_MAINTENANCE", "e").await;
 }
 
-/// From its death on, a connection says nothing more and does not end.
+/// Waits until the connection's generation is silent, then blocks forever.
 async fn die(death: &mut watch::Receiver<u32>, born: u32) {
     drop(death.wait_for(|now| *now > born).await);
     std::future::pending().await
@@ -203,14 +205,14 @@ async fn a_line_that_goes_dead_without_a_word_is_given_up() {
     clients.in_maintenance("m-1").await;
     let run = repaving(&mut clients).await;
     wire.go_dead();
-    // Whoever asks now is answered, sooner or later with what was asked for, and the run goes on.
+    // Requests are answered again after some time, and the run continues.
     let runs = [run.run_id];
     end_past_refusals(&server, &runs).await;
     audit(&mut clients, &runs).await;
 }
 
-/// A power cut, or a host that stands still: the transaction is left open, with what it has locked, and
-/// PostgreSQL is not told that nobody will ever end it.
+/// As after a power failure or on a frozen host: the transaction stays open with its locks, and
+/// PostgreSQL does not learn that its client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
     const LEFT_OPEN: usize = 3;
@@ -226,7 +228,8 @@ async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
     end_past_refusals(&server, &runs).await;
     audit(&mut clients, &runs).await;
     assert_eq!(wire.commits.withhold.load(Ordering::Relaxed), 0, "too few were left open");
-    // Watches show nothing younger than the oldest open transaction: that has to end as well.
+    // Watches show no event newer than the oldest open transaction, so that transaction must end
+    // too.
     loop {
         let event = tokio::time::timeout(PATIENCE, watch.message()).await.expect("an event");
         let run = event.unwrap().unwrap().snapshot.unwrap();
@@ -236,7 +239,8 @@ async fn a_transaction_that_nobody_will_end_is_in_nobodys_way() {
     }
 }
 
-/// The most dangerous answer to lose is that of a commit: it held, and nobody here knows.
+/// The most dangerous response to lose is that of a commit: it succeeded, and the server does not
+/// know.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
     const MACHINES: usize = 12;
@@ -249,7 +253,7 @@ async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
     wire.commits.lose_every.store(5, Ordering::Relaxed);
     let mut runs = Vec::new();
     for index in 0..MACHINES {
-        // A client that heard nothing asks again under the same request id.
+        // The client lost the response and repeats the request with the same ID.
         runs.push(loop {
             match clients.try_start(&format!("m-{index}"), "REPAVE", "r").await {
                 Ok(run) => break run.run_id,
@@ -259,16 +263,16 @@ async fn a_commit_whose_answer_is_lost_is_neither_repeated_nor_forgotten() {
     }
     end_past_refusals(&server, &runs).await;
     wire.commits.lose_every.store(0, Ordering::Relaxed);
-    // Each step acted exactly once: none was repeated, and none was taken for done.
+    // Each step was applied exactly once: none was repeated and none was skipped.
     audit(&mut clients, &runs).await;
     assert!(wire.commits.lost.load(Ordering::Relaxed) > MACHINES, "too few answers were lost");
 }
 
-/// A small file system of its own, so that a full disk is a full disk.
+/// A small file system, so that a disk can be full.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
-    /// None where mounting is not allowed.
+    /// None if this user may not mount.
     fn mount(size: &str) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let done = Command::new("mount")
@@ -306,7 +310,7 @@ async fn a_full_disk_refuses_with_words_and_goes_on_when_there_is_space() {
     let ballast = disk.0.path().join("ballast");
     let filled = std::fs::write(&ballast, vec![0_u8; 64 << 20]);
     assert!(filled.is_err(), "the disk must be full now");
-    // Reads go on; writes are refused with the reason.
+    // Reads still work; writes are refused with the reason.
     clients.machine("m-1").await;
     let mut refused = None;
     for index in 0..200 {

@@ -1,4 +1,4 @@
-//! Racks at the command line: their way into service, and every command about them, typed against a real server.
+//! Racks on the command line: bring-up, and every command about them, against a real server.
 
 use crate::api_cli::Terminal;
 use crate::fleet::PATIENCE;
@@ -24,7 +24,7 @@ fn says(text: &str, words: &[&str]) {
     }
 }
 
-/// Types every command that there is about racks.
+/// Types every command about racks.
 pub fn typed(person: &Terminal) {
     inventory(person);
     preview(person);
@@ -89,7 +89,7 @@ fn preview(person: &Terminal) {
     says(&said, &["scope.switch_ids[0]"]);
     let said = person.line("rack maintenance start rack-1 --activity nmx-cluster", 2);
     says(&said, &["no switch stands in the rack"]);
-    // Machines in service are taken down by force only.
+    // Machines in service are taken down only with --force.
     person.line("enter-maintenance tray-1", 0);
     person.line("exit-maintenance tray-1", 0);
     let off = "rack maintenance start rack-1 --activity power --power reset";
@@ -165,7 +165,7 @@ fn canceled(person: &Terminal) {
     until(person, "rack-1", "Ready");
 }
 
-/// With nothing going, what comes is waited for and told, and the wait has an end.
+/// Without an active operation, the watch waits for new ones until its time limit.
 fn watched(person: &Terminal) {
     let said = person.line("rack maintenance watch rack-1 --timeout 1s", 3);
     says(&said, &["rack-1 was watched for 1s"]);

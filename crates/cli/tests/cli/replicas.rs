@@ -1,4 +1,4 @@
-//! Several servers on one PostgreSQL: they share the work, see each other's events, and take over.
+//! Several replicas on one PostgreSQL: they share the work, see each other's events, and take over.
 
 use crate::api::{plan, slow, ssh, step};
 use crate::audit::{Anywhere, Watcher, audit, in_maintenance, is_broken, log_of, names};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tonic::{Code, Response};
 
-/// Who holds which of these runs now.
+/// The runs by the replica that has claimed them.
 async fn holders(api: &mut Clients, runs: &[String]) -> BTreeMap<String, Vec<String>> {
     let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for id in runs {
@@ -17,7 +17,7 @@ async fn holders(api: &mut Clients, runs: &[String]) -> BTreeMap<String, Vec<Str
     holders
 }
 
-/// The lease is the default one: this is what an operator gets.
+/// Uses the default lease, as in production.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_share_the_work_and_take_over_from_the_dead() {
     const MACHINES: usize = 18;
@@ -30,7 +30,7 @@ async fn replicas_share_the_work_and_take_over_from_the_dead() {
     let machines = names(MACHINES);
     in_maintenance(&first, &machines).await;
     let watcher = Watcher::start(Anywhere::of(&servers[1..])).await;
-    // Longer than it takes to find out that a replica is dead.
+    // Longer than the detection of a dead replica takes.
     first.fault(slow("*", "repave", 9_000)).await;
     let mut runs = Vec::new();
     for machine in &machines {
@@ -44,7 +44,7 @@ async fn replicas_share_the_work_and_take_over_from_the_dead() {
     println!("accepted by one, worked on by {counts:?}");
     assert!(shared.len() > 1 && !shared.contains_key(""), "{counts:?}");
 
-    // The one that accepted them all dies with some in its hands.
+    // The replica that accepted all runs is killed while it has claimed some.
     let lost = &shared["one"];
     drop(servers.remove(0).kill());
     let died = Instant::now();
@@ -57,13 +57,13 @@ async fn replicas_share_the_work_and_take_over_from_the_dead() {
         }
     }
     println!("{} runs of the dead were taken over after {:?}", lost.len(), died.elapsed());
-    // The promise is ten seconds; a machine that is busy with other things may take longer.
+    // The documented takeover time is ten seconds; a busy test host may take longer.
     assert!(died.elapsed() < Duration::from_secs(30), "{:?}", died.elapsed());
     watcher.saw_all_of(&runs).await;
     audit(&mut servers[1].clients().await, &runs).await;
 }
 
-/// Keeps a machine busy until it is told to stop, as an impatient operator would.
+/// Starts one run after the other on a machine until the time is over.
 async fn busy(mut through: Anywhere, machine: String, stop: Instant) -> (Vec<String>, Anywhere) {
     let mut runs = Vec::new();
     while Instant::now() < stop {
@@ -103,8 +103,8 @@ async fn a_rolling_restart_under_load_is_not_noticed_but_for_retries() {
         runs.extend(started);
         refusals.extend(through.refusals);
     }
-    // A connection that is made or used just when the server closes it breaks, and the library of this
-    // client calls that UNKNOWN or CANCELLED. Whatever a server said itself was UNAVAILABLE.
+    // A connection that is opened or used just when the server closes it breaks, and the client
+    // library reports UNKNOWN or CANCELLED. A status from the server itself must be UNAVAILABLE.
     let (broken, said): (Vec<_>, Vec<_>) = refusals.iter().partition(|status| is_broken(status));
     let reset = broken.iter().filter(|status| status.code() != Code::Unavailable);
     let (away, reset) = (refusals.len() - reset.clone().count(), reset.count());
@@ -126,7 +126,7 @@ async fn a_log_can_be_followed_through_a_replica_that_does_not_do_the_work() {
     first.fault(slow("m-1", "ssh", 400)).await;
     let watcher = Watcher::start(Anywhere::of(&servers[1..])).await;
     let run = first.start_plan("m-1", "talk", "r").await.run_id;
-    // Something comes through while the work goes on elsewhere.
+    // Log lines arrive while the run is executed by the other replica.
     let request = v1::StreamRunLogsRequest { run_id: run.clone(), ..Default::default() };
     let mut live = second.runs.stream_run_logs(request).await.map(Response::into_inner).unwrap();
     let mut followed = live.message().await.unwrap().unwrap().data;

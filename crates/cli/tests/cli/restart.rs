@@ -1,4 +1,4 @@
-//! PostgreSQL itself is restarted in the middle of the work, hard and in good order.
+//! PostgreSQL is restarted during the work, both hard and gracefully.
 
 use crate::audit::{Anywhere, Watcher, audit, in_maintenance, names};
 use crate::cluster::Cluster;
@@ -59,7 +59,7 @@ async fn a_restarted_postgres_costs_refusals_and_nothing_else() {
     }
     println!("{} refusals meanwhile; all ended {:?} later", refusals.len(), back.elapsed());
     assert!(!refusals.is_empty(), "nobody noticed");
-    // The servers stood all the time: whatever they said, they said in so many words.
+    // The Farrier servers kept running, so every refusal is their own UNAVAILABLE.
     for status in &refusals {
         assert_eq!(status.code(), Code::Unavailable, "{status:?}");
         assert!(status.message().contains("database"), "{status:?}");

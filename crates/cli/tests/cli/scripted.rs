@@ -1,4 +1,4 @@
-//! The real binary against a scripted server, which can be killed and started again in the middle.
+//! The real binary against a scripted server, which can be killed and restarted in the middle.
 
 use crate::stage::{Play, Stage, farrier, finish};
 use proto::v1::run::Phase;
@@ -162,7 +162,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         (0, "2500 machines registered; see them with `farrier list`\n")
     );
     let (_, stdout, _) = finish(farrier(&stage.url(), &["list"]));
-    // Three pages, and machine-1 was there before.
+    // Three pages; machine-1 existed before.
     assert_eq!(stdout.lines().count(), 2501);
     let mut child = farrier(&stage.url(), &["list", "-o", "json"]);
     drop(child.stdout.take());

@@ -1,5 +1,5 @@
-//! Power shelves and switches through the real binary: the commands, their words and exit codes, the wire, and a server that is
-//! killed while a shelf is being switched off.
+//! Power shelves and switches: the commands with their output and exit codes, the API, and a server
+//! that is killed while a shelf is being switched off.
 
 use crate::api::{World, refused};
 use crate::fleet::{Clients, PATIENCE, Server, Setup};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tonic::{Code, Request};
 use v1::PowerShelfMaintenanceOperation as Operation;
 
-/// Types a command and expects its exit code: what it printed, on stdout and on stderr.
+/// Runs a command and checks its exit code. Returns stdout and stderr.
 #[track_caller]
 fn typed(url: &str, line: &str, expected: i32) -> (String, String) {
     let args: Vec<&str> = line.split(' ').collect();
@@ -25,7 +25,7 @@ fn json(url: &str, line: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}\n{text}"))
 }
 
-/// Waits until a device is in a state.
+/// Polls a device until the condition holds.
 #[track_caller]
 fn until(url: &str, get: &str, reached: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
     let started = Instant::now();
@@ -80,7 +80,7 @@ async fn shelves_are_typed_as_in_the_document() {
     off("ps-3");
     let (history, _) = typed(url, "history ps-2", 0);
     assert!(history.contains("ada (https://tracker/MAINT-123)"), "{history}");
-    // A program is told what was accepted.
+    // JSON output shows the accepted request.
     let line = "power-shelf maintenance power-on --power-shelf-id ps-1 --power-shelf-id ps-2";
     let answer = json(url, &format!("{line} --reference T-1"));
     let both = serde_json::json!([{ "id": "ps-1" }, { "id": "ps-2" }]);
@@ -100,7 +100,7 @@ async fn shelves_are_typed_as_in_the_document() {
     let (shown, _) = typed(url, "power-shelf get ps-3", 0);
     assert!(shown.contains("Power:") && shown.contains("OFF"), "{shown}");
 
-    // A failure is an error with its cause, and there is a way out of it.
+    // A failure puts the shelf into Error with its cause, and `retry` recovers it.
     clients
         .fault(v1::SimFault {
             action: "fail".into(),
@@ -153,7 +153,7 @@ async fn a_dry_run_changes_nothing() {
 async fn machines_in_service_keep_their_power_unless_by_force() {
     let (world, mut clients) = World::open("zero").await;
     let url = &world.server.url();
-    // It waits for more devices than come, so that it does nothing with those that do.
+    // The rack expects more devices than exist, so it starts no operation on them.
     typed(url, "rack create rack-1 --hardware-type t --expect-machines 9", 0);
     typed(url, "machine register m-1 --provider sim --cluster c --rack rack-1 --slot 2", 0);
     for (kind, request) in [("ENTER_MAINTENANCE", "in"), ("EXIT_MAINTENANCE", "out")] {
@@ -220,7 +220,7 @@ async fn the_wire_refuses_what_the_document_refuses() {
     };
     let answer = api.set_power_shelf_maintenance(forced).await;
     refused(answer, Code::InvalidArgument, &["reason"]);
-    // Checked like any other, and nothing is written.
+    // A dry run is validated like any other request and writes nothing.
     let dry = v1::PowerShelfMaintenanceRequest {
         dry_run: Some(true),
         ..asked(&["ps-1"], Operation::PowerOff)
@@ -234,7 +234,7 @@ async fn the_wire_refuses_what_the_document_refuses() {
         request_id: Some("r-1".into()),
         ..asked(&["ps-1"], Operation::PowerOff)
     };
-    // Nobody says who asks, and there is no reference.
+    // The request has neither an initiator nor a reference.
     api.set_power_shelf_maintenance(Request::new(named.clone())).await.unwrap();
     let shelf = json(url, "power-shelf get ps-1");
     assert_eq!(shelf["maintenance_requested"]["initiator"], "admin-cli", "{shelf:#}");
@@ -305,12 +305,12 @@ async fn a_power_off_survives_kill_9_in_the_middle_and_is_done_once() {
     assert!(history.contains("took over"), "{history}");
 }
 
-/// What is reported of an object is seen wherever somebody looks at it, and gone from there when it is taken back.
+/// A reported alert is shown in `get` and `why`, and disappears when it is removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_on_racks_switches_and_shelves_are_seen_in_get_and_in_why() {
     let (world, _clients) = World::open("zero").await;
     let url = &world.server.url();
-    // It waits for a machine that never comes, so that it stays as it is.
+    // The rack expects a machine that never arrives, so its state does not change.
     typed(url, "rack create rack-1 --hardware-type t --expect-machines 1", 0);
     typed(url, "switch register sw-1 --provider sim", 0);
     typed(url, "power-shelf register ps-1 --provider sim", 0);

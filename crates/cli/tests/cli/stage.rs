@@ -1,4 +1,4 @@
-//! A server that plays what a test tells it, and whose memory outlives its death.
+//! A scripted server whose state survives a restart.
 
 use proto::Timestamp;
 use proto::v1::machine_service_server::{MachineService, MachineServiceServer};
@@ -21,11 +21,11 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 const TICK: Duration = Duration::from_millis(5);
 
-/// What happens on the stage.
+/// One scripted event.
 pub enum Play {
     /// The phase of the run, and the states of its two steps.
     Steps(run::Phase, [step_status::State; 2]),
-    /// A piece of a step's log.
+    /// A log chunk: the step and the text.
     Log(&'static str, &'static str),
 }
 
@@ -174,7 +174,7 @@ impl Stage {
         assert!((0..1_000).inspect(|at| wait(*at)).any(|at| up(&at)), "the server does not start");
     }
 
-    /// Every connection breaks in the middle of whatever it was doing.
+    /// Breaks every connection, whatever it was doing.
     pub fn kill(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_secs(5));
@@ -193,7 +193,7 @@ impl Stage {
     pub fn wait_for_submission(&self) {
         for _ in 0..2_000 {
             if self.shared.world().run().is_some() {
-                // The client looks at the machine once more before it follows.
+                // The client reads the machine once more before it follows the run.
                 std::thread::sleep(Duration::from_millis(300));
                 return;
             }
@@ -223,7 +223,7 @@ pub fn farrier(server: &str, args: &[&str]) -> Child {
         .unwrap()
 }
 
-/// The exit code, stdout and stderr.
+/// Waits for the process. Returns the exit code, stdout and stderr.
 pub fn finish(mut child: Child) -> (i32, String, String) {
     let mut stdout = String::new();
     if let Some(mut pipe) = child.stdout.take() {
@@ -237,7 +237,7 @@ pub fn finish(mut child: Child) -> (i32, String, String) {
 type Streamed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Answer<T> = Result<Response<T>, Status>;
 
-/// A stream of what `next` finds, asked again and again until it says that there is no more.
+/// A stream of the items that `next` returns. It is polled until it reports the end.
 fn stream<T: Send + 'static>(
     mut next: impl FnMut() -> (Vec<T>, bool) + Send + 'static,
 ) -> Streamed<T> {
@@ -259,7 +259,7 @@ fn stream<T: Send + 'static>(
     Box::pin(ReceiverStream::new(receiver).map(Ok))
 }
 
-/// What async_trait makes of a method; it does not look into macros.
+/// Expands to what async_trait generates for a method, because async_trait does not expand macros.
 macro_rules! absent {
     ($($name:ident: $request:ty => $answer:ty;)*) => {$(
         fn $name<'me, 'run>(

@@ -1,5 +1,5 @@
-//! Draining, power, and the way to the vendor and back, through the real server: the gates, what is refused, what a machine
-//! is afterwards, and a server that is killed in the middle.
+//! Drain, power and RMA through the real server: gates, refusals, the resulting machine state, and
+//! a server that is killed in the middle.
 
 use crate::api::{World, conditions, fault, is, on_both, params, refused, slow, states};
 use crate::audit::audit;
@@ -22,7 +22,7 @@ fn power(plan: &str, request: &str, pairs: &[(&str, &str)]) -> v1::StartRunReque
     }
 }
 
-/// Switches, and gives what the step said.
+/// Runs a power plan and returns the message of its step.
 async fn switched(api: &mut Clients, plan: &str, request: &str) -> String {
     let run = api.try_run(power(plan, request, &[])).await.unwrap().run_id;
     let run = api.finished(&run).await;
@@ -36,7 +36,7 @@ async fn enter(api: &mut Clients, request: &str, drain: bool) -> Result<v1::Oper
     api.machines.enter_maintenance(request).await.map(|answer| answer.into_inner())
 }
 
-/// In service in its cluster, with work on its node.
+/// Brings the machine into service in its cluster.
 async fn in_cluster(api: &mut Clients) {
     api.in_maintenance("m-1").await;
     api.done("m-1", "REPAVE", "image").await;
@@ -56,7 +56,7 @@ async fn power_has_the_gates_of_what_it_does() {
 
 async fn gates(_world: &World, mut api: Clients) {
     api.register("m-1").await;
-    // Switching on is harmless; switching off is like a reboot.
+    // Switching on is always allowed; switching off has the gate of a reboot.
     assert_eq!(switched(&mut api, "", "on").await, "It was on already");
     for plan in [OFF, CYCLE] {
         let words = ["FACTORY_READY", "farrier enter-maintenance m-1"];
@@ -75,7 +75,7 @@ async fn gates(_world: &World, mut api: Clients) {
     ] {
         refused(api.try_run(power(OFF, "bad", pairs)).await, InvalidArgument, &[field]);
     }
-    // What the run says stands in its step, and the step has the time for it.
+    // The parameters are stored in the step, and its time limit covers the graceful period.
     let patient = power(OFF, "patient", &[("graceful_seconds", "900"), ("force", "false")]);
     let run = api.try_run(patient.clone()).await.unwrap();
     let Some(v1::step::Kind::Power(step)) = run.plan_steps[0].kind.clone() else { panic!() };
@@ -188,7 +188,7 @@ async fn there_and_back(_world: &World, mut api: Clients) {
     assert!(is(&machine, "RMA") && is(&machine, "Drained") && !is(&machine, "Reachable"));
     let words = ["flagged RMA", "farrier admin clear-rma m-1"];
     refused(api.try_run(power("", "on", &[])).await, FailedPrecondition, &words);
-    // The way back is open to what changes nothing, and to nothing else.
+    // In RMA, only a plan that changes nothing on the machine may start.
     let wipe = v1::StartRunRequest {
         machine_id: "m-1".into(),
         request_id: "wipe".into(),
@@ -199,7 +199,7 @@ async fn there_and_back(_world: &World, mut api: Clients) {
     let words = ["step set-netboot", "farrier machine exit-rma m-1"];
     refused(api.try_run(wipe).await, FailedPrecondition, &words);
 
-    // The host does not answer at first, as when it starts.
+    // The host does not respond at first, as during a boot.
     api.fault(fault("m-1", "ssh", "fail", 3)).await;
     let run = api.done("m-1", "EXIT_RMA", "back").await;
     let names: Vec<String> = steps(&run).into_iter().map(|(name, _)| name).collect();
@@ -209,11 +209,11 @@ async fn there_and_back(_world: &World, mut api: Clients) {
     assert_eq!(states(&machine), ("MAINTENANCE", "EFFECTIVE_STATE_MAINTENANCE"));
     assert!(!is(&machine, "RMA") && is(&machine, "Reachable"), "{:?}", conditions(&machine));
     assert_eq!(reason(&machine, "RMA"), format!("Returned:{}", run.run_id));
-    // Its node is still cordoned: it is looked at before it serves again.
+    // The node is still cordoned: an operator checks it before it serves again.
     assert!(is(&machine, "Drained"));
 }
 
-/// In whatever phase an administrator flagged it, it comes back into maintenance.
+/// A machine returns from RMA to MAINTENANCE, whatever phase it was flagged in.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_comes_back_is_in_maintenance() {
     let (_world, mut api) = World::open("zero").await;

@@ -1,4 +1,4 @@
-//! Watches and logs: every event in order, once, from any place; every byte, live or later.
+//! Watches and logs: every event once and in order, from any cursor; every byte, live or later.
 
 use crate::api::{World, fault, labelled, on_both, plan, slow, ssh, step};
 use crate::fleet::{Clients, PATIENCE};
@@ -11,7 +11,7 @@ use tonic::{Response, Streaming};
 /// Long enough for an event that is on its way, short enough to wait for one that is not.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// One event, the same for runs and operations.
+/// One event, in a form that runs and operations share.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
     id: String,
@@ -70,7 +70,7 @@ async fn watch_operations(
     api.operations.watch_operations(request).await.map(Response::into_inner).unwrap()
 }
 
-/// Reads exactly this many, and nothing that would come too late.
+/// Reads exactly this many events, within the time limit.
 async fn take<T: Into<Seen>>(stream: &mut Streaming<T>, count: usize) -> Vec<Seen> {
     let mut seen = Vec::new();
     while seen.len() < count {
@@ -81,7 +81,7 @@ async fn take<T: Into<Seen>>(stream: &mut Streaming<T>, count: usize) -> Vec<See
     seen
 }
 
-/// Reads until nothing has come for a while.
+/// Reads until no event has arrived for `QUIET`.
 async fn drain<T: Into<Seen>>(stream: &mut Streaming<T>) -> Vec<Seen> {
     let mut seen = Vec::new();
     while let Ok(event) = timeout(QUIET, stream.message()).await {
@@ -100,7 +100,7 @@ async fn until_ended<T: Into<Seen>>(stream: &mut Streaming<T>, ends: usize) -> V
     seen
 }
 
-/// Versions by run, in the order in which they came.
+/// Versions by run, in the order of arrival.
 fn versions(seen: &[Seen]) -> BTreeMap<String, Vec<i64>> {
     let mut by_run: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for one in seen {
@@ -109,7 +109,7 @@ fn versions(seen: &[Seen]) -> BTreeMap<String, Vec<i64>> {
     by_run
 }
 
-/// Each run's versions follow each other without a gap.
+/// Checks that the versions of each run have no gap.
 #[track_caller]
 fn check_order(seen: &[Seen]) {
     for (id, versions) in versions(seen) {
@@ -152,11 +152,11 @@ async fn resuming(_world: &World, mut api: Clients) {
     cursors.dedup();
     assert_eq!(cursors.len(), recorded.len(), "every event has a cursor of its own");
 
-    // Customers see the same events.
+    // A watch on operations sends the same events.
     let told = take(&mut operations, recorded.len()).await;
     assert_eq!(told, recorded);
 
-    // Whoever comes back gets exactly the rest, wherever the connection broke.
+    // A watch that resumes from a cursor gets exactly the remaining events, whatever the cursor.
     for (place, last) in recorded.iter().enumerate() {
         let rest = &recorded[place + 1..];
         let mut again = watch_runs(&mut api, "", &last.cursor).await;
@@ -167,7 +167,7 @@ async fn resuming(_world: &World, mut api: Clients) {
     let last = recorded.last().unwrap();
     let mut again = watch_runs(&mut api, "", &last.cursor).await;
     assert_eq!(drain(&mut again).await, [], "nothing is repeated at the end");
-    // And what happens next comes to all of them.
+    // A new event reaches all watches.
     let run = api.start("m-2", "REBOOT", "next").await.run_id;
     let next = take(&mut again, 1).await.remove(0);
     assert_eq!((&next.id, next.version, next.initial), (&run, 1, false));
@@ -189,12 +189,12 @@ async fn without_the_past(_world: &World, mut api: Clients) {
     let mut runs = api.runs.watch_runs(request.clone()).await.unwrap().into_inner();
     let first: Seen = take(&mut runs, 1).await.remove(0);
     assert_eq!((&first.id, first.initial), (&run, true));
-    // What ends from now on is told like everything else.
+    // Runs that end after the start of the watch are reported.
     let next = api.start("m-2", "REBOOT", "r").await.run_id;
     let told = until_ended(&mut runs, 1).await;
     assert!(told.iter().all(|one| !one.initial), "{told:#?}");
     assert_eq!(told.last().map(|one| (&one.id, one.phase)), Some((&next, "SUCCEEDED")));
-    // Who loses the stream before its first event goes on from where it began.
+    // A watch that breaks before its first event resumes from its start cursor.
     let quiet = v1::WatchRunsRequest { filter: "machine_id=m-2".into(), ..request.clone() };
     let answer = api.runs.watch_runs(quiet.clone()).await.unwrap();
     let cursor = answer.metadata().get("farrier-cursor").unwrap().to_str().unwrap().to_string();
@@ -204,7 +204,7 @@ async fn without_the_past(_world: &World, mut api: Clients) {
     let mut runs = api.runs.watch_runs(back).await.unwrap().into_inner();
     let told = until_ended(&mut runs, 1).await;
     assert_eq!(told.first().map(|one| (&one.id, one.version)), Some((&missed.run_id, 1)));
-    // A filter for what has ended begins with nothing.
+    // A filter for ended runs gives no initial events.
     let request = v1::WatchRunsRequest { filter: "phase=SUCCEEDED".into(), ..request };
     let mut ended = api.runs.watch_runs(request).await.unwrap().into_inner();
     assert_eq!(drain(&mut ended).await, []);
@@ -249,7 +249,7 @@ async fn filtering(_world: &World, mut api: Clients) {
             assert!(seen.iter().all(|one| !["PENDING", "RUNNING"].contains(&one.phase)));
         }
     }
-    // A filter that matches nothing yet waits, and then shows what comes.
+    // A filter without matches waits and then shows new events.
     let mut none = watch_operations(&mut api, "request_id=later", "").await;
     assert_eq!(drain(&mut none).await, []);
     let run = api.start("m-1", "REBOOT", "later").await.run_id;
@@ -277,7 +277,7 @@ async fn a_slow_reader_misses_nothing_and_holds_back_nobody() {
             events += api.finished(id).await.version as usize;
         }
     }
-    // Everybody else is done before the reader has read anything.
+    // All runs have ended before the slow reader reads its first event.
     assert!(events > 500, "{events}");
     let seen = take(&mut stream, events).await;
     check_order(&seen);
@@ -288,7 +288,7 @@ async fn a_slow_reader_misses_nothing_and_holds_back_nobody() {
     assert_eq!(drain(&mut stream).await, []);
 }
 
-/// A piece of a log, without its time.
+/// A log chunk without its time.
 #[derive(Debug, Clone, PartialEq)]
 struct Piece {
     stream: String,
@@ -333,7 +333,7 @@ async fn logs(world: &World, mut api: Clients) {
         let (mut api, run) = (world.server.clients().await, run.clone());
         tokio::spawn(async move { run_log(&mut api, &run, 0, false).await })
     };
-    // In the middle of the work there is something to read, and it is not all.
+    // During the run, part of the log can be read.
     api.at_step(&run, "two").await;
     let part = text(&run_log(&mut api, &run, 0, true).await);
     assert!(part.contains("echo one"), "{part:?}");
@@ -349,7 +349,7 @@ async fn logs(world: &World, mut api: Clients) {
     for name in ["one", "two", "three"] {
         assert_eq!(whole.matches(&format!("$ echo {name}\n")).count(), 1, "{whole}");
     }
-    // Each piece says where it stands, which step spoke, and through which pipe.
+    // Each chunk has its offset, step and stream.
     let mut at = 0;
     for piece in &pieces {
         assert_eq!(piece.offset, at);
@@ -360,7 +360,7 @@ async fn logs(world: &World, mut api: Clients) {
     let spoke: Vec<&str> = pieces.iter().map(|piece| piece.step.as_str()).collect();
     assert_eq!(pieces.iter().filter(|piece| piece.stream == "stderr").count(), 3);
     assert_eq!((spoke[0], spoke[spoke.len() - 1]), ("one", "three"));
-    // Every byte is a place to begin.
+    // A log can be read from any byte offset.
     for offset in 0..=whole.len() {
         let request = v1::StreamOperationLogsRequest {
             operation_id: run.clone(),

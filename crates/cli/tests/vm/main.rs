@@ -1,6 +1,6 @@
-//! Real machines as far as software can be one: `cargo xtask test-vm` brings up virtual machines behind Redfish emulators
-//! and runs these tests among them, one after the other. Without it there is nothing to test, so `cargo test` leaves this
-//! program out.
+//! Tests on virtual machines: `cargo xtask test-vm` starts virtual machines behind Redfish
+//! emulators and runs these tests one after the other. `cargo test` excludes this program, because
+//! it needs that environment.
 
 #[path = "../cli/fleet.rs"]
 #[allow(dead_code)]

@@ -1,4 +1,4 @@
-//! Power and boot through a BMC that drives a real virtual machine: what the BMC is told is what the machine does.
+//! Power and boot settings through a BMC that controls a real virtual machine.
 
 use crate::site::{Site, Vm};
 use std::time::Duration;
@@ -16,7 +16,8 @@ fn a_machine_boots_as_its_bmc_is_told_and_goes_off() {
     site.plan("boot", &boot);
     site.plan("off", &step("name: power-off, rma: {action: POWER_OFF}"));
 
-    // It was never on: cycled, it is, and its firmware finds Farrier, which has nothing for it.
+    // The machine was off. A power cycle switches it on; its firmware finds Farrier, which has no
+    // boot script for it.
     let told = site.line("run start vm-1 --type REBOOT --plan boot --timeout 5m");
     assert!(told.contains("SUCCEEDED"), "{told}");
     site.vm.says("Farrier does not want this machine", BOOT);

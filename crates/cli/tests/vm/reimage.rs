@@ -1,14 +1,14 @@
-//! The whole way: an image in the catalogue, a machine with an empty disk, and at the end a system that answers with the key
-//! it was given and says which image it is.
+//! The whole reimage: an image in the catalogue, a machine with an empty disk, and a new system
+//! that answers with the given host key and reports the name of its image.
 
 use crate::site::{Site, Vm};
 use crate::stage::{farrier, finish};
 use std::time::Duration;
 
-/// Emulated processors are slow, and the computer under them may be busy.
+/// Emulated processors are slow, and the host may be busy.
 const REIMAGE: &str = "15m";
 const WRITING: Duration = Duration::from_secs(300);
-/// Longer than one try of the deploy environment, so that it notices.
+/// Longer than one attempt of the deploy agent, so that it notices the outage.
 const AWAY: Duration = Duration::from_secs(4);
 
 fn image(kind: &str) -> String {
@@ -16,7 +16,7 @@ fn image(kind: &str) -> String {
     std::env::var(&name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask test-vm`"))
 }
 
-/// A Farrier that has each of these images under the name of its kind, and the machine in maintenance.
+/// Starts Farrier with one image per kind, named after the kind, and the machine in maintenance.
 fn with_images(number: usize, kinds: &[&str]) -> Site {
     let site = Site::open(Vm::numbered(number));
     for kind in kinds {
@@ -34,11 +34,11 @@ fn with_images(number: usize, kinds: &[&str]) -> Site {
     site
 }
 
-/// The new system is asked by a plan, over SSH.
+/// Runs a command on the new system over SSH, by a plan.
 fn runs_commands(site: &Site, image: &str) {
     let name = &site.vm.name;
     let command = "echo I am $(hostname); . /etc/os-release; echo on $ID; cat /etc/farrier/image";
-    // An operation that ends with a reboot ends when the machine is on, and not yet its system.
+    // The operation ends when the machine is on, before its system has booted.
     let step = format!("  - {{name: ask, max_retries: 10, ssh: {{command: '{command}'}}}}\n");
     site.plan(&format!("ask-{image}"), &step);
     let start = format!("run start {name} --type UPGRADE --plan ask-{image} --timeout 5m");
@@ -49,20 +49,20 @@ fn runs_commands(site: &Site, image: &str) {
     }
 }
 
-/// The newest operation.
+/// The ID of the newest operation.
 fn newest(site: &Site) -> String {
     let operations = site.json("ops --limit 1");
     let id = operations.pointer("/0/operation_id").and_then(|id| id.as_str());
     id.unwrap_or_else(|| panic!("{operations}")).to_string()
 }
 
-/// The run says of itself that the right system answered.
+/// Checks that the run itself has verified the image name.
 fn says_so_itself(site: &Site, run: &str, image: &str) {
     let told = site.line(&format!("run get {run}"));
     assert!(told.contains(&format!("it runs {image} and says so itself")), "{told}");
 }
 
-/// A disk that was empty, and then the same one with a system on it.
+/// A reimage of an empty disk, then of the same disk with a system on it.
 #[test]
 fn a_machine_is_reimaged_over_the_network() {
     let kinds = ["qcow2", "tar"];
@@ -89,7 +89,8 @@ fn a_reimage_survives_kill_9_while_the_image_is_written() {
     assert_eq!(code, 0, "{stdout}{stderr}");
     assert!(stdout.contains("SUCCEEDED"), "{stdout}");
 
-    // It struck the writing, which went on from where it was, and nothing was begun again.
+    // The server was killed during the write, which continued from its offset; no step was started
+    // again.
     let console = site.vm.console();
     assert!(console.contains("going on from byte"), "{}", site.vm.tail());
     assert_eq!(console.matches("writing tiny-raw").count(), 1, "{}", site.vm.tail());

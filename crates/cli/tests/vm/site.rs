@@ -1,5 +1,5 @@
-//! What the tests stand on: the machines that `cargo xtask test-vm` tells of, a Farrier that knows them, and a DHCP server with
-//! the configuration that Farrier prints.
+//! Shared by the tests: the virtual machines of `cargo xtask test-vm`, a Farrier that manages them,
+//! and a DHCP server with the configuration that Farrier prints.
 
 use crate::fleet::{Server, Setup};
 use crate::stage::{farrier, finish};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const NETBOOT_PORT: u16 = 8480;
 const DHCP_START: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);
-/// What is shown of a console when a wait was in vain.
+/// The number of console lines that a failed wait prints.
 const CONSOLE_LINES_SHOWN: usize = 40;
 
 fn variable(name: &str) -> String {
@@ -19,7 +19,7 @@ fn variable(name: &str) -> String {
     std::env::var(&name).unwrap_or_else(|_| panic!("{name} is not set; run `cargo xtask test-vm`"))
 }
 
-/// A virtual machine, its BMC and its wires.
+/// A virtual machine with its BMC and its console.
 pub struct Vm {
     pub name: String,
     bmc: String,
@@ -49,12 +49,12 @@ impl Vm {
         }
     }
 
-    /// Everything that it has written to its serial console.
+    /// The whole output of the serial console.
     pub fn console(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(&self.console).unwrap()).into_owned()
     }
 
-    /// Waits until the console says it.
+    /// Waits until the console contains these words.
     pub fn says(&self, words: &str, patience: Duration) {
         let started = Instant::now();
         println!("waiting for {} to say {words:?}, at most {} s", self.name, patience.as_secs());
@@ -64,7 +64,7 @@ impl Vm {
         }
     }
 
-    /// Whether there is a process that is this machine: what its BMC says is not asked.
+    /// Whether a process of this machine exists. The BMC is not asked.
     pub fn is_on(&self) -> bool {
         let name = format!("guest={},", self.name);
         let lines = std::fs::read_dir("/proc")
@@ -83,7 +83,7 @@ impl Vm {
     }
 }
 
-/// A Farrier that has met one machine and has images for it, and the DHCP server of its network.
+/// A Farrier that manages one machine, and the DHCP server of its network.
 pub struct Site {
     pub vm: Vm,
     server: Option<Server>,
@@ -104,7 +104,7 @@ impl Drop for Site {
 }
 
 impl Site {
-    /// Starts Farrier, tells it of the machine and its secrets, and has DHCP served as it says.
+    /// Starts Farrier, registers the machine and its credentials, and starts the DHCP server.
     pub fn open(vm: Vm) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let config = format!(
@@ -136,7 +136,8 @@ impl Site {
         self.run(&["credential", "set", "host", "--user", "root", "--ssh-key", &file("key")]);
     }
 
-    /// What Farrier prints for dnsmasq is what dnsmasq gets; only where it keeps its own files is ours to say.
+    /// Runs dnsmasq with the configuration that Farrier prints; only the paths of its own files are
+    /// added.
     fn serve_dhcp(&mut self) {
         let text = self.run(&["netboot", "config", "--interface", &variable("BRIDGE")]);
         let file = |name: &str| self.dir.path().join(name);
@@ -148,7 +149,7 @@ impl Site {
         dnsmasq.arg(format!("--dhcp-leasefile={}", file("leases").display()));
         dnsmasq.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.dhcp = Some(dnsmasq.spawn().unwrap());
-        // The port is taken by whoever serves on it.
+        // The bind fails once dnsmasq has the port.
         let tftp = (variable("ADDRESS"), 69);
         let started = Instant::now();
         while UdpSocket::bind(tftp.clone()).is_ok() {
@@ -166,7 +167,7 @@ impl Site {
         self.server().url()
     }
 
-    /// Types a command that must succeed, and gives what it printed.
+    /// Runs a command that must succeed, and returns its output.
     #[track_caller]
     pub fn run(&self, args: &[&str]) -> String {
         println!("$ farrier {}", args.join(" "));
@@ -175,19 +176,19 @@ impl Site {
         stdout
     }
 
-    /// The same, split at spaces.
+    /// Like `run`, with the line split at spaces.
     #[track_caller]
     pub fn line(&self, line: &str) -> String {
         self.run(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// The same, for what a program reads.
+    /// Like `line`, with JSON output.
     #[track_caller]
     pub fn json(&self, line: &str) -> serde_json::Value {
         serde_json::from_str(&self.line(&format!("{line} -o json"))).unwrap()
     }
 
-    /// Makes a plan of steps as they are written in a plan file.
+    /// Creates a plan from steps in the syntax of a plan file.
     #[track_caller]
     pub fn plan(&self, name: &str, steps: &str) {
         let file = self.dir.path().join(format!("{name}.yaml"));
@@ -196,7 +197,7 @@ impl Site {
         self.run(&["plan", "create", "--file", &file.display().to_string()]);
     }
 
-    /// SIGKILL, and the same again on the same data after a while.
+    /// Sends SIGKILL, waits, and restarts Farrier on the same data.
     pub fn kill_and_start(&mut self, away: Duration) {
         let server = self.server.take().expect("Farrier runs");
         println!("killing Farrier ({}) with -9", server.pid());

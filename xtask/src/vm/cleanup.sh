@@ -1,9 +1,9 @@
-# Ends one run of `cargo xtask test-vm`: sweep.sh NAMESPACE FOLDER. It waits until its standard input ends, which happens when
-# the run is over and just as well when it was interrupted or killed; then everything that runs in the namespace is ended by
-# its process id, and the namespace and the folder are removed.
+# Cleans up after one run of `cargo xtask test-vm`: cleanup.sh NAMESPACE DIRECTORY. It waits for the end
+# of its standard input, which comes when the run has ended, was interrupted or was killed. Then it
+# ends every process in the namespace by its process ID, and removes the namespace and the directory.
 
 trap '' INT TERM HUP
-# Nothing is ever written to it.
+# Nothing is ever written to standard input.
 read -r _
 
 ROUNDS=100

@@ -1,15 +1,16 @@
-//! The boxes around a followed operation: what it is, how it ended, and what it left behind.
+//! The boxes around a followed operation: the request, the result, and the machine's state after
+//! it.
 
 use crate::machine::{effective_name, phase_name};
-use crate::operation::{target_name, target_noun};
-use crate::table::{Paint, Tone};
+use crate::operation::{target_label, target_name};
+use crate::table::{ColorMode, Tone};
 use crate::text::one_line;
 use crate::time::Clock;
 use proto::v1::{Condition, Machine, Run, run::Phase};
 
 const WIDTH: usize = 61;
 
-fn boxed(lines: &[String]) -> String {
+fn draw_box(lines: &[String]) -> String {
     let rule = "─".repeat(WIDTH);
     let mut text = format!("┌{rule}\n");
     for line in lines {
@@ -19,22 +20,22 @@ fn boxed(lines: &[String]) -> String {
     text
 }
 
-/// What is about to be followed.
-pub fn opening(run: &Run, machine: Option<(&str, &str)>) -> String {
+/// The box before the output: what is being followed.
+pub fn opening_box(run: &Run, machine: Option<(&str, &str)>) -> String {
     let target = target_name(&run.machine_id, &run.target_id);
     let mut lines = vec![
         format!("Operation: {}", one_line(&run.run_id)),
-        format!("{} {}", target_noun(&run.target_kind), one_line(target)),
+        format!("{} {}", target_label(&run.target_kind), one_line(target)),
         format!("Type: {}", one_line(&run.r#type)),
     ];
     if let Some((phase, effective)) = machine {
         lines.push(format!("Phase: {phase} → EffectiveState: {effective}"));
     }
-    boxed(&lines)
+    draw_box(&lines)
 }
 
-/// How a phase is shown.
-pub fn verdict(phase: Phase) -> (Tone, &'static str) {
+/// The colour and text of a phase.
+pub fn phase_label(phase: Phase) -> (Tone, &'static str) {
     match phase {
         Phase::Succeeded => (Tone::Good, "✓ SUCCEEDED"),
         Phase::Failed => (Tone::Bad, "✗ FAILED"),
@@ -45,18 +46,18 @@ pub fn verdict(phase: Phase) -> (Tone, &'static str) {
     }
 }
 
-/// How it ended, and on failure what to do about it.
-pub fn closing(run: &Run, clock: &Clock, paint: Paint) -> String {
-    let (tone, words) = verdict(run.phase());
+/// The box after the output: the result, and on failure the next command.
+pub fn closing_box(run: &Run, clock: &Clock, colors: ColorMode) -> String {
+    let (tone, words) = phase_label(run.phase());
     let begun = run.started_at.as_ref().or(run.created_at.as_ref());
     let mut lines = vec![
-        paint.apply(tone, words),
-        format!("Duration: {}", clock.lasted(begun, run.finished_at.as_ref())),
+        colors.apply(tone, words),
+        format!("Duration: {}", clock.elapsed(begun, run.finished_at.as_ref())),
     ];
     if run.phase() != Phase::Succeeded {
         lines.extend(error_lines(run));
     }
-    boxed(&lines)
+    draw_box(&lines)
 }
 
 /// The error, its fault code and the next command, as far as they are known.
@@ -76,21 +77,24 @@ pub fn error_lines(run: &Run) -> Vec<String> {
     lines
 }
 
-/// The machine as it was before the operation, when it was accepted, and now.
-pub struct Passage<'a> {
+/// The machine before the operation, when the operation was accepted, and after it.
+pub struct MachineSnapshots<'a> {
     pub before: &'a Machine,
     pub during: &'a Machine,
     pub after: &'a Machine,
 }
 
-/// What the operation left behind.
-pub fn aftermath(passage: &Passage) -> String {
-    let Passage { before, during, after } = passage;
+/// The box that compares the machine after the operation with before.
+pub fn machine_state_box(snapshots: &MachineSnapshots) -> String {
+    let MachineSnapshots { before, during, after } = snapshots;
     let active = after.status.as_ref().map_or("", |status| status.active_operation_id.as_str());
-    let lines = boxed(&[
-        format!("Phase: {}", versus(phase_name(after), phase_name(before))),
-        format!("EffectiveState: {}", versus(effective_name(after), effective_name(during))),
-        format!("Conditions: {}", changes(before, after)),
+    let lines = draw_box(&[
+        format!("Phase: {}", describe_change(phase_name(after), phase_name(before))),
+        format!(
+            "EffectiveState: {}",
+            describe_change(effective_name(after), effective_name(during))
+        ),
+        format!("Conditions: {}", changed_conditions(before, after)),
         format!(
             "ActiveOperationId: {}",
             if active.is_empty() { "(cleared)".into() } else { one_line(active) }
@@ -99,12 +103,12 @@ pub fn aftermath(passage: &Passage) -> String {
     format!("Machine state after operation:\n{lines}")
 }
 
-fn versus(now: &str, was: &str) -> String {
+fn describe_change(now: &str, was: &str) -> String {
     if now == was { format!("{now} (unchanged)") } else { format!("{now} (was {was})") }
 }
 
-/// The conditions that are not what they were, in the server's order.
-fn changes(before: &Machine, after: &Machine) -> String {
+/// The conditions that changed, in the server's order.
+fn changed_conditions(before: &Machine, after: &Machine) -> String {
     let was = |name: &str| {
         conditions(before).iter().any(|condition| condition.r#type == name && condition.status)
     };
@@ -167,7 +171,7 @@ mod tests {
     #[test]
     fn boxes_are_those_of_the_document() {
         assert_eq!(
-            opening(&run(Phase::Pending), Some(("MAINTENANCE", "BUSY"))),
+            opening_box(&run(Phase::Pending), Some(("MAINTENANCE", "BUSY"))),
             "\
 ┌─────────────────────────────────────────────────────────────
 │ Operation: op-abc123
@@ -177,7 +181,8 @@ mod tests {
 └─────────────────────────────────────────────────────────────
 "
         );
-        let closed = closing(&run(Phase::Succeeded), &Clock::fixed(0), Paint { colour: false });
+        let closed =
+            closing_box(&run(Phase::Succeeded), &Clock::fixed(0), ColorMode { enabled: false });
         assert_eq!(
             closed,
             "\
@@ -203,7 +208,11 @@ mod tests {
             ],
         );
         assert_eq!(
-            aftermath(&Passage { before: &before, during: &during, after: &after }),
+            machine_state_box(&MachineSnapshots {
+                before: &before,
+                during: &during,
+                after: &after
+            }),
             "\
 Machine state after operation:
 ┌─────────────────────────────────────────────────────────────
@@ -225,7 +234,7 @@ Machine state after operation:
             next_command: "farrier run retry-step op-abc123".into(),
             ..Default::default()
         });
-        let text = closing(&failed, &Clock::fixed(0), Paint { colour: false });
+        let text = closing_box(&failed, &Clock::fixed(0), ColorMode { enabled: false });
         let lines: Vec<&str> = text.lines().skip(1).take(5).collect();
         assert_eq!(
             lines,

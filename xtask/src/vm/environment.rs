@@ -1,6 +1,6 @@
-//! The ground everything stands on: a network namespace with a bridge, and a folder for what only lasts one run. A process
-//! of its own, in a group of its own, waits for our end on a pipe and then sweeps both away; so a run that is interrupted
-//! or killed leaves as little behind as one that passed.
+//! The environment of a run: a network namespace with a bridge, and a temporary directory. A
+//! cleanup process in its own process group waits on a pipe for the end of this process and then
+//! removes both, so an interrupted or killed run leaves nothing behind.
 
 use crate::shell::{self, Failure};
 use std::fs::{self, File};
@@ -9,35 +9,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where the machines find Farrier. The namespace is ours alone, so numbers can be fixed.
+/// Farrier's address. The namespace is private, so addresses can be fixed.
 pub const ADDRESS: &str = "10.77.0.1";
 pub const NETWORK: &str = "10.77.0";
 pub const BRIDGE: &str = "br0";
 
 const PREFIX: &str = "farrier-vm-";
-const SWEEP: &str = include_str!("sweep.sh");
+const CLEANUP: &str = include_str!("cleanup.sh");
 const POLL: Duration = Duration::from_millis(100);
-/// Says what it waits for when it is not at once there.
-const SILENCE: Duration = Duration::from_secs(2);
+/// A wait that takes longer prints what it waits for.
+const NOTICE_AFTER: Duration = Duration::from_secs(2);
 const LOG_LINES_SHOWN: usize = 30;
 
-pub struct Site {
+pub struct VmEnvironment {
     name: String,
     home: PathBuf,
-    sweeper: Option<Child>,
+    cleanup: Option<Child>,
 }
 
-impl Site {
+impl VmEnvironment {
     pub fn open() -> Result<Self, Failure> {
-        sweep_stale();
+        clean_up_stale();
         let name = format!("{PREFIX}{}", std::process::id());
         let home = std::env::temp_dir().join(&name);
-        fs::create_dir_all(&home).map_err(|error| crate::tree::cannot(&home, &error))?;
-        let sweeper = sweeper(&name, &home).stdin(Stdio::piped()).process_group(0).spawn();
-        let sweeper = sweeper.map_err(|error| Failure::new(format!("sh: {error}"), "see it"))?;
-        let site = Self { name, home, sweeper: Some(sweeper) };
-        site.build()?;
-        Ok(site)
+        fs::create_dir_all(&home).map_err(|error| crate::tree::io_failure(&home, &error))?;
+        let cleanup = cleanup_command(&name, &home).stdin(Stdio::piped()).process_group(0).spawn();
+        let cleanup = cleanup.map_err(|error| Failure::new(format!("sh: {error}"), "see it"))?;
+        let environment = Self { name, home, cleanup: Some(cleanup) };
+        environment.build()?;
+        Ok(environment)
     }
 
     fn build(&self) -> Result<(), Failure> {
@@ -51,22 +51,22 @@ impl Site {
             &["link", "set", BRIDGE, "up"],
             &["-brief", "addr"],
         ];
-        script.iter().try_for_each(|words| shell::run(self.inside("ip").args(*words), next))
+        script.iter().try_for_each(|words| shell::run(self.command("ip").args(*words), next))
     }
 
-    /// A program that will run in the namespace.
-    pub fn inside(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    /// A command that runs in the namespace.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program);
         command
     }
 
-    /// A path in the folder of this run.
+    /// A path in the directory of this run.
     pub fn file(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
 
-    /// Where the consoles of the VMs are written to, by their names.
+    /// The directory of the VMs' console logs, by VM name.
     pub fn consoles(&self) -> PathBuf {
         self.file("consoles")
     }
@@ -76,12 +76,12 @@ impl Site {
         let folder = path.parent().unwrap_or(&self.home);
         fs::create_dir_all(folder)
             .and_then(|()| fs::write(&path, text))
-            .map_err(|error| crate::tree::cannot(&path, &error))?;
+            .map_err(|error| crate::tree::io_failure(&path, &error))?;
         Ok(path)
     }
 
-    /// Starts a program that runs until the site is swept, and waits until it is ready.
-    pub fn serve(
+    /// Starts a program that runs until the cleanup, and waits until it is ready.
+    pub fn start_service(
         &self,
         name: &str,
         mut command: Command,
@@ -89,32 +89,32 @@ impl Site {
         is_ready: impl Fn() -> bool,
     ) -> Result<(), Failure> {
         let log = self.file(&format!("{name}.log"));
-        let cannot = |error| crate::tree::cannot(&log, &error);
-        let output = File::create(&log).map_err(cannot)?;
-        let errors = output.try_clone().map_err(cannot)?;
+        let io_failure = |error| crate::tree::io_failure(&log, &error);
+        let output = File::create(&log).map_err(io_failure)?;
+        let errors = output.try_clone().map_err(io_failure)?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
-        let mut child = command.spawn().map_err(cannot)?;
+        let mut child = command.spawn().map_err(io_failure)?;
         let mut is_gone = || !matches!(child.try_wait(), Ok(None));
         match wait_for(name, patience, || is_ready() || is_gone()) {
             Ok(()) if is_ready() => Ok(()),
             _ => {
-                show_end_of(&log, LOG_LINES_SHOWN);
+                print_log_tail(&log, LOG_LINES_SHOWN);
                 Err(Failure::new(format!("{name} did not start"), "read its last lines above"))
             }
         }
     }
 
-    /// Whether anything in the namespace takes connections on a port.
+    /// Whether a process in the namespace listens on a port.
     pub fn listens(&self, port: u16) -> bool {
-        let mut ss = self.inside("ss");
+        let mut ss = self.command("ss");
         ss.args(["-Htln", &format!("sport = :{port}")]).stderr(Stdio::null());
         ss.output().is_ok_and(|output| !output.stdout.is_empty())
     }
 
-    /// Sweeps, and says so when something could not be ended.
+    /// Cleans up, and fails if a process could not be ended.
     pub fn close(mut self) -> Result<(), Failure> {
         let name = self.name.clone();
-        match self.sweep() {
+        match self.clean_up() {
             true => Ok(()),
             false => Err(Failure::new(
                 format!("not everything in the namespace {name} could be ended"),
@@ -123,47 +123,47 @@ impl Site {
         }
     }
 
-    /// The pipe to the sweeper closes, which is its sign.
-    fn sweep(&mut self) -> bool {
-        self.sweeper.take().is_none_or(|mut sweeper| {
-            drop(sweeper.stdin.take());
-            sweeper.wait().is_ok_and(|status| status.success())
+    /// Closes the pipe to the cleanup process, which is its signal, and waits for it.
+    fn clean_up(&mut self) -> bool {
+        self.cleanup.take().is_none_or(|mut cleanup| {
+            drop(cleanup.stdin.take());
+            cleanup.wait().is_ok_and(|status| status.success())
         })
     }
 }
 
-impl Drop for Site {
+impl Drop for VmEnvironment {
     fn drop(&mut self) {
-        self.sweep();
+        self.clean_up();
     }
 }
 
-fn sweeper(name: &str, home: &Path) -> Command {
+fn cleanup_command(name: &str, home: &Path) -> Command {
     let mut command = Command::new("sh");
-    command.args(["-c", SWEEP, "sweep", name]).arg(home);
+    command.args(["-c", CLEANUP, "cleanup", name]).arg(home);
     command
 }
 
-/// Sweeps what a run left whose sweeper was killed too.
-fn sweep_stale() {
+/// Cleans up after a run whose cleanup process was killed too.
+fn clean_up_stale() {
     let mut list = Command::new("ip");
     let told = list.args(["netns", "list"]).output().map(|output| output.stdout);
     let told = String::from_utf8_lossy(&told.unwrap_or_default()).into_owned();
     for name in stale(&told, |pid| Path::new(&format!("/proc/{pid}")).exists()) {
         println!("sweeping {name}, which nobody owns any more");
         let home = std::env::temp_dir().join(name);
-        shell::succeeds(sweeper(name, &home).stdin(Stdio::null()));
+        shell::succeeds(cleanup_command(name, &home).stdin(Stdio::null()));
     }
 }
 
-/// The namespaces of ours whose process is gone.
+/// Our namespaces whose process is gone.
 fn stale(list: &str, lives: impl Fn(u32) -> bool) -> Vec<&str> {
     let names = list.lines().filter_map(|line| line.split_whitespace().next());
     let owner = |name: &str| name.strip_prefix(PREFIX)?.parse::<u32>().ok();
     names.filter(|name| owner(name).is_some_and(|pid| !lives(pid))).collect()
 }
 
-/// Looks again and again until it is so.
+/// Polls until the condition holds.
 pub fn wait_for(
     what: &str,
     patience: Duration,
@@ -177,7 +177,7 @@ pub fn wait_for(
             let said = format!("{what}: waited {} s in vain", patience.as_secs());
             return Err(Failure::new(said, "read what it wrote"));
         }
-        if passed > SILENCE && !has_said {
+        if passed > NOTICE_AFTER && !has_said {
             has_said = true;
             println!("waiting for {what}, at most {} s", patience.as_secs());
         }
@@ -186,7 +186,7 @@ pub fn wait_for(
     Ok(())
 }
 
-pub fn show_end_of(log: &Path, count: usize) {
+pub fn print_log_tail(log: &Path, count: usize) {
     let bytes = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);
     let lines: Vec<&str> = text.lines().collect();

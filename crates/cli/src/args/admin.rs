@@ -1,0 +1,26 @@
+//! `farrier admin`.
+
+use super::*;
+
+#[derive(Debug, Subcommand)]
+pub enum AdminCommand {
+    /// Flag a machine for return or replacement; blocks every operation
+    SetRma(MachineFlagArgs),
+    /// Clear the RMA flag
+    ClearRma(MachineFlagArgs),
+    /// Retire a machine permanently; blocks every operation
+    SetRetired(MachineFlagArgs),
+    /// Clear the Retired flag
+    ClearRetired(MachineFlagArgs),
+    /// Confirm that an operator has checked the machine and it is fine
+    ClearNeedsIntervention(MachineFlagArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MachineFlagArgs {
+    /// ID of the machine, from `farrier list`
+    pub machine_id: String,
+    /// The reason, for the record
+    #[arg(long)]
+    pub reason: String,
+}

@@ -1,0 +1,78 @@
+//! `farrier credential` and `farrier trust`.
+
+use super::*;
+
+#[derive(Debug, Subcommand)]
+pub enum CredentialCommand {
+    /// Create a credential, or replace its secret
+    Set(CredentialSetArgs),
+    /// List credentials, without their secrets
+    List,
+    /// Delete a credential
+    Delete(CredentialArg),
+}
+
+#[derive(Debug, Args)]
+pub struct CredentialArg {
+    /// Name of the credential, from `farrier credential list`
+    pub name: String,
+}
+
+const CREDENTIAL_HELP: &str = "\
+A password is read from a file or from standard input, never from the command line.
+
+Examples:
+  farrier credential set bmc --user root --password-file bmc.txt
+  pass show bmc | farrier credential set bmc --user root
+  farrier credential set hosts --user ubuntu --ssh-key ~/.ssh/id_ed25519
+  farrier credential set cluster-a --kubeconfig admin.conf
+  farrier credential set maas --maas-key maas.key";
+
+#[derive(Debug, Args)]
+#[command(after_help = CREDENTIAL_HELP)]
+pub struct CredentialSetArgs {
+    /// Name of the credential, used by machines and by the configuration
+    pub name: String,
+    /// User name to log in with
+    #[arg(long, required_unless_present_any = ["kubeconfig", "maas_key"], conflicts_with_all = ["kubeconfig", "maas_key"])]
+    pub user: Option<String>,
+    /// File whose first line is the password
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh_key", "kubeconfig", "maas_key"])]
+    pub password_file: Option<PathBuf>,
+    /// File with an SSH private key
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kubeconfig", "maas_key"])]
+    pub ssh_key: Option<PathBuf>,
+    /// File whose first line is the passphrase of the private key
+    #[arg(long, value_name = "FILE", requires = "ssh_key")]
+    pub passphrase_file: Option<PathBuf>,
+    /// Kubeconfig file of a Kubernetes cluster
+    #[arg(long, value_name = "FILE", conflicts_with = "maas_key")]
+    pub kubeconfig: Option<PathBuf>,
+    /// File whose first line is the API key of a MAAS, consumer:token:secret
+    #[arg(long, value_name = "FILE")]
+    pub maas_key: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TrustCommand {
+    /// List the pinned peer identities
+    List,
+    /// Pin the identity of a peer; no other identity is trusted at that address
+    Set(TrustSetArgs),
+    /// Remove a pin; the next identity seen at that address is trusted
+    Forget(TrustPeerArg),
+}
+
+#[derive(Debug, Args)]
+pub struct TrustSetArgs {
+    /// Address: https://HOST[:PORT] of a BMC, or ssh://HOST[:PORT] of a host
+    pub peer: String,
+    /// SHA-256 fingerprint of the BMC's certificate, or the host key as in a .pub file
+    pub identity: String,
+}
+
+#[derive(Debug, Args)]
+pub struct TrustPeerArg {
+    /// Address, from `farrier trust list`
+    pub peer: String,
+}

@@ -1,0 +1,26 @@
+//! `farrier import`.
+
+use super::*;
+
+const IMPORT_HELP: &str = "\
+Examples:
+  farrier import 36                 machine-1 … machine-36, simulated
+  farrier import fleet.csv
+  farrier list -o json > fleet.json; farrier import fleet.json
+
+CSV columns, by a header line; only machine_id is required:
+  machine_id,ssh_endpoint,bmc_endpoint,target_cluster_ref,mac_addresses,provider,serial,customer_id,
+  bmc_credential,ssh_credential,root_disk,rack_id,slot, and labels.KEY for each label; several MAC addresses are
+  separated by ';'
+JSON and YAML: a list of machines, or {machines: [...]}, with the fields of `farrier get -o json`.
+
+A repeated import changes only what differs in the file. If any row is malformed, no machine is
+registered.";
+
+#[derive(Debug, Args)]
+#[command(after_help = IMPORT_HELP)]
+pub struct ImportArgs {
+    /// Number of simulated machines, or a .csv, .yaml or .json file
+    #[arg(value_name = "N|FILE")]
+    pub source: String,
+}

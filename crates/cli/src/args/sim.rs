@@ -1,0 +1,97 @@
+//! `farrier sim`.
+
+use super::*;
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use model::effect::Effect;
+use model::node::Stage;
+
+#[derive(Debug, Subcommand)]
+pub enum SimCommand {
+    /// Faults of the simulated hardware
+    #[command(subcommand)]
+    Fault(SimFaultCommand),
+    /// Show how often each effect was requested, and how often it was executed
+    Effects(SimEffectsArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SimFaultCommand {
+    /// Add a fault rule
+    Add(SimFaultArgs),
+    /// List the fault rules
+    List,
+    /// Remove one fault rule, or all
+    Clear(SimClearArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  farrier sim fault add --machine 'machine-*' --effect repave --action fail --times 1"
+)]
+pub struct SimFaultArgs {
+    /// Machine ID; * matches any characters (default: every machine)
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub machine: String,
+    /// Effect, or stage of a node such as wait_for_ready (default: every one)
+    #[arg(long, value_parser = sim_effects())]
+    pub effect: Option<String>,
+    /// Provider call that fails (default: perform)
+    #[arg(long, value_enum)]
+    pub verb: Option<SimVerb>,
+    /// Kind of fault
+    #[arg(long, value_enum)]
+    pub action: SimAction,
+    /// Number of times; 0 means forever
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i32).range(0..))]
+    pub times: i32,
+    /// For slow: delay of the response
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub delay: Option<Duration>,
+    /// For fail: error message of the hardware
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub message: String,
+}
+
+/// The names that a fault rule can match: effects, node stages, and `probe`, which is no effect.
+/// `parts` is left out: starting child runs calls no provider.
+fn sim_effects() -> PossibleValuesParser {
+    let effects = Effect::WORDS.into_iter().filter(|word| *word != "parts").chain(["probe"]);
+    let stages = Stage::WORDS.iter().map(|word| PossibleValue::new(*word).hide(true));
+    PossibleValuesParser::new(effects.map(PossibleValue::new).chain(stages))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SimVerb {
+    Perform,
+    Follow,
+    Inquire,
+    Observe,
+    Stop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SimAction {
+    Fail,
+    Hang,
+    Drop,
+    Garbage,
+    Slow,
+    Twice,
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct SimClearArgs {
+    /// ID of the rule, from `farrier sim fault list`
+    pub fault_id: Option<String>,
+    /// Remove all rules
+    #[arg(long)]
+    pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SimEffectsArgs {
+    /// Only effect keys with this prefix; an operation ID selects one operation
+    #[arg(long, default_value = "", hide_default_value = true)]
+    pub prefix: String,
+}

@@ -1,0 +1,57 @@
+//! `farrier switch`.
+
+use super::*;
+
+#[derive(Debug, Subcommand)]
+pub enum SwitchCommand {
+    /// List switches
+    List(DeviceListArgs),
+    /// Show one switch with all details
+    Get(SwitchArg),
+    /// Register a switch, or update the one with this ID; a new switch is read, configured and
+    /// validated
+    #[command(
+        after_help = "Example:\n  farrier switch register sw-r1-1 --bmc-endpoint 10.0.1.1 --rack rack-1 --slot 21"
+    )]
+    Register(SwitchRegisterArgs),
+    /// Change spec, rack position and labels; values that are not given stay
+    Update(SwitchUpdateArgs),
+    /// Mark a switch for deletion; it is deleted when no operation holds it
+    Delete(SwitchActionArgs),
+    /// Retry a failed bring-up: read, configure and validate the switch
+    Retry(SwitchActionArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SwitchArg {
+    /// ID of the switch, from `farrier switch list`
+    pub switch_id: String,
+}
+
+#[derive(Debug, Args)]
+pub struct SwitchActionArgs {
+    /// ID of the switch, from `farrier switch list`
+    pub switch_id: String,
+    /// Show what would be done; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SwitchRegisterArgs {
+    /// ID of the new switch, sw-… (default: generated)
+    pub switch_id: Option<String>,
+    #[command(flatten)]
+    pub spec: DeviceSpecArgs,
+    /// Show what would be done; change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct SwitchUpdateArgs {
+    /// ID of the switch, from `farrier switch list`
+    pub switch_id: String,
+    #[command(flatten)]
+    pub update: DeviceUpdateArgs,
+}
