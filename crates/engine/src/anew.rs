@@ -19,7 +19,7 @@ use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use store::{Birth, Cause, Result, Tx, Work};
+use store::{Birth, Cause, Result, Tx};
 
 /// How far back one that does another anew is searched among the runs of a device.
 const MAX_BACK: i64 = 20;
@@ -32,15 +32,18 @@ impl Engine {
         request_id: String,
         who: Who,
     ) -> Result<Started> {
-        let work = || DoAnew {
+        let restart = DoAnew {
             parent: parent.clone(),
             how,
-            request_id: request_id.clone(),
-            by: who.by.clone(),
+            request_id,
+            by: who.by,
             id: RunId::new(self.now(), self.chance()),
             now: self.now(),
         };
-        let started = self.racing(|| self.store().write(work())).await?;
+        let started = self
+            .store()
+            .retry_write("restart_on_device", restart, |restart, tx| Box::pin(restart.run(tx)));
+        let started = started.await?;
         if started.new {
             let kind = started.run.spec.run_type.as_str();
             metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
@@ -58,9 +61,7 @@ struct DoAnew {
     now: Timestamp,
 }
 
-impl Work for DoAnew {
-    type Out = Started;
-
+impl DoAnew {
     async fn run(&self, tx: &mut Tx) -> Result<Started> {
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         let target = parent.spec.target.clone();

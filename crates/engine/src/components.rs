@@ -24,7 +24,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Birth, Cause, Result, StoreError, Tx, Work};
+use store::{Birth, Cause, Result, StoreError, Tx};
 
 /// How many records of the catalogue are shown for one hardware type.
 const MAX_VERSIONS: i64 = 200;
@@ -111,13 +111,16 @@ impl Engine {
         if shelves.is_empty() {
             return Ok(Vec::new());
         }
-        let work = || UpdateShelves {
-            update: Update { targets: shelves.clone(), ..update.clone() },
+        let start = UpdateShelves {
+            update: Update { targets: shelves, ..update.clone() },
             chance: self.chance(),
             now: self.now(),
         };
-        let engine = self.asked(update.dry_run);
-        engine.racing(|| engine.store().write(work())).await
+        let engine = self.with_dry_run(update.dry_run);
+        engine
+            .store()
+            .retry_write("update_shelves", start, |start, tx| Box::pin(start.run(tx)))
+            .await
     }
 
     /// What each device has, and what it is to have.
@@ -127,13 +130,16 @@ impl Engine {
         firmware: Option<FirmwareId>,
     ) -> Result<Vec<ComponentStatus>> {
         let targets = checked(targets)?;
-        self.store().read(Status { targets, firmware }).await
+        let input = (targets, firmware);
+        self.store()
+            .read(input, |(targets, firmware), tx| Box::pin(status(tx, targets, firmware.as_ref())))
+            .await
     }
 
     /// What the catalogue has for each device.
     pub async fn component_versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
         let targets = checked(targets)?;
-        self.store().read(Versions { targets }).await
+        self.store().read(targets, |targets, tx| Box::pin(versions(tx, targets))).await
     }
 }
 
@@ -257,9 +263,7 @@ struct UpdateShelves {
     now: Timestamp,
 }
 
-impl Work for UpdateShelves {
-    type Out = Vec<Updated>;
-
+impl UpdateShelves {
     async fn run(&self, tx: &mut Tx) -> Result<Vec<Updated>> {
         let update = &self.update;
         let ask = Ask {
@@ -352,59 +356,45 @@ fn step_names(steps: &[RunStep]) -> Vec<String> {
     steps.iter().map(|step| step.name.clone()).collect()
 }
 
-struct Status {
-    targets: Vec<TargetId>,
-    firmware: Option<FirmwareId>,
-}
-
-impl Work for Status {
-    type Out = Vec<ComponentStatus>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<ComponentStatus>> {
-        let ask =
-            Ask { firmware: self.firmware.as_ref(), request_id: "", force: None, lock: false };
-        let mut all = Vec::new();
-        for target in &self.targets {
-            let device = find(tx, target, &ask).await?;
-            let differs = match &device.wanted {
-                Resolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
-                Resolution::Skip(why) => vec![why.clone()],
-                Resolution::Unknown(id) => vec![no_firmware(id).said],
-            };
-            all.push(ComponentStatus { device, differs });
-        }
-        Ok(all)
+async fn status(
+    tx: &mut Tx,
+    targets: &[TargetId],
+    firmware: Option<&FirmwareId>,
+) -> Result<Vec<ComponentStatus>> {
+    let ask = Ask { firmware, request_id: "", force: None, lock: false };
+    let mut all = Vec::new();
+    for target in targets {
+        let device = find(tx, target, &ask).await?;
+        let differs = match &device.wanted {
+            Resolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
+            Resolution::Skip(why) => vec![why.clone()],
+            Resolution::Unknown(id) => vec![no_firmware(id).said],
+        };
+        all.push(ComponentStatus { device, differs });
     }
+    Ok(all)
 }
 
-struct Versions {
-    targets: Vec<TargetId>,
-}
-
-impl Work for Versions {
-    type Out = Vec<ComponentVersions>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<ComponentVersions>> {
-        let ask = Ask { firmware: None, request_id: "", force: None, lock: false };
-        let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
-        let mut all = Vec::new();
-        for target in &self.targets {
-            let device = find(tx, target, &ask).await?;
-            let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
-            if !catalogue.contains_key(&hardware_type) {
-                let of = Some(hardware_type.as_str());
-                let found = tx.firmware_list(of, "", MAX_VERSIONS).await?;
-                catalogue.insert(hardware_type.clone(), found);
-            }
-            let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
-            let fits = |one: &Firmware| !one.versions(target.kind).is_empty();
-            all.push(ComponentVersions {
-                target: target.clone(),
-                hardware_type,
-                facts: device.facts,
-                firmware: known.into_iter().filter(fits).collect(),
-            });
+async fn versions(tx: &mut Tx, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
+    let ask = Ask { firmware: None, request_id: "", force: None, lock: false };
+    let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for target in targets {
+        let device = find(tx, target, &ask).await?;
+        let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
+        if !catalogue.contains_key(&hardware_type) {
+            let of = Some(hardware_type.as_str());
+            let found = tx.firmware_list(of, "", MAX_VERSIONS).await?;
+            catalogue.insert(hardware_type.clone(), found);
         }
-        Ok(all)
+        let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
+        let fits = |one: &Firmware| !one.versions(target.kind).is_empty();
+        all.push(ComponentVersions {
+            target: target.clone(),
+            hardware_type,
+            facts: device.facts,
+            firmware: known.into_iter().filter(fits).collect(),
+        });
     }
+    Ok(all)
 }

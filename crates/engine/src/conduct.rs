@@ -10,7 +10,7 @@ pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
 
 use crate::Engine;
 use crate::claims::{halt_run, start_run};
-use crate::racks::PowerOf;
+use crate::racks::power_of;
 use futures_util::stream::{self, StreamExt};
 use model::effect::{Answer, Group, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
@@ -28,7 +28,7 @@ use standing::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Birth, Cause, NewEvent, Result, StoreError, Tx, Work};
+use store::{Birth, Cause, NewEvent, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -126,7 +126,7 @@ impl Engine {
             return fault;
         }
         let devices = whole.run.spec.claims.clone();
-        match self.store().read(PowerOf { devices }).await {
+        match self.store().read(devices, |devices, tx| Box::pin(power_of(tx, devices))).await {
             Ok(known) => Fault { said: format!("{}; {}", fault.said, power_said(&known)), ..fault },
             Err(error) => {
                 tracing::warn!(run = %whole.run.spec.id, %error, "what is on cannot be read");
@@ -175,11 +175,15 @@ impl Engine {
             return Ok(Some(parts));
         }
         let (whole, key) = (Arc::clone(whole), key.clone());
-        self.store().write(BeginParts { whole, key, chance: self.chance(), now: self.now() }).await
+        let begin = BeginParts { whole, key, chance: self.chance(), now: self.now() };
+        self.store().write("begin_parts", begin, |begin, tx| Box::pin(begin.run(tx))).await
     }
 
     async fn standings(&self, whole: &Arc<Whole>, key: &Key) -> Result<Standings> {
-        self.store().scan(ReadParts { whole: Arc::clone(whole), key: key.clone() }).await
+        let input = (Arc::clone(whole), key.clone());
+        self.store()
+            .scan(input, |(whole, key), tx| Box::pin(read_parts(tx, key, &whole.group)))
+            .await
     }
 
     /// Asks every part that is at work to stop, and waits until they have: what has stopped may be taken by others.
@@ -190,8 +194,11 @@ impl Engine {
     ) -> std::result::Result<Answer, Fault> {
         let patience = Instant::now() + STOP_PATIENCE;
         loop {
-            let work = || StopParts { whole: Arc::clone(whole), key: key.clone(), now: self.now() };
-            let parts = self.racing(|| self.store().write(work())).await.map_err(unread)?;
+            let input = (Arc::clone(whole), key.clone(), self.now());
+            let parts = self.store().retry_write("stop_parts", input, |(whole, key, now), tx| {
+                Box::pin(stop_parts(tx, whole, key, *now))
+            });
+            let parts = parts.await.map_err(unread)?;
             let going = parts.iter().any(|(_, one)| matches!(one, Standing::Going(_)));
             if !going {
                 return Ok(all_done(&parts).map_or(Answer::Stopped, Answer::Done));
@@ -269,19 +276,6 @@ fn unread(error: StoreError) -> Fault {
     Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }
 
-struct ReadParts {
-    whole: Arc<Whole>,
-    key: Key,
-}
-
-impl Work for ReadParts {
-    type Out = Standings;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        read_parts(tx, &self.key, &self.whole.group).await
-    }
-}
-
 /// Begins as many parts as may be at work, unless one has failed or the whole is to stop.
 struct BeginParts {
     whole: Arc<Whole>,
@@ -290,9 +284,7 @@ struct BeginParts {
     now: Timestamp,
 }
 
-impl Work for BeginParts {
-    type Out = Option<Standings>;
-
+impl BeginParts {
     async fn run(&self, tx: &mut Tx) -> Result<Option<Standings>> {
         if !self.is_wanted(tx).await? {
             return Ok(None);
@@ -349,30 +341,20 @@ impl BeginParts {
 
 /// Asks every part that is at work to stop: frozen when the whole is frozen, canceled otherwise. They end by themselves, and hold
 /// their devices until they have.
-struct StopParts {
-    whole: Arc<Whole>,
-    key: Key,
-    now: Timestamp,
-}
-
-impl Work for StopParts {
-    type Out = Standings;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        let parts = read_parts(tx, &self.key, &self.whole.group).await?;
-        let Run { spec, progress, .. } = &self.whole.run;
-        let action = match progress.halt.as_ref().map(|halt| halt.kind) {
-            Some(HaltKind::Freeze) => Action::MarkManual,
-            Some(HaltKind::Cancel) | None => Action::Cancel,
-        };
-        let event = event(self.now, String::new(), "engine");
-        for (_, standing) in &parts {
-            if let Standing::Going(run) = standing {
-                halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
-            }
+async fn stop_parts(tx: &mut Tx, whole: &Whole, key: &Key, now: Timestamp) -> Result<Standings> {
+    let parts = read_parts(tx, key, &whole.group).await?;
+    let Run { spec, progress, .. } = &whole.run;
+    let action = match progress.halt.as_ref().map(|halt| halt.kind) {
+        Some(HaltKind::Freeze) => Action::MarkManual,
+        Some(HaltKind::Cancel) | None => Action::Cancel,
+    };
+    let event = event(now, String::new(), "engine");
+    for (_, standing) in &parts {
+        if let Standing::Going(run) = standing {
+            halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
         }
-        Ok(parts)
     }
+    Ok(parts)
 }
 
 fn event(at: Timestamp, message: String, actor: &str) -> NewEvent {

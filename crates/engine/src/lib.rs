@@ -40,7 +40,6 @@ mod witness;
 mod worker;
 
 pub use devices::{DescribedDevice, OverdueDevices, PlacedSpec};
-pub use health::HealthTally;
 pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};

@@ -18,9 +18,8 @@ use model::run::act::Action;
 use model::site::Site;
 use model::switch::Switch;
 use model::time::Timestamp;
-use std::marker::PhantomData;
 use std::time::Duration;
-use store::{Birth, Cause, Claimed, NewEvent, RecordClaim, Result, StoreError, Tx, Work};
+use store::{Birth, Cause, Claimed, NewEvent, RecordClaim, Result, StoreError, Tx};
 
 /// More moves than this in one turn would be a loop in the rules.
 const MAX_MOVES: u64 = 64;
@@ -90,49 +89,33 @@ impl Engine {
     /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next try finds out.
     async fn still_holds(&self, claimed: &Claimed) -> bool {
         let Claimed { id, epoch, .. } = claimed.clone();
-        self.store().read(IsHeld { id, epoch }).await.unwrap_or(true)
+        let held =
+            self.store().read_one((id, epoch), |(id, epoch), tx| Box::pin(tx.is_held(id, *epoch)));
+        held.await.unwrap_or(true)
     }
 
     async fn advance_one<R: Sight>(&self, claimed: &Claimed) -> Result<()> {
-        let advance = Advance::<R> {
+        let advance = Advance {
             key: claimed.id.clone(),
             claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
             chance: self.chance(),
             now: self.now(),
             settings: self.settings().clone(),
-            kind: PhantomData,
         };
-        self.store().write(advance).await
+        self.store().write("advance", advance, |advance, tx| Box::pin(advance.run::<R>(tx))).await
     }
 }
 
-struct IsHeld {
-    id: ObjectId,
-    epoch: i64,
-}
-
-impl Work for IsHeld {
-    type Out = bool;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<bool> {
-        tx.is_held(&self.id, self.epoch).await
-    }
-}
-
-struct Advance<R> {
+struct Advance {
     key: ObjectId,
     claim: RecordClaim,
     chance: u64,
     now: Timestamp,
     settings: Settings,
-    kind: PhantomData<fn() -> R>,
 }
 
-impl<R: Sight> Work for Advance<R> {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
+impl Advance {
+    async fn run<R: Sight>(&self, tx: &mut Tx) -> Result<()> {
         let id = SubjectId::of_key(R::KIND, self.key.as_str()).id;
         let Some(mut record) = tx.record_locked::<R>(&id).await? else {
             // Removed since it was claimed, its place in the queue with it.
@@ -171,8 +154,8 @@ fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
     holder.is_some() && *holder != after.head().active_run
 }
 
-impl<R: Sight> Advance<R> {
-    async fn become_(&self, tx: &mut Tx, before: &R, change: Change<R>) -> Result<R> {
+impl Advance {
+    async fn become_<R: Sight>(&self, tx: &mut Tx, before: &R, change: Change<R>) -> Result<R> {
         let Change { mut record, note, start, begin, cancel } = change;
         let event = self.event(&note);
         if record.word() != before.word() {

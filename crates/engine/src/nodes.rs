@@ -41,7 +41,7 @@ use model::site::Site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Cause, Held, NewEvent, Result, Tx, Work};
+use store::{Cause, Held, NewEvent, Result, Tx};
 
 /// A request to bring a machine into service as a node.
 #[derive(Debug, Clone)]
@@ -87,19 +87,16 @@ impl Engine {
     }
 
     async fn onboard_for(&self, request: Onboard, owner: Option<String>) -> Result<NodeRun> {
-        let work = || {
-            let run = RunId::new(self.now(), self.chance());
-            let work = StartOnboarding {
-                asked: request.clone(),
-                node: NodeId::new(self.now(), self.chance()),
-                run: run.clone(),
-                owner: owner.clone(),
-                providers: self.providers().clone(),
-                now: self.now(),
-            };
-            (run, work)
+        let run = RunId::new(self.now(), self.chance());
+        let start = StartOnboarding {
+            asked: request,
+            node: NodeId::new(self.now(), self.chance()),
+            run: run.clone(),
+            owner,
+            providers: self.providers().clone(),
+            now: self.now(),
         };
-        self.begin(work).await
+        self.begin("start_onboarding", run, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
     /// Takes a node out of service, or empties it.
@@ -112,19 +109,16 @@ impl Engine {
         request: Decommission,
         owner: Option<String>,
     ) -> Result<NodeRun> {
-        let work = || {
-            let run = RunId::new(self.now(), self.chance());
-            let work = StartDecommission {
-                asked: request.clone(),
-                run: run.clone(),
-                owner: owner.clone(),
-                providers: self.providers().clone(),
-                limits: self.settings().nodes.silence,
-                now: self.now(),
-            };
-            (run, work)
+        let run = RunId::new(self.now(), self.chance());
+        let start = StartDecommission {
+            asked: request,
+            run: run.clone(),
+            owner,
+            providers: self.providers().clone(),
+            limits: self.settings().nodes.silence,
+            now: self.now(),
         };
-        self.begin(work).await
+        self.begin("start_decommission", run, start, |start, tx| Box::pin(start.run(tx))).await
     }
 }
 
@@ -229,10 +223,8 @@ struct StartOnboarding {
     now: Timestamp,
 }
 
-impl Work for StartOnboarding {
-    type Out = (NodeRun, Option<Held>);
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl StartOnboarding {
+    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Option<Held>)> {
         let Onboard { machine: id, site, request_id, by } = &self.asked;
         let target = TargetId::from(id);
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
@@ -314,10 +306,8 @@ struct StartDecommission {
     now: Timestamp,
 }
 
-impl Work for StartDecommission {
-    type Out = (NodeRun, Option<Held>);
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl StartDecommission {
+    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Option<Held>)> {
         let Decommission { node: id, mode, request_id, by, .. } = &self.asked;
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
         let target = TargetId::from(&node.machine);

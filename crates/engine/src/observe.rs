@@ -22,7 +22,7 @@ use providers::{Provider, Target};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -142,12 +142,18 @@ impl Engine {
 
     /// Which part of the fleet is ours: our place among the replicas alive.
     pub(crate) async fn share(&self) -> (u64, u64) {
-        let names = self.store().read(Alive).await.unwrap_or_default();
+        let names = self.alive().await.unwrap_or_default();
         let place = names.iter().position(|name| *name == self.settings().replica);
         match place {
             Some(place) => (place as u64, names.len() as u64),
             None => (0, 1),
         }
+    }
+
+    /// The names of the replicas that are alive.
+    pub(crate) async fn alive(&self) -> Result<Vec<String>> {
+        let pulses = self.store().read((), |(), tx| Box::pin(tx.pulses())).await?;
+        Ok(pulses.into_iter().map(|pulse| pulse.replica.name).collect())
     }
 
     async fn probe_soon(&self, id: MachineId, slots: &Arc<Semaphore>) {
@@ -213,7 +219,9 @@ impl Engine {
     /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is looked at again.
     async fn learn(&self, learn: Learn) -> Result<()> {
         let (id, now) = (learn.id.clone(), learn.now);
-        match self.store().write(learn).await? {
+        let learned =
+            self.store().write("learn_machine", learn, |learn, tx| Box::pin(learn.run(tx)));
+        match learned.await? {
             Learned::At(version) => {
                 self.observer().watched(&id, now, |watched| watched.written(version));
             }
@@ -232,16 +240,6 @@ fn lost(fault: Fault) -> Vec<Evidence> {
     vec![Evidence::new(ConditionType::BmcReachable, false, fault.said)]
 }
 
-pub(crate) struct Alive;
-
-impl Work for Alive {
-    type Out = Vec<String>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
-        Ok(tx.pulses().await?.into_iter().map(|pulse| pulse.replica.name).collect())
-    }
-}
-
 struct Learn {
     id: MachineId,
     /// The machine as it was when it was looked at.
@@ -258,9 +256,7 @@ enum Learned {
     Gone,
 }
 
-impl Work for Learn {
-    type Out = Learned;
-
+impl Learn {
     async fn run(&self, tx: &mut Tx) -> Result<Learned> {
         let Some(mut machine) = tx.machine_locked(&self.id).await? else {
             return Ok(Learned::Gone);

@@ -21,10 +21,7 @@ use model::run::{ENGINE_VERSION, Progress, Run, RunSpec, apply_to_machine};
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, Work};
-
-/// How often a request is tried again when another one wrote first.
-const MAX_RACES: u32 = 20;
+use store::{Birth, Cause, Held, NewEvent, Result, StoreError, Tx, TxFuture};
 
 /// A request to start a run.
 #[derive(Debug, Clone)]
@@ -59,17 +56,8 @@ impl Begun for Started {
 
 impl Engine {
     pub async fn start(&self, start: Start) -> Result<Started> {
-        let params = checked_params(start.params.clone())?;
-        let work = || StartRun {
-            start: Start { params: params.clone(), ..start.clone() },
-            origin: Origin::Plan,
-            id: RunId::new(self.now(), self.chance()),
-            owner: self.eager_owner(),
-            defaults: self.defaults().clone(),
-            providers: self.providers().clone(),
-            now: self.now(),
-        };
-        self.begin_run(work).await
+        let params = checked_params(start.params)?;
+        self.begin_run(Start { params, ..start }, Origin::Plan).await
     }
 
     /// Rerun or restart clean: a new run out of an ended one.
@@ -94,54 +82,57 @@ impl Engine {
         let Some(machine_id) = on_machine else {
             return self.device_again(&parent.spec.id, how, request_id, who).await;
         };
-        let work = || StartRun {
-            start: Start {
-                machine_id: machine_id.clone(),
-                request_id: request_id.clone(),
-                run_type: parent.spec.run_type,
-                plan_id: Some(parent.spec.plan_id.clone()),
-                params: parent.spec.params.clone(),
-                initiator: who.by.clone(),
-            },
-            origin: Origin::Again { parent: parent.spec.id.clone(), how },
-            id: RunId::new(self.now(), self.chance()),
+        let start = Start {
+            machine_id,
+            request_id,
+            run_type: parent.spec.run_type,
+            plan_id: Some(parent.spec.plan_id),
+            params: parent.spec.params,
+            initiator: who.by,
+        };
+        self.begin_run(start, Origin::Again { parent: parent.spec.id, how }).await
+    }
+
+    async fn begin_run(&self, start: Start, origin: Origin) -> Result<Started> {
+        let id = RunId::new(self.now(), self.chance());
+        let start = StartRun {
+            start,
+            origin,
+            id: id.clone(),
             owner: self.eager_owner(),
             defaults: self.defaults().clone(),
             providers: self.providers().clone(),
             now: self.now(),
         };
-        self.begin_run(work).await
-    }
-
-    async fn begin_run(&self, work: impl Fn() -> StartRun) -> Result<Started> {
-        let named = || {
-            let work = work();
-            (work.id.clone(), work)
-        };
-        self.begin(named).await
+        self.begin("start_run", id, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
     /// Writes what starts a run, and takes the run up where it was born in our hands.
-    pub(crate) async fn begin<W, T>(&self, work: impl Fn() -> (RunId, W)) -> Result<T>
+    pub(crate) async fn begin<I, T>(
+        &self,
+        name: &'static str,
+        id: RunId,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, (T, Option<Held>)>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<T>
     where
-        W: Work<Out = (T, Option<Held>)>,
+        I: Send + Sync + 'static,
         T: Begun,
     {
-        self.racing(|| {
-            // In a task of its own: a client that goes away must not leave a run in nobody's hands.
-            let (id, work) = work();
-            let task = tokio::spawn(self.clone().write_and_take_up(id, work));
-            async { task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into()))) }
-        })
-        .await
+        let engine = self.clone();
+        // In a task of its own: a client that goes away must not leave a run in nobody's hands.
+        let task = tokio::spawn(async move {
+            let written = engine.store().retry_write(name, input, body).await;
+            engine.take_up_begun(id, written)
+        });
+        task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into())))
     }
 
-    async fn write_and_take_up<W, T>(self, id: RunId, work: W) -> Result<T>
-    where
-        W: Work<Out = (T, Option<Held>)>,
-        T: Begun,
-    {
-        match self.store().write(work).await {
+    fn take_up_begun<T: Begun>(self, id: RunId, written: Result<(T, Option<Held>)>) -> Result<T> {
+        match written {
             Ok((started, owned)) => {
                 if let Some(run) = started.begun() {
                     let kind = run.spec.run_type.as_str();
@@ -163,24 +154,8 @@ impl Engine {
 
     /// Cancel, retry, resume, adopt, mark manual.
     pub async fn act(&self, id: RunId, action: Action, who: Who) -> Result<Run> {
-        self.racing(|| {
-            self.store().write(Act { id: id.clone(), action, who: who.clone(), now: self.now() })
-        })
-        .await
-    }
-
-    /// Tries again while somebody else writes first: the gates are asked anew each time.
-    pub(crate) async fn racing<T, F>(&self, attempt: impl Fn() -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
-        for _ in 0..MAX_RACES {
-            match attempt().await {
-                Err(StoreError::Conflict) => {}
-                other => return other,
-            }
-        }
-        Err(StoreError::Unavailable("too many requests raced for one object; try again".into()))
+        let act = Act { id, action, who, now: self.now() };
+        self.store().retry_write("act_on_run", act, |act, tx| Box::pin(act.run(tx))).await
     }
 }
 
@@ -247,10 +222,8 @@ impl Origin {
     }
 }
 
-impl Work for StartRun {
-    type Out = (Started, Option<Held>);
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl StartRun {
+    async fn run(&self, tx: &mut Tx) -> Result<(Started, Option<Held>)> {
         let start = &self.start;
         let found = tx.machine_locked(&start.machine_id).await?;
         let mut machine = found.ok_or_else(|| no_machine(&start.machine_id))?;

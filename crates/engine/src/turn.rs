@@ -10,7 +10,7 @@ use crate::Engine;
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
 use crate::nodes::stage::{StageWork, is_ours};
-use commit::{Commit, Load, Release};
+use commit::Commit;
 use futures_util::FutureExt;
 use model::effect::{Answer, Effect, Order, Verb};
 use model::fault::{Code, Fault};
@@ -26,7 +26,7 @@ use providers::{Journal, Provider, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Held, Hold, Result, StoreError, Tx, Work};
+use store::{Held, Hold, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -173,31 +173,30 @@ impl Turn {
                 Hold::Release(due) => due,
                 Hold::Keep => Some(now),
             };
-            let id = run.spec.id.object();
-            let work = Release { id, epoch, wakes, due, now };
-            return self.engine.store().write(work).await.map(|()| run.version);
+            let input = (run.spec.id.object(), epoch, wakes, due, now);
+            let released =
+                self.engine.store().write("release", input, |(id, epoch, wakes, due, now), tx| {
+                    Box::pin(async move { tx.release(id, *epoch, *wakes, *due, *now) })
+                });
+            return released.await.map(|()| run.version);
         }
         // The step in hand before the decision is the one that has ended with these facts.
         let facts = decision.facts.as_ref();
         let applied = facts.and_then(|facts| applied(&self.held.run, facts, now));
-        let commit = |lines| Commit {
-            decision: decision.clone(),
-            applied: applied.clone(),
-            epoch,
-            wakes,
-            hold,
-            lines,
-            now,
+        let commit = |lines| {
+            let (decision, applied) = (decision.clone(), applied.clone());
+            let commit = Commit { decision, applied, epoch, wakes, hold, lines, now };
+            self.engine.store().write("commit", commit, |commit, tx| Box::pin(commit.run(tx)))
         };
         let lines = self.book.waiting().to_vec();
         let count = lines.len();
-        match self.engine.store().write(commit(lines)).await {
+        match commit(lines).await {
             Ok(version) => {
                 self.book.written(count);
                 Ok(version)
             }
             // A log that cannot be written does not stand in the way of the run.
-            Err(_) if count > 0 => self.engine.store().write(commit(Vec::new())).await,
+            Err(_) if count > 0 => commit(Vec::new()).await,
             Err(error) => Err(error),
         }
     }
@@ -206,7 +205,8 @@ impl Turn {
     async fn reload(&mut self) -> std::result::Result<(), Ended> {
         let id = self.held.run.spec.id.clone();
         loop {
-            match self.engine.store().read(Load { id: id.clone() }).await {
+            let stored = self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.held(id)));
+            match stored.await {
                 Ok(Some(held)) if held.epoch == self.held.epoch && held.owner.is_some() => {
                     self.held = held;
                     return Ok(());
@@ -439,7 +439,7 @@ impl Engine {
                 machine.map(|found| found.map(|machine| machine.spec))
             }
             TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
-                self.store().read(DeviceOf { id: id.clone() }).await
+                self.store().read(id.clone(), |id, tx| Box::pin(spec_of_device(tx, id))).await
             }
         };
         match found {
@@ -456,22 +456,14 @@ impl Engine {
 }
 
 /// How a device other than a machine is reached.
-struct DeviceOf {
-    id: TargetId,
-}
-
-impl Work for DeviceOf {
-    type Out = Option<MachineSpec>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<MachineSpec>> {
-        let id = self.id.id.as_str();
-        Ok(match self.id.kind {
-            TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
-            TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
-            // A rack is no device: its operations have parts only.
-            TargetKind::Machine | TargetKind::Rack => None,
-        })
-    }
+async fn spec_of_device(tx: &mut Tx, target: &TargetId) -> Result<Option<MachineSpec>> {
+    let id = target.id.as_str();
+    Ok(match target.kind {
+        TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
+        TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
+        // A rack is no device: its operations have parts only.
+        TargetKind::Machine | TargetKind::Rack => None,
+    })
 }
 
 async fn sleep_until(at: Option<Instant>) {

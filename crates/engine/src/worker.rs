@@ -5,7 +5,6 @@
 //! starting replica takes back what its own earlier incarnation held.
 
 mod claim;
-mod works;
 
 use crate::chance::Chance;
 use crate::clock::Clock;
@@ -15,7 +14,7 @@ use crate::settings::Settings;
 use crate::turn::Turn;
 use crate::watch::Hub;
 use crate::witness::Witness;
-use claim::Claim;
+use claim::claim;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::SubjectKind;
 use model::plan::Defaults;
@@ -30,7 +29,6 @@ use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use works::{Bury, Enlist, HeldBy, NextDue, Pulses, PutBack, Renew, Resign, Woken};
 
 /// The epoch of a run that was born in somebody's hands.
 const BIRTH_EPOCH: i64 = 1;
@@ -112,8 +110,8 @@ impl Engine {
     /// at its end: each gate is the real one, and the answer is what would have been written. Only for requests that are one
     /// transaction: what a second one would read of the first is gone by then.
     #[must_use]
-    pub fn asked(&self, dry_run: bool) -> Self {
-        let store = if dry_run { self.1.rehearsal() } else { self.1.clone() };
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        let store = if dry_run { self.1.dry_run() } else { self.1.clone() };
         Self(Arc::clone(&self.0), store)
     }
 
@@ -255,8 +253,7 @@ impl Engine {
     /// Puts a run that may have been born in our hands without our knowing back into the queue.
     pub(crate) async fn disown(self, id: RunId) {
         for _ in 0..DISOWN_TRIES {
-            let (epoch, due) = (BIRTH_EPOCH, self.now());
-            if self.store().write(PutBack { id: id.object(), epoch, due }).await.is_ok() {
+            if self.write_back(id.object(), BIRTH_EPOCH, self.now()).await.is_ok() {
                 return;
             }
             tokio::time::sleep(self.0.settings.renew).await;
@@ -275,15 +272,27 @@ impl Engine {
 
     pub(crate) async fn put_back(&self, id: ObjectId, epoch: i64) {
         let due = self.now() + POISON_REST;
-        if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
+        if let Err(error) = self.write_back(id.clone(), epoch, due).await {
             tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
         }
     }
 
+    async fn write_back(&self, id: ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
+        let input = (id, epoch, due);
+        let body = self.store().write("put_back", input, |(id, epoch, due), tx| {
+            Box::pin(async move { tx.put_back(id, *epoch, *due) })
+        });
+        body.await
+    }
+
     async fn enlist(&self) -> Result<u64> {
         let now = self.now();
-        let expires = now + self.0.settings.lease;
-        self.store().write(Enlist { replica: self.0.replica.clone(), now, expires }).await
+        let input = (self.0.replica.clone(), now, now + self.0.settings.lease);
+        let enlisted =
+            self.store().write("register_replica", input, |(replica, now, expires), tx| {
+                Box::pin(tx.enlist(replica, *now, *expires))
+            });
+        enlisted.await
     }
 
     /// Turns signals into wake-ups.
@@ -333,9 +342,11 @@ impl Engine {
             if limit == 0 || self.is_stopping() {
                 return poll;
             }
-            let owner = self.0.replica.incarnation.clone();
-            let claim = Claim { owner, now: self.now(), limit: limit as i64 };
-            match self.store().write(claim).await {
+            let input = (self.0.replica.incarnation.clone(), self.now(), limit as i64);
+            let claimed = self.store().write("claim", input, |(owner, now, limit), tx| {
+                Box::pin(claim(tx, owner, *now, *limit))
+            });
+            match claimed.await {
                 Ok(claimed) => {
                     let count = claimed.len();
                     for (one, held) in claimed {
@@ -351,7 +362,7 @@ impl Engine {
                 }
             }
         }
-        match self.store().read(NextDue {}).await {
+        match self.store().read((), |(), tx| Box::pin(tx.next_due())).await {
             Ok(Some(due)) => due.since(self.now()).min(poll),
             Ok(None) | Err(_) => poll,
         }
@@ -386,7 +397,8 @@ impl Engine {
             }
             self.bury_the_dead(&mut witness).await;
             let owner = self.0.replica.incarnation.clone();
-            if let Ok(woken) = self.store().read(Woken { owner }).await {
+            let woken = self.store().read(owner, |owner, tx| Box::pin(tx.woken(owner)));
+            if let Ok(woken) = woken.await {
                 woken.iter().for_each(|id| self.wake_in_hand(id));
             }
             strays = self.put_back_strays(strays).await;
@@ -395,14 +407,18 @@ impl Engine {
 
     /// Gives up for dead whoever has been silent for the length of a lease.
     async fn bury_the_dead(&self, witness: &mut Witness) {
-        let pulses = match self.store().read(Pulses {}).await {
+        let pulses = match self.store().read((), |(), tx| Box::pin(tx.pulses())).await {
             Ok(pulses) => pulses,
             Err(error) => return tracing::warn!(%error, "cannot look for dead replicas"),
         };
         let others = pulses.into_iter().filter(|pulse| pulse.replica != self.0.replica).collect();
         for pulse in witness.silent(others, Instant::now(), self.0.settings.lease) {
             let replica = pulse.replica.name.clone();
-            match self.store().write(Bury { pulse, now: self.now() }).await {
+            let input = (pulse, self.now());
+            let buried = self
+                .store()
+                .write("expire_replica", input, |(pulse, now), tx| Box::pin(tx.bury(pulse, *now)));
+            match buried.await {
                 Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
                 // It lives after all, or another was quicker.
                 Ok(false) => {}
@@ -414,7 +430,11 @@ impl Engine {
     pub(crate) async fn renew(&self) -> Result<()> {
         let begun = Instant::now();
         let expires = self.now() + self.0.settings.lease;
-        match self.store().write(Renew { replica: self.0.replica.clone(), expires }).await {
+        let input = (self.0.replica.clone(), expires);
+        let renewed = self.store().write("renew_lease", input, |(replica, expires), tx| {
+            Box::pin(tx.renew(replica, *expires))
+        });
+        match renewed.await {
             Err(StoreError::Conflict) => {
                 tracing::error!(
                     replica = %self.0.replica.name,
@@ -435,7 +455,8 @@ impl Engine {
     /// for a moment, over and over.
     async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
         let owner = self.0.replica.incarnation.clone();
-        let Ok(held) = self.store().read(HeldBy { owner }).await else {
+        let held = self.store().read(owner, |owner, tx| Box::pin(tx.held_by(owner)));
+        let Ok(held) = held.await else {
             return seen_before;
         };
         let strays: BTreeSet<Stray> = {
@@ -444,8 +465,7 @@ impl Engine {
         };
         for (id, epoch) in strays.intersection(&seen_before) {
             tracing::warn!(run = %id, "a claim was found that nobody works on");
-            let work = PutBack { id: id.clone(), epoch: *epoch, due: self.now() };
-            if let Err(error) = self.store().write(work).await {
+            if let Err(error) = self.write_back(id.clone(), *epoch, self.now()).await {
                 tracing::warn!(run = %id, %error, "cannot put it back");
             }
         }
@@ -464,8 +484,11 @@ impl Engine {
         if tokio::time::timeout(patience, drained).await.is_err() {
             tracing::warn!(runs = self.in_flight(), "not every run could be let go of in time");
         }
-        let work = Resign { replica: self.0.replica.clone(), now: self.now() };
-        match self.store().write(work).await {
+        let input = (self.0.replica.clone(), self.now());
+        let resigned = self.store().write("deregister_replica", input, |(replica, now), tx| {
+            Box::pin(tx.resign(replica, *now))
+        });
+        match resigned.await {
             Ok(handed_back) => tracing::info!(runs = handed_back, "handed back"),
             Err(error) => tracing::warn!(%error, "cannot hand back; the lease will run out"),
         }

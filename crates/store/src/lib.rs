@@ -1,9 +1,9 @@
-//! What is remembered.
+//! Persistence, and the only crate with SQL.
 //!
-//! The only crate with SQL. A transaction is a value: something that implements [`Work`] and is handed
-//! to [`Store::write`] or [`Store::read`]. Inside, one set of statements serves both databases; what
-//! differs lives in `driver/sqlite.rs` and `driver/postgres.rs`. Nothing here decides anything: whoever
-//! writes says what, and the store sees to it that it is written whole or not at all.
+//! A transaction is an input and a body, written where it is used and handed to [`Store::write`] or
+//! [`Store::read`]. Inside, one set of statements serves both databases; what differs lives in
+//! `driver/sqlite.rs` and `driver/postgres.rs`. The store decides nothing: the caller says what is written,
+//! and the store writes it whole or not at all.
 
 mod credential;
 mod deployment;
@@ -33,7 +33,7 @@ mod value;
 pub use credential::CredentialRow;
 pub use deployment::{DeploymentRow, Shown};
 pub use driver::sqlite::SQLITE_PRAGMAS;
-pub use driver::{Options, Store, Tx, Work};
+pub use driver::{Options, Store, Tx, TxFuture};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
 pub use firmware::AppliedPlace;

@@ -174,8 +174,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a watch that was cut goes on at the end",
         file: "crates/engine/src/watch.rs",
-        sound: "                self.store().read(CheckPlace(place.cursor())).await?;\n",
-        broken: "                self.store().read(CheckPlace(place.cursor())).await?;
+        sound: "                let cursor = place.cursor();\n",
+        broken: "                let cursor = place.cursor();
                 let place = match AWAKE {
                     true => Place::After(self.settled_place().await?),
                     false => place,

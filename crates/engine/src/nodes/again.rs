@@ -10,7 +10,7 @@ use model::node::door::may_go_on;
 use model::run::act::{Again, Who, again};
 use model::run::{ENGINE_VERSION, Run, RunSpec};
 use model::time::Timestamp;
-use store::{Cause, Held, Result, Tx, Work};
+use store::{Cause, Held, Result, Tx};
 
 impl Engine {
     pub(crate) async fn node_again(
@@ -20,20 +20,17 @@ impl Engine {
         request_id: String,
         who: Who,
     ) -> Result<Started> {
-        let work = || {
-            let id = RunId::new(self.now(), self.chance());
-            let work = NodeAnew {
-                parent: parent.clone(),
-                how,
-                request_id: request_id.clone(),
-                by: who.by.clone(),
-                id: id.clone(),
-                owner: self.eager_owner(),
-                now: self.now(),
-            };
-            (id, work)
+        let id = RunId::new(self.now(), self.chance());
+        let restart = NodeAnew {
+            parent: parent.clone(),
+            how,
+            request_id,
+            by: who.by,
+            id: id.clone(),
+            owner: self.eager_owner(),
+            now: self.now(),
         };
-        self.begin(work).await
+        self.begin("restart_on_node", id, restart, |restart, tx| Box::pin(restart.run(tx))).await
     }
 }
 
@@ -47,10 +44,8 @@ struct NodeAnew {
     now: Timestamp,
 }
 
-impl Work for NodeAnew {
-    type Out = (Started, Option<Held>);
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl NodeAnew {
+    async fn run(&self, tx: &mut Tx) -> Result<(Started, Option<Held>)> {
         let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
         if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
             // Whoever names the operation by its node names, the second time, the one that the first has made.

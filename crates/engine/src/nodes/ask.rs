@@ -15,21 +15,21 @@ use model::run::act::{Who, close};
 use model::run::{Run, apply_to_machine};
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 
 impl Engine {
     /// Quarantines, releases or reactivates a node.
     pub async fn ask_node(&self, id: &NodeId, ask: Ask, who: Who) -> Result<Node> {
-        let work = || AskNode {
+        let ask = AskNode {
             id: id.clone(),
-            ask: ask.clone(),
-            who: who.clone(),
+            ask,
+            who,
             run: RunId::new(self.now(), self.chance()),
             providers: self.providers().clone(),
             limits: self.settings().nodes.silence,
             now: self.now(),
         };
-        self.racing(|| self.store().write(work())).await
+        self.store().retry_write("ask_node", ask, |ask, tx| Box::pin(ask.run(tx))).await
     }
 }
 
@@ -44,9 +44,7 @@ struct AskNode {
     now: Timestamp,
 }
 
-impl Work for AskNode {
-    type Out = Node;
-
+impl AskNode {
     async fn run(&self, tx: &mut Tx) -> Result<Node> {
         let found = tx.record_locked::<Node>(self.id.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.id))?;

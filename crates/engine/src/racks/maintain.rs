@@ -22,7 +22,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::text;
 use model::time::Timestamp;
-use store::{Birth, Cause, NewEvent, NewLog, Result, StoreError, Tx, Work};
+use store::{Birth, Cause, NewEvent, NewLog, Result, StoreError, Tx};
 
 /// A request for an operation on a rack.
 #[derive(Debug, Clone)]
@@ -103,15 +103,18 @@ impl Engine {
     ) -> Result<MaintenanceStarted> {
         text::short("reference", &start.reference)?;
         let wanted = start.wanted.clone().checked()?;
-        let work = || Begin {
-            start: MaintenanceStart { wanted: wanted.clone(), ..start.clone() },
-            anew: anew.clone(),
+        let engine = self.with_dry_run(start.dry_run);
+        let begin = Begin {
+            start: MaintenanceStart { wanted, ..start },
+            anew,
             id: RunId::new(self.now(), self.chance()),
             limits: self.settings().racks,
             now: self.now(),
         };
-        let engine = self.asked(start.dry_run);
-        let started = engine.racing(|| engine.store().write(work())).await?;
+        let started = engine
+            .store()
+            .retry_write("begin_maintenance", begin, |begin, tx| Box::pin(begin.run(tx)));
+        let started = started.await?;
         if let (true, Some(run)) = (started.new, &started.run) {
             let kind = run.spec.run_type.as_str();
             metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
@@ -128,9 +131,7 @@ struct Begin {
     now: Timestamp,
 }
 
-impl Work for Begin {
-    type Out = MaintenanceStarted;
-
+impl Begin {
     async fn run(&self, tx: &mut Tx) -> Result<MaintenanceStarted> {
         let start = &self.start;
         let found = tx.record_locked::<Rack>(start.rack_id.as_str()).await?;

@@ -16,7 +16,7 @@ use model::run::act::{Acted, Action, Who, act};
 use model::run::{Run, RunPhase, apply_to_machine};
 use model::target::TargetKind;
 use model::time::Timestamp;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 
 /// How far back among the runs on a device the last one that changed it is looked for.
 const LOOKED_BACK: i64 = 32;
@@ -28,10 +28,8 @@ pub(super) struct Act {
     pub now: Timestamp,
 }
 
-impl Work for Act {
-    type Out = Run;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Run> {
+impl Act {
+    pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
         let held = tx.held(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
         let mut run = held.run;
         let node = nodes::follow::lock(tx, &run).await?.map(|node| *node);

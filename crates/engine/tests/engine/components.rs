@@ -1,6 +1,6 @@
 //! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
 
-use crate::racks::{self, AddFirmware, Scene, firmware, machines, power};
+use crate::racks::{self, Scene, add_firmware, firmware, machines, power};
 use crate::world::simulate;
 use engine::components::{Outcome, Update, Updated};
 use engine::racks::MaintenanceStart;
@@ -16,8 +16,7 @@ fn target(id: &str) -> TargetId {
 
 async fn scene() -> Scene {
     let scene = Scene::ready().await;
-    let newer = AddFirmware(firmware("fw-2", "3.0", false, true));
-    scene.world.store.write(newer).await.expect("added");
+    add_firmware(&scene.world.store, firmware("fw-2", "3.0", false, true)).await;
     scene
 }
 

@@ -46,7 +46,7 @@ impl Scene {
         let process = world.boot("one").await;
         let door = Door::to(&process.engine);
         let stand = Stand { target: device(MACHINE), rack: None, now: world.now() };
-        world.store.write(stand).await.expect("it stands");
+        stand.write(&world.store).await;
         node_lives::make_site(&door, node_lives::SITE).await;
         Self { world, process, door }
     }

@@ -15,7 +15,7 @@ use model::run::act::Action;
 use model::run::{Run, RunPhase, Workflow};
 use providers::sim::{self, FaultRule};
 use std::time::Duration;
-use store::{Birth, Result, StoreError, Tx, Work};
+use store::{Birth, Result, StoreError, Tx};
 use tokio::time::sleep;
 
 const THREE: [&str; 3] = ["m-1", "m-2", "ps-1"];
@@ -33,7 +33,7 @@ async fn world_with(devices: &[&str], settings: Settings) -> (World, Process, Do
 
 async fn stand(world: &World, id: &str) {
     let (target, now) = (device(id), world.now());
-    world.store.write(Stand { target, rack: None, now }).await.expect("it stands");
+    Stand { target, rack: None, now }.write(&world.store).await;
 }
 
 fn flash(devices: &[&str], at_once: u32) -> Vec<RunStep> {
@@ -49,7 +49,7 @@ fn flash(devices: &[&str], at_once: u32) -> Vec<RunStep> {
 async fn begin(world: &World, name: &str, steps: Vec<RunStep>, birth: Birth<'static>) -> RunId {
     let id = RunId::new(world.now(), name.len() as u64);
     let run = whole(id, name, steps, world.now());
-    world.store.write(StartWhole { run, birth }).await.expect("accepted")
+    start(world, StartWhole { run, birth }).await
 }
 
 fn broken(machine: &str, action: sim::Action, times: u32) -> FaultRule {
@@ -157,7 +157,7 @@ fn a_device_in_other_hands_fails_the_step_and_is_named() {
         other.spec.steps = vec![group("never", &flash(&[], 1)[0].effect, &[], 1)];
         let other = Run::new(other.spec);
         let birth = Birth::Waiting;
-        world.store.write(StartWhole { run: other, birth }).await.expect("accepted");
+        start(&world, StartWhole { run: other, birth }).await;
         let id = begin(&world, "whole", flash(&["m-2"], 1), Birth::Due).await;
         let failure = door.ended(&id).await.progress.failure.expect("it failed");
         assert!(failure.fault.said.contains("m-2 is held by operation op-other"), "{failure:?}");
@@ -245,7 +245,8 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
         world.sim.add_fault(broken("m-1", sim::Action::Fail, 2)).expect("a rule");
         let id = begin(&world, "whole", flash(&["m-1"], 1), Birth::Due).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
-        world.store.write(Mark { now: world.now() }).await.expect("marked");
+        let marked = world.store.write("mark", world.now(), |now, tx| Box::pin(mark(tx, *now)));
+        marked.await.expect("marked");
         one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         let machine = world.machine("m-1").await;
@@ -253,20 +254,17 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
     });
 }
 
-struct Mark {
-    now: model::time::Timestamp,
+async fn start(world: &World, start: StartWhole) -> RunId {
+    let started = world.store.write("start_whole", start, |start, tx| Box::pin(start.run(tx)));
+    started.await.expect("accepted")
 }
 
-impl Work for Mark {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
-        let mut machine = found.expect("it stands");
-        let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
-        machine.learn(&[seen], self.now);
-        tx.update_machine(&mut machine, &event(self.now, "canceled"))
-    }
+async fn mark(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
+    let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
+    let mut machine = found.expect("it stands");
+    let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
+    machine.learn(&[seen], now);
+    tx.update_machine(&mut machine, &event(now, "canceled"))
 }
 
 /// A record in trouble that somebody wants tried again, while an operation has claimed its device: it waits until that lets go.
@@ -276,11 +274,14 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         let (world, _one, door) = world_with(&["ps-1"], Settings::default()).await;
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
-        world.store.write(InTrouble { now: world.now() }).await.expect("in trouble");
+        let fails = world.store.write("fail", world.now(), |now, tx| Box::pin(fail(tx, *now)));
+        fails.await.expect("in trouble");
         let id = begin(&world, "whole", flash(&["ps-1"], 1), Birth::Due).await;
         sleep(Duration::from_secs(1)).await;
         let (wish, name) = (Wish::Retry, "again".to_string());
-        world.store.write(Want { wish, name, now: world.now() }).await.expect("wanted");
+        let want = Want { wish, name, now: world.now() };
+        let wanted = world.store.write("want", want, |want, tx| Box::pin(want.run(tx)));
+        wanted.await.expect("wanted");
         sleep(Duration::from_secs(10)).await;
         assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
         let all = world.everything().await;
@@ -293,19 +294,11 @@ fn a_lifecycle_takes_its_device_from_nobody() {
     });
 }
 
-struct InTrouble {
-    now: model::time::Timestamp,
-}
-
-impl Work for InTrouble {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
-        let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
-        shelf.state = PowerShelfState::Error { cause };
-        tx.tell_record(&mut shelf, &event(self.now, "dark"))
-    }
+async fn fail(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
+    let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
+    let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
+    shelf.state = PowerShelfState::Error { cause };
+    tx.tell_record(&mut shelf, &event(now, "dark"))
 }
 
 /// Who waits for a run hears of it when it goes on, not only when it ends.
@@ -318,7 +311,7 @@ fn a_record_hears_of_its_run_going_on() {
         run.spec.reports_to = Some(SubjectId::new(SubjectKind::PowerShelf, "ps-1"));
         run.spec.claims.clear();
         let run = Run::new(run.spec);
-        let id = world.store.write(StartWhole { run, birth: Birth::Due }).await.expect("accepted");
+        let id = start(&world, StartWhole { run, birth: Birth::Due }).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         sleep(BACKOFF).await;
         one.gate.arm(None);
@@ -326,7 +319,7 @@ fn a_record_hears_of_its_run_going_on() {
         world.sim.add_fault(slow).expect("a rule");
         one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         sleep(Duration::from_secs(1)).await;
-        let looked = Point::Commit(When::After, "Advance");
+        let looked = Point::Commit(When::After, "advance");
         assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());
         door.ended(&id).await;
     });

@@ -123,8 +123,8 @@ fn an_empty_rack_has_nothing_to_maintain() {
 fn what_acts_on_something_else_is_no_maintenance_of_a_rack_and_no_run_on_a_machine() {
     simulate(async {
         let scene = Scene::ready().await;
-        let newer = crate::racks::AddFirmware(crate::racks::firmware("fw-2", "3.0", false, true));
-        scene.world.store.write(newer).await.expect("added");
+        let newer = crate::racks::firmware("fw-2", "3.0", false, true);
+        crate::racks::add_firmware(&scene.world.store, newer).await;
         let update = Update {
             targets: vec![TargetId::parse("ps-1").expect("an id")],
             firmware: Some(FirmwareId::trusted("fw-2")),

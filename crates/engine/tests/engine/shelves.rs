@@ -23,7 +23,7 @@ use providers::sim::{Action as Fails, FaultRule, PROBE, Sim, Speed};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx, Work};
+use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
 
 struct Site {
     engine: Engine,
@@ -90,7 +90,9 @@ impl Site {
     }
 
     async fn rack(&self, id: &str) {
-        self.store.write(AddRack { id: id.into() }).await.unwrap();
+        let added =
+            self.store.write("add_rack", id.to_string(), |id, tx| Box::pin(add_rack(tx, id)));
+        added.await.unwrap();
     }
 
     async fn machine(&self, id: &str, rack: &str) {
@@ -131,36 +133,24 @@ fn ask(ids: &[&str], operation: PowerTo) -> Asked {
     Asked { ids, operation, initiator: "ada (T-1)".into(), forced: None, request_id: None }
 }
 
-struct AddRack {
-    id: String,
+async fn add_rack(tx: &mut Tx, id: &str) -> Result<()> {
+    let head = Head::new(id, Labels::new(), Timestamp::from_millis(1));
+    // It waits for many more devices than come, so that it does nothing with those that do.
+    let expected = Counts { machines: 60, switches: 60, power_shelves: 60 };
+    let mut rack = Rack::new(head, RackSpec { expected, ..RackSpec::default() });
+    tx.insert_record(&mut rack, &event("made")).await
 }
 
-impl Work for AddRack {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let head = Head::new(self.id.as_str(), Labels::new(), Timestamp::from_millis(1));
-        // It waits for many more devices than come, so that it does nothing with those that do.
-        let expected = Counts { machines: 60, switches: 60, power_shelves: 60 };
-        let mut rack = Rack::new(head, RackSpec { expected, ..RackSpec::default() });
-        tx.insert_record(&mut rack, &event("made")).await
-    }
-}
-
-/// Has a device held by somebody, or let go.
-struct Hold {
-    id: String,
-    by: Option<RunId>,
-}
-
-impl Work for Hold {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let mut switch: Switch = tx.record_locked(&self.id).await?.expect("the switch is there");
-        switch.head.active_run = self.by.clone();
-        tx.tell_record(&mut switch, &event("held or let go"))
-    }
+/// Has a device held by a run, or released.
+async fn hold(store: &Store, id: &str, by: Option<RunId>) {
+    let held = store.write("hold", (id.to_string(), by), |(id, by), tx| {
+        Box::pin(async move {
+            let mut switch: Switch = tx.record_locked(id).await?.expect("the switch is there");
+            switch.head.active_run = by.clone();
+            tx.tell_record(&mut switch, &event("held or let go"))
+        })
+    });
+    held.await.unwrap();
 }
 
 fn event(message: &str) -> NewEvent {
@@ -436,13 +426,13 @@ async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
     site.rack("rack-1").await;
     site.ready::<Switch>("sw-1", Some("rack-1")).await;
     let holder = RunId::trusted("op-rack");
-    site.store.write(Hold { id: "sw-1".into(), by: Some(holder) }).await.unwrap();
+    hold(&site.store, "sw-1", Some(holder)).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
     let who = Who { by: "ada".into(), reason: String::new() };
     site.engine.delete_device::<Switch>("sw-1", who.clone()).await.unwrap();
     let why = site.engine.explain("sw-1").await.unwrap().told;
     assert!(why.waiting_for.contains("op-rack"), "{why:?}");
-    site.store.write(Hold { id: "sw-1".into(), by: None }).await.unwrap();
+    hold(&site.store, "sw-1", None).await;
     let started = Instant::now();
     while site.engine.device::<Switch>("sw-1").await.is_ok() {
         assert!(started.elapsed() < PATIENCE, "it never goes");
@@ -458,9 +448,9 @@ async fn a_switch_that_is_let_go_is_validated_again() {
     let site = site().await;
     site.ready::<Switch>("sw-1", None).await;
     let holder = RunId::trusted("op-rack");
-    site.store.write(Hold { id: "sw-1".into(), by: Some(holder) }).await.unwrap();
+    hold(&site.store, "sw-1", Some(holder)).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
-    site.store.write(Hold { id: "sw-1".into(), by: None }).await.unwrap();
+    hold(&site.store, "sw-1", None).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
     let history = site.said("sw-1").await;
     assert_eq!(states(&history)[4..], ["Ready", "ReProvisioning", "Validating", "Ready"]);

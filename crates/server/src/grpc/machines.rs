@@ -162,7 +162,7 @@ impl v1::machine_service_server::MachineService for Doors {
         let asked = request.get_ref();
         let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refused)?;
         let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.act(id, Action::Cancel, who).await.map_err(failed)?;
         Ok(Response::new(operation(&done)))
     }

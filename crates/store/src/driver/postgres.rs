@@ -6,7 +6,7 @@
 mod gather;
 mod notify;
 
-use super::{Conn, Dialect, Expect, Statement, Tx, Work, migrations};
+use super::{Conn, Dialect, Ending, Expect, Job, Statement, Tx, View, migrations};
 use crate::signal::{Bus, Signal};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
@@ -147,75 +147,74 @@ impl Postgres {
         Ok(Arc::new(Self { pool, notices, bus, lookups: gather::Lookups::default() }))
     }
 
-    pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
+    pub async fn write(&self, job: &dyn Job, ending: Ending) -> Result<()> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.in_time(WRITE_LIMIT, &work, Kind::Write).await {
+            match self.in_time(WRITE_LIMIT, job, Kind::Write(ending)).await {
                 Err(Attempt::Again(_)) if tries < MAX_TRIES => {}
                 Err(Attempt::Again(error) | Attempt::Final(error)) => return Err(error),
-                Ok((out, signals)) => {
+                Ok(signals) => {
                     self.bus.publish(signals.iter().cloned());
                     for signal in signals {
                         // The notifier ends only with the process.
                         let _ = self.notices.send(signal);
                     }
-                    return Ok(out);
+                    return Ok(());
                 }
             }
         }
     }
 
-    pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
-        let kind = if W::SINGLE { Kind::Single } else { Kind::Read };
-        match self.in_time(READ_LIMIT, &work, kind).await {
-            Ok((out, _)) => Ok(out),
+    pub async fn read(&self, job: &dyn Job, view: View) -> Result<()> {
+        match self.in_time(READ_LIMIT, job, Kind::Read(view)).await {
+            Ok(_) => Ok(()),
             Err(Attempt::Again(error) | Attempt::Final(error)) => Err(error),
         }
     }
 
     /// One attempt, given up when it takes too long: a line that went dead without a word would
     /// otherwise hold its caller for ever.
-    async fn in_time<W: Work>(
+    async fn in_time(
         &self,
         limit: Duration,
-        work: &W,
+        job: &dyn Job,
         kind: Kind,
-    ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
-        tokio::time::timeout(limit, self.attempt(work, kind))
+    ) -> std::result::Result<Vec<Signal>, Attempt> {
+        tokio::time::timeout(limit, self.attempt(job, kind))
             .await
             .unwrap_or_else(|_| Err(Attempt::Final(too_long(limit))))
     }
 
-    async fn attempt<W: Work>(
+    async fn attempt(
         &self,
-        work: &W,
+        job: &dyn Job,
         kind: Kind,
-    ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
+    ) -> std::result::Result<Vec<Signal>, Attempt> {
         let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
         let mut open = Open(Some(Tx::new(Conn::Postgres(conn))));
         if let Some(begin) = kind.begin() {
             open.send(begin)?;
         }
-        let result = match work.run(open.tx()?).await {
-            Ok(out) => open.tx()?.flush().await.map(|()| out),
+        let result = match job.run(open.tx()?).await {
+            Ok(()) => open.tx()?.flush().await,
             Err(error) => Err(error),
         };
         match (result, kind) {
-            (Ok(out), Kind::Write) if W::KEPT => {
+            (Ok(()), Kind::Write(Ending::Commit)) => {
                 open.say("COMMIT").await?;
-                Ok((out, open.close()))
+                Ok(open.close())
             }
-            (Ok(out), Kind::Write) => {
+            (Ok(()), Kind::Write(Ending::Rollback)) => {
                 open.say("ROLLBACK").await?;
                 open.close();
-                Ok((out, Vec::new()))
+                Ok(Vec::new())
             }
-            (Ok(out), Kind::Read) => {
+            (Ok(()), Kind::Read(View::Snapshot)) => {
                 open.send("COMMIT")?;
-                Ok((out, open.close()))
+                Ok(open.close())
             }
-            (Ok(out), Kind::Single) => Ok((out, open.close())),
+            (Ok(()), Kind::Read(View::Statement)) => Ok(open.close()),
             (Err(error), _) => {
                 if kind.begin().is_some() {
                     open.send("ROLLBACK")?;
@@ -229,18 +228,16 @@ impl Postgres {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// One statement, which is a transaction of its own.
-    Single,
-    Read,
-    Write,
+    Read(View),
+    Write(Ending),
 }
 
 impl Kind {
     const fn begin(self) -> Option<&'static str> {
         match self {
-            Self::Single => None,
-            Self::Read => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
-            Self::Write => Some("BEGIN"),
+            Self::Read(View::Statement) => None,
+            Self::Read(View::Snapshot) => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+            Self::Write(_) => Some("BEGIN"),
         }
     }
 }

@@ -5,7 +5,8 @@
 //! could have read by itself, as a statement begins after all that it answers have asked.
 
 use super::{Postgres, READ_LIMIT, too_long};
-use crate::{Result, StoreError, Tx, Work};
+use crate::driver::{Transaction, View};
+use crate::{Result, StoreError, Tx};
 use model::id::MachineId;
 use model::machine::Machine;
 use std::collections::HashMap;
@@ -16,6 +17,8 @@ use tokio::sync::oneshot;
 const READERS: usize = 2;
 /// How many machines one statement reads.
 const MAX_TOGETHER: usize = 256;
+
+type Found = HashMap<MachineId, Result<Machine>>;
 
 #[derive(Default)]
 pub struct Lookups(Mutex<Queue>);
@@ -77,8 +80,12 @@ impl Reader {
             if asked.is_empty() {
                 return;
             }
-            let ids = asked.iter().map(|lookup| lookup.id.clone()).collect();
-            let mut read = self.0.read(Among(ids)).await;
+            let ids: Vec<MachineId> = asked.iter().map(|lookup| lookup.id.clone()).collect();
+            let job = Transaction::new(ids, |ids, tx| Box::pin(machines_among(tx, ids)));
+            let mut read = match self.0.read(&*job, View::Statement).await {
+                Ok(()) => job.result(),
+                Err(error) => Err(error),
+            };
             for Lookup { id, answer } in asked {
                 let found = match &mut read {
                     Ok(found) => found.get(&id).cloned().transpose(),
@@ -107,14 +114,7 @@ impl Drop for Reader {
     }
 }
 
-struct Among(Vec<MachineId>);
-
-impl Work for Among {
-    type Out = HashMap<MachineId, Result<Machine>>;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let ids: Vec<&str> = self.0.iter().map(MachineId::as_str).collect();
-        Ok(tx.machines_among(&ids).await?.into_iter().collect())
-    }
+async fn machines_among(tx: &mut Tx, ids: &[MachineId]) -> Result<Found> {
+    let ids: Vec<&str> = ids.iter().map(MachineId::as_str).collect();
+    Ok(tx.machines_among(&ids).await?.into_iter().collect())
 }
