@@ -1,13 +1,13 @@
-//! Component firmware: several devices brought to a version by one request. Power shelves are upgraded directly, all or none in one
-//! transaction; machines and switches by their rack.
+//! Component firmware: several devices brought to a version by one request. Power shelves are
+//! upgraded directly, all or none in one transaction; machines and switches by their rack.
 
 mod by_rack;
 
 use crate::Engine;
-use crate::claims::{start_run, unknown};
+use crate::admission::{Admission, Created, Holds, event, reused};
+use crate::claims::unknown;
 use crate::firmware::no_firmware;
 use crate::racks::Preview;
-use crate::submit::{event, reused};
 use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
 use model::effect::Facts;
 use model::firmware::{FIRMWARE, Firmware, Resolution, resolve};
@@ -24,7 +24,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Birth, Cause, Result, StoreError, Tx};
+use store::{Cause, Enqueue, Result, StoreError, Tx};
 
 /// How many records of the catalogue are shown for one hardware type.
 const MAX_VERSIONS: i64 = 200;
@@ -113,14 +113,11 @@ impl Engine {
         }
         let start = UpdateShelves {
             update: Update { targets: shelves, ..update.clone() },
-            chance: self.chance(),
+            random: self.random(),
             now: self.now(),
         };
         let engine = self.with_dry_run(update.dry_run);
-        engine
-            .store()
-            .retry_write("update_shelves", start, |start, tx| Box::pin(start.run(tx)))
-            .await
+        engine.admit("update_shelves", None, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
     /// What each device has, and what it is to have.
@@ -207,8 +204,8 @@ struct Ask<'a> {
     lock: bool,
 }
 
-/// What a request has made for a device before, on itself or on its rack. Another request under its name is refused: here, or by
-/// the rack.
+/// What a request has made for a device before, on itself or on its rack. Another request under its
+/// name is refused: here, or by the rack.
 async fn made(
     tx: &mut Tx,
     target: &TargetId,
@@ -259,12 +256,13 @@ async fn hardware_type(tx: &mut Tx, rack: Option<&RackId>) -> Result<String> {
 
 struct UpdateShelves {
     update: Update,
-    chance: u64,
+    random: u64,
     now: Timestamp,
 }
 
 impl UpdateShelves {
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Updated>> {
+    async fn run(&self, tx: &mut Tx) -> Result<(Vec<Updated>, Created)> {
+        let mut created = Created::default();
         let update = &self.update;
         let ask = Ask {
             firmware: update.firmware.as_ref(),
@@ -292,63 +290,59 @@ impl UpdateShelves {
         let mut done = Vec::new();
         for (index, (target, course)) in all_or_none(courses).into_iter().enumerate() {
             let rack = racks.remove(&target).flatten();
-            let outcome = self.take(tx, &target, course, index as u64).await?;
+            let outcome = match course {
+                Course::Directly(firmware) => {
+                    let run = self.new_run(&target, &firmware, index as u64);
+                    self.start(tx, run, &firmware, &mut created).await?
+                }
+                Course::Made(run) => Outcome::Started(run),
+                Course::Refused(refusal) => Outcome::Refused(refusal),
+                Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
+            };
             done.push(Updated { target, rack, outcome, preview: None });
         }
-        Ok(done)
+        Ok((done, created))
     }
 }
 
 impl UpdateShelves {
-    async fn take(
-        &self,
-        tx: &mut Tx,
-        target: &TargetId,
-        course: Course,
-        index: u64,
-    ) -> Result<Outcome> {
-        Ok(match course {
-            Course::Made(run) => Outcome::Started(run),
-            Course::Refused(refusal) => Outcome::Refused(refusal),
-            Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
-            Course::Directly(firmware) => {
-                let run = self.start(tx, target, &firmware, index).await?;
-                match self.update.dry_run {
-                    true => Outcome::Would(step_names(&firmware.steps(target.kind))),
-                    false => Outcome::Started(run),
-                }
-            }
-        })
-    }
-
     async fn start(
         &self,
         tx: &mut Tx,
-        target: &TargetId,
+        new: NewRun,
         firmware: &Firmware,
-        index: u64,
-    ) -> Result<RunId> {
+        created: &mut Created,
+    ) -> Result<Outcome> {
+        let Update { by, force, dry_run, .. } = &self.update;
+        let what = format!("FIRMWARE {}", firmware.id);
+        let message = accepted(&what, &new.initiator, force.as_deref());
+        let event = &event(Cause::Request, by, message, here!(), self.now);
+        let (run, enqueue) = (new.run(self.now), Enqueue::Now);
+        let holds = Holds::Targets { own: None };
+        let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
+        Ok(match dry_run {
+            true => Outcome::Would(step_names(&run.spec.steps)),
+            false => Outcome::Started(run.spec.id),
+        })
+    }
+
+    fn new_run(&self, target: &TargetId, firmware: &Firmware, index: u64) -> NewRun {
         let Update { by, request_id, reference, force, .. } = &self.update;
-        let id = RunId::new(self.now, self.chance.wrapping_add(index << 32));
-        let asker = initiator(by, reference);
+        let id = RunId::new(self.now, self.random.wrapping_add(index << 32));
         let mut params = Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]);
         record(&mut params, force.as_deref(), reference);
-        let message = accepted(&format!("FIRMWARE {}", firmware.id), &asker, force.as_deref());
-        let new = NewRun {
+        NewRun {
             id: id.clone(),
             target: target.clone(),
             run_type: RunType::Firmware,
             steps: firmware.steps(target.kind),
             request_id: if request_id.is_empty() { id.to_string() } else { request_id.clone() },
-            initiator: asker,
+            initiator: initiator(by, reference),
             part_of: None,
             reports_to: Some(SubjectId::new(SubjectKind::PowerShelf, target.as_str())),
             claims: Vec::new(),
             params,
-        };
-        let event = event(Cause::Request, by, message, here!(), self.now);
-        start_run(tx, new, Birth::Due, None, &event).await?;
-        Ok(id)
+        }
     }
 }
 

@@ -1,15 +1,16 @@
-//! The inventory's door for switches and power shelves: registered, changed, marked for deletion, tried again. Each change is one
-//! transaction with its event; where a device stands is told to its rack in the same one.
+//! The inventory's door for switches and power shelves: registered, changed, marked for deletion,
+//! tried again. Each change is one transaction with its event; where a device stands is told to its
+//! rack in the same one.
 
 use crate::Engine;
+use crate::admission::event;
 use crate::claims::unknown;
-use crate::lifecycle::Sight;
-use crate::submit::event;
+use crate::lifecycle::LoadContext;
 use crate::topology::{self, Place};
 use model::device::{Device, ahead, retry};
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
-use model::lifecycle::{Around, DeviceSpec, Head, Trouble};
+use model::lifecycle::{DeviceContext, DeviceSpec, Head, Trouble};
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
@@ -85,7 +86,7 @@ impl Engine {
         known: Known,
     ) -> Result<D> {
         let id = match device.id.as_str() {
-            "" => D::name(self.now(), self.chance()),
+            "" => D::name(self.now(), self.random()),
             id => id.to_string(),
         };
         let spec = device.spec.map(|placed| self.with_device_provider::<D>(placed)).transpose()?;
@@ -99,7 +100,8 @@ impl Engine {
         self.store().retry_write("put_device", put, |put, tx| Box::pin(put.run::<D>(tx))).await
     }
 
-    /// Checks the provider, as for machines; what it says against a machine's field is said of the device's.
+    /// Checks the provider, as for machines; what it says against a machine's field is said of the
+    /// device's.
     fn with_device_provider<D: Device>(&self, placed: PlacedSpec) -> Result<PlacedSpec> {
         let checked = self.with_provider(MachineSpec::from(placed.spec.clone()));
         let provider = checked.map_err(|error| match error {
@@ -170,9 +172,9 @@ impl Engine {
 
     async fn explain_one<D>(&self, id: &str) -> Result<ExplainedDevice>
     where
-        D: Device<Seen = Around> + Sight,
+        D: Device<Seen = DeviceContext> + LoadContext,
     {
-        let input = (id.to_string(), RunId::new(self.now(), self.chance()), self.now());
+        let input = (id.to_string(), RunId::new(self.now(), self.random()), self.now());
         let found = self
             .store()
             .read(input, |(id, fresh, now), tx| Box::pin(explain_one::<D>(tx, id, fresh, *now)));
@@ -188,8 +190,11 @@ impl Engine {
         self.ahead(shelf).await
     }
 
-    async fn ahead<D: Device<Seen = Around> + Sight>(&self, device: &D) -> Result<Vec<String>> {
-        let input = (device.clone(), RunId::new(self.now(), self.chance()), self.now());
+    async fn ahead<D: Device<Seen = DeviceContext> + LoadContext>(
+        &self,
+        device: &D,
+    ) -> Result<Vec<String>> {
+        let input = (device.clone(), RunId::new(self.now(), self.random()), self.now());
         self.store()
             .read(input, |(device, fresh, now), tx| Box::pin(follows(tx, device, fresh, *now)))
             .await
@@ -278,7 +283,7 @@ impl PutDevice {
         let (from, to) = (Place::of(before.head()), Place::of(device.head()));
         topology::may_leave(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
         let event = self.event("spec, place or labels changed", here!());
-        tx.tell_record(&mut device, &event)?;
+        tx.update_and_enqueue(&mut device, &event)?;
         let event = self.event(&format!("{} was moved", self.id), here!());
         topology::moved(tx, &from, &to, &event).await?;
         Ok(device)
@@ -355,19 +360,19 @@ async fn change_device<D: Device>(
     };
     if device != before {
         let event = event(Cause::Request, &who.by, message.into(), here!(), now);
-        tx.tell_record(&mut device, &event)?;
+        tx.update_and_enqueue(&mut device, &event)?;
     }
     Ok(device)
 }
 
 /// What a device would do by itself from here on.
-async fn follows<D: Device<Seen = Around> + Sight>(
+async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
     tx: &mut Tx,
     device: &D,
     fresh: &RunId,
     now: Timestamp,
 ) -> Result<Vec<String>> {
-    let seen = device.see(tx, fresh.clone(), now).await?;
+    let seen = device.load_context(tx, fresh.clone(), now).await?;
     let mut follows = ahead(device, seen, now);
     // Nothing was written: what stands there is what was before.
     let head = device.head();
@@ -384,14 +389,14 @@ async fn follows<D: Device<Seen = Around> + Sight>(
     Ok(follows)
 }
 
-async fn explain_one<D: Device<Seen = Around> + Sight>(
+async fn explain_one<D: Device<Seen = DeviceContext> + LoadContext>(
     tx: &mut Tx,
     id: &str,
     fresh: &RunId,
     now: Timestamp,
 ) -> Result<Option<ExplainedDevice>> {
     let Some(device) = tx.record::<D>(id).await? else { return Ok(None) };
-    let seen = device.see(tx, fresh.clone(), now).await?;
+    let seen = device.load_context(tx, fresh.clone(), now).await?;
     let next = device.next(&seen, now);
     let told = explain_device(&device, &next, now);
     let id = device.head().active_run.clone();

@@ -1,7 +1,7 @@
 //! The catalogue of firmware, and the history of what was applied where.
 
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::firmware::{Applied, Firmware};
 use model::here;
 use model::host::{Host, HostState};

@@ -1,7 +1,8 @@
-//! The door for health reports: each change is one transaction, a change of the object that it is about.
+//! The door for health reports: each change is one transaction, a change of the object that it is
+//! about.
 
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::health::{Change, Filter, Reports, Tally};
 use model::here;
 use model::refusal::{Refusal, RefusalKind};

@@ -1,11 +1,11 @@
-//! Hosts: the firmware of machines, seen to for an operator or for their rack. What becomes of a request is the model's; here it is
-//! written down, and what a turn must know is read.
+//! Hosts: the firmware of machines, seen to for an operator or for their rack. What becomes of a
+//! request is the model's; here it is written down, and what a turn must know is read.
 
 use crate::Engine;
-use crate::anew::latest_of;
+use crate::admission::current_run;
+use crate::admission::{event, no_machine};
 use crate::components::wanted;
 use crate::firmware::no_firmware;
-use crate::submit::{event, no_machine};
 use model::firmware::Resolution;
 use model::health::{Alert, Alerts, Class};
 use model::here;
@@ -81,7 +81,7 @@ impl Engine {
 
     fn host_moment(&self) -> Moment {
         let interval = self.settings().host_firmware_upgrade_retry_interval;
-        Moment { fresh: RunId::new(self.now(), self.chance()), interval, now: self.now() }
+        Moment { fresh: RunId::new(self.now(), self.random()), interval, now: self.now() }
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) async fn request_for_rack(
 /// Writes a host that has something to do, and has its turn look at it.
 async fn write(tx: &mut Tx, host: &mut Host, known: bool, event: &NewEvent) -> Result<()> {
     match known {
-        true => tx.tell_record(host, event),
+        true => tx.update_and_enqueue(host, event),
         false => tx.insert_record(host, event).await,
     }
 }
@@ -142,7 +142,8 @@ pub(crate) async fn learn(
     }
 }
 
-/// What a host's turn sees; under its own lock the machine is held too, so that its gate is still open when a run begins.
+/// What a host's turn sees; under its own lock the machine is held too, so that its gate is still
+/// open when a run begins.
 pub(crate) async fn look(
     tx: &mut Tx,
     host: &Host,
@@ -150,7 +151,7 @@ pub(crate) async fn look(
     machine: Option<&Machine>,
 ) -> Result<Seen> {
     let run = match host.waits_for() {
-        Some(id) => latest_of(tx, &TargetId::from(&host.machine()), id).await?,
+        Some(id) => current_run(tx, &TargetId::from(&host.machine()), id).await?,
         None => None,
     };
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
@@ -186,7 +187,8 @@ fn gate(
     }
 }
 
-/// The alert is there while the firmware is seen to, and gone when it is Ready again: written with the state itself.
+/// The alert is there while the firmware is seen to, and gone when it is Ready again: written with
+/// the state itself.
 pub(crate) async fn alert(
     tx: &mut Tx,
     before: &Host,
@@ -254,7 +256,8 @@ impl Engine {
     }
 }
 
-/// While an operation works on the machine, that is what is waited for; otherwise it is the firmware.
+/// While an operation works on the machine, that is what is waited for; otherwise it is the
+/// firmware.
 fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation {
     let headline = format!("{}; {}", machine.headline, firmware.headline);
     let (first, then) = if busy { (machine, firmware) } else { (firmware, machine) };
@@ -311,7 +314,7 @@ async fn cancel(tx: &mut Tx, id: &MachineId, who: &Who, at: &Moment) -> Result<H
     if host.request.take().is_some() {
         let message = "nobody wants its firmware upgraded any more".to_string();
         let event = event(Cause::Request, &who.by, message, here!(), at.now);
-        tx.tell_record(&mut host, &event)?;
+        tx.update_and_enqueue(&mut host, &event)?;
     }
     view(tx, host, &machine, at).await
 }

@@ -1,7 +1,7 @@
 //! The catalogue of images.
 
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::here;
 use model::image::{Artifact, Image};
 use model::refusal::{Refusal, RefusalKind};

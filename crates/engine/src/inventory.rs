@@ -1,7 +1,8 @@
-//! The inventory's door: machines, their flags, and plans. Each change is one transaction with its event.
+//! The inventory's door: machines, their flags, and plans. Each change is one transaction with its
+//! event.
 
 use crate::Engine;
-use crate::submit::{event, no_machine};
+use crate::admission::{event, no_machine};
 use crate::topology::{Place, check_place, may_leave, moved};
 use model::condition::{ConditionType, Evidence};
 use model::here;
@@ -31,7 +32,7 @@ impl Engine {
     }
 
     async fn put(&self, machine: Described, actor: String, known: Known) -> Result<Machine> {
-        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), self.chance()));
+        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), self.random()));
         let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
         let new_spec = match known {
             Known::OrNew => self.with_provider(spec.clone().unwrap_or_default())?,

@@ -1,5 +1,6 @@
 //! The log of a run while it is being worked on: pieces get their offsets here, wait a moment to be
-//! written together, and go to disk with the next commit or after a short while, whichever is first.
+//! written together, and go to disk with the next commit or after a short while, whichever is
+//! first.
 
 use model::id::RunId;
 use model::time::Timestamp;

@@ -1,11 +1,12 @@
-//! The condition reconciler: looks at every machine from time to time, spread over the interval, and
-//! writes only what changed. An idle fleet costs its probes and nothing else.
+//! The condition reconciler: looks at every machine from time to time, spread over the interval,
+//! and writes only what changed. An idle fleet costs its probes and nothing else.
 //!
-//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not believed at once. When
-//! and what is decided by [`Watched`], which is kept here, in memory: whoever forgets it looks a few times more.
+//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not
+//! believed at once. When and what is decided by [`Watched`], which is kept here, in memory:
+//! whoever forgets it looks a few times more.
 //!
-//! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does no
-//! harm, as it only looks.
+//! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does
+//! no harm, as it only looks.
 
 use crate::Engine;
 use model::condition::watched::Watched;
@@ -30,7 +31,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 const PAGE: i64 = 500;
 /// How many machines may wait to be looked at out of turn.
 const MAX_POKED: usize = 10_000;
-/// A look at the parts of a machine is many questions, so it may take this many times as long as another one.
+/// A look at the parts of a machine is many questions, so it may take this many times as long as
+/// another one.
 const EXAMINE_TIMES: u32 = 2;
 
 /// Machines that want to be looked at out of turn, and what is remembered of the others.
@@ -152,7 +154,7 @@ impl Engine {
 
     /// The names of the replicas that are alive.
     pub(crate) async fn alive(&self) -> Result<Vec<String>> {
-        let pulses = self.store().read((), |(), tx| Box::pin(tx.pulses())).await?;
+        let pulses = self.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await?;
         Ok(pulses.into_iter().map(|pulse| pulse.replica.name).collect())
     }
 
@@ -191,7 +193,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at another time.
+    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at
+    /// another time.
     async fn examine(
         &self,
         provider: &dyn Provider,
@@ -216,7 +219,8 @@ impl Engine {
         }
     }
 
-    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is looked at again.
+    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is
+    /// looked at again.
     async fn learn(&self, learn: Learn) -> Result<()> {
         let (id, now) = (learn.id.clone(), learn.now);
         let learned =

@@ -1,9 +1,9 @@
 //! Reading: what the doors show. Nothing here changes anything.
 
 use crate::Engine;
+use crate::admission::{no_machine, no_run};
 use crate::devices::ExplainedDevice;
 use crate::nodes::NodeView;
-use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item};
 use model::id::{MachineId, NodeId, PlanId, RackId, RunId, SiteId};
@@ -70,6 +70,10 @@ async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
         None => None,
     };
     Ok(Some(Found { machine: Some(machine), run, held_by, node }))
+}
+
+pub(crate) fn no_plan(id: &PlanId) -> Refusal {
+    Refusal::not_found("plan", id, "farrier plans")
 }
 
 /// An explanation, and what it is about.
@@ -150,8 +154,8 @@ impl Engine {
         let wanted = |plan: &Plan| filter.matches(Item::Plan(plan));
         let mut found = Vec::new();
         let mut at = after.to_string();
-        // The filter is applied here, so pages are read until there is enough, whatever the built-in
-        // plans add to it.
+        // The filter is applied here, so pages are read until there is enough, whatever the
+        // built-in plans add to it.
         loop {
             let input = (at.clone(), limit + 1);
             let page =

@@ -1,5 +1,5 @@
-//! Racks: their inventory, and what is seen of one. Each change is one transaction with its event; `maintain` starts their
-//! operations, `status` follows them.
+//! Racks: their inventory, and what is seen of one. Each change is one transaction with its event;
+//! `maintain` starts their operations, `status` follows them.
 
 mod maintain;
 mod power;
@@ -12,10 +12,10 @@ pub(crate) use maintain::{begun, reopen};
 pub(crate) use power::power_of;
 
 use crate::Engine;
+use crate::admission::event;
 use crate::claims::unknown;
 use crate::conduct::{failed_part, has_parts_at_work};
 use crate::query::Explained;
-use crate::submit::event;
 use crate::topology::clear_out;
 use model::firmware::{Resolution, resolve};
 use model::here;
@@ -112,7 +112,8 @@ impl Engine {
             .await
     }
 
-    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by force, and are answered.
+    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by
+    /// force, and are answered.
     pub async fn delete_rack(&self, id: RackId, force: bool, by: String) -> Result<RackView> {
         let delete = Delete { id, force, by, limits: self.settings().racks, now: self.now() };
         self.store().retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx))).await
@@ -123,7 +124,8 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
     unknown(&TargetId::from(id))
 }
 
-/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from the others.
+/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from
+/// the others.
 pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
     let serving = tx.serving_in_rack(rack).await?;
@@ -304,7 +306,7 @@ async fn update(
     rack.spec = spec;
     let message = "labels, hardware type or expected counts changed".into();
     let event = event(Cause::Request, by, message, here!(), now);
-    tx.tell_record(&mut rack, &event)?;
+    tx.update_and_enqueue(&mut rack, &event)?;
     Ok(rack)
 }
 
@@ -335,7 +337,7 @@ impl Delete {
         clear_out(tx, &devices, &event).await?;
         if !rack.head().deleted {
             rack.head_mut().deleted = true;
-            tx.tell_record(&mut rack, &event)?;
+            tx.update_and_enqueue(&mut rack, &event)?;
         }
         let after = view(tx, rack, self.limits, self.now).await?;
         Ok(RackView { devices: before.devices, ..after })

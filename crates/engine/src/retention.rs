@@ -1,9 +1,10 @@
-//! Clearing away: runs, logs and events that are older than they need be, or more than there is room for.
+//! Clearing away: runs, logs and events that are older than they need be, or more than there is
+//! room for.
 //!
-//! One replica does it, the first by name of those alive; two that do it at once do no harm. It looks
-//! in reads and removes in short writes, and after each it rests at least as long as that took, so that
-//! writers have the database to themselves most of the time. A size limit becomes a time: what ended
-//! before the last that fits goes.
+//! One replica does it, the first by name of those alive; two that do it at once do no harm. It
+//! looks in reads and removes in short writes, and after each it rests at least as long as that
+//! took, so that writers have the database to themselves most of the time. A size limit becomes a
+//! time: what ended before the last that fits goes.
 
 use crate::Engine;
 use model::id::RunId;
@@ -98,7 +99,8 @@ pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
     Err(gone(format!("events after the cursor {place} have been cleared away since")).into())
 }
 
-/// Refuses a place that this database has not come to. It was given out before an older copy was put back.
+/// Refuses a place that this database has not come to. It was given out before an older copy was
+/// put back.
 pub(crate) fn ahead(place: Cursor) -> Refusal {
     gone(format!(
         "the cursor {place} is ahead of this database, which an older copy of it was put back into"

@@ -1,9 +1,10 @@
-//! Switching power shelves on and off by request: all shelves that are named, or none, in one transaction. What speaks against it is
-//! the model's to say; here it is made to hold under concurrency.
+//! Switching power shelves on and off by request: all shelves that are named, or none, in one
+//! transaction. What speaks against it is the model's to say; here it is made to hold under
+//! concurrency.
 
 use crate::Engine;
-use crate::anew::forced_by;
-use crate::submit::event;
+use crate::admission::event;
+use crate::admission::forced_by;
 use model::blast::Dark;
 use model::device::switches_power;
 use model::effect::PowerTo;
@@ -59,7 +60,8 @@ struct Maintain {
 
 impl Maintain {
     async fn run(&self, tx: &mut Tx) -> Result<Foreseen> {
-        // The racks first: two requests that would each leave the other's shelf on must not pass each other.
+        // The racks first: two requests that would each leave the other's shelf on must not pass
+        // each other.
         let racks = racks_of(&named(tx, &self.asked, Lock::Free).await?);
         for rack in &racks {
             tx.record_locked::<Rack>(rack.as_str()).await?;
@@ -89,7 +91,7 @@ impl Maintain {
         };
         shelf.maintenance_requested = Some(self.asked.request(self.now));
         let event = event(Cause::Request, &self.asked.initiator, message, here!(), self.now);
-        tx.tell_record(&mut shelf, &event)
+        tx.update_and_enqueue(&mut shelf, &event)
     }
 }
 
@@ -104,7 +106,8 @@ pub(crate) async fn against(tx: &mut Tx, shelf: &PowerShelf) -> Result<Option<Re
     }
 }
 
-/// A run that switches a shelf off and goes on after a failure asks for leave again: machines may have come into service since.
+/// A run that switches a shelf off and goes on after a failure asks for leave again: machines may
+/// have come into service since.
 pub(crate) async fn may_go_on(tx: &mut Tx, run: &Run) -> Result<()> {
     if run.spec.target.kind != TargetKind::PowerShelf || switches_power(run) != Some(PowerTo::Off) {
         return Ok(());

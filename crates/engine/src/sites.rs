@@ -1,8 +1,8 @@
 //! The door for sites: made, changed, looked at, removed.
 
 use crate::Engine;
+use crate::admission::event;
 use crate::nodes::no_site;
-use crate::submit::event;
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;

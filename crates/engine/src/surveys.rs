@@ -1,5 +1,6 @@
-//! Looks at switches and power shelves: each once an interval, spread over it, and only what changed is written. What one look says
-//! is judged by [`Glance`], which is kept here, in memory: whoever forgets it looks a few times more.
+//! Looks at switches and power shelves: each once an interval, spread over it, and only what
+//! changed is written. What one look says is judged by [`Glance`], which is kept here, in memory:
+//! whoever forgets it looks a few times more.
 //!
 //! A device that somebody works on is left alone; what it is like afterwards is theirs to say.
 
@@ -148,7 +149,8 @@ fn forget_but(glances: &Glances, round: &Round) {
     glances.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
 }
 
-/// Writes what a device was seen to be. Returns the version that it has then; none: it is not what was looked at any more.
+/// Writes what a device was seen to be. Returns the version that it has then; none: it is not what
+/// was looked at any more.
 async fn learn<D: Device>(
     tx: &mut Tx,
     id: &str,

@@ -1,8 +1,9 @@
 //! The kernel: one claimed run, worked on until it rests.
 //!
-//! Decide, commit, and only then act; keep the answer until it is committed. A commit that is refused
-//! because somebody told the run something is decided again on what is stored now, with the answer
-//! still in hand; one that is refused because the claim is gone ends the turn, and nothing is written.
+//! Decide, commit, and only then act; keep the answer until it is committed. A commit that is
+//! refused because somebody told the run something is decided again on what is stored now, with the
+//! answer still in hand; one that is refused because the claim is gone ends the turn, and nothing
+//! is written.
 
 mod commit;
 
@@ -26,7 +27,7 @@ use providers::{Journal, Provider, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Held, Hold, Result, StoreError, Tx};
+use store::{ClaimedRun, Hold, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -51,14 +52,14 @@ enum Ended {
 /// One run in hand.
 pub(crate) struct Turn {
     engine: Engine,
-    held: Held,
+    held: ClaimedRun,
     woken: Arc<Notify>,
     book: LogBook,
     target: Option<Target>,
 }
 
 impl Turn {
-    pub fn new(engine: Engine, held: Held, woken: Arc<Notify>) -> Self {
+    pub fn new(engine: Engine, held: ClaimedRun, woken: Arc<Notify>) -> Self {
         // What was said of a run on a rack when it was accepted stands in its log already.
         let on_rack = held.run.spec.target.kind == TargetKind::Rack;
         let fresh = held.run.version == 1 && !on_rack;
@@ -91,9 +92,9 @@ impl Turn {
             let policy = self.engine.policy();
             let decision = decide(&self.held.run, self.held.epoch, given.as_ref(), policy, now);
             if !self.commit(&decision, now).await? {
-                // Somebody wrote to the run: decide again with the answer in hand. Unless the stored run
-                // asks for something else by now: then our own commit held although its answer was
-                // lost, and this answer must not be taken for one to the next order.
+                // Somebody wrote to the run: decide again with the answer in hand. Unless the
+                // stored run asks for something else by now: then our own commit held although its
+                // answer was lost, and this answer must not be taken for one to the next order.
                 if self.held.run.open_order() != order_in_hand {
                     given = None;
                 }
@@ -205,7 +206,8 @@ impl Turn {
     async fn reload(&mut self) -> std::result::Result<(), Ended> {
         let id = self.held.run.spec.id.clone();
         loop {
-            let stored = self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.held(id)));
+            let stored =
+                self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.claimed_run(id)));
             match stored.await {
                 Ok(Some(held)) if held.epoch == self.held.epoch && held.owner.is_some() => {
                     self.held = held;
@@ -245,8 +247,8 @@ impl Turn {
         limit: Duration,
     ) -> std::result::Result<Given, Ended> {
         let verb = order.verb;
-        let hands = match self.hands(&order, limit).await? {
-            Ok(hands) => hands,
+        let executor = match self.executor(&order, limit).await? {
+            Ok(executor) => executor,
             Err(fault) => return Ok(Given::Answered(verb, Err(fault))),
         };
         let (step, attempt) = self.step();
@@ -254,7 +256,7 @@ impl Turn {
 
         let (journal, mut lines) = Journal::new();
         let started = Instant::now();
-        let asked = AssertUnwindSafe(hands.ask(&order, &journal)).catch_unwind();
+        let asked = AssertUnwindSafe(executor.ask(&order, &journal)).catch_unwind();
         let mut asked = std::pin::pin!(timeout(limit, asked));
         let mut flush = interval_at(started + FLUSH, FLUSH);
         let mut stop_at: Option<Instant> = None;
@@ -274,7 +276,7 @@ impl Turn {
                     if self.held.run.progress.halting() && interruptible(verb) {
                         return Ok(Given::Interrupted);
                     }
-                    hands.stir();
+                    executor.notify();
                 }
                 () = self.engine.stopped(), if stop_at.is_none() => {
                     stop_at = Some(Instant::now() + self.engine.grace());
@@ -330,29 +332,30 @@ impl Turn {
         Ok(())
     }
 
-    /// Who carries out an order: the provider of what the run acts on, or the engine itself where it sends devices to work.
-    async fn hands(
+    /// Who carries out an order: the provider of what the run acts on, or the engine itself where
+    /// it sends devices to work.
+    async fn executor(
         &mut self,
         order: &Order,
         limit: Duration,
-    ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
+    ) -> std::result::Result<std::result::Result<Executor, Fault>, Ended> {
         if let Some(group) = order.effect.group() {
             let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
-            let whole = Whole { run, epoch, group, stirred: Notify::new() };
-            return Ok(Ok(Hands::Engine(self.engine.clone(), Arc::new(whole))));
+            let whole = Whole { run, epoch, group, woken_up: Notify::new() };
+            return Ok(Ok(Executor::Engine(self.engine.clone(), Arc::new(whole))));
         }
         if let Some((stage, node)) = is_ours(&order.effect) {
             let run = self.held.run.clone();
-            let work = StageWork { run, stage, node, limit, stirred: Notify::new() };
-            return Ok(Ok(Hands::Stage(self.engine.clone(), Arc::new(work))));
+            let work = StageWork { run, stage, node, limit, woken_up: Notify::new() };
+            return Ok(Ok(Executor::Stage(self.engine.clone(), Arc::new(work))));
         }
         let target = match self.target().await? {
             Ok(target) => target,
             Err(fault) => return Ok(Err(fault)),
         };
         let (all, own) = (self.engine.providers(), &target.spec.provider);
-        // What is done at a site is done by who speaks to its MAAS, and in a cluster by who speaks to that, whoever else the machine
-        // has.
+        // What is done at a site is done by who speaks to its MAAS, and in a cluster by who speaks
+        // to that, whoever else the machine has.
         let (name, found) = match &order.effect {
             Effect::Stage { by, .. } => (by.clone(), all.get(by)),
             Effect::Drain { .. } | Effect::Uncordon { .. } => {
@@ -361,7 +364,7 @@ impl Turn {
             _ => (own.clone(), all.get(own)),
         };
         Ok(match found.cloned() {
-            Some(provider) => Ok(Hands::Provider(provider, Box::new(target))),
+            Some(provider) => Ok(Executor::Provider(provider, Box::new(target))),
             None => Err(no_provider(&name)),
         })
     }
@@ -405,13 +408,13 @@ impl Turn {
 }
 
 /// Who carries out an order.
-enum Hands {
+enum Executor {
     Provider(Arc<dyn Provider>, Box<Target>),
     Engine(Engine, Arc<Whole>),
     Stage(Engine, Arc<StageWork>),
 }
 
-impl Hands {
+impl Executor {
     async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,
@@ -421,11 +424,11 @@ impl Hands {
     }
 
     /// The run was woken while its order is being carried out.
-    fn stir(&self) {
+    fn notify(&self) {
         match self {
             Self::Provider(..) => {}
-            Self::Engine(_, whole) => whole.stirred.notify_one(),
-            Self::Stage(_, work) => work.stirred.notify_one(),
+            Self::Engine(_, whole) => whole.woken_up.notify_one(),
+            Self::Stage(_, work) => work.woken_up.notify_one(),
         }
     }
 }

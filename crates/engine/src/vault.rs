@@ -1,8 +1,9 @@
 //! The vault: secrets sealed at rest, and what providers remember.
 //!
-//! A secret is sealed with a key of this installation before the store sees it, together with its name, so that a row that was
-//! copied or renamed does not open. It is opened only for the provider that logs in with it, and shown to nobody. The
-//! rest of what a provider may remember goes through here too: it is the [`Keeper`] that every provider is given.
+//! A secret is sealed with a key of this installation before the store sees it, together with its
+//! name, so that a row that was copied or renamed does not open. It is opened only for the provider
+//! that logs in with it, and shown to nobody. The rest of what a provider may remember goes through
+//! here too: it is the [`Keeper`] that every provider is given.
 
 mod cipher;
 mod desk;
@@ -110,7 +111,8 @@ impl Vault {
         self.store.scan(input, |(after, limit), tx| Box::pin(tx.identities(after, *limit))).await
     }
 
-    /// Says who is at an address, before anybody was met there or over who was. First use never replaces it.
+    /// Says who is at an address, before anybody was met there or over who was. First use never
+    /// replaces it.
     pub async fn set_identity(&self, peer: &str, identity: &str) -> Result<IdentityRow> {
         let Pin { peer, identity } = Pin::parse(peer, identity)?;
         let known = IdentityRow { peer, identity, first_seen: (self.clock)() };

@@ -1,8 +1,8 @@
 //! Watching: events in order and logs as they come, for as many watchers as there are.
 //!
-//! One reader per process follows the events and keeps the latest in a ring. A watcher has a cursor of
-//! its own: near the end it reads the ring, further back it reads the database. So nobody waits for a
-//! slow watcher, and a slow watcher misses nothing.
+//! One reader per process follows the events and keeps the latest in a ring. A watcher has a cursor
+//! of its own: near the end it reads the ring, further back it reads the database. So nobody waits
+//! for a slow watcher, and a slow watcher misses nothing.
 
 use crate::Engine;
 pub use crate::place::Place;
@@ -130,7 +130,8 @@ impl Hub {
         loop {
             let events = match events_after(&self.store, at).await {
                 Err(error @ StoreError::Refused(_)) => {
-                    // What was missed is gone. The ring begins anew; watchers find out by themselves.
+                    // What was missed is gone. The ring begins anew; watchers find out by
+                    // themselves.
                     *self.ring() = Ring::default();
                     return Err(error);
                 }

@@ -250,7 +250,7 @@ impl NewRun {
             params: self.params,
             initiator: self.initiator,
             parent: None,
-            again: None,
+            restart: None,
             on_failure: OnFailure::KeepPhase,
             part_of: self.part_of,
             reports_to: self.reports_to,
@@ -292,7 +292,7 @@ impl<R> Change<R> {
 
 /// What a turn sees beside the record itself.
 #[derive(Debug, Clone)]
-pub struct Around {
+pub struct DeviceContext {
     /// An id for a run that this turn may start. A change that starts several counts on from it.
     pub fresh: RunId,
     /// The run that the record waits for, where it does.
@@ -354,7 +354,7 @@ pub struct Trouble {
     pub code: String,
 }
 
-impl Around {
+impl DeviceContext {
     pub fn waited(&self) -> Waited {
         match &self.run {
             None => Waited::Failed(Trouble {

@@ -47,8 +47,8 @@ pub struct RunSpec {
     pub initiator: String,
     pub parent: Option<RunId>,
     /// How it was made out of its parent.
-    #[serde(default)]
-    pub again: Option<act::Again>,
+    #[serde(default, rename = "again")]
+    pub restart: Option<act::RestartMode>,
     pub on_failure: OnFailure,
     /// The run on a rack that this is a part of. It works under that one's claim.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
 use engine::nodes::Agents;
 use engine::vault::{Cipher, Vault};
-use engine::{Engine, chance, clock};
+use engine::{Engine, clock, random};
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
 use providers::sim::Sim;
@@ -81,7 +81,7 @@ pub async fn serve(
         .with(Arc::new(IpmiOnly(datacenter)))
         .with(Arc::new(maas));
     let engine =
-        Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
+        Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
             .await?;
     load_plans(&engine, &config).await?;
     if demo {

@@ -142,7 +142,7 @@ fn template() -> Outcome<(Run, Progress)> {
         params,
         initiator: "fill".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: plan.on_failure,
         engine: ENGINE_VERSION,
         created_at: CREATED,

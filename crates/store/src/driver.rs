@@ -74,11 +74,16 @@ impl Store {
         Self { tap: Some(tap), ..self.clone() }
     }
 
-    /// The same store for a dry run: each write runs whole, with every check that the database makes, and is
-    /// rolled back. Its result is what it would have been, and no signal is sent.
+    /// The same store for a dry run: each write runs whole, with every check that the database
+    /// makes, and is rolled back. Its result is what it would have been, and no signal is sent.
     #[must_use]
     pub fn dry_run(&self) -> Self {
         Self { ending: Ending::Rollback, ..self.clone() }
+    }
+
+    /// Whether writes are rolled back.
+    pub fn is_dry_run(&self) -> bool {
+        self.ending == Ending::Rollback
     }
 
     async fn pass(&self, passing: Passing) -> Result<()> {
@@ -88,9 +93,10 @@ impl Store {
         }
     }
 
-    /// Runs a body in one durable transaction: all of it, or nothing. A driver may run it several times before
-    /// it is committed (a savepoint in a group, a deadlock), so the body takes its input by shared reference and
-    /// touches nothing but the transaction. `name` is what the fault injector of the tests calls it.
+    /// Runs a body in one durable transaction: all of it, or nothing. A driver may run it several
+    /// times before it is committed (a savepoint in a group, a deadlock), so the body takes its
+    /// input by shared reference and touches nothing but the transaction. `name` is what the fault
+    /// injector of the tests calls it.
     pub async fn write<I, T>(
         &self,
         name: &'static str,
@@ -106,8 +112,8 @@ impl Store {
         job.result()
     }
 
-    /// The same for a request: run again while other transactions write the same rows first, so that its gates
-    /// are asked of what is stored now.
+    /// The same for a request: run again while other transactions write the same rows first, so
+    /// that its gates are asked of what is stored now.
     pub async fn retry_write<I, T>(
         &self,
         name: &'static str,
@@ -320,8 +326,9 @@ impl Tx {
         }
     }
 
-    /// Writes something of which nothing but its success matters. Where each statement costs a round
-    /// trip it waits, until something is read or the transaction ends, and goes with its neighbours.
+    /// Writes something of which nothing but its success matters. Where each statement costs a
+    /// round trip it waits, until something is read or the transaction ends, and goes with its
+    /// neighbours.
     pub(crate) fn put(&mut self, statement: Statement, expect: Expect) -> Result<()> {
         match &self.conn {
             Conn::Sqlite(conn) => {

@@ -1,7 +1,7 @@
 //! A tap: somebody who stands between a process and its database.
 //!
-//! In production nobody does. A test puts one there to let a process die, freeze or lose an answer at
-//! any of its transactions, without the process having a word about it in its own code.
+//! In production nobody does. A test puts one there to let a process die, freeze or lose an answer
+//! at any of its transactions, without the process having a word about it in its own code.
 
 use crate::Result;
 use futures_util::future::BoxFuture;

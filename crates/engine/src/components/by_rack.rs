@@ -1,4 +1,5 @@
-//! Machines and switches, whose firmware is upgraded by their rack: all devices of one rack in one operation.
+//! Machines and switches, whose firmware is upgraded by their rack: all devices of one rack in one
+//! operation.
 
 use super::{Ask, Outcome, Update, Updated, find, step_names};
 use crate::Engine;
@@ -12,7 +13,8 @@ use std::collections::BTreeMap;
 use store::{Result, StoreError, Tx};
 
 impl Engine {
-    /// Each rack has its own say: what one of them refuses is told of its devices, and the others go on.
+    /// Each rack has its own say: what one of them refuses is told of its devices, and the others
+    /// go on.
     pub(super) async fn update_by_racks(
         &self,
         update: &Update,

@@ -1,13 +1,15 @@
-//! The door for agents: they enroll with a token, are heard, take what is to be done on their nodes, and report.
+//! The door for agents: they enroll with a token, are heard, take what is to be done on their
+//! nodes, and report.
 //!
-//! A token is made of its node and this installation's secret, so every replica can give it out again and nobody finds it in the
-//! database. An agent that asks for work is kept waiting until there is some: who puts a task into the queue here pokes it at once,
-//! and one that was put there by another replica is found a little later.
+//! A token is made of its node and this installation's secret, so every replica can give it out
+//! again and nobody finds it in the database. An agent that asks for work is kept waiting until
+//! there is some: who puts a task into the queue here pokes it at once, and one that was put there
+//! by another replica is found a little later.
 
 use super::tasks::{Report, has_task, renew_task, report_task, take_task};
-use super::{NodeWork, no_node, taken, whose, write_run};
+use super::{NodeWork, create_run, no_node, taken, whose};
 use crate::Engine;
-use crate::submit::{event, no_machine};
+use crate::admission::{Created, event, no_machine};
 use crate::vault::{Vault, checksum};
 use model::here;
 use model::id::{MachineId, NodeId, RunId};
@@ -89,7 +91,7 @@ impl Agents {
         let engine = &self.engine;
         let make = MakeNode {
             machine,
-            node: NodeId::new(engine.now(), engine.chance()),
+            node: NodeId::new(engine.now(), engine.random()),
             vault: self.vault.clone(),
             life,
             who,
@@ -105,8 +107,8 @@ impl Agents {
         Bundle { node, token, expires_at: ticket.expires_at }
     }
 
-    /// Issues another token for a node, in place of the one before. Who speaks for the node until now does so no longer, unless that is
-    /// to be kept until the token is used.
+    /// Issues another token for a node, in place of the one before. Who speaks for the node until
+    /// now does so no longer, unless that is to be kept until the token is used.
     pub async fn issue(
         &self,
         node: &NodeId,
@@ -132,10 +134,10 @@ impl Agents {
             token: checksum(token),
             who,
             providers: engine.providers().clone(),
-            run: RunId::new(engine.now(), engine.chance()),
+            run: RunId::new(engine.now(), engine.random()),
             now: engine.now(),
         };
-        engine.store().retry_write("enroll", enroll, |enroll, tx| Box::pin(enroll.run(tx))).await
+        engine.admit("enroll", None, enroll, |enroll, tx| Box::pin(enroll.run(tx))).await
     }
 
     /// An agent is heard, with what it complains of.
@@ -325,12 +327,19 @@ struct Enroll {
 }
 
 impl Enroll {
-    async fn run(&self, tx: &mut Tx) -> Result<std::result::Result<NodeId, Denied>> {
+    async fn run(&self, tx: &mut Tx) -> Result<(std::result::Result<NodeId, Denied>, Created)> {
+        let mut created = Created::default();
+        let enrolled = self.enroll(tx, &mut created).await?;
+        Ok((enrolled, created))
+    }
+
+    async fn enroll(&self, tx: &mut Tx, created: &mut Created) -> Heard<NodeId> {
         let Some(ticket) = tx.ticket(&self.token).await? else {
             return Ok(Err(Denied::TokenUnknown));
         };
         let id = ticket.node.clone();
-        // The node before what is beside it, as everywhere; and then the ticket once more, as it is now.
+        // The node before what is beside it, as everywhere; and then the ticket once more, as it is
+        // now.
         let found = tx.record_locked::<Node>(id.as_str()).await?;
         let Some(ticket) = tx.ticket(&self.token).await? else {
             return Ok(Err(Denied::TokenUnknown));
@@ -370,8 +379,8 @@ impl Enroll {
                 request_id: self.run.to_string(),
                 by: id.to_string(),
             };
-            let mut run = work.run(&node, &whose, self.now);
-            write_run(tx, &machine, &mut run, None, &event).await?;
+            let run = work.run(&node, &whose, self.now);
+            let run = create_run(tx, created, &machine, run, (None, &event)).await?;
             node.workflow = Some(run.spec.id);
             let why = "an agent has enrolled";
             let owner = model::node::Owner::Admin;
@@ -380,7 +389,7 @@ impl Enroll {
             node.head.version = version;
             node.head.since = since;
         }
-        tx.tell_record(&mut node, &event)?;
+        tx.update_and_enqueue(&mut node, &event)?;
         wake_workflow(tx, &node, self.now)?;
         Ok(Ok(id))
     }
@@ -407,8 +416,8 @@ async fn hear(tx: &mut Tx, session: &str, problems: &str, now: Timestamp) -> Hea
         Ok(node) => node,
         Err(denied) => return Ok(Err(denied)),
     };
-    let first = tx.word_of(&node).await?.at.is_none();
-    tx.hear(&node, now, problems).await?;
+    let first = tx.last_heartbeat(&node).await?.at.is_none();
+    tx.record_heartbeat(&node, now, problems).await?;
     if first && let Some(known) = tx.record::<Node>(node.as_str()).await? {
         wake_workflow(tx, &known, now)?;
     }

@@ -1,4 +1,5 @@
-//! What a request would do: the request itself, taken back, and every stage with what MAAS has of it already.
+//! What a request would do: the request itself, taken back, and every stage with what MAAS has of
+//! it already.
 
 use super::stage::is_ours;
 use super::{Decommission, NodeRun, Onboard};
@@ -29,12 +30,12 @@ pub struct Preview {
 
 impl Engine {
     pub async fn preview_onboard(&self, request: Onboard) -> Result<Preview> {
-        let would = self.with_dry_run(true).onboard_for(request, None).await?;
+        let would = self.with_dry_run(true).onboard(request).await?;
         self.previewed(would).await
     }
 
     pub async fn preview_decommission(&self, request: Decommission) -> Result<Preview> {
-        let would = self.with_dry_run(true).decommission_for(request, None).await?;
+        let would = self.with_dry_run(true).decommission(request).await?;
         self.previewed(would).await
     }
 

@@ -1,12 +1,13 @@
-//! One look at a site: what its MAAS says of all of its machines, in one question, written down where it is news; and, where it is a
-//! pass, what follows from it.
+//! One look at a site: what its MAAS says of all of its machines, in one question, written down
+//! where it is news; and, where it is a pass, what follows from it.
 //!
-//! A pass comes when its time has come, and what it sees counts: two in a row are believed. Whoever wants to know now has a look
-//! without that, so that nobody quarantines a node by asking twice. [`model::node::drift`] decides.
+//! A pass comes when its time has come, and what it sees counts: two in a row are believed. Whoever
+//! wants to know now has a look without that, so that nobody quarantines a node by asking twice.
+//! [`model::node::drift`] decides.
 
 use super::watch::{MOVES_AT_ONCE, PAGE, locked, readable};
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::drift::{self, Act, Case};
@@ -151,7 +152,8 @@ impl Engine {
         self.write_changes(changes.collect(), now).await
     }
 
-    /// The newest runs of nodes that are not simply as they should be, few as a rule; and those that cannot be read.
+    /// The newest runs of nodes that are not simply as they should be, few as a rule; and those
+    /// that cannot be read.
     async fn runs_in_question(
         &self,
         looked: &[(&Node, UpstreamSeen)],
@@ -247,13 +249,13 @@ fn seen_lately(node: &Node, now_seen: &UpstreamSeen, now: Timestamp, apart: Dura
 
 async fn read_runs(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<(RunId, Result<Run>)>> {
     let ids: Vec<&str> = ids.iter().map(RunId::as_str).collect();
-    let found = tx.held_among(&ids).await?;
+    let found = tx.claimed_runs(&ids).await?;
     Ok(found.into_iter().map(|(id, held)| (id, held.map(|held| held.run))).collect())
 }
 
 async fn hear_all(tx: &mut Tx, nodes: &[NodeId], now: Timestamp) -> Result<()> {
     for node in nodes {
-        tx.hear(node, now, "").await?;
+        tx.record_heartbeat(node, now, "").await?;
     }
     Ok(())
 }
@@ -322,7 +324,8 @@ impl Change {
     }
 }
 
-/// Whether an operation has the machine of a node, or nobody can tell; locked, so that none begins while the node comes back into service.
+/// Whether an operation has the machine of a node, or nobody can tell; locked, so that none begins
+/// while the node comes back into service.
 async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     match tx.machine_locked(machine).await {
         Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),
@@ -331,7 +334,8 @@ async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     }
 }
 
-/// Writes several changes, each on the version of its own record. Returns the nodes whose version had not moved.
+/// Writes several changes, each on the version of its own record. Returns the nodes whose version
+/// had not moved.
 async fn reconcile(tx: &mut Tx, changes: &[Change], now: Timestamp) -> Result<HashSet<NodeId>> {
     let mut written = HashSet::new();
     for change in changes {

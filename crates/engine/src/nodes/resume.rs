@@ -2,7 +2,7 @@
 
 use super::no_node;
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::here;
 use model::id::{NodeId, ObjectId, RunId};
 use model::lifecycle::Lifecycle;
@@ -25,7 +25,8 @@ pub struct ResumedNode {
 }
 
 impl Engine {
-    /// Sees to it that somebody is at work on a node that is on its way, and that its agent has what it is to do.
+    /// Sees to it that somebody is at work on a node that is on its way, and that its agent has
+    /// what it is to do.
     pub async fn resume_node(&self, id: &NodeId, who: Who) -> Result<ResumedNode> {
         let input = (id.clone(), who.clone(), self.now());
         let found = self.store().retry_write("resume_node", input, |(id, who, now), tx| {

@@ -1,7 +1,9 @@
-//! The stages of a node that Farrier carries out itself: those in its own record, and those that the agent on the node is asked for.
+//! The stages of a node that Farrier carries out itself: those in its own record, and those that
+//! the agent on the node is asked for.
 //!
-//! What stands in the record is written by the very commit that ends the stage. A task has the name of the attempt that wants it, so
-//! it is wanted once; here it is put into the queue and waited for, and put there again when its agent has fallen silent.
+//! What stands in the record is written by the very commit that ends the stage. A task has the name
+//! of the attempt that wants it, so it is wanted once; here it is put into the queue and waited
+//! for, and put there again when its agent has fallen silent.
 
 use crate::Engine;
 use model::effect::{Answer, Effect, Key, Order, Outcome, Verb};
@@ -14,7 +16,7 @@ use model::run::Run;
 use model::time::Timestamp;
 use providers::Journal;
 use std::time::Duration;
-use store::{Result, StoreError, TaskRow, Tx, Word};
+use store::{NodeHeartbeat, Result, StoreError, TaskRow, Tx};
 use tokio::sync::Notify;
 
 /// How long to trust that a signal would have come.
@@ -31,7 +33,7 @@ pub(crate) struct StageWork {
     pub node: NodeId,
     pub limit: Duration,
     /// Somebody woke the run: its task has ended, or its agent has enrolled.
-    pub stirred: Notify,
+    pub woken_up: Notify,
 }
 
 type Asked = std::result::Result<Answer, Fault>;
@@ -131,7 +133,7 @@ impl Engine {
                     if tokio::time::Instant::now() >= until {
                         return Err(Fault::new(silence(&work.run), told));
                     }
-                    let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
+                    let _ = tokio::time::timeout(POLL, work.woken_up.notified()).await;
                 }
             }
         }
@@ -212,8 +214,8 @@ impl Engine {
         Ok(asked.needless(work.stage))
     }
 
-    /// Wants a task. While nobody says whether that was written down, it is wanted again under the same key: under another one it
-    /// might be done twice. The deadline of the step ends it.
+    /// Wants a task. While nobody says whether that was written down, it is wanted again under the
+    /// same key: under another one it might be done twice. The deadline of the step ends it.
     async fn wanted(&self, task: Task) -> std::result::Result<Task, Fault> {
         loop {
             let wanted = self
@@ -296,7 +298,7 @@ impl Engine {
                 }
                 (TaskState::Queued | TaskState::Dispatched, _) => {}
             }
-            let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
+            let _ = tokio::time::timeout(POLL, work.woken_up.notified()).await;
         }
     }
 
@@ -316,8 +318,8 @@ impl Engine {
     }
 }
 
-/// What it means that no agent came: one silence is tried again, but a system that was installed and stays silent in every attempt
-/// was not set up.
+/// What it means that no agent came: one silence is tried again, but a system that was installed
+/// and stays silent in every attempt was not set up.
 fn silence(run: &Run) -> Code {
     let tried_all = run.progress.current().is_some_and(|step| step.attempt >= step.budget);
     let installed = has_done(run, Stage::WaitForDeployed);
@@ -370,7 +372,7 @@ pub(crate) fn is_ours(effect: &Effect) -> Option<(Stage, NodeId)> {
 /// What is known of a node's agent.
 pub(super) struct AgentSeen {
     enrolled: bool,
-    word: Word,
+    word: NodeHeartbeat,
 }
 
 impl AgentSeen {
@@ -391,7 +393,7 @@ impl AgentSeen {
 }
 
 async fn agent_seen(tx: &mut Tx, id: &NodeId) -> Result<AgentSeen> {
-    Ok(AgentSeen { enrolled: tx.has_agent(id).await?, word: tx.word_of(id).await? })
+    Ok(AgentSeen { enrolled: tx.has_agent(id).await?, word: tx.last_heartbeat(id).await? })
 }
 
 async fn want_task(tx: &mut Tx, task: &Task) -> Result<Task> {

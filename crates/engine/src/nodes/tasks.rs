@@ -1,4 +1,5 @@
-//! What agents are given to do, as one transaction each: looked for, taken, gone on with, and reported.
+//! What agents are given to do, as one transaction each: looked for, taken, gone on with, and
+//! reported.
 
 use super::agents::{Taken, speaker};
 use model::node::TaskKind;
@@ -83,7 +84,7 @@ pub(super) async fn renew_task(
     if news {
         tx.wake(&row.task.run.object(), now)?;
     }
-    tx.hear_again(&row.task.node, now).await?;
+    tx.renew_heartbeat(&row.task.node, now).await?;
     Ok(Ok(then))
 }
 

@@ -7,7 +7,7 @@ use model::node::Node;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
-use store::{RecordFilter, RecordPage, Result, Tx, Word};
+use store::{NodeHeartbeat, RecordFilter, RecordPage, Result, Tx};
 
 /// A node with everything that is known of it.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct NodeView {
     pub node: Node,
     /// Its newest operation.
     pub run: Option<Run>,
-    pub word: Word,
+    pub word: NodeHeartbeat,
     /// Somebody may speak for it.
     pub enrolled: bool,
     /// When the MAAS of its site last answered: that old is what is known of its machine.
@@ -57,7 +57,7 @@ async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
         Some(run) => tx.run(run).await?,
         None => None,
     };
-    let word = tx.word_of(id).await?;
+    let word = tx.last_heartbeat(id).await?;
     let enrolled = tx.has_agent(id).await?;
     let told = node.explain(run.as_ref(), word.at, now);
     let site_answered = match &node.site {

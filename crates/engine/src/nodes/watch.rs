@@ -1,12 +1,13 @@
 //! Watching nodes: who is heard of and who is not, at every site and at none.
 //!
-//! A sweep looks every few seconds who has fallen silent and who is back; a pass over each site comes once in a while. The sweep decides
-//! nothing: [`model::node::silence`] does. Replicas share the sites by their ids.
+//! A sweep looks every few seconds who has fallen silent and who is back; a pass over each site
+//! comes once in a while. The sweep decides nothing: [`model::node::silence`] does. Replicas share
+//! the sites by their ids.
 
 use super::reconcile::Look;
 use super::waiting::Waiting;
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use futures_util::FutureExt;
 use model::here;
 use model::id::{NodeId, SiteId};
@@ -59,7 +60,8 @@ fn unreadable(id: &impl Display, error: &StoreError) {
     metrics::counter!("farrier_unreadable_records_total").increment(1);
 }
 
-/// A node that is going to be written, held against others; none where it is gone or cannot be read.
+/// A node that is going to be written, held against others; none where it is gone or cannot be
+/// read.
 pub(super) async fn locked(tx: &mut Tx, id: &NodeId) -> Result<Option<Node>> {
     match tx.record_locked::<Node>(id.as_str()).await {
         Err(error @ StoreError::Corrupt(_)) => {
@@ -154,7 +156,8 @@ impl Engine {
         Ok(readable(heard.await?).collect())
     }
 
-    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody else up.
+    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody
+    /// else up.
     fn reconcile_apart(&self, id: SiteId, look: Look) {
         let asked = || self.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
         if !asked().insert(id.clone()) {
@@ -193,8 +196,8 @@ impl Engine {
         Ok(Judged { site, verdict, when })
     }
 
-    /// Moves who has fallen silent, and who is back. `cut_off`: nobody is heard of anywhere, which is one alert and not one for each
-    /// site.
+    /// Moves who has fallen silent, and who is back. `cut_off`: nobody is heard of anywhere, which
+    /// is one alert and not one for each site.
     async fn sweep(&self, judged: Judged, cut_off: bool) -> Result<()> {
         let Judged { site, verdict, when } = judged;
         match &site {
@@ -251,7 +254,7 @@ async fn move_nodes(tx: &mut Tx, moves: &[Moved], now: Timestamp) -> Result<()> 
         let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), now);
         tx.update_record(&mut moved, &event)?;
         if *lost {
-            tx.lose(id, now)?;
+            tx.mark_offline(id, now)?;
         }
     }
     Ok(())

@@ -2,8 +2,8 @@
 
 use super::no_rack;
 use crate::Engine;
+use crate::admission::no_run;
 use crate::conduct::part_runs;
-use crate::submit::no_run;
 use model::id::{RackId, RunId};
 use model::rack::Rack;
 use model::rack::maintenance::Leg;

@@ -42,7 +42,7 @@ impl Commit {
         };
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
-        tx.tell_run(&run, &event)?;
+        tx.append_run_event(&run, &event)?;
         Aftermath { run: &run, evidence, facts, event: &event }.write(tx, locked).await?;
         if let Some(applied) = &self.applied {
             tx.insert_applied(applied)?;

@@ -1,7 +1,8 @@
-//! The desk where machines that boot over the network are dealt with: what they may boot, who may carry it out, how it goes.
+//! The desk where machines that boot over the network are dealt with: what they may boot, who may
+//! carry it out, how it goes.
 //!
-//! The token of a deployment is made of its key and this installation's secret. So every replica can give it out, also after a
-//! restart, and nobody finds it in the database.
+//! The token of a deployment is made of its key and this installation's secret. So every replica
+//! can give it out, also after a restart, and nobody finds it in the database.
 
 use super::Vault;
 use super::cipher::checksum;
@@ -163,8 +164,8 @@ async fn report_deployment(
     Ok(Ok(then))
 }
 
-/// Opens a deployment, unless its key has been stopped or has gone on. A machine has one at a time: what an attempt that
-/// was given up has left open is closed.
+/// Opens a deployment, unless its key has been stopped or has gone on. A machine has one at a time:
+/// what an attempt that was given up has left open is closed.
 struct Open {
     wanted: Deployment,
     token: String,
@@ -175,7 +176,8 @@ struct Open {
 impl Open {
     async fn run(&self, tx: &mut Tx) -> Result<Option<Deployment>> {
         let wanted = &self.wanted;
-        // The note is held to the end of the transaction, so that a stop comes before or after, and not in between.
+        // The note is held to the end of the transaction, so that a stop comes before or after, and
+        // not in between.
         if !tx.amend_note(&wanted.key, &self.note, &self.note, self.now).await? {
             return Ok(None);
         }

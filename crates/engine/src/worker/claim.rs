@@ -3,7 +3,7 @@
 use model::id::ObjectId;
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Claimed, Held, Result, StoreError, Tx};
+use store::{Claimed, ClaimedRun, Result, StoreError, Tx};
 
 /// Takes what is due, and reads it in the same transaction.
 pub(super) async fn claim(
@@ -11,17 +11,17 @@ pub(super) async fn claim(
     owner: &str,
     now: Timestamp,
     limit: i64,
-) -> Result<Vec<(Claimed, Result<Held>)>> {
+) -> Result<Vec<(Claimed, Result<ClaimedRun>)>> {
     let claimed = tx.claim_due(owner, now, limit).await?;
     if claimed.is_empty() {
         return Ok(Vec::new());
     }
     let runs = claimed.iter().filter(|one| one.kind.is_none());
     let ids: Vec<&str> = runs.map(|one| one.id.as_str()).collect();
-    let mut held: BTreeMap<ObjectId, Result<Held>> = match ids.is_empty() {
+    let mut held: BTreeMap<ObjectId, Result<ClaimedRun>> = match ids.is_empty() {
         true => BTreeMap::new(),
         false => {
-            let held = tx.held_among(&ids).await?;
+            let held = tx.claimed_runs(&ids).await?;
             held.into_iter().map(|(id, held)| (id.object(), held)).collect()
         }
     };

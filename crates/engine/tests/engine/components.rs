@@ -118,7 +118,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .get("BMC")
                 .is_some_and(|has| has == "3.0"))
         );
-        // Again: the devices are asked, say that they have it, and are left alone.
+        // RestartMode: the devices are asked, say that they have it, and are left alone.
         let again = update(&scene, &ids, "more", false).await;
         for run in [operation(&again[0]), operation(&again[2])] {
             assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);

@@ -94,7 +94,9 @@ impl Blow {
     /// Who wakes after another has taken over may give the order that he was about to give.
     pub const fn asking(self) -> Asking {
         match self {
-            Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => Asking::Again,
+            Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => {
+                Asking::RestartMode
+            }
             Self::Restart
             | Self::TakeOver
             | Self::CutLine
@@ -196,7 +198,7 @@ async fn live(life: &Life, blow: Blow, at: Option<usize>) -> Story {
     scene.settle().await;
     let mut wrong = scene.wrong;
     // Hardware that hangs never began, and is asked again when it has said so.
-    let asking = if life.hangs() { Asking::Again } else { blow.asking() };
+    let asking = if life.hangs() { Asking::RestartMode } else { blow.asking() };
     wrong.extend(world.audit(MACHINE, &watcher.seen(), asking).await);
     if let Some(canceled) = &canceled {
         wrong.extend(canceled.audit(&world).await);
@@ -393,8 +395,8 @@ impl Scene<'_> {
 
 /// Gives everybody up for dead, and takes what they held.
 pub async fn steal(tx: &mut Tx, now: Timestamp) -> Result<Vec<Claimed>> {
-    for pulse in tx.pulses().await? {
-        tx.bury(&pulse, now).await?;
+    for pulse in tx.replica_heartbeats().await? {
+        tx.expire_replica(&pulse, now).await?;
     }
     tx.claim_due("a thief", now, 100).await
 }

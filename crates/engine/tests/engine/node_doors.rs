@@ -3,8 +3,8 @@
 use crate::node_lives::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
 use crate::world::simulate;
+use engine::admission::Start;
 use engine::nodes::Session;
-use engine::submit::Start;
 use model::effect::Effect;
 use model::fault::Code;
 use model::id::{MachineId, RunId};
@@ -14,7 +14,7 @@ use model::node::enroll::Denied;
 use model::node::{Mode, Node, NodeState, Quarantine, Stage};
 use model::plan::{Params, RunType};
 use model::run::Workflow;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use providers::sim;
 use secrecy::ExposeSecret;
 use std::time::Duration;
@@ -124,7 +124,7 @@ fn an_old_run_revokes_nothing() {
         assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
         scene.world.sim.clear_faults(None).expect("cleared");
         let id = first.spec.id.clone();
-        let second = engine.again(id.clone(), Again::Rerun, "again".into(), who()).await;
+        let second = engine.restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
         scene.door.ended(&second.expect("anew").run.spec.id).await;
         scene.until(NodeState::Active).await;
         let bundle = agents.issue(&node.id(), DAY, Session::Ended, who()).await.expect("a token");

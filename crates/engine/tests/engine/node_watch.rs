@@ -31,7 +31,7 @@ impl Lose {
             let version = node.head.version;
             node = node.become_(*to, *owner, "lost on the way")?;
             node.head.version = version;
-            tx.tell_record(&mut node, &event(self.now, "lost"))?;
+            tx.update_and_enqueue(&mut node, &event(self.now, "lost"))?;
         }
         Ok(())
     }

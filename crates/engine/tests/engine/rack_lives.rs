@@ -23,7 +23,7 @@ use model::run::act::Action;
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{Birth, StoreError, Tx, TxFuture};
+use store::{Enqueue, StoreError, Tx, TxFuture};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -368,7 +368,7 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
             Ask::Whole(steps) => {
                 let id = RunId::new(world.now(), 7 + index as u64);
                 let run = whole(id, &name, steps, world.now());
-                let start = || StartWhole { run: run.clone(), birth: Birth::Due };
+                let start = || StartWhole { run: run.clone(), enqueue: Enqueue::Now };
                 last = Some(
                     written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx))).await,
                 );

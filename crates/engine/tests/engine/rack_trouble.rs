@@ -12,7 +12,7 @@ use model::rack::maintenance::{Asked, FORCED, Limits, PowerSequence, Scope, Want
 use model::rack::{Counts, During, RackSpec, RackState};
 use model::refusal::Refusal;
 use model::run::RunPhase;
-use model::run::act::Again;
+use model::run::act::RestartMode;
 use model::target::TargetId;
 use store::{Result, StoreError};
 
@@ -145,7 +145,8 @@ fn what_acts_on_something_else_is_no_maintenance_of_a_rack_and_no_run_on_a_machi
         assert_eq!(refused.reason, "NOT_ON_A_RACK");
         assert!(refused.said.contains("acts on ps-1"), "{refused}");
         scene.ended(run).await;
-        let again = scene.engine().again(run.clone(), Again::Rerun, "again".into(), who()).await;
+        let again =
+            scene.engine().restart(run.clone(), RestartMode::Rerun, "again".into(), who()).await;
         let again = again.expect("accepted").run.spec.id;
         assert_eq!(scene.ended(&again).await.phase(), RunPhase::Succeeded);
     });

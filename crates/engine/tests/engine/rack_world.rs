@@ -19,7 +19,7 @@ use model::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
-use store::{Birth, Cause, Event, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
+use store::{Cause, Enqueue, Event, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
 
 pub const SHELF: &str = "ps-1";
 pub const SWITCH: &str = "sw-9";
@@ -149,7 +149,7 @@ impl Want {
             Wish::Retry => shelf.retry_requested = true,
             Wish::Delete => shelf.head.deleted = true,
         }
-        tx.tell_record(&mut shelf, &event(self.now, &self.name))
+        tx.update_and_enqueue(&mut shelf, &event(self.now, &self.name))
     }
 }
 
@@ -185,7 +185,7 @@ pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
         params: Params::new(),
         initiator: "client".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         part_of: None,
         reports_to: None,
@@ -198,7 +198,7 @@ pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
 /// Writes a whole and names it on every device that it claims, all or none.
 pub struct StartWhole {
     pub run: Run,
-    pub birth: Birth<'static>,
+    pub enqueue: Enqueue<'static>,
 }
 
 impl StartWhole {
@@ -222,7 +222,7 @@ impl StartWhole {
                 TargetKind::Rack => {}
             }
         }
-        tx.insert_run(&self.run, self.birth, &event)?;
+        tx.insert_run(&self.run, self.enqueue, &event)?;
         Ok(spec.id.clone())
     }
 }
@@ -236,7 +236,7 @@ async fn claim<R: Lifecycle>(
     let mut record: R = tx.record_locked(&target.id).await?.expect("it stands");
     assert_eq!(record.head().active_run, None, "{target} is free");
     record.head_mut().active_run = Some(by.clone());
-    tx.tell_record(&mut record, event)
+    tx.update_and_enqueue(&mut record, event)
 }
 
 /// Everything that is stored about devices and what was done on them.
@@ -307,14 +307,14 @@ async fn look_at_all(tx: &mut Tx) -> Result<Everything> {
         agents.push((tx.has_agent(&node.id()).await?, task.map(|row| row.task.key)));
     }
     let mut held = Vec::new();
-    for owner in tx.pulses().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
-        held.extend(tx.held_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
+    for owner in tx.replica_heartbeats().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
+        held.extend(tx.claimed_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
     }
     let mut runs = Vec::new();
     let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
     for run in page.runs.into_iter().rev() {
         let id = run.spec.id.clone();
-        let held = tx.held(&id).await?.expect("every run is in the queue's table");
+        let held = tx.claimed_run(&id).await?.expect("every run is in the queue's table");
         runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
     }
     let histories = BTreeMap::new();

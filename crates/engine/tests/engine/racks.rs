@@ -13,7 +13,7 @@ use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
 use model::rack::{Counts, During, Rack, RackSpec, RackState};
 use model::refusal::Refusal;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use model::run::{Run, RunPhase};
 use model::switch::{Switch, SwitchState};
 use model::target::TargetKind;
@@ -251,7 +251,7 @@ impl AddDevice {
         }
         let mut rack = tx.record_locked::<Rack>(RACK).await?.expect("a rack");
         rack.topology_changed = true;
-        tx.tell_record(&mut rack, &event(self.now))
+        tx.update_and_enqueue(&mut rack, &event(self.now))
     }
 }
 
@@ -461,7 +461,8 @@ fn a_new_request_leaves_an_error_too_and_the_old_one_may_not_go_on_then() {
         scene.ended(&id).await;
         scene.until("Error").await;
         scene.world.sim.clear_faults(None).expect("cleared");
-        let rerun = scene.engine().again(id.clone(), Again::Rerun, "again".into(), who()).await;
+        let rerun =
+            scene.engine().restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
         let rerun = rerun.expect("accepted").run;
         assert_eq!(rerun.spec.parent, Some(id.clone()));
         assert_eq!(scene.ended(&rerun.spec.id).await.phase(), RunPhase::Succeeded);

@@ -14,7 +14,7 @@ use model::power_shelf::maintenance::Asked;
 use model::rack::{Counts, Rack, RackSpec};
 use model::refusal::Refusal;
 use model::retry::Backoff;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use model::run::{Policy, Run};
 use model::switch::Switch;
 use model::target::TargetId;
@@ -147,7 +147,7 @@ async fn hold(store: &Store, id: &str, by: Option<RunId>) {
         Box::pin(async move {
             let mut switch: Switch = tx.record_locked(id).await?.expect("the switch is there");
             switch.head.active_run = by.clone();
-            tx.tell_record(&mut switch, &event("held or let go"))
+            tx.update_and_enqueue(&mut switch, &event("held or let go"))
         })
     });
     held.await.unwrap();
@@ -253,7 +253,7 @@ async fn a_failure_is_an_error_that_can_be_left() {
     site.fault("ps-1", "power", 2);
     site.ask(off(&["ps-1"])).await.unwrap();
     let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
-    let anew = || site.engine.again(run.clone(), Again::Rerun, "anew".into(), who.clone());
+    let anew = || site.engine.restart(run.clone(), RestartMode::Rerun, "anew".into(), who.clone());
     let (first, second) = (anew().await.unwrap(), anew().await.unwrap());
     assert_eq!((first.new, second.new, &first.run.spec.id), (true, false, &second.run.spec.id));
     site.switched("ps-1", PowerTo::Off).await;
@@ -341,7 +341,8 @@ async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
     let reported = site.engine.change_health(&shelf, "probe".into(), leak, who.clone());
     reported.await.unwrap();
     let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew = site.engine.again(run, Again::Rerun, "anew".into(), who).await.map(|one| one.run);
+    let anew =
+        site.engine.restart(run, RestartMode::Rerun, "anew".into(), who).await.map(|one| one.run);
     for answer in [tried, anew] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "HEALTH_PREVENTS");
@@ -365,7 +366,8 @@ async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is
     }
     let who = Who { by: "ada".into(), reason: "mended".into() };
     let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew = site.engine.again(run, Again::Rerun, "anew".into(), who).await.map(|one| one.run);
+    let anew =
+        site.engine.restart(run, RestartMode::Rerun, "anew".into(), who).await.map(|one| one.run);
     for answer in [tried, anew] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
-use store::{Event, Held, Options, Result, Store, Tx};
+use store::{ClaimedRun, Event, Options, Result, Store, Tx};
 
 /// When the simulated time begins: some day in 2026.
 const BEGINNING: Timestamp = Timestamp::from_millis(1_780_000_000_000);
@@ -41,7 +41,7 @@ pub struct World {
     /// There are nodes, which are looked at after every commit.
     nodes: Arc<AtomicBool>,
     clock: engine::clock::Clock,
-    chance: engine::chance::Chance,
+    chance: engine::random::Random,
 }
 
 /// One process of Farrier. Its clock may go wrong.
@@ -183,10 +183,11 @@ impl World {
         else {
             return false;
         };
-        let recorded = self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.held(id))).await;
+        let recorded =
+            self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.claimed_run(id))).await;
         let recorded = recorded.expect("the database of a simulation always answers");
         let attempt: u32 = attempt.parse().expect("a key ends with a number");
-        recorded.is_some_and(|Held { run, .. }| {
+        recorded.is_some_and(|ClaimedRun { run, .. }| {
             let mut steps = run.progress.steps.iter();
             steps.any(|state| run.step_name(state) == step && state.attempt >= attempt)
         })
@@ -209,7 +210,7 @@ pub struct About {
 /// A run as it is kept, and its history.
 pub struct Kept {
     pub run: Run,
-    pub held: Held,
+    pub held: ClaimedRun,
     pub history: Vec<Event>,
 }
 
@@ -221,7 +222,7 @@ async fn look(tx: &mut Tx, id: &MachineId) -> Result<About> {
     latest.reverse();
     for run in latest {
         let run_id: RunId = run.spec.id.clone();
-        let held = tx.held(&run_id).await?.expect("every run is in the queue's table");
+        let held = tx.claimed_run(&run_id).await?.expect("every run is in the queue's table");
         runs.push(Kept { run, held, history: tx.history(run_id.as_str(), 0, 10_000).await? });
     }
     Ok(About { machine, history, runs })

@@ -4,7 +4,7 @@ use super::Doors;
 use super::convert::{initiator, machine, machine_from, operation, who};
 use super::page::{List, Page};
 use super::status::{failed, refused};
-use engine::submit::Start;
+use engine::admission::Start;
 use model::filter::{Filter, Subject};
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};

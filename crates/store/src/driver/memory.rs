@@ -1,9 +1,10 @@
 //! SQLite in memory, on the caller's own thread. For simulations: with no thread of its own and no
 //! disk to wait for, nothing happens beside the clock that the simulation moves.
 //!
-//! To make the schema and to prepare the statements takes as long as a short simulation, so a database that is done
-//! with is kept for the next one. All that is ever written to it is one transaction that nobody commits: rolled back, it
-//! leaves an empty database, with its schema and its statements as they are.
+//! To make the schema and to prepare the statements takes as long as a short simulation, so a
+//! database that is done with is kept for the next one. All that is ever written to it is one
+//! transaction that nobody commits: rolled back, it leaves an empty database, with its schema and
+//! its statements as they are.
 
 use super::{Conn, Ending, Job, Tx, sqlite};
 use crate::Result;

@@ -1,7 +1,8 @@
 //! SQLite: one writer thread that groups the commits of concurrent requests, and a few readers.
 //!
-//! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes what
-//! is waiting, runs each transaction in a savepoint of its own, commits once, and only then answers them all.
+//! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes
+//! what is waiting, runs each transaction in a savepoint of its own, commits once, and only then
+//! answers them all.
 
 mod plans;
 
@@ -65,10 +66,11 @@ pub const SQLITE_PRAGMAS: [(&str, &str); 6] = [
 /// How many requests may share one commit.
 const MAX_GROUP: usize = 256;
 const STATEMENTS_CACHED: usize = 128;
-/// How many lists are read at once, and how many connections are kept for the next ones: each has a cache of its own.
+/// How many lists are read at once, and how many connections are kept for the next ones: each has a
+/// cache of its own.
 const READERS: usize = 8;
-/// The writer goes over the upper pages of every index again and again; with the default of 2 MB a database
-/// with a past would read them from the file each time.
+/// The writer goes over the upper pages of every index again and again; with the default of 2 MB a
+/// database with a past would read them from the file each time.
 const WRITER_CACHE_KB: i64 = 32_768;
 const BUSY_MS: u64 = 5_000;
 
@@ -197,8 +199,9 @@ fn commit_group(tx: &mut Tx, group: &mut Vec<Pending>, jobs: &Receiver<Pending>)
     begin(tx, "COMMIT")
 }
 
-/// True when the database has rolled the whole transaction back by itself, as it does when the disk is
-/// full or fails. What is left of the group must not be run then: it would be committed piece by piece.
+/// True when the database has rolled the whole transaction back by itself, as it does when the disk
+/// is full or fails. What is left of the group must not be run then: it would be committed piece by
+/// piece.
 fn given_up(tx: &Tx) -> bool {
     match &tx.conn {
         Conn::Sqlite(conn) => conn.is_autocommit(),
@@ -250,8 +253,9 @@ pub(super) fn connect(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path).map_err(trouble)?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    // A plan comes from the schema alone. Without this SQLite prepares a statement again each time other values are bound
-    // to it, the limit of a page for one, to see whether they make for a better plan.
+    // A plan comes from the schema alone. Without this SQLite prepares a statement again each time
+    // other values are bound to it, the limit of a page for one, to see whether they make for a
+    // better plan.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(trouble)?;
     for (name, value) in SQLITE_PRAGMAS {
         conn.pragma_update(None, name, value).map_err(trouble)?;
@@ -364,8 +368,8 @@ mod tests {
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
     }
 
-    /// SQLite rolls the whole transaction back when it runs out of space. What is told of each piece is
-    /// what became of it: the group is gone, and what came after it is written on its own.
+    /// SQLite rolls the whole transaction back when it runs out of space. What is told of each
+    /// piece is what became of it: the group is gone, and what came after it is written on its own.
     #[test]
     fn a_disk_that_fills_up_takes_the_whole_group_back() {
         let folder = tempfile::tempdir().unwrap();

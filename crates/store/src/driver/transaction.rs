@@ -1,13 +1,15 @@
 //! A transaction as a value: an input and a body that may run as often as a driver must run it.
 //!
-//! The drivers see it as a [`Job`], without its types, so that they are compiled once and not for each transaction.
+//! The drivers see it as a [`Job`], without its types, so that they are compiled once and not for
+//! each transaction.
 
 use super::Tx;
 use crate::{Result, StoreError};
 use futures_util::future::BoxFuture;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the body of a transaction returns. Boxed, as the future of a closure cannot be bounded `Send` by name.
+/// What the body of a transaction returns. Boxed, as the future of a closure cannot be bounded
+/// `Send` by name.
 pub type TxFuture<'a, T> = BoxFuture<'a, Result<T>>;
 
 /// How a transaction that succeeded ends.

@@ -210,7 +210,7 @@ impl Db {
         let run = run.clone();
         self.write(tx!([run, owner], |tx| tx.insert_run(
             &run,
-            owner.map_or(store::Birth::Due, store::Birth::InHand),
+            owner.map_or(store::Enqueue::Now, store::Enqueue::Claimed),
             &event()
         )))
         .await
@@ -239,9 +239,9 @@ impl Db {
         let mut run = run.clone();
         run.progress.workflow = workflow;
         let told = tx!([run], |tx| {
-            let version = tx.tell(&run, at(50))?.version;
+            let version = tx.update_unclaimed(&run, at(50))?.version;
             let run = Run { version, ..run };
-            tx.tell_run(&run, &event())?;
+            tx.append_run_event(&run, &event())?;
             Ok(run)
         });
         self.write(told).await.unwrap()
@@ -311,7 +311,7 @@ pub fn run(id: &str, machine: &str) -> Run {
         params: Params::new(),
         initiator: "alice".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         engine: ENGINE_VERSION,
         created_at: at(0),

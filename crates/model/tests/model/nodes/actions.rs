@@ -7,7 +7,7 @@ use model::fault::Code;
 use model::id::RunId;
 use model::node::door::may_go_on;
 use model::node::{Mode, NodeState, Stage};
-use model::run::act::{Acted, Action, Again, act, again};
+use model::run::act::{Acted, Action, RestartMode, act, restart};
 use model::run::{Run, StepPhase, Workflow};
 
 /// A run in that state, reached the way runs get there, with its node. A decommission drains through a cluster, which can be taken back.
@@ -69,8 +69,8 @@ fn outcome(life: &Life, action: Action) -> &'static str {
     }
 }
 
-fn anew(life: &Life, how: Again) -> &'static str {
-    let progress = match again(&life.run, how) {
+fn anew(life: &Life, how: RestartMode) -> &'static str {
+    let progress = match restart(&life.run, how) {
         Ok(progress) => progress,
         Err(refusal) => return refusal.reason,
     };
@@ -122,7 +122,9 @@ fn every_state_and_every_action() {
                 let said = format!("{} of {work:?} in {workflow:?}", action.as_str());
                 assert_eq!(outcome(&life, action), expected, "{said}");
             }
-            for (how, expected) in [(Again::Rerun, row[5]), (Again::RestartClean, row[6])] {
+            for (how, expected) in
+                [(RestartMode::Rerun, row[5]), (RestartMode::RestartClean, row[6])]
+            {
                 assert_eq!(anew(&life, how), expected, "{how:?} of {work:?} in {workflow:?}");
             }
             seen += 1;
@@ -152,7 +154,7 @@ fn what_leaves_the_node_there_may_be_done_again() {
     for mode in Mode::ALL.into_iter().filter(kept) {
         let mut life = Life::of(Work::Take(mode), NodeState::Active);
         life.finish();
-        for how in [Again::Rerun, Again::RestartClean] {
+        for how in [RestartMode::Rerun, RestartMode::RestartClean] {
             assert_eq!(anew(&life, how), "anew", "{mode}");
         }
     }

@@ -1,8 +1,9 @@
 //! Machines that are asked for one by one, read together.
 //!
-//! A lookup is a round trip, however small its answer. Lookups that come while others are under way share the next
-//! one. Nobody waits for company: what comes alone is read alone. And nobody is told of an older machine than it
-//! could have read by itself, as a statement begins after all that it answers have asked.
+//! A lookup is a round trip, however small its answer. Lookups that come while others are under way
+//! share the next one. Nobody waits for company: what comes alone is read alone. And nobody is told
+//! of an older machine than it could have read by itself, as a statement begins after all that it
+//! answers have asked.
 
 use super::{Postgres, READ_LIMIT, too_long};
 use crate::driver::{Transaction, View};
@@ -13,7 +14,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// How many statements may be under way. More than one, so that a slow connection holds up only a part.
+/// How many statements may be under way. More than one, so that a slow connection holds up only a
+/// part.
 const READERS: usize = 2;
 /// How many machines one statement reads.
 const MAX_TOGETHER: usize = 256;
@@ -65,7 +67,8 @@ impl Postgres {
             tokio::spawn(Reader(Arc::clone(self)).run());
         }
         let gone = || StoreError::Unavailable("the reading of machines was stopped".into());
-        // Who waited this long has waited for another's statement as well; the queue forgets who goes.
+        // Who waited this long has waited for another's statement as well; the queue forgets who
+        // goes.
         let answered = tokio::time::timeout(READ_LIMIT, answered).await;
         answered.map_err(|_| too_long(READ_LIMIT))?.map_err(|_| gone())?
     }
