@@ -1,14 +1,15 @@
-//! Starting runs on any target, and what they hold while they last.
+//! What runs hold while they last.
 //!
-//! A machine, a switch and a power shelf each name the run that works on them or has claimed them. A run on a rack claims every device
-//! in its scope, all or none; its parts work under that claim. What ends lets go of what it held, in the commit that ends it.
+//! A machine, a switch and a power shelf each name the run that works on them or has claimed them.
+//! A run on a rack claims every device in its scope, all or none; its child runs work under that
+//! claim. A run releases what it held in the commit that ends it.
 
 use crate::{hosts, nodes};
 use model::condition::{ConditionType, Evidence};
 use model::effect::Facts;
 use model::host::Host;
 use model::id::{MachineId, ObjectId, RunId};
-use model::lifecycle::{Lifecycle, NewRun, SubjectId, SubjectKind};
+use model::lifecycle::{Lifecycle, SubjectId, SubjectKind};
 use model::machine::Machine;
 use model::node::Node;
 use model::plan::RunType;
@@ -18,28 +19,7 @@ use model::run::act::{Acted, Action, Who, act};
 use model::run::{Run, apply_to_machine};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
-use model::time::Timestamp;
-use store::{Birth, NewEvent, Result, Tx};
-
-/// Writes a run that was decided on, and claims what it holds. `own` is the record whose turn this is: it has named the run itself.
-pub(crate) async fn start_run(
-    tx: &mut Tx,
-    new: NewRun,
-    birth: Birth<'_>,
-    own: Option<&SubjectId>,
-    event: &NewEvent,
-) -> Result<Run> {
-    let mut run = new.run(event.at);
-    // A part works under the claim of the whole.
-    if run.spec.part_of.is_none() {
-        hold(tx, &run, own, event).await?;
-        // After everything that was done to it, whatever the clocks of other replicas said then.
-        let newest = tx.newest_run_at(std::slice::from_ref(&run.spec.target)).await?;
-        run.spec.created_at = event.at.max(newest + Timestamp::TICK);
-    }
-    tx.insert_run(&run, birth, event)?;
-    Ok(run)
-}
+use store::{NewEvent, Result, Tx};
 
 /// Claims what a run holds, all or nothing.
 pub(crate) async fn hold(
@@ -59,7 +39,8 @@ pub(crate) async fn hold(
     Ok(())
 }
 
-/// Whether the record is the device itself. A host or a node is not its machine: it has no device of its own.
+/// Whether the record is the device itself. A host or a node is not its machine: it has no device
+/// of its own.
 fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     let kind = match record.kind {
         SubjectKind::Rack => Some(TargetKind::Rack),
@@ -70,13 +51,14 @@ fn is_record_of(record: &SubjectId, target: &TargetId) -> bool {
     kind == Some(target.kind) && record.id == target.id
 }
 
-/// Whether the whole that a run is a part of holds its device for it. The device stays locked until the transaction ends.
-pub(crate) async fn is_held_by_whole(tx: &mut Tx, run: &Run) -> Result<bool> {
-    let Some(whole) = &run.spec.part_of else { return Ok(false) };
-    Ok(holder_of(tx, &run.spec.target).await?.as_ref() == Some(whole))
+/// Whether the parent of a child run holds its device for it. The device stays locked until the
+/// transaction ends.
+pub(crate) async fn is_held_by_parent(tx: &mut Tx, run: &Run) -> Result<bool> {
+    let Some(parent) = &run.spec.part_of else { return Ok(false) };
+    Ok(holder_of(tx, &run.spec.target).await?.as_ref() == Some(parent))
 }
 
-/// Who holds a device, which stays locked until the transaction ends.
+/// The run that holds a device, which stays locked until the transaction ends.
 async fn holder_of(tx: &mut Tx, target: &TargetId) -> Result<Option<RunId>> {
     Ok(lock(tx, target).await?.holder().cloned())
 }
@@ -120,7 +102,7 @@ async fn name_on_record<R: Lifecycle>(
         return Ok(());
     }
     record.head_mut().active_run = Some(by.clone());
-    tx.tell_record(&mut record, event)
+    tx.update_and_enqueue(&mut record, event)
 }
 
 fn free_for(target: &TargetId, holder: Option<&RunId>, by: &RunId) -> Result<()> {
@@ -134,7 +116,8 @@ pub(crate) fn unknown(target: &TargetId) -> Refusal {
     Refusal::not_found(target.kind.noun(), target, target.kind.list())
 }
 
-/// Asks a run to stop, canceled or frozen, as an operator would. One that has ended already is left as it is.
+/// Asks a run to stop, canceled or frozen, as an operator would. One that has ended already is left
+/// as it is.
 pub(crate) async fn halt_run(
     tx: &mut Tx,
     id: &RunId,
@@ -142,7 +125,7 @@ pub(crate) async fn halt_run(
     reason: &str,
     event: &NewEvent,
 ) -> Result<()> {
-    let Some(held) = tx.held(id).await? else { return Ok(()) };
+    let Some(held) = tx.claimed_run(id).await? else { return Ok(()) };
     let mut run = held.run;
     if run.ended() {
         return Ok(());
@@ -154,23 +137,24 @@ pub(crate) async fn halt_run(
         | Acted::Changed(progress, note)
         | Acted::Reopened(progress, note) => {
             run.progress = progress;
-            run.version = tx.tell(&run, event.at)?.version;
+            run.version = tx.update_unclaimed(&run, event.at)?.version;
             let event =
                 NewEvent { message: note.said, decided_by: note.line.into(), ..event.clone() };
-            tx.tell_run(&run, &event)
+            tx.append_run_event(&run, &event)
         }
     }
 }
 
-/// A device, read and locked before the run's own row: the same order everywhere, so that nobody waits in a ring.
-pub(crate) enum Held {
+/// A device, read and locked before the run's own row: the same order everywhere, so that nobody
+/// waits in a ring.
+pub(crate) enum LockedTarget {
     Nothing,
     Machine(Box<Machine>),
     Switch(Box<Switch>),
     PowerShelf(Box<PowerShelf>),
 }
 
-impl Held {
+impl LockedTarget {
     fn holder(&self) -> Option<&RunId> {
         match self {
             Self::Nothing => None,
@@ -181,33 +165,35 @@ impl Held {
     }
 }
 
-async fn lock(tx: &mut Tx, target: &TargetId) -> Result<Held> {
+async fn lock(tx: &mut Tx, target: &TargetId) -> Result<LockedTarget> {
     let id = target.id.as_str();
     let found = match target.kind {
         TargetKind::Machine => {
             let machine = tx.machine_locked(&MachineId::trusted(id)).await?;
-            machine.map(|one| Held::Machine(Box::new(one)))
+            machine.map(|one| LockedTarget::Machine(Box::new(one)))
         }
         TargetKind::Switch => {
-            tx.record_locked::<Switch>(id).await?.map(|one| Held::Switch(Box::new(one)))
+            tx.record_locked::<Switch>(id).await?.map(|one| LockedTarget::Switch(Box::new(one)))
         }
-        TargetKind::PowerShelf => {
-            tx.record_locked::<PowerShelf>(id).await?.map(|one| Held::PowerShelf(Box::new(one)))
-        }
+        TargetKind::PowerShelf => tx
+            .record_locked::<PowerShelf>(id)
+            .await?
+            .map(|one| LockedTarget::PowerShelf(Box::new(one))),
         // Nobody holds a rack as a whole.
         TargetKind::Rack => None,
     };
-    Ok(found.unwrap_or(Held::Nothing))
+    Ok(found.unwrap_or(LockedTarget::Nothing))
 }
 
-/// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that from then on.
-pub(crate) struct Locked {
-    target: Held,
+/// What the commit of a run has locked: what it acts on, and what it lets go of with who holds that
+/// from then on.
+pub(crate) struct LockedTargets {
+    target: LockedTarget,
     /// The node that it works on.
     node: Option<Box<Node>>,
     /// What is known of a machine's firmware, where that changes too.
     host: Option<Box<Host>>,
-    claims: Vec<(Held, Option<RunId>)>,
+    claims: Vec<(LockedTarget, Option<RunId>)>,
 }
 
 /// What a commit of a run means for what it acts on.
@@ -224,7 +210,7 @@ impl Aftermath<'_> {
     }
 
     /// Reads and locks what the commit will change, always in the same order.
-    pub async fn load(&self, tx: &mut Tx) -> Result<Locked> {
+    pub async fn load(&self, tx: &mut Tx) -> Result<LockedTargets> {
         let spec = &self.run.spec;
         let node = nodes::follow::lock(tx, self.run).await?;
         // A host comes before its machine, as in its own turn.
@@ -236,7 +222,7 @@ impl Aftermath<'_> {
         };
         let target = match self.matters() {
             true => lock(tx, &spec.target).await?,
-            false => Held::Nothing,
+            false => LockedTarget::Nothing,
         };
         let mut claims = Vec::new();
         if self.run.ended() && !spec.claims.is_empty() {
@@ -245,21 +231,21 @@ impl Aftermath<'_> {
             for target in &targets {
                 claims.push((target.key(), lock(tx, target).await?));
             }
-            // A part that is still at work there holds its device by itself from now on.
+            // A child run that is still at work there holds its device by itself from now on.
             let mut at_work = tx.active_runs_on(&targets).await?;
-            let with_next = |(key, held): (String, Held)| (held, at_work.remove(&key));
+            let with_next = |(key, held): (String, LockedTarget)| (held, at_work.remove(&key));
             let claims = claims.into_iter().map(with_next).collect();
-            return Ok(Locked { target, node, host, claims });
+            return Ok(LockedTargets { target, node, host, claims });
         }
-        Ok(Locked { target, node, host, claims: Vec::new() })
+        Ok(LockedTargets { target, node, host, claims: Vec::new() })
     }
 
     /// Writes what it means, and wakes who waits for the run.
-    pub async fn write(&self, tx: &mut Tx, locked: Locked) -> Result<()> {
+    pub async fn write(&self, tx: &mut Tx, locked: LockedTargets) -> Result<()> {
         let alone = locked.target.holder() == Some(&self.run.spec.id);
         match locked.target {
-            Held::Nothing => {}
-            Held::Machine(mut machine) => {
+            LockedTarget::Nothing => {}
+            LockedTarget::Machine(mut machine) => {
                 if let (Some(facts), None) = (self.facts, &locked.node) {
                     let host = locked.host.map(|host| *host);
                     hosts::learn(tx, &machine.id, host, facts, self.event).await?;
@@ -270,8 +256,8 @@ impl Aftermath<'_> {
                     tx.update_machine(&mut machine, self.event)?;
                 }
             }
-            Held::Switch(switch) => self.learn(tx, *switch)?,
-            Held::PowerShelf(shelf) => self.learn(tx, *shelf)?,
+            LockedTarget::Switch(switch) => self.learn(tx, *switch)?,
+            LockedTarget::PowerShelf(shelf) => self.learn(tx, *shelf)?,
         }
         if let Some(node) = locked.node {
             nodes::follow::write(tx, *node, self.run, self.facts, self.event)?;
@@ -290,37 +276,37 @@ impl Aftermath<'_> {
         if self.run.ended() && record.head().active_run.as_ref() == Some(&self.run.spec.id) {
             record.head_mut().active_run = None;
         }
-        if record == before { Ok(()) } else { tx.tell_record(&mut record, self.event) }
+        if record == before { Ok(()) } else { tx.update_and_enqueue(&mut record, self.event) }
     }
 
     /// Lets go of a device that this run had claimed.
-    fn release(&self, tx: &mut Tx, held: Held, next: Option<RunId>) -> Result<()> {
+    fn release(&self, tx: &mut Tx, held: LockedTarget, next: Option<RunId>) -> Result<()> {
         let id = &self.run.spec.id;
         let event = NewEvent { message: format!("let go by {id}"), ..self.event.clone() };
         match held {
-            Held::Nothing => Ok(()),
-            Held::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
+            LockedTarget::Nothing => Ok(()),
+            LockedTarget::Machine(mut machine) if machine.active_run.as_ref() == Some(id) => {
                 machine.active_run = next;
                 tx.update_machine(&mut machine, &event)?;
                 // It may wait for what will not come any more.
                 let host = SubjectId::new(SubjectKind::Host, machine.id.as_str());
                 tx.wake(&ObjectId::trusted(host.key()), event.at)
             }
-            Held::Machine(_) => Ok(()),
-            Held::Switch(switch) => release_record(tx, *switch, id, next, &event),
-            Held::PowerShelf(shelf) => release_record(tx, *shelf, id, next, &event),
+            LockedTarget::Machine(_) => Ok(()),
+            LockedTarget::Switch(switch) => release_record(tx, *switch, id, next, &event),
+            LockedTarget::PowerShelf(shelf) => release_record(tx, *shelf, id, next, &event),
         }
     }
 
-    /// Wakes the whole that this is a part of, and the lifecycle that waits for it. A run on a rack is followed step by step. `alone`:
-    /// it held its device by itself.
+    /// Wakes the parent run, and the lifecycle that waits for this run. A run on a rack is followed
+    /// step by step. `alone`: it held its device by itself.
     fn report(&self, tx: &mut Tx, alone: bool) -> Result<()> {
         let spec = &self.run.spec;
         let at = self.event.at;
         if self.run.ended()
-            && let Some(whole) = &spec.part_of
+            && let Some(parent) = &spec.part_of
         {
-            tx.wake(&whole.object(), at)?;
+            tx.wake(&parent.object(), at)?;
         }
         // A machine's firmware has a lifecycle of its own, whoever has it upgraded.
         if self.run.ended() && spec.run_type == RunType::Firmware && spec.target.machine().is_some()
@@ -328,11 +314,11 @@ impl Aftermath<'_> {
             let host = SubjectId::new(SubjectKind::Host, spec.target.as_str());
             tx.wake(&ObjectId::trusted(host.key()), at)?;
         }
-        // The whole tells of its parts; one that outlives it, or went on after it, tells of itself.
-        let heard = spec.part_of.is_none() || alone;
+        // A child run reports through its parent, unless the parent has ended.
+        let reports = spec.part_of.is_none() || alone;
         match &spec.reports_to {
             Some(subject)
-                if (self.run.ended() && heard) || spec.target.kind == TargetKind::Rack =>
+                if (self.run.ended() && reports) || spec.target.kind == TargetKind::Rack =>
             {
                 tx.wake(&ObjectId::trusted(subject.key()), at)
             }
@@ -352,5 +338,5 @@ fn release_record<R: Lifecycle>(
         return Ok(());
     }
     record.head_mut().active_run = next;
-    tx.tell_record(&mut record, event)
+    tx.update_and_enqueue(&mut record, event)
 }

@@ -16,8 +16,9 @@ pub fn system() -> Clock {
     })
 }
 
-/// A clock that never goes back. Where the one it follows is set back, it goes on at its own pace until
-/// the other has caught up: what is due stays due, and a wait takes as long as it was meant to.
+/// A clock that never goes back. Where the one it follows is set back, it goes on at its own pace
+/// until the other has caught up: what is due stays due, and a wait takes as long as it was meant
+/// to.
 pub fn steady(wall: impl Fn() -> Timestamp + Send + Sync + 'static) -> Clock {
     let anchor = Mutex::new((wall(), Instant::now()));
     Arc::new(move || {

@@ -1,13 +1,13 @@
-//! Component firmware: several devices brought to a version by one request. Power shelves are upgraded directly, all or none in one
-//! transaction; machines and switches by their rack.
+//! Component firmware: several devices brought to a version by one request. Power shelves are
+//! upgraded directly, all or none in one transaction; machines and switches by their rack.
 
 mod by_rack;
 
 use crate::Engine;
-use crate::claims::{start_run, unknown};
+use crate::admission::{Admission, Created, Holds, event, reused};
+use crate::claims::unknown;
 use crate::firmware::no_firmware;
 use crate::racks::Preview;
-use crate::submit::{event, reused};
 use model::component::{Course, Device, MAX_DEVICES, admit_shelf, all_or_none, course};
 use model::effect::Facts;
 use model::firmware::{FIRMWARE, Firmware, Resolution, resolve};
@@ -24,7 +24,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Birth, Cause, Result, StoreError, Tx, Work};
+use store::{Cause, Enqueue, Result, StoreError, Tx};
 
 /// How many records of the catalogue are shown for one hardware type.
 const MAX_VERSIONS: i64 = 200;
@@ -111,13 +111,13 @@ impl Engine {
         if shelves.is_empty() {
             return Ok(Vec::new());
         }
-        let work = || UpdateShelves {
-            update: Update { targets: shelves.clone(), ..update.clone() },
-            chance: self.chance(),
+        let start = UpdateShelves {
+            update: Update { targets: shelves, ..update.clone() },
+            random: self.random(),
             now: self.now(),
         };
-        let engine = self.asked(update.dry_run);
-        engine.racing(|| engine.store().write(work())).await
+        let engine = self.with_dry_run(update.dry_run);
+        engine.admit("update_shelves", None, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
     /// What each device has, and what it is to have.
@@ -127,13 +127,16 @@ impl Engine {
         firmware: Option<FirmwareId>,
     ) -> Result<Vec<ComponentStatus>> {
         let targets = checked(targets)?;
-        self.store().read(Status { targets, firmware }).await
+        let input = (targets, firmware);
+        self.store()
+            .read(input, |(targets, firmware), tx| Box::pin(status(tx, targets, firmware.as_ref())))
+            .await
     }
 
     /// What the catalogue has for each device.
     pub async fn component_versions(&self, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
         let targets = checked(targets)?;
-        self.store().read(Versions { targets }).await
+        self.store().read(targets, |targets, tx| Box::pin(versions(tx, targets))).await
     }
 }
 
@@ -201,8 +204,8 @@ struct Ask<'a> {
     lock: bool,
 }
 
-/// What a request has made for a device before, on itself or on its rack. Another request under its name is refused: here, or by
-/// the rack.
+/// What a request has made for a device before, on itself or on its rack. Another request under its
+/// name is refused: here, or by the rack.
 async fn made(
     tx: &mut Tx,
     target: &TargetId,
@@ -253,14 +256,13 @@ async fn hardware_type(tx: &mut Tx, rack: Option<&RackId>) -> Result<String> {
 
 struct UpdateShelves {
     update: Update,
-    chance: u64,
+    random: u64,
     now: Timestamp,
 }
 
-impl Work for UpdateShelves {
-    type Out = Vec<Updated>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Updated>> {
+impl UpdateShelves {
+    async fn run(&self, tx: &mut Tx) -> Result<(Vec<Updated>, Created)> {
+        let mut created = Created::default();
         let update = &self.update;
         let ask = Ask {
             firmware: update.firmware.as_ref(),
@@ -288,63 +290,59 @@ impl Work for UpdateShelves {
         let mut done = Vec::new();
         for (index, (target, course)) in all_or_none(courses).into_iter().enumerate() {
             let rack = racks.remove(&target).flatten();
-            let outcome = self.take(tx, &target, course, index as u64).await?;
+            let outcome = match course {
+                Course::Directly(firmware) => {
+                    let run = self.new_run(&target, &firmware, index as u64);
+                    self.start(tx, run, &firmware, &mut created).await?
+                }
+                Course::Made(run) => Outcome::Started(run),
+                Course::Refused(refusal) => Outcome::Refused(refusal),
+                Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
+            };
             done.push(Updated { target, rack, outcome, preview: None });
         }
-        Ok(done)
+        Ok((done, created))
     }
 }
 
 impl UpdateShelves {
-    async fn take(
-        &self,
-        tx: &mut Tx,
-        target: &TargetId,
-        course: Course,
-        index: u64,
-    ) -> Result<Outcome> {
-        Ok(match course {
-            Course::Made(run) => Outcome::Started(run),
-            Course::Refused(refusal) => Outcome::Refused(refusal),
-            Course::ByRack(rack) => Outcome::Refused(unknown(&TargetId::from(&rack))),
-            Course::Directly(firmware) => {
-                let run = self.start(tx, target, &firmware, index).await?;
-                match self.update.dry_run {
-                    true => Outcome::Would(step_names(&firmware.steps(target.kind))),
-                    false => Outcome::Started(run),
-                }
-            }
-        })
-    }
-
     async fn start(
         &self,
         tx: &mut Tx,
-        target: &TargetId,
+        new: NewRun,
         firmware: &Firmware,
-        index: u64,
-    ) -> Result<RunId> {
+        created: &mut Created,
+    ) -> Result<Outcome> {
+        let Update { by, force, dry_run, .. } = &self.update;
+        let what = format!("FIRMWARE {}", firmware.id);
+        let message = accepted(&what, &new.initiator, force.as_deref());
+        let event = &event(Cause::Request, by, message, here!(), self.now);
+        let (run, enqueue) = (new.run(self.now), Enqueue::Now);
+        let holds = Holds::Targets { own: None };
+        let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
+        Ok(match dry_run {
+            true => Outcome::Would(step_names(&run.spec.steps)),
+            false => Outcome::Started(run.spec.id),
+        })
+    }
+
+    fn new_run(&self, target: &TargetId, firmware: &Firmware, index: u64) -> NewRun {
         let Update { by, request_id, reference, force, .. } = &self.update;
-        let id = RunId::new(self.now, self.chance.wrapping_add(index << 32));
-        let asker = initiator(by, reference);
+        let id = RunId::new(self.now, self.random.wrapping_add(index << 32));
         let mut params = Params::from([(FIRMWARE.to_string(), firmware.id.to_string())]);
         record(&mut params, force.as_deref(), reference);
-        let message = accepted(&format!("FIRMWARE {}", firmware.id), &asker, force.as_deref());
-        let new = NewRun {
+        NewRun {
             id: id.clone(),
             target: target.clone(),
             run_type: RunType::Firmware,
             steps: firmware.steps(target.kind),
             request_id: if request_id.is_empty() { id.to_string() } else { request_id.clone() },
-            initiator: asker,
+            initiator: initiator(by, reference),
             part_of: None,
             reports_to: Some(SubjectId::new(SubjectKind::PowerShelf, target.as_str())),
             claims: Vec::new(),
             params,
-        };
-        let event = event(Cause::Request, by, message, here!(), self.now);
-        start_run(tx, new, Birth::Due, None, &event).await?;
-        Ok(id)
+        }
     }
 }
 
@@ -352,59 +350,45 @@ fn step_names(steps: &[RunStep]) -> Vec<String> {
     steps.iter().map(|step| step.name.clone()).collect()
 }
 
-struct Status {
-    targets: Vec<TargetId>,
-    firmware: Option<FirmwareId>,
-}
-
-impl Work for Status {
-    type Out = Vec<ComponentStatus>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<ComponentStatus>> {
-        let ask =
-            Ask { firmware: self.firmware.as_ref(), request_id: "", force: None, lock: false };
-        let mut all = Vec::new();
-        for target in &self.targets {
-            let device = find(tx, target, &ask).await?;
-            let differs = match &device.wanted {
-                Resolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
-                Resolution::Skip(why) => vec![why.clone()],
-                Resolution::Unknown(id) => vec![no_firmware(id).said],
-            };
-            all.push(ComponentStatus { device, differs });
-        }
-        Ok(all)
+async fn status(
+    tx: &mut Tx,
+    targets: &[TargetId],
+    firmware: Option<&FirmwareId>,
+) -> Result<Vec<ComponentStatus>> {
+    let ask = Ask { firmware, request_id: "", force: None, lock: false };
+    let mut all = Vec::new();
+    for target in targets {
+        let device = find(tx, target, &ask).await?;
+        let differs = match &device.wanted {
+            Resolution::Use(one) => one.missing_on(target.kind, &device.facts.firmware),
+            Resolution::Skip(why) => vec![why.clone()],
+            Resolution::Unknown(id) => vec![no_firmware(id).said],
+        };
+        all.push(ComponentStatus { device, differs });
     }
+    Ok(all)
 }
 
-struct Versions {
-    targets: Vec<TargetId>,
-}
-
-impl Work for Versions {
-    type Out = Vec<ComponentVersions>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<ComponentVersions>> {
-        let ask = Ask { firmware: None, request_id: "", force: None, lock: false };
-        let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
-        let mut all = Vec::new();
-        for target in &self.targets {
-            let device = find(tx, target, &ask).await?;
-            let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
-            if !catalogue.contains_key(&hardware_type) {
-                let of = Some(hardware_type.as_str());
-                let found = tx.firmware_list(of, "", MAX_VERSIONS).await?;
-                catalogue.insert(hardware_type.clone(), found);
-            }
-            let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
-            let fits = |one: &Firmware| !one.versions(target.kind).is_empty();
-            all.push(ComponentVersions {
-                target: target.clone(),
-                hardware_type,
-                facts: device.facts,
-                firmware: known.into_iter().filter(fits).collect(),
-            });
+async fn versions(tx: &mut Tx, targets: &[TargetId]) -> Result<Vec<ComponentVersions>> {
+    let ask = Ask { firmware: None, request_id: "", force: None, lock: false };
+    let mut catalogue: BTreeMap<String, Vec<Firmware>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for target in targets {
+        let device = find(tx, target, &ask).await?;
+        let hardware_type = hardware_type(tx, device.rack.as_ref()).await?;
+        if !catalogue.contains_key(&hardware_type) {
+            let of = Some(hardware_type.as_str());
+            let found = tx.firmware_list(of, "", MAX_VERSIONS).await?;
+            catalogue.insert(hardware_type.clone(), found);
         }
-        Ok(all)
+        let known = catalogue.get(&hardware_type).cloned().unwrap_or_default();
+        let fits = |one: &Firmware| !one.versions(target.kind).is_empty();
+        all.push(ComponentVersions {
+            target: target.clone(),
+            hardware_type,
+            facts: device.facts,
+            firmware: known.into_iter().filter(fits).collect(),
+        });
     }
+    Ok(all)
 }

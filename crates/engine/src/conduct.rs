@@ -1,16 +1,20 @@
-//! Conducting: the step of a run on a rack that sends its devices to work, each in a run of its own.
+//! Conducting: the step of a run on a rack that sends its devices to work, each in a run of its
+//! own.
 //!
-//! The parts are named by the key of the attempt that sends them, so who comes after a crash finds what was begun and begins the rest.
-//! A part begins in a transaction that holds the whole and looks whether it still wants it: who has lost the claim, or was told to
-//! stop, begins nothing. What an earlier attempt has brought to its end is not done again. The step ends when no part is at work.
+//! The parts are named by the key of the attempt that sends them, so who comes after a crash finds
+//! what was begun and begins the rest. A part begins in a transaction that holds the whole and
+//! looks whether it still wants it: who has lost the claim, or was told to stop, begins nothing.
+//! What an earlier attempt has brought to its end is not done again. The step ends when no part is
+//! at work.
 
 mod standing;
 
 pub(crate) use standing::{failed_part, has_parts_at_work, part_runs};
 
 use crate::Engine;
-use crate::claims::{halt_run, start_run};
-use crate::racks::PowerOf;
+use crate::admission::{Admission, Created, Holds, time_after_runs};
+use crate::claims::halt_run;
+use crate::racks::power_of;
 use futures_util::stream::{self, StreamExt};
 use model::effect::{Answer, Group, Key, Order, Outcome, Verb};
 use model::fault::{Code, Fault};
@@ -28,15 +32,17 @@ use standing::{
 };
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Birth, Cause, NewEvent, Result, StoreError, Tx, Work};
+use store::{Cause, Enqueue, NewEvent, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// How long to trust that a signal would have come.
 const POLL: Duration = Duration::from_secs(2);
-/// How long to wait when somebody else wrote first, or the database does not answer. Whoever waits for it has a deadline.
+/// How long to wait when somebody else wrote first, or the database does not answer. Whoever waits
+/// for it has a deadline.
 const RETRY: Duration = Duration::from_millis(100);
-/// How long a stop waits for its parts to end before it says that some are still at work. Less than a look may take.
+/// How long a stop waits for its parts to end before it says that some are still at work. Less than
+/// a look may take.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// How many devices are looked at at once.
 const LOOKS_AT_ONCE: usize = 16;
@@ -47,7 +53,7 @@ pub(crate) struct Whole {
     pub epoch: i64,
     pub group: Group,
     /// Somebody woke the whole: a part has ended, most likely.
-    pub stirred: Notify,
+    pub woken_up: Notify,
 }
 
 impl Engine {
@@ -79,8 +85,8 @@ impl Engine {
         }
     }
 
-    /// Begins what is to begin, and waits until all parts have ended, or those that were begun when one failed. The step's own
-    /// deadline ends it.
+    /// Begins what is to begin, and waits until all parts have ended, or those that were begun when
+    /// one failed. The step's own deadline ends it.
     async fn see_through(
         &self,
         whole: &Arc<Whole>,
@@ -116,17 +122,18 @@ impl Engine {
                 return Err(self.with_power(whole, fault).await);
             }
             // A lost signal costs a little time, never the work.
-            let _ = tokio::time::timeout(POLL, whole.stirred.notified()).await;
+            let _ = tokio::time::timeout(POLL, whole.woken_up.notified()).await;
         }
     }
 
-    /// A power sequence that stops says what is on and what is off. That this cannot be read keeps no failure from being told.
+    /// A power sequence that stops says what is on and what is off. That this cannot be read keeps
+    /// no failure from being told.
     async fn with_power(&self, whole: &Whole, fault: Fault) -> Fault {
         if !whole.group.switches_power() {
             return fault;
         }
         let devices = whole.run.spec.claims.clone();
-        match self.store().read(PowerOf { devices }).await {
+        match self.store().read(devices, |devices, tx| Box::pin(power_of(tx, devices))).await {
             Ok(known) => Fault { said: format!("{}; {}", fault.said, power_said(&known)), ..fault },
             Err(error) => {
                 tracing::warn!(run = %whole.run.spec.id, %error, "what is on cannot be read");
@@ -135,7 +142,8 @@ impl Engine {
         }
     }
 
-    /// What was seen, where all that the group is for holds already and nothing of it was begun. Who cannot see that does it.
+    /// What was seen, where all that the group is for holds already and nothing of it was begun.
+    /// Who cannot see that does it.
     async fn already(
         &self,
         whole: &Arc<Whole>,
@@ -168,21 +176,30 @@ impl Engine {
         }
     }
 
-    /// How the parts stand, after as many have been begun as may be at work. None: the whole does not want them any more.
+    /// How the parts stand, after as many have been begun as may be at work. None: the whole does
+    /// not want them any more.
     async fn begin_parts(&self, whole: &Arc<Whole>, key: &Key) -> Result<Option<Standings>> {
         let parts = self.standings(whole, key).await?;
         if to_begin(&parts, &whole.group) == 0 {
             return Ok(Some(parts));
         }
         let (whole, key) = (Arc::clone(whole), key.clone());
-        self.store().write(BeginParts { whole, key, chance: self.chance(), now: self.now() }).await
+        let begin = BeginParts { whole, key, random: self.random(), now: self.now() };
+        let begun = self.store().write("begin_parts", begin, |begin, tx| Box::pin(begin.run(tx)));
+        let (parts, created) = begun.await?;
+        self.after_commit(created);
+        Ok(parts)
     }
 
     async fn standings(&self, whole: &Arc<Whole>, key: &Key) -> Result<Standings> {
-        self.store().scan(ReadParts { whole: Arc::clone(whole), key: key.clone() }).await
+        let input = (Arc::clone(whole), key.clone());
+        self.store()
+            .scan(input, |(whole, key), tx| Box::pin(read_parts(tx, key, &whole.group)))
+            .await
     }
 
-    /// Asks every part that is at work to stop, and waits until they have: what has stopped may be taken by others.
+    /// Asks every part that is at work to stop, and waits until they have: what has stopped may be
+    /// taken by others.
     async fn stop_parts(
         &self,
         whole: &Arc<Whole>,
@@ -190,13 +207,16 @@ impl Engine {
     ) -> std::result::Result<Answer, Fault> {
         let patience = Instant::now() + STOP_PATIENCE;
         loop {
-            let work = || StopParts { whole: Arc::clone(whole), key: key.clone(), now: self.now() };
-            let parts = self.racing(|| self.store().write(work())).await.map_err(unread)?;
+            let input = (Arc::clone(whole), key.clone(), self.now());
+            let parts = self.store().retry_write("stop_parts", input, |(whole, key, now), tx| {
+                Box::pin(stop_parts(tx, whole, key, *now))
+            });
+            let parts = parts.await.map_err(unread)?;
             let going = parts.iter().any(|(_, one)| matches!(one, Standing::Going(_)));
             if !going {
                 return Ok(all_done(&parts).map_or(Answer::Stopped, Answer::Done));
             }
-            let woken = tokio::time::timeout(POLL, whole.stirred.notified()).await;
+            let woken = tokio::time::timeout(POLL, whole.woken_up.notified()).await;
             if woken.is_err() && Instant::now() > patience {
                 return Ok(Answer::UnderWay);
             }
@@ -269,33 +289,19 @@ fn unread(error: StoreError) -> Fault {
     Fault::new(Code::DatabaseUnreachable, format!("Farrier's own database: {error}"))
 }
 
-struct ReadParts {
-    whole: Arc<Whole>,
-    key: Key,
-}
-
-impl Work for ReadParts {
-    type Out = Standings;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        read_parts(tx, &self.key, &self.whole.group).await
-    }
-}
-
 /// Begins as many parts as may be at work, unless one has failed or the whole is to stop.
 struct BeginParts {
     whole: Arc<Whole>,
     key: Key,
-    chance: u64,
+    random: u64,
     now: Timestamp,
 }
 
-impl Work for BeginParts {
-    type Out = Option<Standings>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Standings>> {
+impl BeginParts {
+    async fn run(&self, tx: &mut Tx) -> Result<(Option<Standings>, Created)> {
+        let mut created = Created::default();
         if !self.is_wanted(tx).await? {
-            return Ok(None);
+            return Ok((None, created));
         }
         let mut parts = read_parts(tx, &self.key, &self.whole.group).await?;
         let count = to_begin(&parts, &self.whole.group);
@@ -303,7 +309,7 @@ impl Work for BeginParts {
         let next: Vec<_> = next.collect();
         let targets: Vec<TargetId> = next.iter().map(|(part, _)| part.target.clone()).collect();
         let taken = tx.active_runs_on(&targets).await?;
-        let at = self.now.max(tx.newest_run_at(&targets).await? + Timestamp::TICK);
+        let at = time_after_runs(tx, self.now, &targets).await?;
         let spec = &self.whole.run.spec;
         let event = event(at, format!("a part of {}", spec.id), &spec.initiator);
         for (count, (part, standing)) in next.into_iter().enumerate() {
@@ -312,7 +318,7 @@ impl Work for BeginParts {
                 *standing = Standing::Failed { run: holder.clone(), said };
                 continue;
             }
-            let id = RunId::new(self.now, self.chance.wrapping_add((count as u64) << 32));
+            let id = RunId::new(self.now, self.random.wrapping_add((count as u64) << 32));
             let new = NewRun {
                 id: id.clone(),
                 target: part.target.clone(),
@@ -325,18 +331,19 @@ impl Work for BeginParts {
                 claims: Vec::new(),
                 params: model::plan::Params::new(),
             };
-            start_run(tx, new, Birth::Due, None, &event).await?;
+            let (run, enqueue, holds) = (new.run(at), Enqueue::Now, Holds::Nothing);
+            created.add(tx, Admission { run, enqueue, holds, event: &event }).await?;
             *standing = Standing::Going(id);
         }
-        Ok(Some(parts))
+        Ok((Some(parts), created))
     }
 }
 
 impl BeginParts {
-    /// Nothing begins for a worker that has lost its claim, nor for a whole that is to stop. Until the parts are written nobody
-    /// else may claim the whole or tell it anything.
+    /// Nothing begins for a worker that has lost its claim, nor for a whole that is to stop. Until
+    /// the parts are written nobody else may claim the whole or tell it anything.
     async fn is_wanted(&self, tx: &mut Tx) -> Result<bool> {
-        let held = tx.held_locked(&self.whole.run.spec.id).await?;
+        let held = tx.claimed_run_locked(&self.whole.run.spec.id).await?;
         Ok(held.is_some_and(|held| {
             let asked = held.run.open_order().is_some_and(|(key, verb)| {
                 key == self.key && matches!(verb, Verb::Perform | Verb::Follow)
@@ -347,32 +354,22 @@ impl BeginParts {
     }
 }
 
-/// Asks every part that is at work to stop: frozen when the whole is frozen, canceled otherwise. They end by themselves, and hold
-/// their devices until they have.
-struct StopParts {
-    whole: Arc<Whole>,
-    key: Key,
-    now: Timestamp,
-}
-
-impl Work for StopParts {
-    type Out = Standings;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Standings> {
-        let parts = read_parts(tx, &self.key, &self.whole.group).await?;
-        let Run { spec, progress, .. } = &self.whole.run;
-        let action = match progress.halt.as_ref().map(|halt| halt.kind) {
-            Some(HaltKind::Freeze) => Action::MarkManual,
-            Some(HaltKind::Cancel) | None => Action::Cancel,
-        };
-        let event = event(self.now, String::new(), "engine");
-        for (_, standing) in &parts {
-            if let Standing::Going(run) = standing {
-                halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
-            }
+/// Asks every part that is at work to stop: frozen when the whole is frozen, canceled otherwise.
+/// They end by themselves, and hold their devices until they have.
+async fn stop_parts(tx: &mut Tx, whole: &Whole, key: &Key, now: Timestamp) -> Result<Standings> {
+    let parts = read_parts(tx, key, &whole.group).await?;
+    let Run { spec, progress, .. } = &whole.run;
+    let action = match progress.halt.as_ref().map(|halt| halt.kind) {
+        Some(HaltKind::Freeze) => Action::MarkManual,
+        Some(HaltKind::Cancel) | None => Action::Cancel,
+    };
+    let event = event(now, String::new(), "engine");
+    for (_, standing) in &parts {
+        if let Standing::Going(run) = standing {
+            halt_run(tx, run, action, &format!("{} is to stop", spec.id), &event).await?;
         }
-        Ok(parts)
     }
+    Ok(parts)
 }
 
 fn event(at: Timestamp, message: String, actor: &str) -> NewEvent {

@@ -1,15 +1,16 @@
-//! The inventory's door for switches and power shelves: registered, changed, marked for deletion, tried again. Each change is one
-//! transaction with its event; where a device stands is told to its rack in the same one.
+//! The inventory's door for switches and power shelves: registered, changed, marked for deletion,
+//! tried again. Each change is one transaction with its event; where a device stands is told to its
+//! rack in the same one.
 
 use crate::Engine;
+use crate::admission::event;
 use crate::claims::unknown;
-use crate::lifecycle::Sight;
-use crate::submit::event;
+use crate::lifecycle::LoadContext;
 use crate::topology::{self, Place};
 use model::device::{Device, ahead, retry};
 use model::here;
 use model::id::{PowerShelfId, RackId, RunId, SwitchId};
-use model::lifecycle::{Around, DeviceSpec, Head, Trouble};
+use model::lifecycle::{DeviceContext, DeviceSpec, Head, Trouble};
 use model::machine::{Labels, MachineSpec};
 use model::power_shelf::PowerShelf;
 use model::rack::Rack;
@@ -21,8 +22,7 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::{Explanation, device_overdue, explain_device};
 use std::collections::BTreeSet;
-use std::marker::PhantomData;
-use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx, Work};
+use store::{Cause, NewEvent, RecordFilter, RecordPage, Result, Tx};
 
 /// How many devices of a kind are looked at for the metric of overdue ones.
 const MAX_OVERDUE: usize = 1_000;
@@ -86,7 +86,7 @@ impl Engine {
         known: Known,
     ) -> Result<D> {
         let id = match device.id.as_str() {
-            "" => D::name(self.now(), self.chance()),
+            "" => D::name(self.now(), self.random()),
             id => id.to_string(),
         };
         let spec = device.spec.map(|placed| self.with_device_provider::<D>(placed)).transpose()?;
@@ -96,20 +96,12 @@ impl Engine {
             (None, Known::At(_)) => PlacedSpec::default(),
         };
         let (labels, now) = (device.labels, self.now());
-        let put = || PutDevice::<D> {
-            id: id.clone(),
-            spec: spec.clone(),
-            new_spec: new_spec.clone(),
-            labels: labels.clone(),
-            actor: actor.clone(),
-            known,
-            now,
-            kind: PhantomData,
-        };
-        self.racing(|| self.store().write(put())).await
+        let put = PutDevice { id, spec, new_spec, labels, actor, known, now };
+        self.store().retry_write("put_device", put, |put, tx| Box::pin(put.run::<D>(tx))).await
     }
 
-    /// Checks the provider, as for machines; what it says against a machine's field is said of the device's.
+    /// Checks the provider, as for machines; what it says against a machine's field is said of the
+    /// device's.
     fn with_device_provider<D: Device>(&self, placed: PlacedSpec) -> Result<PlacedSpec> {
         let checked = self.with_provider(MachineSpec::from(placed.spec.clone()));
         let provider = checked.map_err(|error| match error {
@@ -129,8 +121,8 @@ impl Engine {
     }
 
     pub async fn device<D: Device>(&self, id: &str) -> Result<D> {
-        let found = self.store().read(GetDevice::<D> { id: id.into(), kind: PhantomData }).await?;
-        Ok(found.ok_or_else(|| no_device::<D>(id))?)
+        let found = self.store().read_one(id.to_string(), |id, tx| Box::pin(tx.record::<D>(id)));
+        Ok(found.await?.ok_or_else(|| no_device::<D>(id))?)
     }
 
     /// Devices by id, after one.
@@ -140,23 +132,31 @@ impl Engine {
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<D>> {
-        self.store().scan(ListDevices::<D> { filter, after, limit, kind: PhantomData }).await
+        let input = (filter, after, limit);
+        self.store()
+            .scan(input, |(filter, after, limit), tx| {
+                Box::pin(tx.records(filter, after.as_deref(), *limit))
+            })
+            .await
     }
 
     /// Marks a device for deletion. It goes when nobody holds it any more.
     pub async fn delete_device<D: Device>(&self, id: &str, who: Who) -> Result<D> {
-        let change = Asked::Delete;
-        self.racing(|| self.store().write(self.tell_device::<D>(id, change, &who))).await
+        self.change_device(id, Asked::Delete, who).await
     }
 
     /// Has what failed tried again.
     pub async fn retry_device<D: Device>(&self, id: &str, who: Who) -> Result<D> {
-        let change = Asked::Retry;
-        self.racing(|| self.store().write(self.tell_device::<D>(id, change, &who))).await
+        self.change_device(id, Asked::Retry, who).await
     }
 
-    fn tell_device<D: Device>(&self, id: &str, asked: Asked, who: &Who) -> TellDevice<D> {
-        TellDevice { id: id.into(), asked, who: who.clone(), now: self.now(), kind: PhantomData }
+    async fn change_device<D: Device>(&self, id: &str, asked: Asked, who: Who) -> Result<D> {
+        let input = (id.to_string(), asked, who, self.now());
+        self.store()
+            .retry_write("change_device", input, |(id, asked, who, now), tx| {
+                Box::pin(change_device::<D>(tx, id, *asked, who, *now))
+            })
+            .await
     }
 
     /// Why a switch or a power shelf is as it is; none where the id is of neither.
@@ -172,13 +172,13 @@ impl Engine {
 
     async fn explain_one<D>(&self, id: &str) -> Result<ExplainedDevice>
     where
-        D: Device<Seen = Around> + Sight,
+        D: Device<Seen = DeviceContext> + LoadContext,
     {
-        let fresh = RunId::new(self.now(), self.chance());
-        let now = self.now();
-        let why = WhyDevice::<D> { id: id.into(), fresh, now, kind: PhantomData };
-        let found = self.store().read(why).await?;
-        Ok(found.ok_or_else(|| no_device::<D>(id))?)
+        let input = (id.to_string(), RunId::new(self.now(), self.random()), self.now());
+        let found = self
+            .store()
+            .read(input, |(id, fresh, now), tx| Box::pin(explain_one::<D>(tx, id, fresh, *now)));
+        Ok(found.await?.ok_or_else(|| no_device::<D>(id))?)
     }
 
     /// What a device would do by itself from here on, if all goes well. It need not be written.
@@ -190,9 +190,14 @@ impl Engine {
         self.ahead(shelf).await
     }
 
-    async fn ahead<D: Device<Seen = Around> + Sight>(&self, device: &D) -> Result<Vec<String>> {
-        let fresh = RunId::new(self.now(), self.chance());
-        self.store().read(Ahead { device: device.clone(), fresh, now: self.now() }).await
+    async fn ahead<D: Device<Seen = DeviceContext> + LoadContext>(
+        &self,
+        device: &D,
+    ) -> Result<Vec<String>> {
+        let input = (device.clone(), RunId::new(self.now(), self.random()), self.now());
+        self.store()
+            .read(input, |(device, fresh, now), tx| Box::pin(follows(tx, device, fresh, *now)))
+            .await
     }
 
     /// How many devices of each kind wait longer than is normal.
@@ -225,7 +230,7 @@ enum Known {
     At(Option<i64>),
 }
 
-struct PutDevice<D> {
+struct PutDevice {
     id: String,
     spec: Option<PlacedSpec>,
     /// What a new device is given.
@@ -234,13 +239,10 @@ struct PutDevice<D> {
     actor: String,
     known: Known,
     now: Timestamp,
-    kind: PhantomData<fn() -> D>,
 }
 
-impl<D: Device> Work for PutDevice<D> {
-    type Out = D;
-
-    async fn run(&self, tx: &mut Tx) -> Result<D> {
+impl PutDevice {
+    async fn run<D: Device>(&self, tx: &mut Tx) -> Result<D> {
         if let Some(placed) = &self.spec {
             check_place::<D>(tx, &self.id, placed).await?;
         }
@@ -250,14 +252,12 @@ impl<D: Device> Work for PutDevice<D> {
             None => Err(no_device::<D>(&self.id).into()),
         }
     }
-}
 
-impl<D: Device> PutDevice<D> {
     fn event(&self, message: &str, line: &str) -> NewEvent {
         event(Cause::Request, &self.actor, message.into(), line, self.now)
     }
 
-    async fn create(&self, tx: &mut Tx) -> Result<D> {
+    async fn create<D: Device>(&self, tx: &mut Tx) -> Result<D> {
         let PlacedSpec { spec, rack, slot } = self.new_spec.clone();
         let head = Head::new(self.id.as_str(), self.labels.clone(), self.now);
         let mut device = D::create(Head { rack, slot, ..head }, spec);
@@ -268,7 +268,7 @@ impl<D: Device> PutDevice<D> {
         Ok(device)
     }
 
-    async fn change(&self, tx: &mut Tx, mut device: D) -> Result<D> {
+    async fn change<D: Device>(&self, tx: &mut Tx, mut device: D) -> Result<D> {
         self.check_version(&device)?;
         let before = device.clone();
         if let Some(placed) = self.spec.clone() {
@@ -283,14 +283,14 @@ impl<D: Device> PutDevice<D> {
         let (from, to) = (Place::of(before.head()), Place::of(device.head()));
         topology::may_leave(&before.target(), before.head().active_run.as_ref(), &from, &to)?;
         let event = self.event("spec, place or labels changed", here!());
-        tx.tell_record(&mut device, &event)?;
+        tx.update_and_enqueue(&mut device, &event)?;
         let event = self.event(&format!("{} was moved", self.id), here!());
         topology::moved(tx, &from, &to, &event).await?;
         Ok(device)
     }
 
     /// Somebody who changes what they read must not undo what happened since.
-    fn check_version(&self, device: &D) -> Result<()> {
+    fn check_version<D: Device>(&self, device: &D) -> Result<()> {
         let version = device.head().version;
         match self.known {
             Known::At(Some(expected)) if expected != version => {
@@ -331,35 +331,6 @@ async fn check_place<D: Device>(tx: &mut Tx, id: &str, placed: &PlacedSpec) -> R
     }
 }
 
-struct GetDevice<D> {
-    id: String,
-    kind: PhantomData<fn() -> D>,
-}
-
-impl<D: Device> Work for GetDevice<D> {
-    type Out = Option<D>;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<D>> {
-        tx.record(&self.id).await
-    }
-}
-
-struct ListDevices<D> {
-    filter: RecordFilter,
-    after: Option<String>,
-    limit: usize,
-    kind: PhantomData<fn() -> D>,
-}
-
-impl<D: Device> Work for ListDevices<D> {
-    type Out = RecordPage<D>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<D>> {
-        tx.records(&self.filter, self.after.as_deref(), self.limit).await
-    }
-}
-
 /// What is asked of a device's own lifecycle.
 #[derive(Debug, Clone, Copy)]
 enum Asked {
@@ -367,95 +338,76 @@ enum Asked {
     Retry,
 }
 
-struct TellDevice<D> {
-    id: String,
+async fn change_device<D: Device>(
+    tx: &mut Tx,
+    id: &str,
     asked: Asked,
-    who: Who,
+    who: &Who,
     now: Timestamp,
-    kind: PhantomData<fn() -> D>,
-}
-
-impl<D: Device> Work for TellDevice<D> {
-    type Out = D;
-
-    async fn run(&self, tx: &mut Tx) -> Result<D> {
-        let found = tx.record_locked::<D>(&self.id).await?;
-        let mut device = found.ok_or_else(|| no_device::<D>(&self.id))?;
-        let before = device.clone();
-        let message = match self.asked {
-            Asked::Delete => {
-                device.head_mut().deleted = true;
-                "marked for deletion"
-            }
-            Asked::Retry => {
-                retry(&mut device)?;
-                "to be tried again"
-            }
-        };
-        if device != before {
-            let event = event(Cause::Request, &self.who.by, message.into(), here!(), self.now);
-            tx.tell_record(&mut device, &event)?;
+) -> Result<D> {
+    let found = tx.record_locked::<D>(id).await?;
+    let mut device = found.ok_or_else(|| no_device::<D>(id))?;
+    let before = device.clone();
+    let message = match asked {
+        Asked::Delete => {
+            device.head_mut().deleted = true;
+            "marked for deletion"
         }
-        Ok(device)
-    }
-}
-
-struct Ahead<D> {
-    device: D,
-    fresh: RunId,
-    now: Timestamp,
-}
-
-impl<D: Device<Seen = Around> + Sight> Work for Ahead<D> {
-    type Out = Vec<String>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
-        let seen = self.device.see(tx, self.fresh.clone(), self.now).await?;
-        let mut follows = ahead(&self.device, seen, self.now);
-        // Nothing was written: what stands there is what was before.
-        let now = self.device.head();
-        let before = tx.record::<D>(&now.id).await?;
-        let gone = now.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
-        let before = before.map_or(Place::NOWHERE, |one| Place::of(one.head()));
-        if gone || before != Place::of(now) {
-            let racks: BTreeSet<&RackId> =
-                [before.rack(), now.rack.as_ref()].into_iter().flatten().collect();
-            follows.extend(racks.into_iter().map(|rack| {
-                format!("{rack} looks at all its devices anew, and brings them into service")
-            }));
+        Asked::Retry => {
+            retry(&mut device)?;
+            "to be tried again"
         }
-        Ok(follows)
+    };
+    if device != before {
+        let event = event(Cause::Request, &who.by, message.into(), here!(), now);
+        tx.update_and_enqueue(&mut device, &event)?;
     }
+    Ok(device)
 }
 
-struct WhyDevice<D> {
-    id: String,
-    fresh: RunId,
+/// What a device would do by itself from here on.
+async fn follows<D: Device<Seen = DeviceContext> + LoadContext>(
+    tx: &mut Tx,
+    device: &D,
+    fresh: &RunId,
     now: Timestamp,
-    kind: PhantomData<fn() -> D>,
+) -> Result<Vec<String>> {
+    let seen = device.load_context(tx, fresh.clone(), now).await?;
+    let mut follows = ahead(device, seen, now);
+    // Nothing was written: what stands there is what was before.
+    let head = device.head();
+    let before = tx.record::<D>(&head.id).await?;
+    let gone = head.deleted && !before.as_ref().is_some_and(|one| one.head().deleted);
+    let before = before.map_or(Place::NOWHERE, |one| Place::of(one.head()));
+    if gone || before != Place::of(head) {
+        let racks: BTreeSet<&RackId> =
+            [before.rack(), head.rack.as_ref()].into_iter().flatten().collect();
+        follows.extend(racks.into_iter().map(|rack| {
+            format!("{rack} looks at all its devices anew, and brings them into service")
+        }));
+    }
+    Ok(follows)
 }
 
-impl<D> Work for WhyDevice<D>
-where
-    D: Device<Seen = Around> + Sight,
-{
-    type Out = Option<ExplainedDevice>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Some(device) = tx.record::<D>(&self.id).await? else { return Ok(None) };
-        let seen = device.see(tx, self.fresh.clone(), self.now).await?;
-        let next = device.next(&seen, self.now);
-        let told = explain_device(&device, &next, self.now);
-        let id = device.head().active_run.clone();
-        let id = id.or_else(|| device.trouble().and_then(|one: &Trouble| one.run.clone()));
-        let run = match &id {
-            Some(id) => tx.run(id).await?,
-            None => None,
-        };
-        let held_by = match &run {
-            Some(run) => tx.holder(&run.spec.id).await?,
-            None => None,
-        };
-        Ok(Some(ExplainedDevice { told, run, held_by }))
-    }
+async fn explain_one<D: Device<Seen = DeviceContext> + LoadContext>(
+    tx: &mut Tx,
+    id: &str,
+    fresh: &RunId,
+    now: Timestamp,
+) -> Result<Option<ExplainedDevice>> {
+    let Some(device) = tx.record::<D>(id).await? else { return Ok(None) };
+    let seen = device.load_context(tx, fresh.clone(), now).await?;
+    let next = device.next(&seen, now);
+    let told = explain_device(&device, &next, now);
+    let id = device.head().active_run.clone();
+    let id = id.or_else(|| device.trouble().and_then(|one: &Trouble| one.run.clone()));
+    let run = match &id {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let held_by = match &run {
+        Some(run) => tx.holder(&run.spec.id).await?,
+        None => None,
+    };
+    Ok(Some(ExplainedDevice { told, run, held_by }))
 }

@@ -1,7 +1,7 @@
 //! The catalogue of firmware, and the history of what was applied where.
 
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::firmware::{Applied, Firmware};
 use model::here;
 use model::host::{Host, HostState};
@@ -12,7 +12,7 @@ use model::refusal::{Refusal, RefusalKind};
 use model::run::act::Who;
 use model::target::TargetId;
 use model::time::Timestamp;
-use store::{AppliedPlace, Cause, NewEvent, RecordFilter, Result, Tx, Work};
+use store::{AppliedPlace, Cause, NewEvent, RecordFilter, Result, Tx};
 
 /// How many operations and hosts are read at once to see who applies a record.
 const PAGE: i64 = 500;
@@ -31,12 +31,16 @@ impl Engine {
     /// Puts a record into the catalogue. The same again is answered with what is there.
     pub async fn create_firmware(&self, firmware: Firmware, who: Who) -> Result<Firmware> {
         let firmware = Firmware { created_at: self.now(), ..firmware.checked()? };
-        let create = || CreateFirmware { firmware: firmware.clone(), who: who.clone() };
-        self.racing(|| self.store().write(create())).await
+        let input = (firmware, who);
+        self.store()
+            .retry_write("create_firmware", input, |(firmware, who), tx| {
+                Box::pin(create(tx, firmware, who))
+            })
+            .await
     }
 
     pub async fn firmware(&self, id: &FirmwareId) -> Result<Firmware> {
-        let found = self.store().read(GetFirmware { id: id.clone() }).await?;
+        let found = self.store().read(id.clone(), |id, tx| Box::pin(tx.firmware(id))).await?;
         Ok(found.ok_or_else(|| no_firmware(id))?)
     }
 
@@ -47,7 +51,12 @@ impl Engine {
         after: &str,
         limit: i64,
     ) -> Result<Vec<Firmware>> {
-        self.store().scan(ListFirmware { hardware_type, after: after.into(), limit }).await
+        let input = (hardware_type, after.to_string(), limit);
+        self.store()
+            .scan(input, |(hardware_type, after, limit), tx| {
+                Box::pin(tx.firmware_list(hardware_type.as_deref(), after, *limit))
+            })
+            .await
     }
 
     /// Changes a record, and answers what became of it.
@@ -57,9 +66,12 @@ impl Engine {
         change: Change,
         who: Who,
     ) -> Result<Firmware> {
-        let now = self.now();
-        let work = || ChangeFirmware { id: id.clone(), change, who: who.clone(), now };
-        self.racing(|| self.store().write(work())).await
+        let input = (id, change, who, self.now());
+        self.store()
+            .retry_write("change_firmware", input, |(id, change, who, now), tx| {
+                Box::pin(change_one(tx, id, *change, who, *now))
+            })
+            .await
     }
 
     /// What was applied, newest first, before one: to all devices, or to one.
@@ -69,7 +81,12 @@ impl Engine {
         before: Option<AppliedPlace>,
         limit: i64,
     ) -> Result<Vec<Applied>> {
-        self.store().scan(ListApplied { device, before, limit }).await
+        let input = (device, before, limit);
+        self.store()
+            .scan(input, |(device, before, limit), tx| {
+                Box::pin(tx.applied(device.as_ref(), before.as_ref(), *limit))
+            })
+            .await
     }
 }
 
@@ -77,76 +94,26 @@ pub(crate) fn no_firmware(id: &FirmwareId) -> Refusal {
     Refusal::not_found("firmware", id, "farrier firmware list")
 }
 
-struct GetFirmware {
-    id: FirmwareId,
-}
-
-impl Work for GetFirmware {
-    type Out = Option<Firmware>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.firmware(&self.id).await
-    }
-}
-
-struct ListFirmware {
-    hardware_type: Option<String>,
-    after: String,
-    limit: i64,
-}
-
-impl Work for ListFirmware {
-    type Out = Vec<Firmware>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.firmware_list(self.hardware_type.as_deref(), &self.after, self.limit).await
-    }
-}
-
-struct ListApplied {
-    device: Option<TargetId>,
-    before: Option<AppliedPlace>,
-    limit: i64,
-}
-
-impl Work for ListApplied {
-    type Out = Vec<Applied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.applied(self.device.as_ref(), self.before.as_ref(), self.limit).await
-    }
-}
-
-struct CreateFirmware {
-    firmware: Firmware,
-    who: Who,
-}
-
-impl Work for CreateFirmware {
-    type Out = Firmware;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Firmware> {
-        let firmware = &self.firmware;
-        let id = &firmware.id;
-        if let Some(known) = tx.firmware(id).await? {
-            if known.same_as(firmware) {
-                return Ok(known);
-            }
-            let said = format!(
-                "the firmware {id} is in the catalogue with other contents, and a record never changes"
-            );
-            return Err(Refusal::new(RefusalKind::Exists, "FIRMWARE_EXISTS", said)
-                .next(format!("farrier firmware get {id}   # or create it under a new id"))
-                .into());
+async fn create(tx: &mut Tx, firmware: &Firmware, who: &Who) -> Result<Firmware> {
+    let id = &firmware.id;
+    if let Some(known) = tx.firmware(id).await? {
+        if known.same_as(firmware) {
+            return Ok(known);
         }
-        let message = format!("created for hardware type {}", firmware.hardware_type);
-        let event = event(Cause::Request, &self.who.by, message, here!(), firmware.created_at);
-        if firmware.is_default {
-            step_down(tx, firmware, &event).await?;
-        }
-        tx.insert_firmware(firmware, &event).await?;
-        Ok(firmware.clone())
+        let said = format!(
+            "the firmware {id} is in the catalogue with other contents, and a record never changes"
+        );
+        return Err(Refusal::new(RefusalKind::Exists, "FIRMWARE_EXISTS", said)
+            .next(format!("farrier firmware get {id}   # or create it under a new id"))
+            .into());
     }
+    let message = format!("created for hardware type {}", firmware.hardware_type);
+    let event = event(Cause::Request, &who.by, message, here!(), firmware.created_at);
+    if firmware.is_default {
+        step_down(tx, firmware, &event).await?;
+    }
+    tx.insert_firmware(firmware, &event).await?;
+    Ok(firmware.clone())
 }
 
 /// The default of the same hardware type stops being it: there is one.
@@ -160,70 +127,61 @@ async fn step_down(tx: &mut Tx, next: &Firmware, event: &NewEvent) -> Result<()>
     Ok(())
 }
 
-struct ChangeFirmware {
-    id: FirmwareId,
+async fn change_one(
+    tx: &mut Tx,
+    id: &FirmwareId,
     change: Change,
-    who: Who,
+    who: &Who,
     now: Timestamp,
-}
-
-impl Work for ChangeFirmware {
-    type Out = Firmware;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Firmware> {
-        let found = tx.firmware(&self.id).await?.ok_or_else(|| no_firmware(&self.id))?;
-        let (after, message) = match self.change {
-            Change::MakeDefault => (
-                Firmware { is_default: true, ..found.clone() },
-                format!("made the default of {}", found.hardware_type),
-            ),
-            Change::SetAvailable(available) => {
-                let said = if available { "made available" } else { "made unavailable" };
-                (Firmware { available, ..found.clone() }, said.to_string())
-            }
-            Change::Delete => {
-                self.check_unused(tx, &found).await?;
-                (found.clone(), "deleted".to_string())
-            }
-        };
-        let unchanged = after == found && self.change != Change::Delete;
-        if unchanged {
-            return Ok(after);
+) -> Result<Firmware> {
+    let found = tx.firmware(id).await?.ok_or_else(|| no_firmware(id))?;
+    let (after, message) = match change {
+        Change::MakeDefault => (
+            Firmware { is_default: true, ..found.clone() },
+            format!("made the default of {}", found.hardware_type),
+        ),
+        Change::SetAvailable(available) => {
+            let said = if available { "made available" } else { "made unavailable" };
+            (Firmware { available, ..found.clone() }, said.to_string())
         }
-        let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
-        match self.change {
-            Change::MakeDefault => {
-                step_down(tx, &after, &event).await?;
-                tx.update_firmware(&after, &event).await?;
-            }
-            Change::SetAvailable(_) => tx.update_firmware(&after, &event).await?,
-            Change::Delete => tx.delete_firmware(&self.id, &event).await?,
+        Change::Delete => {
+            check_unused(tx, &found).await?;
+            (found.clone(), "deleted".to_string())
         }
-        Ok(after)
+    };
+    let unchanged = after == found && change != Change::Delete;
+    if unchanged {
+        return Ok(after);
     }
+    let event = event(Cause::Request, &who.by, message, here!(), now);
+    match change {
+        Change::MakeDefault => {
+            step_down(tx, &after, &event).await?;
+            tx.update_firmware(&after, &event).await?;
+        }
+        Change::SetAvailable(_) => tx.update_firmware(&after, &event).await?,
+        Change::Delete => tx.delete_firmware(id, &event).await?,
+    }
+    Ok(after)
 }
 
-impl ChangeFirmware {
-    /// Nobody may be left with a name for which there is nothing.
-    async fn check_unused(&self, tx: &mut Tx, found: &Firmware) -> Result<()> {
-        let id = &found.id;
-        if found.is_default {
-            let said = format!(
-                "the firmware {id} is the default of hardware type {}",
-                found.hardware_type
-            );
-            return Err(Refusal::precondition("FIRMWARE_IS_DEFAULT", said)
-                .next("farrier firmware set-default ANOTHER")
-                .into());
-        }
-        match applying(tx, found).await? {
-            None => Ok(()),
-            Some(user) => {
-                let said = format!("the firmware {id} is being applied by {user}");
-                Err(Refusal::precondition("FIRMWARE_IN_USE", said)
-                    .next(format!("farrier why {user}"))
-                    .into())
-            }
+/// Nobody may be left with a name for which there is nothing.
+async fn check_unused(tx: &mut Tx, found: &Firmware) -> Result<()> {
+    let id = &found.id;
+    if found.is_default {
+        let said =
+            format!("the firmware {id} is the default of hardware type {}", found.hardware_type);
+        return Err(Refusal::precondition("FIRMWARE_IS_DEFAULT", said)
+            .next("farrier firmware set-default ANOTHER")
+            .into());
+    }
+    match applying(tx, found).await? {
+        None => Ok(()),
+        Some(user) => {
+            let said = format!("the firmware {id} is being applied by {user}");
+            Err(Refusal::precondition("FIRMWARE_IN_USE", said)
+                .next(format!("farrier why {user}"))
+                .into())
         }
     }
 }

@@ -1,7 +1,9 @@
-//! Hardware as it is now, for a person who asks: through the machine's provider, within a deadline, and kept nowhere.
+//! Hardware as it is now, for a person who asks: through the machine's provider, within a deadline,
+//! and kept nowhere.
 //!
-//! What comes of a search for BMCs is the one thing that may be written: machines that nobody knew, when the person
-//! wants them registered. A name is made out of what was found, so two who find the same machine register it once.
+//! What comes of a search for BMCs is the one thing that may be written: machines that nobody knew,
+//! when the person wants them registered. A name is made out of what was found, so two who find the
+//! same machine register it once.
 
 use crate::{Described, Engine};
 use futures_util::stream::{self, BoxStream, StreamExt};
@@ -141,7 +143,8 @@ impl Engine {
         Ok(found)
     }
 
-    /// Tries out a BMC. The answer has what the BMC is called, and the machine that is registered for it, if any.
+    /// Tries out a BMC. The answer has what the BMC is called, and the machine that is registered
+    /// for it, if any.
     pub async fn test_bmc(&self, approach: &Approach) -> std::result::Result<Tested, Missed> {
         let provider = self.scouting("")?;
         let scout = able(&*provider)?;
@@ -266,7 +269,8 @@ async fn survey(provider: &dyn Provider, address: &str, credential: &str) -> Sur
     asked.unwrap_or_else(|_| Survey::Failed(late(address)))
 }
 
-/// Compares what is found with what is known, one after the other, so that nothing is registered twice.
+/// Compares what is found with what is known, one after the other, so that nothing is registered
+/// twice.
 struct Clerk {
     engine: Engine,
     roster: Roster,

@@ -1,19 +1,20 @@
-//! The door for health reports: each change is one transaction, a change of the object that it is about.
+//! The door for health reports: each change is one transaction, a change of the object that it is
+//! about.
 
 use crate::Engine;
-use crate::submit::event;
-use model::health::{Change, Filter, Reports};
+use crate::admission::event;
+use model::health::{Change, Filter, Reports, Tally};
 use model::here;
 use model::refusal::{Refusal, RefusalKind};
 use model::run::act::Who;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use store::{Cause, Reported, Result, Tx, Work};
+use store::{Cause, Reported, Result, Tx};
 
 impl Engine {
     /// What is said of an object that is there.
     pub async fn health(&self, object: &TargetId) -> Result<Reports> {
-        self.store().read(GetHealth { object: object.clone() }).await
+        self.store().read(object.clone(), |object, tx| Box::pin(get(tx, object))).await
     }
 
     /// Objects with alerts, by key, after one.
@@ -23,7 +24,12 @@ impl Engine {
         after: &str,
         limit: usize,
     ) -> Result<Vec<Reported>> {
-        self.store().scan(ListHealth { filter, after: after.into(), limit }).await
+        let input = (filter, after.to_string(), limit);
+        self.store()
+            .scan(input, |(filter, after, limit), tx| {
+                Box::pin(tx.health_list(filter, after, *limit))
+            })
+            .await
     }
 
     /// Changes what a source says of an object. The same again changes nothing.
@@ -36,46 +42,23 @@ impl Engine {
     ) -> Result<Reports> {
         let source = model::health::source("source", &source)?;
         let change = change.checked()?;
-        self.racing(|| {
-            self.store().write(ChangeHealth {
-                object: object.clone(),
-                source: source.clone(),
-                change: change.clone(),
-                who: who.clone(),
-                now: self.now(),
-            })
-        })
-        .await
+        let change = ChangeHealth { object: object.clone(), source, change, who, now: self.now() };
+        self.store()
+            .retry_write("change_health", change, |change, tx| Box::pin(change.run(tx)))
+            .await
+    }
+
+    /// How many alerts there are of each kind, for the metrics.
+    pub async fn health_tally(&self) -> Result<Vec<(TargetKind, Tally)>> {
+        self.store().scan((), |(), tx| Box::pin(tx.health_tally())).await
     }
 }
 
-struct GetHealth {
-    object: TargetId,
-}
-
-impl Work for GetHealth {
-    type Out = Reports;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Reports> {
-        if !tx.exists(&self.object).await? {
-            return Err(crate::claims::unknown(&self.object).into());
-        }
-        tx.health(&self.object).await
+async fn get(tx: &mut Tx, object: &TargetId) -> Result<Reports> {
+    if !tx.exists(object).await? {
+        return Err(crate::claims::unknown(object).into());
     }
-}
-
-struct ListHealth {
-    filter: Filter,
-    after: String,
-    limit: usize,
-}
-
-impl Work for ListHealth {
-    type Out = Vec<Reported>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.health_list(&self.filter, &self.after, self.limit).await
-    }
+    tx.health(object).await
 }
 
 struct ChangeHealth {
@@ -86,9 +69,7 @@ struct ChangeHealth {
     now: Timestamp,
 }
 
-impl Work for ChangeHealth {
-    type Out = Reports;
-
+impl ChangeHealth {
     async fn run(&self, tx: &mut Tx) -> Result<Reports> {
         let (object, source) = (&self.object, &self.source);
         if let Change::Remove(ids) = &self.change {
@@ -110,16 +91,5 @@ impl ChangeHealth {
         let said = format!("there is {what} of {} on {}", self.source, self.object);
         Refusal::new(RefusalKind::NotFound, "NOT_FOUND", said)
             .next(format!("farrier health get {}", self.object))
-    }
-}
-
-/// How many alerts there are of each kind, for the metrics.
-pub struct HealthTally;
-
-impl Work for HealthTally {
-    type Out = Vec<(TargetKind, model::health::Tally)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.health_tally().await
     }
 }

@@ -1,11 +1,11 @@
-//! Hosts: the firmware of machines, seen to for an operator or for their rack. What becomes of a request is the model's; here it is
-//! written down, and what a turn must know is read.
+//! Hosts: the firmware of machines, seen to for an operator or for their rack. What becomes of a
+//! request is the model's; here it is written down, and what a turn must know is read.
 
 use crate::Engine;
-use crate::anew::latest_of;
+use crate::admission::current_run;
+use crate::admission::{event, no_machine};
 use crate::components::wanted;
 use crate::firmware::no_firmware;
-use crate::submit::{event, no_machine};
 use model::firmware::Resolution;
 use model::health::{Alert, Alerts, Class};
 use model::here;
@@ -22,7 +22,7 @@ use model::target::TargetId;
 use model::time::Timestamp;
 use model::why::Explanation;
 use std::time::Duration;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 
 /// Who says that a machine's firmware is being upgraded, and what the alert is called.
 const SOURCE: &str = "host-reprovision";
@@ -57,36 +57,31 @@ pub struct HostView {
 impl Engine {
     /// Has a machine's firmware checked, and upgraded where it differs.
     pub async fn reprovision(&self, request: Reprovision) -> Result<HostView> {
-        let work = || Request {
-            asked: request.clone(),
-            fresh: RunId::new(self.now(), self.chance()),
-            interval: self.host_retry_interval(),
-            now: self.now(),
-        };
-        self.racing(|| self.store().write(work())).await
+        let request = Request { asked: request, at: self.host_moment() };
+        self.store()
+            .retry_write("request_reprovision", request, |request, tx| Box::pin(request.run(tx)))
+            .await
     }
 
     /// Gives up what was asked of a host. What runs is stopped first.
     pub async fn cancel_reprovision(&self, machine: &MachineId, who: Who) -> Result<HostView> {
-        let work = || GiveUp {
-            machine: machine.clone(),
-            who: who.clone(),
-            fresh: RunId::new(self.now(), self.chance()),
-            interval: self.host_retry_interval(),
-            now: self.now(),
-        };
-        self.racing(|| self.store().write(work())).await
+        let input = (machine.clone(), who, self.host_moment());
+        self.store()
+            .retry_write("cancel_reprovision", input, |(machine, who, at), tx| {
+                Box::pin(cancel(tx, machine, who, at))
+            })
+            .await
     }
 
     /// The host of a machine, Ready where nothing was ever asked of it.
     pub async fn host(&self, machine: &MachineId) -> Result<HostView> {
-        let fresh = RunId::new(self.now(), self.chance());
-        let interval = self.host_retry_interval();
-        self.store().read(Show { machine: machine.clone(), fresh, interval, now: self.now() }).await
+        let input = (machine.clone(), self.host_moment());
+        self.store().read(input, |(machine, at), tx| Box::pin(show(tx, machine, at))).await
     }
 
-    fn host_retry_interval(&self) -> Duration {
-        self.settings().host_firmware_upgrade_retry_interval
+    fn host_moment(&self) -> Moment {
+        let interval = self.settings().host_firmware_upgrade_retry_interval;
+        Moment { fresh: RunId::new(self.now(), self.random()), interval, now: self.now() }
     }
 }
 
@@ -120,7 +115,7 @@ pub(crate) async fn request_for_rack(
 /// Writes a host that has something to do, and has its turn look at it.
 async fn write(tx: &mut Tx, host: &mut Host, known: bool, event: &NewEvent) -> Result<()> {
     match known {
-        true => tx.tell_record(host, event),
+        true => tx.update_and_enqueue(host, event),
         false => tx.insert_record(host, event).await,
     }
 }
@@ -147,7 +142,8 @@ pub(crate) async fn learn(
     }
 }
 
-/// What a host's turn sees; under its own lock the machine is held too, so that its gate is still open when a run begins.
+/// What a host's turn sees; under its own lock the machine is held too, so that its gate is still
+/// open when a run begins.
 pub(crate) async fn look(
     tx: &mut Tx,
     host: &Host,
@@ -155,7 +151,7 @@ pub(crate) async fn look(
     machine: Option<&Machine>,
 ) -> Result<Seen> {
     let run = match host.waits_for() {
-        Some(id) => latest_of(tx, &TargetId::from(&host.machine()), id).await?,
+        Some(id) => current_run(tx, &TargetId::from(&host.machine()), id).await?,
         None => None,
     };
     let named = host.request.as_ref().and_then(|request| request.firmware.as_ref());
@@ -191,7 +187,8 @@ fn gate(
     }
 }
 
-/// The alert is there while the firmware is seen to, and gone when it is Ready again: written with the state itself.
+/// The alert is there while the firmware is seen to, and gone when it is Ready again: written with
+/// the state itself.
 pub(crate) async fn alert(
     tx: &mut Tx,
     before: &Host,
@@ -216,27 +213,30 @@ pub(crate) async fn alert(
     }
 }
 
-fn view(host: Host, seen: Seen, now: Timestamp) -> HostView {
-    HostView {
+/// When a host is looked at, and under which settings.
+struct Moment {
+    /// An id for a run that would begin now.
+    fresh: RunId,
+    interval: Duration,
+    now: Timestamp,
+}
+
+async fn view(tx: &mut Tx, host: Host, machine: &Machine, at: &Moment) -> Result<HostView> {
+    let seen = look(tx, &host, at.fresh.clone(), Some(machine)).await?;
+    let seen = Seen { retry_interval: at.interval, ..seen };
+    Ok(HostView {
         check: check(&host.facts, &seen.firmware),
-        told: host.explain(&seen, now),
+        told: host.explain(&seen, at.now),
         next_attempt: host.next_attempt(seen.retry_interval),
         gate: seen.gate.err(),
         host,
-    }
+    })
 }
 
 /// Why a machine's firmware is as it is; none when nothing is asked of it.
-async fn explain(
-    tx: &mut Tx,
-    machine: &Machine,
-    interval: Duration,
-    now: Timestamp,
-) -> Result<Option<Explanation>> {
+async fn explain(tx: &mut Tx, machine: &Machine, at: &Moment) -> Result<Option<Explanation>> {
     let Some(host) = tx.record::<Host>(machine.id.as_str()).await? else { return Ok(None) };
-    let fresh = RunId::new(now, 0);
-    let seen = Seen { retry_interval: interval, ..look(tx, &host, fresh, Some(machine)).await? };
-    Ok(host.explain(&seen, now))
+    Ok(view(tx, host, machine, at).await?.told)
 }
 
 impl Engine {
@@ -246,19 +246,18 @@ impl Engine {
         machine: &Machine,
         told: Explanation,
     ) -> Result<Explanation> {
-        let work = Told {
-            machine: machine.clone(),
-            interval: self.host_retry_interval(),
-            now: self.now(),
-        };
-        Ok(match self.store().read(work).await? {
+        let input = (machine.clone(), self.host_moment());
+        let found =
+            self.store().read(input, |(machine, at), tx| Box::pin(explain(tx, machine, at)));
+        Ok(match found.await? {
             None => told,
             Some(firmware) => both(told, firmware, machine.active_run.is_some()),
         })
     }
 }
 
-/// While an operation works on the machine, that is what is waited for; otherwise it is the firmware.
+/// While an operation works on the machine, that is what is waited for; otherwise it is the
+/// firmware.
 fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation {
     let headline = format!("{}; {}", machine.headline, firmware.headline);
     let (first, then) = if busy { (machine, firmware) } else { (firmware, machine) };
@@ -268,30 +267,12 @@ fn both(machine: Explanation, firmware: Explanation, busy: bool) -> Explanation 
     Explanation { headline, next_commands, health, ..first }
 }
 
-struct Told {
-    machine: Machine,
-    interval: Duration,
-    now: Timestamp,
-}
-
-impl Work for Told {
-    type Out = Option<Explanation>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Explanation>> {
-        explain(tx, &self.machine, self.interval, self.now).await
-    }
-}
-
 struct Request {
     asked: Reprovision,
-    fresh: RunId,
-    interval: Duration,
-    now: Timestamp,
+    at: Moment,
 }
 
-impl Work for Request {
-    type Out = HostView;
-
+impl Request {
     async fn run(&self, tx: &mut Tx) -> Result<HostView> {
         let Reprovision { machine: id, firmware, request_id, by } = &self.asked;
         let found = tx.record_locked::<Host>(id.as_str()).await?;
@@ -302,7 +283,7 @@ impl Work for Request {
             return Err(no_firmware(firmware).into());
         }
         let known = found.is_some();
-        let mut host = found.unwrap_or_else(|| Host::new(id, self.now));
+        let mut host = found.unwrap_or_else(|| Host::new(id, self.at.now));
         let repeated = !request_id.is_empty() && host.request_id == *request_id;
         if !repeated {
             host.admit()?;
@@ -310,64 +291,37 @@ impl Work for Request {
             host.request = Some(ReprovisionRequest {
                 owner: Owner::Operator { name: by.clone() },
                 firmware: firmware.clone(),
-                requested_at: self.now,
+                requested_at: self.at.now,
                 started_at: None,
             });
             let message = "its firmware is to be seen to".to_string();
-            let event = event(Cause::Request, by, message, here!(), self.now);
+            let event = event(Cause::Request, by, message, here!(), self.at.now);
             write(tx, &mut host, known, &event).await?;
         }
-        let seen = look(tx, &host, self.fresh.clone(), Some(&machine)).await?;
-        Ok(view(host, Seen { retry_interval: self.interval, ..seen }, self.now))
+        view(tx, host, &machine, &self.at).await
     }
 }
 
-struct GiveUp {
-    machine: MachineId,
-    who: Who,
-    fresh: RunId,
-    interval: Duration,
-    now: Timestamp,
-}
-
-impl Work for GiveUp {
-    type Out = HostView;
-
-    async fn run(&self, tx: &mut Tx) -> Result<HostView> {
-        let id = &self.machine;
-        let found = tx.record_locked::<Host>(id.as_str()).await?;
-        let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
-        let mut host = found.unwrap_or_else(|| Host::new(id, self.now));
-        let operation = match host.rack_operation() {
-            Some(id) => tx.run(id).await?,
-            None => None,
-        };
-        host.admit_give_up(operation.as_ref())?;
-        if host.request.take().is_some() {
-            let message = "nobody wants its firmware upgraded any more".to_string();
-            let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
-            tx.tell_record(&mut host, &event)?;
-        }
-        let seen = look(tx, &host, self.fresh.clone(), Some(&machine)).await?;
-        Ok(view(host, Seen { retry_interval: self.interval, ..seen }, self.now))
+async fn cancel(tx: &mut Tx, id: &MachineId, who: &Who, at: &Moment) -> Result<HostView> {
+    let found = tx.record_locked::<Host>(id.as_str()).await?;
+    let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+    let mut host = found.unwrap_or_else(|| Host::new(id, at.now));
+    let operation = match host.rack_operation() {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    host.admit_give_up(operation.as_ref())?;
+    if host.request.take().is_some() {
+        let message = "nobody wants its firmware upgraded any more".to_string();
+        let event = event(Cause::Request, &who.by, message, here!(), at.now);
+        tx.update_and_enqueue(&mut host, &event)?;
     }
+    view(tx, host, &machine, at).await
 }
 
-struct Show {
-    machine: MachineId,
-    fresh: RunId,
-    interval: Duration,
-    now: Timestamp,
-}
-
-impl Work for Show {
-    type Out = HostView;
-
-    async fn run(&self, tx: &mut Tx) -> Result<HostView> {
-        let machine = tx.machine(&self.machine).await?.ok_or_else(|| no_machine(&self.machine))?;
-        let found = tx.record::<Host>(self.machine.as_str()).await?;
-        let host = found.unwrap_or_else(|| Host::new(&self.machine, self.now));
-        let seen = look(tx, &host, self.fresh.clone(), Some(&machine)).await?;
-        Ok(view(host, Seen { retry_interval: self.interval, ..seen }, self.now))
-    }
+async fn show(tx: &mut Tx, id: &MachineId, at: &Moment) -> Result<HostView> {
+    let machine = tx.machine(id).await?.ok_or_else(|| no_machine(id))?;
+    let found = tx.record::<Host>(id.as_str()).await?;
+    let host = found.unwrap_or_else(|| Host::new(id, at.now));
+    view(tx, host, &machine, at).await
 }

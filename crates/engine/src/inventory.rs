@@ -1,7 +1,8 @@
-//! The inventory's door: machines, their flags, and plans. Each change is one transaction with its event.
+//! The inventory's door: machines, their flags, and plans. Each change is one transaction with its
+//! event.
 
 use crate::Engine;
-use crate::submit::{event, no_machine};
+use crate::admission::{event, no_machine};
 use crate::topology::{Place, check_place, may_leave, moved};
 use model::condition::{ConditionType, Evidence};
 use model::here;
@@ -12,7 +13,7 @@ use model::refusal::{Refusal, RefusalKind};
 use model::run::act::Who;
 use model::target::TargetId;
 use model::time::Timestamp;
-use store::{Cause, Result, Tx, Work};
+use store::{Cause, Result, Tx};
 
 impl Engine {
     /// Registers a machine, or updates the spec and labels of a known one.
@@ -31,7 +32,7 @@ impl Engine {
     }
 
     async fn put(&self, machine: Described, actor: String, known: Known) -> Result<Machine> {
-        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), self.chance()));
+        let id = machine.id.unwrap_or_else(|| MachineId::new(self.now(), self.random()));
         let spec = machine.spec.map(|spec| self.with_provider(spec)).transpose()?;
         let new_spec = match known {
             Known::OrNew => self.with_provider(spec.clone().unwrap_or_default())?,
@@ -39,7 +40,8 @@ impl Engine {
         };
         let (labels, now) = (machine.labels, self.now());
         let put = Put { id, spec, new_spec, labels, actor, known, now };
-        let machine = self.racing(|| self.store().write(put.clone())).await?;
+        let written = self.store().retry_write("put_machine", put, |put, tx| Box::pin(put.run(tx)));
+        let machine = written.await?;
         self.look_at(&machine.id);
         Ok(machine)
     }
@@ -68,16 +70,18 @@ impl Engine {
         status: bool,
         who: Who,
     ) -> Result<Machine> {
-        self.racing(|| {
-            let (id, who, now) = (id.clone(), who.clone(), self.now());
-            self.store().write(Flag { id, condition, status, who, now })
-        })
-        .await
+        let flag = Flag { id, condition, status, who, now: self.now() };
+        self.store().retry_write("flag_machine", flag, |flag, tx| Box::pin(flag.run(tx))).await
     }
 
     /// Creates a plan. The same plan again is answered with the existing one.
     pub async fn create_plan(&self, plan: Plan) -> Result<Plan> {
-        self.racing(|| self.store().write(CreatePlan { plan: plan.clone(), now: self.now() })).await
+        let input = (plan, self.now());
+        self.store()
+            .retry_write("create_plan", input, |(plan, now), tx| {
+                Box::pin(create_plan(tx, plan, *now))
+            })
+            .await
     }
 }
 
@@ -100,7 +104,6 @@ enum Known {
     At(Option<i64>),
 }
 
-#[derive(Clone)]
 struct Put {
     id: MachineId,
     spec: Option<MachineSpec>,
@@ -129,9 +132,7 @@ impl Put {
     }
 }
 
-impl Work for Put {
-    type Out = Machine;
-
+impl Put {
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
         let event = |message: &str, line| {
             event(Cause::Request, &self.actor, message.into(), line, self.now)
@@ -178,9 +179,7 @@ struct Flag {
     now: Timestamp,
 }
 
-impl Work for Flag {
-    type Out = Machine;
-
+impl Flag {
     async fn run(&self, tx: &mut Tx) -> Result<Machine> {
         let found = tx.machine_locked(&self.id).await?;
         let mut machine = found.ok_or_else(|| no_machine(&self.id))?;
@@ -201,35 +200,24 @@ impl Work for Flag {
     }
 }
 
-struct CreatePlan {
-    plan: Plan,
-    now: Timestamp,
-}
-
-impl Work for CreatePlan {
-    type Out = Plan;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Plan> {
-        let built_in = model::plan::built_in().into_iter().find(|plan| plan.id == self.plan.id);
-        let existing = match built_in {
-            Some(plan) => Some(plan),
-            None => tx.plan(&self.plan.id).await?,
-        };
-        match existing {
-            None => {
-                tx.insert_plan(&self.plan, self.now).await?;
-                Ok(self.plan.clone())
-            }
-            Some(existing) if existing.same_work(&self.plan) => Ok(existing),
-            Some(existing) => {
-                let said = format!(
-                    "plan {} exists and does something else; plans never change",
-                    existing.id
-                );
-                Err(Refusal::new(RefusalKind::Exists, "PLAN_EXISTS", said)
-                    .next(format!("farrier plan get {}   # then choose a new plan_id", existing.id))
-                    .into())
-            }
+async fn create_plan(tx: &mut Tx, plan: &Plan, now: Timestamp) -> Result<Plan> {
+    let built_in = model::plan::built_in().into_iter().find(|one| one.id == plan.id);
+    let existing = match built_in {
+        Some(built_in) => Some(built_in),
+        None => tx.plan(&plan.id).await?,
+    };
+    match existing {
+        None => {
+            tx.insert_plan(plan, now).await?;
+            Ok(plan.clone())
+        }
+        Some(existing) if existing.same_work(plan) => Ok(existing),
+        Some(existing) => {
+            let said =
+                format!("plan {} exists and does something else; plans never change", existing.id);
+            Err(Refusal::new(RefusalKind::Exists, "PLAN_EXISTS", said)
+                .next(format!("farrier plan get {}   # then choose a new plan_id", existing.id))
+                .into())
         }
     }
 }

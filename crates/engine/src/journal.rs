@@ -1,11 +1,12 @@
 //! The log of a run while it is being worked on: pieces get their offsets here, wait a moment to be
-//! written together, and go to disk with the next commit or after a short while, whichever is first.
+//! written together, and go to disk with the next commit or after a short while, whichever is
+//! first.
 
 use model::id::RunId;
 use model::time::Timestamp;
 use providers::{Line, Stream};
 use std::time::Duration;
-use store::{NewLog, Result, Store, Tx, Work};
+use store::{NewLog, Result, Store};
 use tokio::time::Instant;
 
 /// The largest piece that is stored as one row; longer output is cut into several.
@@ -35,7 +36,8 @@ impl LogBook {
     /// Finds out where the log of a run that was begun earlier ends.
     pub async fn find_end(&mut self, store: &Store) -> Result<()> {
         if self.end.is_none() {
-            self.end = Some(store.read(LogEnd(self.run.clone())).await?);
+            self.end =
+                Some(store.read(self.run.clone(), |run, tx| Box::pin(tx.log_end(run))).await?);
         }
         Ok(())
     }
@@ -71,8 +73,11 @@ impl LogBook {
         if self.waiting.is_empty() || resting {
             return;
         }
-        let (run, epoch) = (self.run.clone(), self.epoch);
-        match store.write(Append { run, epoch, lines: self.waiting.clone() }).await {
+        let input = (self.run.clone(), self.epoch, self.waiting.clone());
+        let written = store.write("append_log", input, |(run, epoch, lines), tx| {
+            Box::pin(tx.append_log_held(run, *epoch, lines))
+        });
+        match written.await {
             Ok(()) => self.waiting.clear(),
             Err(error) => {
                 tracing::warn!(run = %self.run, %error, "log lines wait to be written");
@@ -87,43 +92,6 @@ impl LogBook {
 
 /// How much one attempt has logged already, so that following it goes on from there.
 pub(crate) async fn logged(store: &Store, run: &RunId, step: &str, attempt: u32) -> Result<u64> {
-    store.read(LoggedBy { run: run.clone(), step: step.to_string(), attempt }).await
-}
-
-struct LogEnd(RunId);
-
-impl Work for LogEnd {
-    type Out = i64;
-
-    async fn run(&self, tx: &mut Tx) -> Result<i64> {
-        tx.log_end(&self.0).await
-    }
-}
-
-struct LoggedBy {
-    run: RunId,
-    step: String,
-    attempt: u32,
-}
-
-impl Work for LoggedBy {
-    type Out = u64;
-
-    async fn run(&self, tx: &mut Tx) -> Result<u64> {
-        tx.logged_by(&self.run, &self.step, self.attempt).await
-    }
-}
-
-struct Append {
-    run: RunId,
-    epoch: i64,
-    lines: Vec<NewLog>,
-}
-
-impl Work for Append {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.append_log_held(&self.run, self.epoch, &self.lines).await
-    }
+    let input = (run.clone(), step.to_string(), attempt);
+    store.read(input, |(run, step, attempt), tx| Box::pin(tx.logged_by(run, step, *attempt))).await
 }

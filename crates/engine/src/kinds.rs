@@ -1,12 +1,12 @@
 //! What the turn of each kind sees beside its record.
 
-use crate::anew::latest_of;
-use crate::lifecycle::Sight;
+use crate::admission::current_run;
+use crate::lifecycle::LoadContext;
 use crate::{Settings, hosts, racks, shelves};
 use model::device::Device;
 use model::host::{self, Host};
 use model::id::RunId;
-use model::lifecycle::Around;
+use model::lifecycle::DeviceContext;
 use model::node::{self, Node};
 use model::power_shelf::PowerShelf;
 use model::rack::maintenance::Limits;
@@ -21,29 +21,39 @@ async fn around<D: Device>(
     device: &D,
     waits_for: Option<&RunId>,
     fresh: RunId,
-) -> Result<Around> {
+) -> Result<DeviceContext> {
     let run = match waits_for {
-        Some(id) => latest_of(tx, &device.target(), id).await?,
+        Some(id) => current_run(tx, &device.target(), id).await?,
         None => None,
     };
-    Ok(Around { fresh, run, against: None })
+    Ok(DeviceContext { fresh, run, against: None })
 }
 
-impl Sight for PowerShelf {
-    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
+impl LoadContext for PowerShelf {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<DeviceContext> {
         let against = shelves::against(tx, self).await?.map(|refusal| refusal.said);
-        Ok(Around { against, ..around(tx, self, self.waits_for(), fresh).await? })
+        Ok(DeviceContext { against, ..around(tx, self, self.waits_for(), fresh).await? })
     }
 }
 
-impl Sight for Switch {
-    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<Around> {
+impl LoadContext for Switch {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<DeviceContext> {
         around(tx, self, self.waits_for(), fresh).await
     }
 }
 
-impl Sight for Rack {
-    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<rack::Seen> {
+impl LoadContext for Rack {
+    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<rack::Seen> {
         racks::look(tx, self, fresh, Limits::default()).await
     }
 
@@ -52,8 +62,13 @@ impl Sight for Rack {
     }
 }
 
-impl Sight for Node {
-    async fn see(&self, tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<node::Seen> {
+impl LoadContext for Node {
+    async fn load_context(
+        &self,
+        tx: &mut Tx,
+        _fresh: RunId,
+        _now: Timestamp,
+    ) -> Result<node::Seen> {
         let run = match &self.workflow {
             Some(id) => tx.run(id).await?,
             None => None,
@@ -62,15 +77,15 @@ impl Sight for Node {
     }
 }
 
-impl Sight for Site {
-    async fn see(&self, _tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<()> {
+impl LoadContext for Site {
+    async fn load_context(&self, _tx: &mut Tx, _fresh: RunId, _now: Timestamp) -> Result<()> {
         Ok(())
     }
 }
 
-impl Sight for Host {
-    async fn see(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<host::Seen> {
-        // Held until the turn ends, so that its gate is still open when a run begins.
+impl LoadContext for Host {
+    async fn load_context(&self, tx: &mut Tx, fresh: RunId, _now: Timestamp) -> Result<host::Seen> {
+        // ClaimedRun until the turn ends, so that its gate is still open when a run begins.
         let machine = tx.machine_locked(&self.machine()).await?;
         hosts::look(tx, self, fresh, machine.as_ref()).await
     }

@@ -1,17 +1,18 @@
 //! What happens next.
 //!
-//! The engine claims what is due, asks the model what to do, asks a provider to do it, and commits the
-//! outcome in one fenced transaction. [`submit`] and `inventory` are the doors for requests, `turn` the kernel, `worker`
-//! the claiming and the leases, `observe` the probes, `watch` the events and logs as they happen, `retention` the clearing away.
-//! It speaks no vendor's protocol and writes no SQL.
+//! The engine claims what is due, asks the model what to do, asks a provider to do it, and commits
+//! the outcome in one fenced transaction. [`admission`] creates runs, `inventory` changes what is
+//! registered, `turn` is the kernel, `worker` the claiming and the leases, `observe` the probes,
+//! `watch` the events and logs as they happen, `retention` the clearing away. It speaks no vendor's
+//! protocol and writes no SQL.
 
-mod anew;
-pub mod chance;
+pub mod admission;
 mod claims;
 pub mod clock;
 pub mod components;
 mod conduct;
 mod devices;
+mod failure_detector;
 pub mod firmware;
 pub mod hardware;
 mod health;
@@ -26,21 +27,20 @@ mod observe;
 mod place;
 mod query;
 pub mod racks;
+pub mod random;
 mod retention;
+mod run;
 mod settings;
 mod shelves;
 mod sites;
-pub mod submit;
 mod surveys;
 mod topology;
 mod turn;
 pub mod vault;
 pub mod watch;
-mod witness;
 mod worker;
 
 pub use devices::{DescribedDevice, OverdueDevices, PlacedSpec};
-pub use health::HealthTally;
 pub use images::DeletedImage;
 pub use inventory::Described;
 pub use query::{Explained, PlanPage};

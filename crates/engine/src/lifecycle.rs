@@ -1,9 +1,11 @@
 //! The turn of a lifecycle: one claimed record, moved on until it rests, in one transaction.
 //!
-//! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the record, its history, its event, the
-//! runs that it starts and its place in the queue are written together, or not at all. Who dies before leaves all as it was.
+//! Nothing outside is touched here, so there is nothing to intend and nothing to read back: the
+//! record, its history, its event, the runs that it starts and its place in the queue are written
+//! together, or not at all. Who dies before leaves all as it was.
 
-use crate::claims::{halt_run, start_run};
+use crate::admission::{Admission, Created, Holds};
+use crate::claims::halt_run;
 use crate::topology::{self, Place};
 use crate::{Engine, Settings, racks};
 use model::host::Host;
@@ -18,9 +20,8 @@ use model::run::act::Action;
 use model::site::Site;
 use model::switch::Switch;
 use model::time::Timestamp;
-use std::marker::PhantomData;
 use std::time::Duration;
-use store::{Birth, Cause, Claimed, NewEvent, RecordClaim, Result, StoreError, Tx, Work};
+use store::{Cause, Claimed, Enqueue, NewEvent, RecordClaim, Result, StoreError, Tx};
 
 /// More moves than this in one turn would be a loop in the rules.
 const MAX_MOVES: u64 = 64;
@@ -30,9 +31,9 @@ const DATABASE_RETRY: Duration = Duration::from_millis(250);
 const MAX_RACES: u32 = 20;
 
 /// How a turn sees what it must know beside the record.
-pub(crate) trait Sight: Lifecycle {
+pub(crate) trait LoadContext: Lifecycle {
     /// `fresh` is an id for a run that the turn may start.
-    fn see(
+    fn load_context(
         &self,
         tx: &mut Tx,
         fresh: RunId,
@@ -87,64 +88,58 @@ impl Engine {
         self.put_back(claimed.id.clone(), claimed.epoch).await;
     }
 
-    /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next try finds out.
+    /// Whether nobody has taken the record over. Who cannot be asked is taken to say so: the next
+    /// try finds out.
     async fn still_holds(&self, claimed: &Claimed) -> bool {
         let Claimed { id, epoch, .. } = claimed.clone();
-        self.store().read(IsHeld { id, epoch }).await.unwrap_or(true)
+        let held = self
+            .store()
+            .read_one((id, epoch), |(id, epoch), tx| Box::pin(tx.is_claimed(id, *epoch)));
+        held.await.unwrap_or(true)
     }
 
-    async fn advance_one<R: Sight>(&self, claimed: &Claimed) -> Result<()> {
-        let advance = Advance::<R> {
+    async fn advance_one<R: LoadContext>(&self, claimed: &Claimed) -> Result<()> {
+        let advance = Advance {
             key: claimed.id.clone(),
             claim: RecordClaim { epoch: claimed.epoch, wakes: claimed.wakes },
-            chance: self.chance(),
+            random: self.random(),
             now: self.now(),
             settings: self.settings().clone(),
-            kind: PhantomData,
         };
-        self.store().write(advance).await
+        let created =
+            self.store().write("advance", advance, |advance, tx| Box::pin(advance.run::<R>(tx)));
+        self.after_commit(created.await?);
+        Ok(())
     }
 }
 
-struct IsHeld {
-    id: ObjectId,
-    epoch: i64,
-}
-
-impl Work for IsHeld {
-    type Out = bool;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<bool> {
-        tx.is_held(&self.id, self.epoch).await
-    }
-}
-
-struct Advance<R> {
+struct Advance {
     key: ObjectId,
     claim: RecordClaim,
-    chance: u64,
+    random: u64,
     now: Timestamp,
     settings: Settings,
-    kind: PhantomData<fn() -> R>,
 }
 
-impl<R: Sight> Work for Advance<R> {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
+impl Advance {
+    async fn run<R: LoadContext>(&self, tx: &mut Tx) -> Result<Created> {
+        let mut created = Created::default();
         let id = SubjectId::of_key(R::KIND, self.key.as_str()).id;
         let Some(mut record) = tx.record_locked::<R>(&id).await? else {
             // Removed since it was claimed, its place in the queue with it.
-            return Ok(());
+            return Ok(created);
         };
         for turn in 0..MAX_MOVES {
-            let fresh = RunId::new(self.now, self.chance.wrapping_add(turn << 32));
-            let seen = R::under(record.see(tx, fresh, self.now).await?, &self.settings);
+            let fresh = RunId::new(self.now, self.random.wrapping_add(turn << 32));
+            let seen = R::under(record.load_context(tx, fresh, self.now).await?, &self.settings);
             match record.next(&seen, self.now) {
-                Next::Rest(_) => return tx.settle_record(&record, self.claim, None, self.now),
+                Next::Rest(_) => {
+                    tx.settle_record(&record, self.claim, None, self.now)?;
+                    return Ok(created);
+                }
                 Next::Until(at, _) => {
-                    return tx.settle_record(&record, self.claim, Some(at), self.now);
+                    tx.settle_record(&record, self.claim, Some(at), self.now)?;
+                    return Ok(created);
                 }
                 Next::Remove(note) => {
                     let event = self.event(&note);
@@ -152,13 +147,17 @@ impl<R: Sight> Work for Advance<R> {
                     let message = format!("{id} was removed");
                     let event = NewEvent { message, ..event };
                     let from = Place::of(record.head());
-                    return topology::moved(tx, &from, &Place::NOWHERE, &event).await;
+                    topology::moved(tx, &from, &Place::NOWHERE, &event).await?;
+                    return Ok(created);
                 }
                 // Who lets go of it wakes it.
                 Next::Become(change) if takes_from_another(&record, &change.record) => {
-                    return tx.settle_record(&record, self.claim, None, self.now);
+                    tx.settle_record(&record, self.claim, None, self.now)?;
+                    return Ok(created);
                 }
-                Next::Become(change) => record = self.become_(tx, &record, *change).await?,
+                Next::Become(change) => {
+                    record = self.become_(tx, &record, *change, &mut created).await?;
+                }
             }
         }
         Err(StoreError::Corrupt(format!("{} moves in a circle", self.key)))
@@ -171,8 +170,14 @@ fn takes_from_another<R: Lifecycle>(before: &R, after: &R) -> bool {
     holder.is_some() && *holder != after.head().active_run
 }
 
-impl<R: Sight> Advance<R> {
-    async fn become_(&self, tx: &mut Tx, before: &R, change: Change<R>) -> Result<R> {
+impl Advance {
+    async fn become_<R: LoadContext>(
+        &self,
+        tx: &mut Tx,
+        before: &R,
+        change: Change<R>,
+        created: &mut Created,
+    ) -> Result<R> {
         let Change { mut record, note, start, begin, cancel } = change;
         let event = self.event(&note);
         if record.word() != before.word() {
@@ -186,7 +191,9 @@ impl<R: Sight> Advance<R> {
         record.follow_up(before, tx, &event).await?;
         let own = record.subject();
         for new in start {
-            let run = start_run(tx, new, Birth::Due, Some(&own), &event).await?;
+            let (run, holds) = (new.run(self.now), Holds::Targets { own: Some(&own) });
+            let admission = Admission { run, enqueue: Enqueue::Now, holds, event: &event };
+            let run = created.add(tx, admission).await?;
             if run.spec.run_type == RunType::RackMaintenance {
                 racks::begun(tx, &run.spec.id, true, &event).await?;
             }

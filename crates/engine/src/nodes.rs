@@ -1,15 +1,16 @@
-//! The door for nodes: onboarded, decommissioned, drained, quarantined, brought back. Each request is one transaction: the node, the
-//! run that works on it, and the machine that it is on.
+//! The door for nodes: onboarded, decommissioned, drained, quarantined, brought back. Each request
+//! is one transaction: the node, the run that works on it, and the machine that it is on.
 //!
-//! `ask` is what moves a node without an operation, `follow` what a run's commit means for its node, `stage` what is done in Farrier's own record and by agents, `agents` the door for
-//! agents, `resume` how work goes on that may have been lost, `watch` who is heard and what MAAS says.
+//! `ask` is what moves a node without an operation, `follow` what a run's commit means for its
+//! node, `stage` what is done in Farrier's own record and by agents, `agents` the door for agents,
+//! `resume` how work goes on that may have been lost, `watch` who is heard and what MAAS says.
 
-pub(crate) mod again;
 pub(crate) mod agents;
 mod ask;
 pub(crate) mod follow;
 mod preview;
 mod reconcile;
+mod restart;
 mod resume;
 pub(crate) mod stage;
 mod tasks;
@@ -24,8 +25,7 @@ pub use tasks::Report;
 pub use view::NodeView;
 
 use crate::Engine;
-use crate::claims::hold;
-use crate::submit::{Begun, event, insert_in_hand, no_machine, reused};
+use crate::admission::{Admission, Created, Holds, event, no_machine, replay, reused};
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::machine::Machine;
@@ -41,7 +41,7 @@ use model::site::Site;
 use model::target::TargetId;
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Cause, Held, NewEvent, Result, Tx, Work};
+use store::{Cause, Enqueue, NewEvent, Result, Tx};
 
 /// A request to bring a machine into service as a node.
 #[derive(Debug, Clone)]
@@ -74,57 +74,35 @@ pub struct NodeRun {
     pub new: bool,
 }
 
-impl Begun for NodeRun {
-    fn begun(&self) -> Option<&Run> {
-        self.new.then_some(&self.run)
-    }
-}
-
 impl Engine {
     /// Brings a machine into service: makes the node, and the run that onboards it.
     pub async fn onboard(&self, request: Onboard) -> Result<NodeRun> {
-        self.onboard_for(request, self.eager_owner()).await
-    }
-
-    async fn onboard_for(&self, request: Onboard, owner: Option<String>) -> Result<NodeRun> {
-        let work = || {
-            let run = RunId::new(self.now(), self.chance());
-            let work = StartOnboarding {
-                asked: request.clone(),
-                node: NodeId::new(self.now(), self.chance()),
-                run: run.clone(),
-                owner: owner.clone(),
-                providers: self.providers().clone(),
-                now: self.now(),
-            };
-            (run, work)
+        let (run, owner) = (RunId::new(self.now(), self.random()), self.eager_owner());
+        let claims = owner.is_some().then(|| run.clone());
+        let start = StartOnboarding {
+            asked: request,
+            node: NodeId::new(self.now(), self.random()),
+            run,
+            owner,
+            providers: self.providers().clone(),
+            now: self.now(),
         };
-        self.begin(work).await
+        self.admit("start_onboarding", claims, start, |start, tx| Box::pin(start.run(tx))).await
     }
 
     /// Takes a node out of service, or empties it.
     pub async fn decommission(&self, request: Decommission) -> Result<NodeRun> {
-        self.decommission_for(request, self.eager_owner()).await
-    }
-
-    async fn decommission_for(
-        &self,
-        request: Decommission,
-        owner: Option<String>,
-    ) -> Result<NodeRun> {
-        let work = || {
-            let run = RunId::new(self.now(), self.chance());
-            let work = StartDecommission {
-                asked: request.clone(),
-                run: run.clone(),
-                owner: owner.clone(),
-                providers: self.providers().clone(),
-                limits: self.settings().nodes.silence,
-                now: self.now(),
-            };
-            (run, work)
+        let (run, owner) = (RunId::new(self.now(), self.random()), self.eager_owner());
+        let claims = owner.is_some().then(|| run.clone());
+        let start = StartDecommission {
+            asked: request,
+            run,
+            owner,
+            providers: self.providers().clone(),
+            limits: self.settings().nodes.silence,
+            now: self.now(),
         };
-        self.begin(work).await
+        self.admit("start_decommission", claims, start, |start, tx| Box::pin(start.run(tx))).await
     }
 }
 
@@ -191,7 +169,7 @@ impl NodeWork {
             params,
             initiator: self.by,
             parent: None,
-            again: None,
+            restart: None,
             on_failure: OnFailure::KeepPhase,
             part_of: None,
             reports_to: Some(model::lifecycle::Lifecycle::subject(node)),
@@ -203,21 +181,20 @@ impl NodeWork {
     }
 }
 
-/// Writes a run on a node: the machine's gates, the run, its hold on the machine. The node is written by the caller, with the run's name.
-pub(crate) async fn write_run(
+/// Creates a run on a node: the machine's gates, the run, its hold on the machine. The node is
+/// written by the caller, with the run's id.
+pub(crate) async fn create_run(
     tx: &mut Tx,
+    created: &mut Created,
     machine: &Machine,
-    run: &mut Run,
-    owner: Option<&str>,
-    event: &NewEvent,
-) -> Result<Option<Held>> {
+    run: Run,
+    (owner, event): (Option<&str>, &NewEvent),
+) -> Result<Run> {
     admit(machine, run.spec.run_type, &run.spec.steps)?;
-    // After everything that was done to it, whatever the clocks of other replicas said then.
-    let newest = tx.newest_run_at(std::slice::from_ref(&run.spec.target)).await?;
-    run.spec.created_at = event.at.max(newest + Timestamp::TICK);
     let own = run.spec.reports_to.clone();
-    hold(tx, run, own.as_ref(), event).await?;
-    insert_in_hand(tx, run, owner, event)
+    let enqueue = owner.map_or(Enqueue::Now, Enqueue::Claimed);
+    let holds = Holds::Targets { own: own.as_ref() };
+    created.add(tx, Admission { run, enqueue, holds, event }).await
 }
 
 struct StartOnboarding {
@@ -229,16 +206,15 @@ struct StartOnboarding {
     now: Timestamp,
 }
 
-impl Work for StartOnboarding {
-    type Out = (NodeRun, Option<Held>);
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl StartOnboarding {
+    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
+        let mut created = Created::default();
         let Onboard { machine: id, site, request_id, by } = &self.asked;
         let target = TargetId::from(id);
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
-            return Ok((self.replayed(tx, run).await?, None));
+            return Ok((self.replayed(tx, run).await?, created));
         }
-        // Held, so that nobody removes it meanwhile.
+        // ClaimedRun, so that nobody removes it meanwhile.
         if tx.record_locked::<Site>(site.as_str()).await?.is_none() {
             return Err(no_site(site).into());
         }
@@ -259,15 +235,15 @@ impl Work for StartOnboarding {
             request_id: request_id.clone(),
             by: by.clone(),
         };
-        let mut run = work.run(&node, &whose, self.now);
+        let run = work.run(&node, &whose, self.now);
         node.workflow = Some(run.spec.id.clone());
         let message = format!("{} onboards {id} at {site}", run.spec.id);
         let event = event(Cause::Request, by, message, here!(), self.now);
         tx.place_node(&self.node, id, Some(site))?;
         tx.insert_record(&mut node, &event).await?;
-        let owner = self.owner.as_deref();
-        let held = write_run(tx, &machine, &mut run, owner, &event).await?;
-        Ok((NodeRun { node, run, new: true }, held))
+        let how = (self.owner.as_deref(), &event);
+        let run = create_run(tx, &mut created, &machine, run, how).await?;
+        Ok((NodeRun { node, run, new: true }, created))
     }
 }
 
@@ -276,10 +252,9 @@ impl StartOnboarding {
         let node = node_of_run(tx, &run).await?;
         let same = run.spec.run_type == RunType::Onboard
             && node.as_ref().is_some_and(|node| node.site.as_ref() == Some(&self.asked.site));
-        match node {
-            Some(node) if same => Ok(NodeRun { node, run, new: false }),
-            Some(_) | None => Err(reused(&run).into()),
-        }
+        let run = replay(run, same)?;
+        let node = node.ok_or_else(|| reused(&run))?;
+        Ok(NodeRun { node, run, new: false })
     }
 }
 
@@ -314,10 +289,9 @@ struct StartDecommission {
     now: Timestamp,
 }
 
-impl Work for StartDecommission {
-    type Out = (NodeRun, Option<Held>);
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl StartDecommission {
+    async fn run(&self, tx: &mut Tx) -> Result<(NodeRun, Created)> {
+        let mut created = Created::default();
         let Decommission { node: id, mode, request_id, by, .. } = &self.asked;
         let mut node = tx.record_locked::<Node>(id.as_str()).await?.ok_or_else(|| no_node(id))?;
         let target = TargetId::from(&node.machine);
@@ -325,10 +299,8 @@ impl Work for StartDecommission {
         if let Some(run) = tx.run_of_request(&target, request_id).await? {
             let mut made_with = run.spec.params.clone();
             let same_node = made_with.remove(NODE).as_deref() == Some(id.as_str());
-            return match same_node && made_with == params {
-                true => Ok((NodeRun { node, run, new: false }, None)),
-                false => Err(reused(&run).into()),
-            };
+            let run = replay(run, same_node && made_with == params)?;
+            return Ok((NodeRun { node, run, new: false }, created));
         }
         if !self.asked.without_agent.is_empty() {
             door::without_agent(*mode)?;
@@ -359,12 +331,12 @@ impl Work for StartDecommission {
             request_id: request_id.clone(),
             by: by.clone(),
         };
-        let mut run = work.run(&node, &whose, self.now);
-        let owner = self.owner.as_deref();
-        let held = write_run(tx, &machine, &mut run, owner, &event).await?;
+        let run = work.run(&node, &whose, self.now);
+        let how = (self.owner.as_deref(), &event);
+        let run = create_run(tx, &mut created, &machine, run, how).await?;
         node.workflow = Some(run.spec.id.clone());
         tx.update_record(&mut node, &event)?;
-        Ok((NodeRun { node, run, new: true }, held))
+        Ok((NodeRun { node, run, new: true }, created))
     }
 }
 
@@ -390,7 +362,8 @@ const fn run_type(mode: Mode) -> RunType {
     }
 }
 
-/// What a door must know of a node beside its record: its newest run, and whether it is heard and well.
+/// What a door must know of a node beside its record: its newest run, and whether it is heard and
+/// well.
 pub(crate) async fn known(
     tx: &mut Tx,
     node: &Node,
@@ -401,7 +374,7 @@ pub(crate) async fn known(
         Some(id) => tx.run(id).await?,
         None => None,
     };
-    let word = tx.word_of(&node.id()).await?;
+    let word = tx.last_heartbeat(&node.id()).await?;
     let heard = word.at.is_some_and(|at| now.since(at) <= limits.silence);
     Ok((run, Known { run: None, healthy: heard && word.problems.is_empty() }))
 }
@@ -419,7 +392,7 @@ pub(crate) fn write_moves(
         node.head.version = version;
         node.head.since = event.at;
         let event = NewEvent { message: node.reason.clone(), ..event.clone() };
-        tx.tell_record(node, &event)?;
+        tx.update_and_enqueue(node, &event)?;
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
-//! The condition reconciler: looks at every machine from time to time, spread over the interval, and
-//! writes only what changed. An idle fleet costs its probes and nothing else.
+//! The condition reconciler: looks at every machine from time to time, spread over the interval,
+//! and writes only what changed. An idle fleet costs its probes and nothing else.
 //!
-//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not believed at once. When
-//! and what is decided by [`Watched`], which is kept here, in memory: whoever forgets it looks a few times more.
+//! Reaching a machine is asked for often, the health of its parts rarely; what one look says is not
+//! believed at once. When and what is decided by [`Watched`], which is kept here, in memory:
+//! whoever forgets it looks a few times more.
 //!
-//! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does no
-//! harm, as it only looks.
+//! Replicas share the fleet by the machines' ids; a probe made twice when replicas come and go does
+//! no harm, as it only looks.
 
 use crate::Engine;
 use model::condition::watched::Watched;
@@ -22,7 +23,7 @@ use providers::{Provider, Target};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -30,7 +31,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 const PAGE: i64 = 500;
 /// How many machines may wait to be looked at out of turn.
 const MAX_POKED: usize = 10_000;
-/// A look at the parts of a machine is many questions, so it may take this many times as long as another one.
+/// A look at the parts of a machine is many questions, so it may take this many times as long as
+/// another one.
 const EXAMINE_TIMES: u32 = 2;
 
 /// Machines that want to be looked at out of turn, and what is remembered of the others.
@@ -142,12 +144,18 @@ impl Engine {
 
     /// Which part of the fleet is ours: our place among the replicas alive.
     pub(crate) async fn share(&self) -> (u64, u64) {
-        let names = self.store().read(Alive).await.unwrap_or_default();
+        let names = self.alive().await.unwrap_or_default();
         let place = names.iter().position(|name| *name == self.settings().replica);
         match place {
             Some(place) => (place as u64, names.len() as u64),
             None => (0, 1),
         }
+    }
+
+    /// The names of the replicas that are alive.
+    pub(crate) async fn alive(&self) -> Result<Vec<String>> {
+        let pulses = self.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await?;
+        Ok(pulses.into_iter().map(|pulse| pulse.replica.name).collect())
     }
 
     async fn probe_soon(&self, id: MachineId, slots: &Arc<Semaphore>) {
@@ -185,7 +193,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at another time.
+    /// Looks at the parts of a machine when it is time to. What cannot be seen now is looked at
+    /// another time.
     async fn examine(
         &self,
         provider: &dyn Provider,
@@ -210,10 +219,13 @@ impl Engine {
         }
     }
 
-    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is looked at again.
+    /// Writes what is believed, unless somebody has changed the machine meanwhile: then it is
+    /// looked at again.
     async fn learn(&self, learn: Learn) -> Result<()> {
         let (id, now) = (learn.id.clone(), learn.now);
-        match self.store().write(learn).await? {
+        let learned =
+            self.store().write("learn_machine", learn, |learn, tx| Box::pin(learn.run(tx)));
+        match learned.await? {
             Learned::At(version) => {
                 self.observer().watched(&id, now, |watched| watched.written(version));
             }
@@ -232,16 +244,6 @@ fn lost(fault: Fault) -> Vec<Evidence> {
     vec![Evidence::new(ConditionType::BmcReachable, false, fault.said)]
 }
 
-pub(crate) struct Alive;
-
-impl Work for Alive {
-    type Out = Vec<String>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
-        Ok(tx.pulses().await?.into_iter().map(|pulse| pulse.replica.name).collect())
-    }
-}
-
 struct Learn {
     id: MachineId,
     /// The machine as it was when it was looked at.
@@ -258,9 +260,7 @@ enum Learned {
     Gone,
 }
 
-impl Work for Learn {
-    type Out = Learned;
-
+impl Learn {
     async fn run(&self, tx: &mut Tx) -> Result<Learned> {
         let Some(mut machine) = tx.machine_locked(&self.id).await? else {
             return Ok(Learned::Gone);

@@ -1,9 +1,9 @@
 //! Reading: what the doors show. Nothing here changes anything.
 
 use crate::Engine;
+use crate::admission::{no_machine, no_run};
 use crate::devices::ExplainedDevice;
 use crate::nodes::NodeView;
-use crate::submit::{no_machine, no_plan, no_run};
 use model::condition::ConditionType;
 use model::filter::{Filter, Item};
 use model::id::{MachineId, NodeId, PlanId, RackId, RunId, SiteId};
@@ -16,50 +16,13 @@ use model::site::explain_site;
 use model::target::TargetId;
 use model::why::{Explanation, explain_machine, explain_run, overdue};
 use providers::Target;
-use store::{Cursor, Event, LogLine, MachinePage, Result, RunPage, StoreError, Tx, Work};
+use store::{Event, LogLine, MachinePage, Result, RunPage, StoreError, Tx};
 
 /// How many active runs are looked at for the metric of overdue ones.
 const MAX_OVERDUE: i64 = 1_000;
 
 /// How far back a machine that needs a person is searched for what failed.
 const MAX_FAILURES_BACK: i64 = 20;
-
-/// Reads a value in one consistent view; `one` statement needs no transaction for that.
-macro_rules! reading {
-    (one $name:ident ( $($args:tt)* ) $($rest:tt)*) => {
-        reading!(@ true, $name ( $($args)* ) $($rest)*);
-    };
-    ($name:ident ( $($args:tt)* ) $($rest:tt)*) => {
-        reading!(@ false, $name ( $($args)* ) $($rest)*);
-    };
-    (@ $single:literal, $name:ident ( $($field:ident : $type:ty),* ) -> $out:ty, |$this:ident, $tx:ident| $body:expr) => {
-        struct $name { $($field: $type),* }
-        impl Work for $name {
-            type Out = $out;
-            const SINGLE: bool = $single;
-            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
-                let $this = self;
-                $body
-            }
-        }
-    };
-}
-
-reading!(one Ping() -> Cursor, |_q, tx| tx.horizon().await);
-reading!(ActiveRuns(limit: i64) -> Vec<Run>, |q, tx| tx.active_runs(q.limit).await);
-reading!(one GetRun(id: RunId) -> Option<Run>, |q, tx| tx.run(&q.id).await);
-reading!(one GetPlan(id: PlanId) -> Option<Plan>, |q, tx| tx.plan(&q.id).await);
-reading!(one ListMachines(filter: Filter, after: Option<String>, limit: i64) -> MachinePage,
-    |q, tx| tx.machines(&q.filter, q.after.as_deref(), q.limit).await);
-reading!(one ListRuns(filter: Filter, before: Option<String>, limit: i64) -> RunPage,
-    |q, tx| tx.runs(&q.filter, q.before.as_deref(), q.limit).await);
-reading!(ListPlans(after: String, limit: i64) -> Vec<Plan>, |q, tx| tx.plans(&q.after, q.limit).await);
-reading!(History(id: String, after: i64, limit: i64) -> Vec<Event>,
-    |q, tx| tx.history(&q.id, q.after, q.limit).await);
-reading!(ReadLog(id: RunId, offset: i64, limit: i64) -> (Option<Run>, Vec<LogLine>),
-    // The run first: when it has ended, the log read after it is complete.
-    |q, tx| Ok((tx.run(&q.id).await?, tx.read_log(&q.id, q.offset, q.limit).await?)));
-reading!(Why(id: String) -> Option<Found>, |q, tx| q.find(tx).await);
 
 /// What an id leads to.
 struct Found {
@@ -79,37 +42,38 @@ fn readable(found: Result<Option<Node>>) -> Result<Option<Node>> {
     }
 }
 
-impl Why {
-    async fn find(&self, tx: &mut Tx) -> Result<Option<Found>> {
-        let run_id = RunId::trusted(self.id.as_str());
-        if let Some(run) = tx.run(&run_id).await? {
-            let held_by = tx.holder(&run_id).await?;
-            let node = readable(crate::nodes::node_of_run(tx, &run).await)?;
-            return Ok(Some(Found { run: Some(run), held_by, node, machine: None }));
-        }
-        let Some(machine) = tx.machine(&MachineId::trusted(self.id.as_str())).await? else {
-            return Ok(None);
-        };
-        let run = match &machine.active_run {
-            Some(id) => tx.run(id).await?,
-            // What a person is wanted for is what failed, whatever came after it.
-            None if machine.is(ConditionType::NeedsIntervention) => {
-                let latest =
-                    tx.latest_runs(&TargetId::from(&machine.id), MAX_FAILURES_BACK).await?;
-                latest.into_iter().find(|run| run.progress.failure.is_some())
-            }
-            None => tx.latest_run(&TargetId::from(&machine.id)).await?,
-        };
-        let held_by = match &run {
-            Some(run) => tx.holder(&run.spec.id).await?,
-            None => None,
-        };
-        let node = match tx.node_on(&machine.id).await? {
-            Some(id) => readable(tx.record::<Node>(id.as_str()).await)?,
-            None => None,
-        };
-        Ok(Some(Found { machine: Some(machine), run, held_by, node }))
+async fn find(tx: &mut Tx, id: &str) -> Result<Option<Found>> {
+    let run_id = RunId::trusted(id);
+    if let Some(run) = tx.run(&run_id).await? {
+        let held_by = tx.holder(&run_id).await?;
+        let node = readable(crate::nodes::node_of_run(tx, &run).await)?;
+        return Ok(Some(Found { run: Some(run), held_by, node, machine: None }));
     }
+    let Some(machine) = tx.machine(&MachineId::trusted(id)).await? else {
+        return Ok(None);
+    };
+    let run = match &machine.active_run {
+        Some(id) => tx.run(id).await?,
+        // What a person is wanted for is what failed, whatever came after it.
+        None if machine.is(ConditionType::NeedsIntervention) => {
+            let latest = tx.latest_runs(&TargetId::from(&machine.id), MAX_FAILURES_BACK).await?;
+            latest.into_iter().find(|run| run.progress.failure.is_some())
+        }
+        None => tx.latest_run(&TargetId::from(&machine.id)).await?,
+    };
+    let held_by = match &run {
+        Some(run) => tx.holder(&run.spec.id).await?,
+        None => None,
+    };
+    let node = match tx.node_on(&machine.id).await? {
+        Some(id) => readable(tx.record::<Node>(id.as_str()).await)?,
+        None => None,
+    };
+    Ok(Some(Found { machine: Some(machine), run, held_by, node }))
+}
+
+pub(crate) fn no_plan(id: &PlanId) -> Refusal {
+    Refusal::not_found("plan", id, "farrier plans")
 }
 
 /// An explanation, and what it is about.
@@ -132,7 +96,7 @@ pub struct PlanPage {
 impl Engine {
     /// Whether the database answers, and has heard from this replica.
     pub async fn healthy(&self) -> Result<()> {
-        self.store().scan(Ping {}).await?;
+        self.store().scan_one((), |(), tx| Box::pin(tx.horizon())).await?;
         if self.lease_is_fresh() {
             return Ok(());
         }
@@ -145,7 +109,7 @@ impl Engine {
     }
 
     pub async fn run(&self, id: &RunId) -> Result<Run> {
-        let found = self.store().read(GetRun { id: id.clone() }).await?;
+        let found = self.store().read_one(id.clone(), |id, tx| Box::pin(tx.run(id))).await?;
         Ok(found.ok_or_else(|| no_run(id))?)
     }
 
@@ -153,7 +117,7 @@ impl Engine {
         if let Some(plan) = built_in().into_iter().find(|plan| plan.id == *id) {
             return Ok(plan);
         }
-        let found = self.store().read(GetPlan { id: id.clone() }).await?;
+        let found = self.store().read_one(id.clone(), |id, tx| Box::pin(tx.plan(id))).await?;
         Ok(found.ok_or_else(|| no_plan(id))?)
     }
 
@@ -163,7 +127,12 @@ impl Engine {
         after: Option<String>,
         limit: i64,
     ) -> Result<MachinePage> {
-        self.store().scan(ListMachines { filter, after, limit }).await
+        let input = (filter, after, limit);
+        self.store()
+            .scan_one(input, |(filter, after, limit), tx| {
+                Box::pin(tx.machines(filter, after.as_deref(), *limit))
+            })
+            .await
     }
 
     pub async fn runs(
@@ -172,7 +141,12 @@ impl Engine {
         before: Option<String>,
         limit: i64,
     ) -> Result<RunPage> {
-        self.store().scan(ListRuns { filter, before, limit }).await
+        let input = (filter, before, limit);
+        self.store()
+            .scan_one(input, |(filter, before, limit), tx| {
+                Box::pin(tx.runs(filter, before.as_deref(), *limit))
+            })
+            .await
     }
 
     /// Built-in plans and those that were made, by id.
@@ -180,10 +154,13 @@ impl Engine {
         let wanted = |plan: &Plan| filter.matches(Item::Plan(plan));
         let mut found = Vec::new();
         let mut at = after.to_string();
-        // The filter is applied here, so pages are read until there is enough, whatever the built-in
-        // plans add to it.
+        // The filter is applied here, so pages are read until there is enough, whatever the
+        // built-in plans add to it.
         loop {
-            let page = self.store().scan(ListPlans { after: at.clone(), limit: limit + 1 }).await?;
+            let input = (at.clone(), limit + 1);
+            let page =
+                self.store().scan(input, |(after, limit), tx| Box::pin(tx.plans(after, *limit)));
+            let page = page.await?;
             let full = page.len() as i64 > limit;
             at = page.last().map(|plan| plan.id.to_string()).unwrap_or_default();
             found.extend(page.into_iter().filter(wanted));
@@ -202,7 +179,11 @@ impl Engine {
 
     /// The history of a machine or a run, oldest first, after a version.
     pub async fn history(&self, id: &str, after: i64, limit: i64) -> Result<Vec<Event>> {
-        let events = self.store().scan(History { id: id.into(), after, limit }).await?;
+        let input = (id.to_string(), after, limit);
+        let events = self
+            .store()
+            .scan(input, |(id, after, limit), tx| Box::pin(tx.history(id, *after, *limit)));
+        let events = events.await?;
         if events.is_empty() && after == 0 {
             let (what, list) = match NodeId::parse(id) {
                 Ok(_) => ("node", "farrier node list"),
@@ -219,13 +200,20 @@ impl Engine {
         offset: i64,
         limit: i64,
     ) -> Result<(Run, Vec<LogLine>)> {
-        let (run, lines) = self.store().scan(ReadLog { id: id.clone(), offset, limit }).await?;
+        let input = (id.clone(), offset, limit);
+        // The run first: when it has ended, the log read after it is complete.
+        let page = self.store().scan(input, |(id, offset, limit), tx| {
+            Box::pin(
+                async move { Ok((tx.run(id).await?, tx.read_log(id, *offset, *limit).await?)) },
+            )
+        });
+        let (run, lines) = page.await?;
         Ok((run.ok_or_else(|| no_run(id))?, lines))
     }
 
     /// How many active runs wait longer than is normal.
     pub async fn overdue(&self) -> Result<usize> {
-        let runs = self.store().scan(ActiveRuns { limit: MAX_OVERDUE }).await?;
+        let runs = self.store().scan((), |(), tx| Box::pin(tx.active_runs(MAX_OVERDUE))).await?;
         let now = self.now();
         Ok(runs.iter().filter(|run| overdue(run, now)).count())
     }
@@ -250,7 +238,7 @@ impl Engine {
             let (machine_id, run_id) = (None, None);
             return Ok(Explained { told, machine_id, run_id, held_by: None, hindrance: None });
         }
-        let found = self.store().read(Why { id: id.into() }).await?;
+        let found = self.store().read(id.to_string(), |id, tx| Box::pin(find(tx, id))).await?;
         let Found { machine, run, held_by, node } =
             found.ok_or_else(|| Refusal::not_found("machine or operation", id, "farrier list"))?;
         let now = self.now();

@@ -1,5 +1,5 @@
-//! Racks: their inventory, and what is seen of one. Each change is one transaction with its event; `maintain` starts their
-//! operations, `status` follows them.
+//! Racks: their inventory, and what is seen of one. Each change is one transaction with its event;
+//! `maintain` starts their operations, `status` follows them.
 
 mod maintain;
 mod power;
@@ -9,13 +9,13 @@ pub use maintain::{MaintenanceStart, MaintenanceStarted, Preview};
 pub use status::{LegStatus, MaintenanceStatus, PartStatus};
 
 pub(crate) use maintain::{begun, reopen};
-pub(crate) use power::PowerOf;
+pub(crate) use power::power_of;
 
 use crate::Engine;
+use crate::admission::event;
 use crate::claims::unknown;
 use crate::conduct::{failed_part, has_parts_at_work};
 use crate::query::Explained;
-use crate::submit::event;
 use crate::topology::clear_out;
 use model::firmware::{Resolution, resolve};
 use model::here;
@@ -28,8 +28,7 @@ use model::rack::{Device, During, Operation, Rack, RackSpec, RackState, Seen, ex
 use model::refusal::{Refusal, RefusalKind};
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
-use power::power_of;
-use store::{Cause, RecordFilter, RecordPage, Result, Tx, Work};
+use store::{Cause, RecordFilter, RecordPage, Result, Tx};
 
 /// A rack as its owner describes it.
 #[derive(Debug, Clone)]
@@ -60,13 +59,19 @@ pub struct RackFilter {
 impl Engine {
     /// Makes a rack. The same again is answered with what is there.
     pub async fn create_rack(&self, described: DescribedRack, by: String) -> Result<Rack> {
-        let create = || Create { described: described.clone(), by: by.clone(), now: self.now() };
-        self.racing(|| self.store().write(create())).await
+        let input = (described, by, self.now());
+        self.store()
+            .retry_write("create_rack", input, |(described, by, now), tx| {
+                Box::pin(create(tx, described, by, *now))
+            })
+            .await
     }
 
     pub async fn rack(&self, id: &RackId) -> Result<RackView> {
-        let (id, limits, now) = (id.clone(), self.settings().racks, self.now());
-        self.store().read(View { id, limits, now }).await
+        let input = (id.clone(), self.settings().racks, self.now());
+        self.store()
+            .read(input, |(id, limits, now), tx| Box::pin(view_of(tx, id, *limits, *now)))
+            .await
     }
 
     /// Why a rack is as it is.
@@ -84,7 +89,12 @@ impl Engine {
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Rack>> {
-        self.store().read(List { filter, after, limit }).await
+        let input = (filter, after, limit);
+        self.store()
+            .read(input, |(filter, after, limit), tx| {
+                Box::pin(list(tx, filter, after.clone(), *limit))
+            })
+            .await
     }
 
     /// Replaces labels, hardware type and expected counts, at this version if one is named.
@@ -94,17 +104,19 @@ impl Engine {
         version: Option<i64>,
         by: String,
     ) -> Result<Rack> {
-        let now = self.now();
-        let update = || Update { described: described.clone(), version, by: by.clone(), now };
-        self.racing(|| self.store().write(update())).await
+        let input = (described, version, by, self.now());
+        self.store()
+            .retry_write("update_rack", input, |(described, version, by, now), tx| {
+                Box::pin(update(tx, described, *version, by, *now))
+            })
+            .await
     }
 
-    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by force, and are answered.
+    /// Marks a rack for deletion. Devices that stand in it keep it, or are taken out of it by
+    /// force, and are answered.
     pub async fn delete_rack(&self, id: RackId, force: bool, by: String) -> Result<RackView> {
-        let now = self.now();
-        let limits = self.settings().racks;
-        let delete = || Delete { id: id.clone(), force, by: by.clone(), limits, now };
-        self.racing(|| self.store().write(delete())).await
+        let delete = Delete { id, force, by, limits: self.settings().racks, now: self.now() };
+        self.store().retry_write("delete_rack", delete, |delete, tx| Box::pin(delete.run(tx))).await
     }
 }
 
@@ -112,7 +124,8 @@ pub(crate) fn no_rack(id: &RackId) -> Refusal {
     unknown(&TargetId::from(id))
 }
 
-/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from the others.
+/// Every device that stands in a rack. One that cannot be read is among them, and keeps nobody from
+/// the others.
 pub(crate) async fn devices_of(tx: &mut Tx, rack: &RackId) -> Result<Vec<Device>> {
     let mut devices = Vec::new();
     let serving = tx.serving_in_rack(rack).await?;
@@ -186,47 +199,27 @@ pub(crate) async fn resolution(
     Ok(resolve(named, found, default, kind))
 }
 
-struct Create {
-    described: DescribedRack,
-    by: String,
-    now: Timestamp,
-}
-
-impl Work for Create {
-    type Out = Rack;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Rack> {
-        let DescribedRack { id, labels, spec } = self.described.clone();
-        if let Some(known) = tx.record::<Rack>(id.as_str()).await? {
-            if known.spec == spec && known.head.labels == labels && !known.head.deleted {
-                return Ok(known);
-            }
-            let said = format!("{id} exists already, and is described in another way");
-            return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", said)
-                .next(format!("farrier rack get {id}   # or: farrier rack update {id} …"))
-                .into());
+async fn create(tx: &mut Tx, described: &DescribedRack, by: &str, now: Timestamp) -> Result<Rack> {
+    let DescribedRack { id, labels, spec } = described.clone();
+    if let Some(known) = tx.record::<Rack>(id.as_str()).await? {
+        if known.spec == spec && known.head.labels == labels && !known.head.deleted {
+            return Ok(known);
         }
-        let mut rack = Rack::new(Head::new(id.as_str(), labels, self.now), spec);
-        let event = event(Cause::Request, &self.by, "created".into(), here!(), self.now);
-        tx.insert_record(&mut rack, &event).await?;
-        Ok(rack)
+        let said = format!("{id} exists already, and is described in another way");
+        return Err(Refusal::new(RefusalKind::Exists, "RACK_EXISTS", said)
+            .next(format!("farrier rack get {id}   # or: farrier rack update {id} …"))
+            .into());
     }
+    let mut rack = Rack::new(Head::new(id.as_str(), labels, now), spec);
+    let event = event(Cause::Request, by, "created".into(), here!(), now);
+    tx.insert_record(&mut rack, &event).await?;
+    Ok(rack)
 }
 
-struct View {
-    id: RackId,
-    limits: Limits,
-    now: Timestamp,
-}
-
-impl Work for View {
-    type Out = RackView;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RackView> {
-        let found = tx.record::<Rack>(self.id.as_str()).await?;
-        let rack = found.ok_or_else(|| no_rack(&self.id))?;
-        view(tx, rack, self.limits, self.now).await
-    }
+async fn view_of(tx: &mut Tx, id: &RackId, limits: Limits, now: Timestamp) -> Result<RackView> {
+    let found = tx.record::<Rack>(id.as_str()).await?;
+    let rack = found.ok_or_else(|| no_rack(id))?;
+    view(tx, rack, limits, now).await
 }
 
 async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result<RackView> {
@@ -245,88 +238,76 @@ async fn view(tx: &mut Tx, rack: Rack, limits: Limits, now: Timestamp) -> Result
     Ok(RackView { rack, devices, operations, waits_for })
 }
 
-struct List {
-    filter: RackFilter,
-    after: Option<String>,
+async fn list(
+    tx: &mut Tx,
+    filter: &RackFilter,
+    mut after: Option<String>,
     limit: usize,
-}
-
-impl Work for List {
-    type Out = RecordPage<Rack>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<Rack>> {
-        let wanted = |rack: &Rack| {
-            let types = &self.filter.hardware_types;
-            types.is_empty() || types.contains(&rack.spec.hardware_type)
-        };
-        let mut after = self.after.clone();
-        let mut records: Vec<Rack> = Vec::new();
-        // The hardware type is looked at here, so pages are read until there is enough.
-        loop {
-            let page =
-                tx.records::<Rack>(&self.filter.records, after.as_deref(), self.limit).await?;
-            let more = page.next.is_some();
-            for rack in page.records {
-                after = Some(rack.head.id.clone());
-                if !wanted(&rack) {
-                    continue;
-                }
-                if records.len() == self.limit {
-                    let next = records.last().map(|last| last.head.id.clone());
-                    return Ok(RecordPage { records, next });
-                }
-                records.push(rack);
+) -> Result<RecordPage<Rack>> {
+    let wanted = |rack: &Rack| {
+        let types = &filter.hardware_types;
+        types.is_empty() || types.contains(&rack.spec.hardware_type)
+    };
+    let mut records: Vec<Rack> = Vec::new();
+    // The hardware type is looked at here, so pages are read until there is enough.
+    loop {
+        let page = tx.records::<Rack>(&filter.records, after.as_deref(), limit).await?;
+        let more = page.next.is_some();
+        for rack in page.records {
+            after = Some(rack.head.id.clone());
+            if !wanted(&rack) {
+                continue;
             }
-            if !more {
-                return Ok(RecordPage { records, next: None });
+            if records.len() == limit {
+                let next = records.last().map(|last| last.head.id.clone());
+                return Ok(RecordPage { records, next });
             }
+            records.push(rack);
+        }
+        if !more {
+            return Ok(RecordPage { records, next: None });
         }
     }
 }
 
-struct Update {
-    described: DescribedRack,
-    version: Option<i64>,
-    by: String,
+async fn update(
+    tx: &mut Tx,
+    described: &DescribedRack,
+    expected: Option<i64>,
+    by: &str,
     now: Timestamp,
-}
-
-impl Work for Update {
-    type Out = Rack;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Rack> {
-        let DescribedRack { id, labels, spec } = self.described.clone();
-        let found = tx.record_locked::<Rack>(id.as_str()).await?;
-        let mut rack = found.ok_or_else(|| no_rack(&id))?;
-        if let Some(version) = self.version.filter(|version| *version != rack.head.version) {
-            let said = format!(
-                "{id} is at version {} by now, and this change was made from version {version}",
-                rack.head.version
-            );
-            let refusal = Refusal::precondition("VERSION_MOVED", said);
-            return Err(refusal.next(format!("farrier rack get {id}")).into());
-        }
-        if rack.head.labels == labels && rack.spec == spec {
-            return Ok(rack);
-        }
-        // A rack that lacked devices may have all that are expected of it now.
-        let lacked = match &rack.state {
-            RackState::Error { cause } => cause.during == During::Discovery,
-            RackState::Created
-            | RackState::Discovering
-            | RackState::Maintenance { .. }
-            | RackState::Validating
-            | RackState::Ready
-            | RackState::Deleting => false,
-        };
-        rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
-        rack.head.labels = labels;
-        rack.spec = spec;
-        let message = "labels, hardware type or expected counts changed".into();
-        let event = event(Cause::Request, &self.by, message, here!(), self.now);
-        tx.tell_record(&mut rack, &event)?;
-        Ok(rack)
+) -> Result<Rack> {
+    let DescribedRack { id, labels, spec } = described.clone();
+    let found = tx.record_locked::<Rack>(id.as_str()).await?;
+    let mut rack = found.ok_or_else(|| no_rack(&id))?;
+    if let Some(version) = expected.filter(|version| *version != rack.head.version) {
+        let said = format!(
+            "{id} is at version {} by now, and this change was made from version {version}",
+            rack.head.version
+        );
+        let refusal = Refusal::precondition("VERSION_MOVED", said);
+        return Err(refusal.next(format!("farrier rack get {id}")).into());
     }
+    if rack.head.labels == labels && rack.spec == spec {
+        return Ok(rack);
+    }
+    // A rack that lacked devices may have all that are expected of it now.
+    let lacked = match &rack.state {
+        RackState::Error { cause } => cause.during == During::Discovery,
+        RackState::Created
+        | RackState::Discovering
+        | RackState::Maintenance { .. }
+        | RackState::Validating
+        | RackState::Ready
+        | RackState::Deleting => false,
+    };
+    rack.topology_changed |= lacked && rack.spec.expected != spec.expected;
+    rack.head.labels = labels;
+    rack.spec = spec;
+    let message = "labels, hardware type or expected counts changed".into();
+    let event = event(Cause::Request, by, message, here!(), now);
+    tx.update_and_enqueue(&mut rack, &event)?;
+    Ok(rack)
 }
 
 struct Delete {
@@ -337,9 +318,7 @@ struct Delete {
     now: Timestamp,
 }
 
-impl Work for Delete {
-    type Out = RackView;
-
+impl Delete {
     async fn run(&self, tx: &mut Tx) -> Result<RackView> {
         let found = tx.record_locked::<Rack>(self.id.as_str()).await?;
         let mut rack = found.ok_or_else(|| no_rack(&self.id))?;
@@ -358,7 +337,7 @@ impl Work for Delete {
         clear_out(tx, &devices, &event).await?;
         if !rack.head().deleted {
             rack.head_mut().deleted = true;
-            tx.tell_record(&mut rack, &event)?;
+            tx.update_and_enqueue(&mut rack, &event)?;
         }
         let after = view(tx, rack, self.limits, self.now).await?;
         Ok(RackView { devices: before.devices, ..after })

@@ -1,19 +1,17 @@
-//! Clearing away: runs, logs and events that are older than they need be, or more than there is room for.
+//! Clearing away: runs, logs and events that are older than they need be, or more than there is
+//! room for.
 //!
-//! One replica does it, the first by name of those alive; two that do it at once do no harm. It looks
-//! in reads and removes in short writes, and after each it rests at least as long as that took, so that
-//! writers have the database to themselves most of the time. A size limit becomes a time: what ended
-//! before the last that fits goes.
+//! One replica does it, the first by name of those alive; two that do it at once do no harm. It
+//! looks in reads and removes in short writes, and after each it rests at least as long as that
+//! took, so that writers have the database to themselves most of the time. A size limit becomes a
+//! time: what ended before the last that fits goes.
 
 use crate::Engine;
-use crate::observe::Alive;
 use model::id::RunId;
 use model::refusal::{Refusal, RefusalKind};
 use model::time::Timestamp;
 use std::time::Duration;
-use store::{
-    Aged, Cursor, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, Result, RunPlace, Tx, Work,
-};
+use store::{Cursor, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, Result, RunPlace, Tx};
 use tokio::time::{Instant, sleep};
 
 /// How many candidates are looked at in one read.
@@ -87,7 +85,7 @@ impl Engine {
     }
 
     async fn clears_away(&self) -> Result<bool> {
-        let alive = self.store().read(Alive).await?;
+        let alive = self.alive().await?;
         Ok(alive.first() == Some(&self.settings().replica))
     }
 }
@@ -101,7 +99,8 @@ pub(crate) async fn check_place(tx: &mut Tx, place: Cursor) -> Result<()> {
     Err(gone(format!("events after the cursor {place} have been cleared away since")).into())
 }
 
-/// Refuses a place that this database has not come to. It was given out before an older copy was put back.
+/// Refuses a place that this database has not come to. It was given out before an older copy was
+/// put back.
 pub(crate) fn ahead(place: Cursor) -> Refusal {
     gone(format!(
         "the cursor {place} is ahead of this database, which an older copy of it was put back into"
@@ -127,7 +126,7 @@ impl Sweeper {
             return Ok(sum);
         }
         let rule = self.engine.settings().retention.clone();
-        let behind = self.behind(rule.max_runs, Behind::Runs).await?;
+        let behind = self.behind(rule.max_runs, Rows::Runs).await?;
         if let Some(before) = self.old(rule.runs).max(behind) {
             self.sweep_runs(before, &mut sum).await?;
         }
@@ -135,7 +134,7 @@ impl Sweeper {
         if let Some(before) = self.old(rule.logs).max(behind) {
             self.sweep_logs(before, &mut sum).await?;
         }
-        let behind = self.behind(rule.max_events, Behind::Events).await?;
+        let behind = self.behind(rule.max_events, Rows::Events).await?;
         if let Some(before) = self.old(rule.events).max(behind) {
             self.sweep_events(before, &mut sum).await?;
         }
@@ -148,14 +147,12 @@ impl Sweeper {
     }
 
     /// What is from before this is too much.
-    async fn behind(
-        &self,
-        most: Option<u64>,
-        of: impl Fn(i64) -> Behind,
-    ) -> Result<Option<Timestamp>> {
+    async fn behind(&self, most: Option<u64>, of: Rows) -> Result<Option<Timestamp>> {
         let Some(most) = most else { return Ok(None) };
         let most = i64::try_from(most).unwrap_or(i64::MAX);
-        Ok(self.engine.store().scan(of(most)).await?.map(|at| at + Timestamp::TICK))
+        let newest =
+            self.engine.store().scan((of, most), |(of, most), tx| Box::pin(behind(tx, *of, *most)));
+        Ok(newest.await?.map(|at| at + Timestamp::TICK))
     }
 
     /// The same for bytes of log: they are added up from the newest run on.
@@ -163,7 +160,11 @@ impl Sweeper {
         let Some(mut left) = most else { return Ok(None) };
         let mut before = RunPlace { at: Timestamp::from_micros(i64::MAX), id: String::new() };
         while before > self.logs_gone {
-            let sizes = self.engine.store().scan(LogSizes { before: before.clone() }).await?;
+            let sizes = self
+                .engine
+                .store()
+                .scan(before.clone(), |before, tx| Box::pin(tx.log_sizes(before, PAGE)));
+            let sizes = sizes.await?;
             let Some((last, _)) = sizes.last().cloned() else { break };
             for (place, bytes) in sizes {
                 match left.checked_sub(bytes.unsigned_abs()) {
@@ -179,52 +180,63 @@ impl Sweeper {
     async fn sweep_runs(&self, before: Timestamp, sum: &mut Removed) -> Result<()> {
         let mut after = RunPlace::default();
         loop {
-            let page = self.engine.store().scan(EndedRuns { before, after }).await?;
+            let page = self.ended_runs(before, after).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after = last.place();
             let runs = page.into_iter().filter(|run| run.superseded).map(|run| run.id);
             for some in chunks(runs.collect()) {
-                self.until_gone(|| RemoveRuns(some.clone()), sum).await?;
+                self.until_gone(Expired::Runs(some), sum).await?;
             }
         }
     }
 
     async fn sweep_logs(&mut self, before: Timestamp, sum: &mut Removed) -> Result<()> {
         loop {
-            let after = self.logs_gone.clone();
-            let page = self.engine.store().scan(EndedRuns { before, after }).await?;
+            let page = self.ended_runs(before, self.logs_gone.clone()).await?;
             let Some(last) = page.last() else { return Ok(()) };
             let last = last.place();
             let runs = page.into_iter().filter(|run| run.logged).map(|run| run.id);
             for some in chunks(runs.collect()) {
-                self.until_gone(|| RemoveLogs(some.clone()), sum).await?;
+                self.until_gone(Expired::Logs(some), sum).await?;
             }
             self.logs_gone = last;
         }
     }
 
+    async fn ended_runs(&self, before: Timestamp, after: RunPlace) -> Result<Vec<Ended>> {
+        let store = self.engine.store();
+        store
+            .scan((before, after), |(before, after), tx| {
+                Box::pin(tx.ended_runs(*before, after, PAGE))
+            })
+            .await
+    }
+
     async fn sweep_events(&self, before: Timestamp, sum: &mut Removed) -> Result<()> {
         let mut after = EventPlace::default();
         loop {
-            let page = self.engine.store().scan(AgedEvents { before, after }).await?;
+            let page = self.engine.store().scan((before, after), |(before, after), tx| {
+                Box::pin(tx.aged_events(*before, *after, PAGE))
+            });
+            let page = page.await?;
             let Some(last) = page.last() else { return Ok(()) };
             let upto = last.place;
             if page.iter().any(|event| event.spare) {
-                self.until_gone(|| RemoveEvents { after, upto }, sum).await?;
+                self.until_gone(Expired::Events { after, upto }, sum).await?;
             }
             after = upto;
         }
     }
 
     /// One short write after the other, with a rest after each, until nothing goes any more.
-    async fn until_gone<W: Work<Out = Removed>>(
-        &self,
-        work: impl Fn() -> W,
-        sum: &mut Removed,
-    ) -> Result<()> {
+    async fn until_gone(&self, expired: Expired, sum: &mut Removed) -> Result<()> {
         loop {
             let begun = Instant::now();
-            let gone = self.engine.store().write(work()).await?;
+            let gone =
+                self.engine.store().write("delete_expired", expired.clone(), |expired, tx| {
+                    Box::pin(expired.delete(tx))
+                });
+            let gone = gone.await?;
             sleep(begun.elapsed().max(REST)).await;
             count(gone);
             sum.runs += gone.runs;
@@ -248,90 +260,35 @@ fn chunks(runs: Vec<RunId>) -> Vec<Vec<RunId>> {
     runs.chunks(RUNS_AT_ONCE).map(<[RunId]>::to_vec).collect()
 }
 
+/// What is counted.
+#[derive(Clone, Copy)]
+enum Rows {
+    Runs,
+    Events,
+}
+
 /// Where the newest so many end.
-enum Behind {
-    Runs(i64),
-    Events(i64),
+async fn behind(tx: &mut Tx, of: Rows, newer: i64) -> Result<Option<Timestamp>> {
+    match of {
+        Rows::Runs => tx.ended_behind(newer).await,
+        Rows::Events => tx.aged_behind(newer).await,
+    }
 }
 
-impl Work for Behind {
-    type Out = Option<Timestamp>;
+/// What one short write deletes a part of.
+#[derive(Clone)]
+enum Expired {
+    Runs(Vec<RunId>),
+    Logs(Vec<RunId>),
+    Events { after: EventPlace, upto: EventPlace },
+}
 
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
+impl Expired {
+    async fn delete(&self, tx: &mut Tx) -> Result<Removed> {
         match self {
-            Self::Runs(newer) => tx.ended_behind(*newer).await,
-            Self::Events(newer) => tx.aged_behind(*newer).await,
+            Self::Runs(runs) => tx.remove_runs(runs).await,
+            Self::Logs(runs) => tx.remove_logs(runs).await,
+            Self::Events { after, upto } => tx.remove_events(*after, *upto).await,
         }
-    }
-}
-
-struct EndedRuns {
-    before: Timestamp,
-    after: RunPlace,
-}
-
-impl Work for EndedRuns {
-    type Out = Vec<Ended>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Ended>> {
-        tx.ended_runs(self.before, &self.after, PAGE).await
-    }
-}
-
-struct LogSizes {
-    before: RunPlace,
-}
-
-impl Work for LogSizes {
-    type Out = Vec<(RunPlace, i64)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<(RunPlace, i64)>> {
-        tx.log_sizes(&self.before, PAGE).await
-    }
-}
-
-struct AgedEvents {
-    before: Timestamp,
-    after: EventPlace,
-}
-
-impl Work for AgedEvents {
-    type Out = Vec<Aged>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Aged>> {
-        tx.aged_events(self.before, self.after, PAGE).await
-    }
-}
-
-struct RemoveRuns(Vec<RunId>);
-
-impl Work for RemoveRuns {
-    type Out = Removed;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Removed> {
-        tx.remove_runs(&self.0).await
-    }
-}
-
-struct RemoveLogs(Vec<RunId>);
-
-impl Work for RemoveLogs {
-    type Out = Removed;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Removed> {
-        tx.remove_logs(&self.0).await
-    }
-}
-
-struct RemoveEvents {
-    after: EventPlace,
-    upto: EventPlace,
-}
-
-impl Work for RemoveEvents {
-    type Out = Removed;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Removed> {
-        tx.remove_events(self.after, self.upto).await
     }
 }

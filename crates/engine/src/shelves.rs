@@ -1,9 +1,10 @@
-//! Switching power shelves on and off by request: all shelves that are named, or none, in one transaction. What speaks against it is
-//! the model's to say; here it is made to hold under concurrency.
+//! Switching power shelves on and off by request: all shelves that are named, or none, in one
+//! transaction. What speaks against it is the model's to say; here it is made to hold under
+//! concurrency.
 
 use crate::Engine;
-use crate::anew::forced_by;
-use crate::submit::event;
+use crate::admission::event;
+use crate::admission::forced_by;
 use model::blast::Dark;
 use model::device::switches_power;
 use model::effect::PowerTo;
@@ -20,7 +21,7 @@ use model::run::Run;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::collections::BTreeSet;
-use store::{Cause, Result, StoreError, Tx, Work};
+use store::{Cause, Result, StoreError, Tx};
 
 /// What a request would come to, and the shelves it is about as they are.
 #[derive(Debug, Clone)]
@@ -33,28 +34,23 @@ impl Engine {
     /// Asks every named shelf to switch its power, or none of them. Answers what was foreseen.
     pub async fn maintain_shelves(&self, asked: Asked) -> Result<Foreseen> {
         let asked = asked.checked(self.settings().max_find_by_ids)?;
-        self.racing(|| self.store().write(Maintain { asked: asked.clone(), now: self.now() })).await
+        let maintain = Maintain { asked, now: self.now() };
+        self.store()
+            .retry_write("maintain_shelves", maintain, |maintain, tx| Box::pin(maintain.run(tx)))
+            .await
     }
 
     /// What the same request would come to. Nothing is written.
     pub async fn preview_shelves(&self, asked: Asked) -> Result<ShelfPreview> {
         let asked = asked.checked(self.settings().max_find_by_ids)?;
-        self.store().read(Preview { asked }).await
+        self.store().read(asked, |asked, tx| Box::pin(preview(tx, asked))).await
     }
 }
 
-struct Preview {
-    asked: Asked,
-}
-
-impl Work for Preview {
-    type Out = ShelfPreview;
-
-    async fn run(&self, tx: &mut Tx) -> Result<ShelfPreview> {
-        let shelves = named(tx, &self.asked, Lock::Free).await?;
-        let fed = fed(tx, &racks_of(&shelves)).await?;
-        Ok(ShelfPreview { foreseen: foresee(&self.asked, &shelves, &fed), shelves })
-    }
+async fn preview(tx: &mut Tx, asked: &Asked) -> Result<ShelfPreview> {
+    let shelves = named(tx, asked, Lock::Free).await?;
+    let fed = fed(tx, &racks_of(&shelves)).await?;
+    Ok(ShelfPreview { foreseen: foresee(asked, &shelves, &fed), shelves })
 }
 
 struct Maintain {
@@ -62,11 +58,10 @@ struct Maintain {
     now: Timestamp,
 }
 
-impl Work for Maintain {
-    type Out = Foreseen;
-
+impl Maintain {
     async fn run(&self, tx: &mut Tx) -> Result<Foreseen> {
-        // The racks first: two requests that would each leave the other's shelf on must not pass each other.
+        // The racks first: two requests that would each leave the other's shelf on must not pass
+        // each other.
         let racks = racks_of(&named(tx, &self.asked, Lock::Free).await?);
         for rack in &racks {
             tx.record_locked::<Rack>(rack.as_str()).await?;
@@ -96,7 +91,7 @@ impl Maintain {
         };
         shelf.maintenance_requested = Some(self.asked.request(self.now));
         let event = event(Cause::Request, &self.asked.initiator, message, here!(), self.now);
-        tx.tell_record(&mut shelf, &event)
+        tx.update_and_enqueue(&mut shelf, &event)
     }
 }
 
@@ -111,7 +106,8 @@ pub(crate) async fn against(tx: &mut Tx, shelf: &PowerShelf) -> Result<Option<Re
     }
 }
 
-/// A run that switches a shelf off and goes on after a failure asks for leave again: machines may have come into service since.
+/// A run that switches a shelf off and goes on after a failure asks for leave again: machines may
+/// have come into service since.
 pub(crate) async fn may_go_on(tx: &mut Tx, run: &Run) -> Result<()> {
     if run.spec.target.kind != TargetKind::PowerShelf || switches_power(run) != Some(PowerTo::Off) {
         return Ok(());

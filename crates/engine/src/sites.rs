@@ -1,8 +1,8 @@
 //! The door for sites: made, changed, looked at, removed.
 
 use crate::Engine;
+use crate::admission::event;
 use crate::nodes::no_site;
-use crate::submit::event;
 use model::here;
 use model::id::SiteId;
 use model::machine::Labels;
@@ -11,7 +11,7 @@ use model::run::act::Who;
 use model::site::{Site, SiteSpec};
 use model::text;
 use model::time::Timestamp;
-use store::{Cause, RecordFilter, RecordPage, Result, Tx, Work};
+use store::{Cause, RecordFilter, RecordPage, Result, Tx};
 
 /// A site as its owner describes it.
 #[derive(Debug, Clone)]
@@ -37,35 +37,43 @@ impl Engine {
             let instead = format!("use one of: {names}");
             return Err(Refusal::invalid("site.spec.provider", problem, instead).into());
         }
-        let work = || PutSite {
-            site: DescribedSite { spec: spec.clone(), ..site.clone() },
-            version,
-            who: who.clone(),
-            now: self.now(),
-        };
-        let site = self.racing(|| self.store().write(work())).await?;
+        let put = PutSite { site: DescribedSite { spec, ..site }, version, who, now: self.now() };
+        let site =
+            self.store().retry_write("put_site", put, |put, tx| Box::pin(put.run(tx))).await?;
         self.look_at_sites();
         Ok(site)
     }
 
     pub async fn site(&self, id: &SiteId) -> Result<Site> {
-        let found = self.store().read(GetSite { id: id.clone() }).await?;
+        let found = self
+            .store()
+            .read(id.clone(), |id, tx| Box::pin(tx.record::<Site>(id.as_str())))
+            .await?;
         Ok(found.ok_or_else(|| no_site(id))?)
     }
 
     /// When its MAAS last answered: that old is what is known of its nodes' machines.
     pub async fn site_answered(&self, id: &SiteId) -> Result<Option<Timestamp>> {
-        self.store().read(AnswerOf { id: id.clone() }).await
+        self.store().read(id.clone(), |id, tx| Box::pin(tx.answer_of(id))).await
     }
 
     pub async fn sites(&self, after: Option<String>, limit: usize) -> Result<RecordPage<Site>> {
-        self.store().scan(ListSites { after, limit }).await
+        let input = (RecordFilter::default(), after, limit);
+        self.store()
+            .scan(input, |(all, after, limit), tx| {
+                Box::pin(tx.records(all, after.as_deref(), *limit))
+            })
+            .await
     }
 
     /// Removes a site that no node belongs to.
     pub async fn delete_site(&self, id: &SiteId, who: Who) -> Result<Site> {
-        let work = || DeleteSite { id: id.clone(), who: who.clone(), now: self.now() };
-        self.racing(|| self.store().write(work())).await
+        let input = (id.clone(), who, self.now());
+        self.store()
+            .retry_write("delete_site", input, |(id, who, now), tx| {
+                Box::pin(delete(tx, id, who, *now))
+            })
+            .await
     }
 }
 
@@ -76,9 +84,7 @@ struct PutSite {
     now: Timestamp,
 }
 
-impl Work for PutSite {
-    type Out = Site;
-
+impl PutSite {
     async fn run(&self, tx: &mut Tx) -> Result<Site> {
         let DescribedSite { id, spec, labels } = &self.site;
         let event =
@@ -116,62 +122,15 @@ fn in_use(said: String) -> Refusal {
     Refusal::precondition("SITE_IN_USE", said).next("farrier node list")
 }
 
-struct GetSite {
-    id: SiteId,
-}
-
-impl Work for GetSite {
-    type Out = Option<Site>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Site>> {
-        tx.record::<Site>(self.id.as_str()).await
+async fn delete(tx: &mut Tx, id: &SiteId, who: &Who, now: Timestamp) -> Result<Site> {
+    let found = tx.record_locked::<Site>(id.as_str()).await?;
+    let site = found.ok_or_else(|| no_site(id))?;
+    if let Some(node) = tx.site_in_use(id).await? {
+        let said = format!("{node} belongs to {}: decommission it first", id);
+        return Err(in_use(said).into());
     }
-}
-
-struct AnswerOf {
-    id: SiteId,
-}
-
-impl Work for AnswerOf {
-    type Out = Option<Timestamp>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
-        tx.answer_of(&self.id).await
-    }
-}
-
-struct ListSites {
-    after: Option<String>,
-    limit: usize,
-}
-
-impl Work for ListSites {
-    type Out = RecordPage<Site>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<Site>> {
-        tx.records(&RecordFilter::default(), self.after.as_deref(), self.limit).await
-    }
-}
-
-struct DeleteSite {
-    id: SiteId,
-    who: Who,
-    now: Timestamp,
-}
-
-impl Work for DeleteSite {
-    type Out = Site;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Site> {
-        let found = tx.record_locked::<Site>(self.id.as_str()).await?;
-        let site = found.ok_or_else(|| no_site(&self.id))?;
-        if let Some(node) = tx.site_in_use(&self.id).await? {
-            let said = format!("{node} belongs to {}: decommission it first", self.id);
-            return Err(in_use(said).into());
-        }
-        let event = event(Cause::Request, &self.who.by, "deleted".into(), here!(), self.now);
-        tx.forget_answer(&self.id)?;
-        tx.remove_record(&site, &event)?;
-        Ok(site)
-    }
+    let event = event(Cause::Request, &who.by, "deleted".into(), here!(), now);
+    tx.forget_answer(id)?;
+    tx.remove_record(&site, &event)?;
+    Ok(site)
 }

@@ -1,5 +1,6 @@
-//! Looks at switches and power shelves: each once an interval, spread over it, and only what changed is written. What one look says
-//! is judged by [`Glance`], which is kept here, in memory: whoever forgets it looks a few times more.
+//! Looks at switches and power shelves: each once an interval, spread over it, and only what
+//! changed is written. What one look says is judged by [`Glance`], which is kept here, in memory:
+//! whoever forgets it looks a few times more.
 //!
 //! A device that somebody works on is left alone; what it is like afterwards is theirs to say.
 
@@ -13,10 +14,9 @@ use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use providers::Target;
 use std::collections::{BTreeMap, HashSet};
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Cause, NewEvent, RecordFilter, Result, Tx, Work};
+use store::{Cause, NewEvent, RecordFilter, Result, Tx};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -122,9 +122,11 @@ impl Engine {
         let (now, steadiness) = (self.now(), self.settings().rhythm.steadiness);
         let news = with_glance(glances, id, |glance| glance.look(&device, seen, steadiness, now));
         let Some(news) = news else { return Ok(()) };
-        let version = device.head().version;
-        let learn = Learn::<D> { id: id.as_str().into(), version, news, now, kind: PhantomData };
-        if let Some(version) = self.store().write(learn).await? {
+        let input = (id.id.clone(), device.head().version, news, now);
+        let learned = self.store().write("learn_device", input, |(id, version, news, now), tx| {
+            Box::pin(learn::<D>(tx, id, *version, news, *now))
+        });
+        if let Some(version) = learned.await? {
             with_glance(glances, id, |glance| glance.written(version));
         }
         Ok(())
@@ -147,34 +149,28 @@ fn forget_but(glances: &Glances, round: &Round) {
     glances.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| ours.contains(id));
 }
 
-struct Learn<D> {
-    id: String,
-    /// The device as it was when it was looked at.
+/// Writes what a device was seen to be. Returns the version that it has then; none: it is not what
+/// was looked at any more.
+async fn learn<D: Device>(
+    tx: &mut Tx,
+    id: &str,
     version: i64,
-    news: News,
+    news: &News,
     now: Timestamp,
-    kind: PhantomData<fn() -> D>,
-}
-
-impl<D: Device> Work for Learn<D> {
-    /// The version it has now; none where it is not what was looked at any more.
-    type Out = Option<i64>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<i64>> {
-        let found = tx.record_locked::<D>(&self.id).await?;
-        let Some(mut device) = found.filter(|one| one.head().version == self.version) else {
-            return Ok(None);
-        };
-        *device.observed_mut() = Some(self.news.observed.clone());
-        device.learn(&self.news.facts);
-        let event = NewEvent {
-            cause: Cause::Probe,
-            actor: "observer".into(),
-            message: self.news.said.clone(),
-            decided_by: here!().into(),
-            at: self.now,
-        };
-        tx.update_record(&mut device, &event)?;
-        Ok(Some(device.head().version))
-    }
+) -> Result<Option<i64>> {
+    let found = tx.record_locked::<D>(id).await?;
+    let Some(mut device) = found.filter(|one| one.head().version == version) else {
+        return Ok(None);
+    };
+    *device.observed_mut() = Some(news.observed.clone());
+    device.learn(&news.facts);
+    let event = NewEvent {
+        cause: Cause::Probe,
+        actor: "observer".into(),
+        message: news.said.clone(),
+        decided_by: here!().into(),
+        at: now,
+    };
+    tx.update_record(&mut device, &event)?;
+    Ok(Some(device.head().version))
 }

@@ -35,7 +35,8 @@ impl Place {
     }
 }
 
-/// Tells the racks between which a device was moved, or within which: another slot may make another switch the primary.
+/// Tells the racks between which a device was moved, or within which: another slot may make another
+/// switch the primary.
 pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEvent) -> Result<()> {
     if from == to {
         return Ok(());
@@ -45,7 +46,7 @@ pub(crate) async fn moved(tx: &mut Tx, from: &Place, to: &Place, event: &NewEven
     for rack in racks {
         if let Some(mut rack) = tx.record_locked::<Rack>(rack.as_str()).await? {
             rack.topology_changed = true;
-            tx.tell_record(&mut rack, event)?;
+            tx.update_and_enqueue(&mut rack, event)?;
         }
     }
     Ok(())
@@ -88,15 +89,17 @@ async fn take_out<R: Lifecycle>(tx: &mut Tx, id: &str, event: &NewEvent) -> Resu
     if let Some(mut record) = tx.record_locked::<R>(id).await? {
         let head = record.head_mut();
         (head.rack, head.slot) = (None, None);
-        tx.tell_record(&mut record, event)?;
+        tx.update_and_enqueue(&mut record, event)?;
     }
     Ok(())
 }
 
-/// Whether a machine may stand where its owner says: the rack is known, and no other machine has the place.
+/// Whether a machine may stand where its owner says: the rack is known, and no other machine has
+/// the place.
 pub(crate) async fn check_place(tx: &mut Tx, machine: &Machine) -> Result<()> {
     let Some(rack) = &machine.spec.rack else { return Ok(()) };
-    // Held until the machine stands there: nobody deletes the rack meanwhile, or gives the place to another.
+    // ClaimedRun until the machine stands there: nobody deletes the rack meanwhile, or gives the
+    // place to another.
     let known = tx.record_locked::<Rack>(rack.as_str()).await?;
     if known.is_none_or(|rack| rack.head.deleted) {
         let instead =

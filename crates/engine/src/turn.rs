@@ -1,8 +1,9 @@
 //! The kernel: one claimed run, worked on until it rests.
 //!
-//! Decide, commit, and only then act; keep the answer until it is committed. A commit that is refused
-//! because somebody told the run something is decided again on what is stored now, with the answer
-//! still in hand; one that is refused because the claim is gone ends the turn, and nothing is written.
+//! Decide, commit, and only then act; keep the answer until it is committed. A commit that is
+//! refused because somebody told the run something is decided again on what is stored now, with the
+//! answer still in hand; one that is refused because the claim is gone ends the turn, and nothing
+//! is written.
 
 mod commit;
 
@@ -10,7 +11,7 @@ use crate::Engine;
 use crate::conduct::{Whole, no_provider};
 use crate::journal::{LogBook, logged};
 use crate::nodes::stage::{StageWork, is_ours};
-use commit::{Commit, Load, Release};
+use commit::Commit;
 use futures_util::FutureExt;
 use model::effect::{Answer, Effect, Order, Verb};
 use model::fault::{Code, Fault};
@@ -26,7 +27,7 @@ use providers::{Journal, Provider, Target};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Held, Hold, Result, StoreError, Tx, Work};
+use store::{ClaimedRun, Hold, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, timeout};
 
@@ -51,14 +52,14 @@ enum Ended {
 /// One run in hand.
 pub(crate) struct Turn {
     engine: Engine,
-    held: Held,
+    held: ClaimedRun,
     woken: Arc<Notify>,
     book: LogBook,
     target: Option<Target>,
 }
 
 impl Turn {
-    pub fn new(engine: Engine, held: Held, woken: Arc<Notify>) -> Self {
+    pub fn new(engine: Engine, held: ClaimedRun, woken: Arc<Notify>) -> Self {
         // What was said of a run on a rack when it was accepted stands in its log already.
         let on_rack = held.run.spec.target.kind == TargetKind::Rack;
         let fresh = held.run.version == 1 && !on_rack;
@@ -91,9 +92,9 @@ impl Turn {
             let policy = self.engine.policy();
             let decision = decide(&self.held.run, self.held.epoch, given.as_ref(), policy, now);
             if !self.commit(&decision, now).await? {
-                // Somebody wrote to the run: decide again with the answer in hand. Unless the stored run
-                // asks for something else by now: then our own commit held although its answer was
-                // lost, and this answer must not be taken for one to the next order.
+                // Somebody wrote to the run: decide again with the answer in hand. Unless the
+                // stored run asks for something else by now: then our own commit held although its
+                // answer was lost, and this answer must not be taken for one to the next order.
                 if self.held.run.open_order() != order_in_hand {
                     given = None;
                 }
@@ -173,31 +174,30 @@ impl Turn {
                 Hold::Release(due) => due,
                 Hold::Keep => Some(now),
             };
-            let id = run.spec.id.object();
-            let work = Release { id, epoch, wakes, due, now };
-            return self.engine.store().write(work).await.map(|()| run.version);
+            let input = (run.spec.id.object(), epoch, wakes, due, now);
+            let released =
+                self.engine.store().write("release", input, |(id, epoch, wakes, due, now), tx| {
+                    Box::pin(async move { tx.release(id, *epoch, *wakes, *due, *now) })
+                });
+            return released.await.map(|()| run.version);
         }
         // The step in hand before the decision is the one that has ended with these facts.
         let facts = decision.facts.as_ref();
         let applied = facts.and_then(|facts| applied(&self.held.run, facts, now));
-        let commit = |lines| Commit {
-            decision: decision.clone(),
-            applied: applied.clone(),
-            epoch,
-            wakes,
-            hold,
-            lines,
-            now,
+        let commit = |lines| {
+            let (decision, applied) = (decision.clone(), applied.clone());
+            let commit = Commit { decision, applied, epoch, wakes, hold, lines, now };
+            self.engine.store().write("commit", commit, |commit, tx| Box::pin(commit.run(tx)))
         };
         let lines = self.book.waiting().to_vec();
         let count = lines.len();
-        match self.engine.store().write(commit(lines)).await {
+        match commit(lines).await {
             Ok(version) => {
                 self.book.written(count);
                 Ok(version)
             }
             // A log that cannot be written does not stand in the way of the run.
-            Err(_) if count > 0 => self.engine.store().write(commit(Vec::new())).await,
+            Err(_) if count > 0 => commit(Vec::new()).await,
             Err(error) => Err(error),
         }
     }
@@ -206,7 +206,9 @@ impl Turn {
     async fn reload(&mut self) -> std::result::Result<(), Ended> {
         let id = self.held.run.spec.id.clone();
         loop {
-            match self.engine.store().read(Load { id: id.clone() }).await {
+            let stored =
+                self.engine.store().read_one(id.clone(), |id, tx| Box::pin(tx.claimed_run(id)));
+            match stored.await {
                 Ok(Some(held)) if held.epoch == self.held.epoch && held.owner.is_some() => {
                     self.held = held;
                     return Ok(());
@@ -245,8 +247,8 @@ impl Turn {
         limit: Duration,
     ) -> std::result::Result<Given, Ended> {
         let verb = order.verb;
-        let hands = match self.hands(&order, limit).await? {
-            Ok(hands) => hands,
+        let executor = match self.executor(&order, limit).await? {
+            Ok(executor) => executor,
             Err(fault) => return Ok(Given::Answered(verb, Err(fault))),
         };
         let (step, attempt) = self.step();
@@ -254,7 +256,7 @@ impl Turn {
 
         let (journal, mut lines) = Journal::new();
         let started = Instant::now();
-        let asked = AssertUnwindSafe(hands.ask(&order, &journal)).catch_unwind();
+        let asked = AssertUnwindSafe(executor.ask(&order, &journal)).catch_unwind();
         let mut asked = std::pin::pin!(timeout(limit, asked));
         let mut flush = interval_at(started + FLUSH, FLUSH);
         let mut stop_at: Option<Instant> = None;
@@ -274,7 +276,7 @@ impl Turn {
                     if self.held.run.progress.halting() && interruptible(verb) {
                         return Ok(Given::Interrupted);
                     }
-                    hands.stir();
+                    executor.notify();
                 }
                 () = self.engine.stopped(), if stop_at.is_none() => {
                     stop_at = Some(Instant::now() + self.engine.grace());
@@ -330,29 +332,30 @@ impl Turn {
         Ok(())
     }
 
-    /// Who carries out an order: the provider of what the run acts on, or the engine itself where it sends devices to work.
-    async fn hands(
+    /// Who carries out an order: the provider of what the run acts on, or the engine itself where
+    /// it sends devices to work.
+    async fn executor(
         &mut self,
         order: &Order,
         limit: Duration,
-    ) -> std::result::Result<std::result::Result<Hands, Fault>, Ended> {
+    ) -> std::result::Result<std::result::Result<Executor, Fault>, Ended> {
         if let Some(group) = order.effect.group() {
             let (run, epoch, group) = (self.held.run.clone(), self.held.epoch, group.clone());
-            let whole = Whole { run, epoch, group, stirred: Notify::new() };
-            return Ok(Ok(Hands::Engine(self.engine.clone(), Arc::new(whole))));
+            let whole = Whole { run, epoch, group, woken_up: Notify::new() };
+            return Ok(Ok(Executor::Engine(self.engine.clone(), Arc::new(whole))));
         }
         if let Some((stage, node)) = is_ours(&order.effect) {
             let run = self.held.run.clone();
-            let work = StageWork { run, stage, node, limit, stirred: Notify::new() };
-            return Ok(Ok(Hands::Stage(self.engine.clone(), Arc::new(work))));
+            let work = StageWork { run, stage, node, limit, woken_up: Notify::new() };
+            return Ok(Ok(Executor::Stage(self.engine.clone(), Arc::new(work))));
         }
         let target = match self.target().await? {
             Ok(target) => target,
             Err(fault) => return Ok(Err(fault)),
         };
         let (all, own) = (self.engine.providers(), &target.spec.provider);
-        // What is done at a site is done by who speaks to its MAAS, and in a cluster by who speaks to that, whoever else the machine
-        // has.
+        // What is done at a site is done by who speaks to its MAAS, and in a cluster by who speaks
+        // to that, whoever else the machine has.
         let (name, found) = match &order.effect {
             Effect::Stage { by, .. } => (by.clone(), all.get(by)),
             Effect::Drain { .. } | Effect::Uncordon { .. } => {
@@ -361,7 +364,7 @@ impl Turn {
             _ => (own.clone(), all.get(own)),
         };
         Ok(match found.cloned() {
-            Some(provider) => Ok(Hands::Provider(provider, Box::new(target))),
+            Some(provider) => Ok(Executor::Provider(provider, Box::new(target))),
             None => Err(no_provider(&name)),
         })
     }
@@ -405,13 +408,13 @@ impl Turn {
 }
 
 /// Who carries out an order.
-enum Hands {
+enum Executor {
     Provider(Arc<dyn Provider>, Box<Target>),
     Engine(Engine, Arc<Whole>),
     Stage(Engine, Arc<StageWork>),
 }
 
-impl Hands {
+impl Executor {
     async fn ask(&self, order: &Order, journal: &Journal) -> std::result::Result<Answer, Fault> {
         match self {
             Self::Provider(provider, target) => provider.ask(target, order, journal).await,
@@ -421,11 +424,11 @@ impl Hands {
     }
 
     /// The run was woken while its order is being carried out.
-    fn stir(&self) {
+    fn notify(&self) {
         match self {
             Self::Provider(..) => {}
-            Self::Engine(_, whole) => whole.stirred.notify_one(),
-            Self::Stage(_, work) => work.stirred.notify_one(),
+            Self::Engine(_, whole) => whole.woken_up.notify_one(),
+            Self::Stage(_, work) => work.woken_up.notify_one(),
         }
     }
 }
@@ -439,7 +442,7 @@ impl Engine {
                 machine.map(|found| found.map(|machine| machine.spec))
             }
             TargetKind::Switch | TargetKind::PowerShelf | TargetKind::Rack => {
-                self.store().read(DeviceOf { id: id.clone() }).await
+                self.store().read(id.clone(), |id, tx| Box::pin(spec_of_device(tx, id))).await
             }
         };
         match found {
@@ -456,22 +459,14 @@ impl Engine {
 }
 
 /// How a device other than a machine is reached.
-struct DeviceOf {
-    id: TargetId,
-}
-
-impl Work for DeviceOf {
-    type Out = Option<MachineSpec>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<MachineSpec>> {
-        let id = self.id.id.as_str();
-        Ok(match self.id.kind {
-            TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
-            TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
-            // A rack is no device: its operations have parts only.
-            TargetKind::Machine | TargetKind::Rack => None,
-        })
-    }
+async fn spec_of_device(tx: &mut Tx, target: &TargetId) -> Result<Option<MachineSpec>> {
+    let id = target.id.as_str();
+    Ok(match target.kind {
+        TargetKind::Switch => tx.record::<Switch>(id).await?.map(|one| one.spec.into()),
+        TargetKind::PowerShelf => tx.record::<PowerShelf>(id).await?.map(|one| one.spec.into()),
+        // A rack is no device: its operations have parts only.
+        TargetKind::Machine | TargetKind::Rack => None,
+    })
 }
 
 async fn sleep_until(at: Option<Instant>) {

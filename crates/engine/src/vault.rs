@@ -1,8 +1,9 @@
 //! The vault: secrets sealed at rest, and what providers remember.
 //!
-//! A secret is sealed with a key of this installation before the store sees it, together with its name, so that a row that was
-//! copied or renamed does not open. It is opened only for the provider that logs in with it, and shown to nobody. The
-//! rest of what a provider may remember goes through here too: it is the [`Keeper`] that every provider is given.
+//! A secret is sealed with a key of this installation before the store sees it, together with its
+//! name, so that a row that was copied or renamed does not open. It is opened only for the provider
+//! that logs in with it, and shown to nobody. The rest of what a provider may remember goes through
+//! here too: it is the [`Keeper`] that every provider is given.
 
 mod cipher;
 mod desk;
@@ -35,11 +36,8 @@ use secrecy::SecretString;
 use serde_json::Value;
 use store::{
     Cause, CredentialRow, IdentityRow, LockoutRow, NewEvent, NoteRow, Result, Shown, Store,
-    StoreError, Tx, Work,
+    StoreError, Tx,
 };
-
-/// How often a change is tried again when another one wrote first.
-const MAX_RACES: u32 = 10;
 
 #[derive(Clone)]
 pub struct Vault {
@@ -84,35 +82,52 @@ impl Vault {
         let (name, kind, login) = (name.to_string(), kind.to_string(), login.to_string());
         let now = (self.clock)();
         let row = CredentialRow { name, kind, login, sealed, version: 0, updated_at: now };
-        self.racing(|| SetCredential { row: row.clone(), who: who.clone() }).await
+        self.store
+            .retry_write("set_credential", (row, who), |(row, who), tx| {
+                Box::pin(set_credential(tx, row, who))
+            })
+            .await
     }
 
     /// By name, after one.
     pub async fn list(&self, after: &str, limit: i64) -> Result<Vec<CredentialInfo>> {
-        let rows = self.store.scan(ListCredentials { after: after.into(), limit }).await?;
-        Ok(rows.into_iter().map(CredentialInfo::from).collect())
+        let input = (after.to_string(), limit);
+        let rows =
+            self.store.scan(input, |(after, limit), tx| Box::pin(tx.credentials(after, *limit)));
+        Ok(rows.await?.into_iter().map(CredentialInfo::from).collect())
     }
 
     pub async fn delete(&self, name: &str, who: Who) -> Result<CredentialInfo> {
-        let now = (self.clock)();
-        self.racing(|| DeleteCredential { name: name.into(), who: who.clone(), now }).await
+        let input = (name.to_string(), who, (self.clock)());
+        self.store
+            .retry_write("delete_credential", input, |(name, who, now), tx| {
+                Box::pin(delete_credential(tx, name, who, *now))
+            })
+            .await
     }
 
     pub async fn identities(&self, after: &str, limit: i64) -> Result<Vec<IdentityRow>> {
-        self.store.scan(ListIdentities { after: after.into(), limit }).await
+        let input = (after.to_string(), limit);
+        self.store.scan(input, |(after, limit), tx| Box::pin(tx.identities(after, *limit))).await
     }
 
-    /// Says who is at an address, before anybody was met there or over who was. First use never replaces it.
+    /// Says who is at an address, before anybody was met there or over who was. First use never
+    /// replaces it.
     pub async fn set_identity(&self, peer: &str, identity: &str) -> Result<IdentityRow> {
         let Pin { peer, identity } = Pin::parse(peer, identity)?;
         let known = IdentityRow { peer, identity, first_seen: (self.clock)() };
-        self.store.write(SetIdentity { known: known.clone() }).await?;
+        self.store
+            .write("set_identity", known.clone(), |known, tx| Box::pin(tx.set_identity(known)))
+            .await?;
         Ok(known)
     }
 
     /// Lets the next one who is met at an address be trusted.
     pub async fn forget_identity(&self, peer: &str) -> Result<()> {
-        match self.store.write(ForgetIdentity { peer: peer.into() }).await? {
+        let known = self.store.write("forget_identity", peer.to_string(), |peer, tx| {
+            Box::pin(tx.forget_identity(peer))
+        });
+        match known.await? {
             true => Ok(()),
             false => Err(Refusal::not_found("identity", peer, "farrier trust list").into()),
         }
@@ -120,18 +135,7 @@ impl Vault {
 
     /// Lets a login that was refused at an address be tried again.
     pub async fn unlock(&self, peer: &str) -> Result<bool> {
-        self.store.write(Unlock { peer: peer.into() }).await
-    }
-
-    async fn racing<W: Work>(&self, work: impl Fn() -> W) -> Result<W::Out> {
-        let mut races = 0;
-        loop {
-            races += 1;
-            match self.store.write(work()).await {
-                Err(StoreError::Conflict) if races < MAX_RACES => {}
-                other => return other,
-            }
-        }
+        self.store.write("unlock", peer.to_string(), |peer, tx| Box::pin(tx.unlock(peer))).await
     }
 }
 
@@ -150,161 +154,95 @@ fn told(who: &Who, message: String, decided_by: &str, at: Timestamp) -> NewEvent
     NewEvent { cause, actor: who.by.clone(), message, decided_by: decided_by.into(), at }
 }
 
-struct SetCredential {
-    row: CredentialRow,
-    who: Who,
+async fn set_credential(tx: &mut Tx, row: &CredentialRow, who: &Who) -> Result<CredentialInfo> {
+    let known = tx.credential(&row.name).await?.map(|known| known.version);
+    let last = tx.last_credential_version(&row.name).await?;
+    let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..row.clone() };
+    let message = format!("{} of {:?} set", row.kind, row.login);
+    let event = told(who, message, here!(), row.updated_at);
+    tx.put_credential(&row, known, &event).await?;
+    Ok(row.into())
 }
 
-impl Work for SetCredential {
-    type Out = CredentialInfo;
-
-    async fn run(&self, tx: &mut Tx) -> Result<CredentialInfo> {
-        let known = tx.credential(&self.row.name).await?.map(|known| known.version);
-        let last = tx.last_credential_version(&self.row.name).await?;
-        let row = CredentialRow { version: last.max(known.unwrap_or(0)) + 1, ..self.row.clone() };
-        let message = format!("{} of {:?} set", row.kind, row.login);
-        let event = told(&self.who, message, here!(), row.updated_at);
-        tx.put_credential(&row, known, &event).await?;
-        Ok(row.into())
-    }
-}
-
-struct DeleteCredential {
-    name: String,
-    who: Who,
+async fn delete_credential(
+    tx: &mut Tx,
+    name: &str,
+    who: &Who,
     now: Timestamp,
+) -> Result<CredentialInfo> {
+    let known = tx.credential(name).await?;
+    let unknown = || Refusal::not_found("credential", name, "farrier credential list");
+    let known = known.ok_or_else(unknown)?;
+    let event = told(who, "deleted".into(), here!(), now);
+    tx.delete_credential(name, known.version, &event).await?;
+    Ok(known.into())
 }
 
-impl Work for DeleteCredential {
-    type Out = CredentialInfo;
-
-    async fn run(&self, tx: &mut Tx) -> Result<CredentialInfo> {
-        let known = tx.credential(&self.name).await?;
-        let unknown = || Refusal::not_found("credential", &self.name, "farrier credential list");
-        let known = known.ok_or_else(unknown)?;
-        let event = told(&self.who, "deleted".into(), here!(), self.now);
-        tx.delete_credential(&self.name, known.version, &event).await?;
-        Ok(known.into())
-    }
-}
-
-/// Somebody else is at an address from now on.
-struct Introduce {
-    peer: String,
+/// Another device is at an address from now on.
+async fn replace_identity(
+    tx: &mut Tx,
+    peer: &str,
     identity: Option<String>,
     now: Timestamp,
-}
-
-impl Work for Introduce {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.unlock(&self.peer).await?;
-        tx.forget_identity(&self.peer).await?;
-        if let Some(identity) = self.identity.clone() {
-            let met = IdentityRow { peer: self.peer.clone(), identity, first_seen: self.now };
-            tx.meet(&met).await?;
-        }
-        Ok(())
+) -> Result<()> {
+    tx.unlock(peer).await?;
+    tx.forget_identity(peer).await?;
+    if let Some(identity) = identity {
+        let met = IdentityRow { peer: peer.to_string(), identity, first_seen: now };
+        tx.meet(&met).await?;
     }
+    Ok(())
 }
 
 /// The token of a node that an agent can still enroll with, or a fresh one.
-struct Enrollment {
-    vault: Vault,
-    id: NodeId,
-    now: Timestamp,
-}
-
-impl Work for Enrollment {
-    type Out = Ticket;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Ticket> {
-        // Whoever issues a token holds its node, so that two do not issue two.
-        tx.record_locked::<Node>(self.id.as_str()).await?;
-        let good = |ticket: &Ticket| {
-            ticket.used_by.is_none() && ticket.expires_at.since(self.now) > TOKEN_LIFE / 2
-        };
-        match tx.ticket_of(&self.id).await?.filter(good) {
-            Some(ticket) => Ok(ticket),
-            None => issue(tx, &self.vault, &self.id, self.now, TOKEN_LIFE),
-        }
+async fn enrollment(tx: &mut Tx, secrets: &Vault, id: &NodeId, now: Timestamp) -> Result<Ticket> {
+    // Whoever issues a token holds its node, so that two do not issue two.
+    tx.record_locked::<Node>(id.as_str()).await?;
+    let good =
+        |ticket: &Ticket| ticket.used_by.is_none() && ticket.expires_at.since(now) > TOKEN_LIFE / 2;
+    match tx.ticket_of(id).await?.filter(good) {
+        Some(ticket) => Ok(ticket),
+        None => issue(tx, secrets, id, now, TOKEN_LIFE),
     }
-}
-
-macro_rules! works {
-    ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
-        struct $name { $($field: $type),* }
-        impl Work for $name {
-            type Out = $out;
-            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
-                let $this = self;
-                $body.await
-            }
-        }
-    )*};
-}
-
-works! {
-    ListCredentials { after: String, limit: i64 } -> Vec<CredentialRow>,
-        |q, tx| tx.credentials(&q.after, q.limit);
-    GetCredential { name: String } -> Option<CredentialRow>, |q, tx| tx.credential(&q.name);
-    ListIdentities { after: String, limit: i64 } -> Vec<IdentityRow>,
-        |q, tx| tx.identities(&q.after, q.limit);
-    GetIdentity { peer: String } -> Option<IdentityRow>, |q, tx| tx.identity(&q.peer);
-    SetIdentity { known: IdentityRow } -> (), |q, tx| tx.set_identity(&q.known);
-    ForgetIdentity { peer: String } -> bool, |q, tx| tx.forget_identity(&q.peer);
-    GetSite { id: SiteId } -> Option<Site>, |q, tx| tx.record::<Site>(q.id.as_str());
-    GetNode { id: NodeId } -> Option<Node>, |q, tx| tx.record::<Node>(q.id.as_str());
-    GetImage { name: String } -> Option<Image>, |q, tx| tx.image(&q.name);
-    Meet { met: IdentityRow } -> String, |q, tx| tx.meet(&q.met);
-    GetLockout { peer: String } -> Option<LockoutRow>, |q, tx| tx.lockout(&q.peer);
-    LockOut { row: LockoutRow } -> (), |q, tx| tx.lock_out(&q.row);
-    Unlock { peer: String } -> bool, |q, tx| tx.unlock(&q.peer);
-    GetNote { key: Key } -> Option<NoteRow>, |q, tx| tx.note(&q.key);
-    BeginNote { key: Key, first: NoteRow, now: Timestamp } -> Option<NoteRow>,
-        |q, tx| tx.begin_note(&q.key, &q.first, q.now);
-    AmendNote { key: Key, before: String, after: String, now: Timestamp } -> bool,
-        |q, tx| tx.amend_note(&q.key, &q.before, &q.after, q.now);
 }
 
 #[async_trait]
 impl Keeper for Vault {
     async fn credential(&self, name: &str) -> std::result::Result<Credential, Fault> {
-        let row = self.store.read(GetCredential { name: name.into() }).await.map_err(lost)?;
-        let row = row.ok_or_else(|| no_credential(name))?;
+        let row = self.store.read(name.to_string(), |name, tx| Box::pin(tx.credential(name)));
+        let row = row.await.map_err(lost)?.ok_or_else(|| no_credential(name))?;
         let secret = self.cipher.open(name, &row.sealed)?;
         Ok(Credential { name: row.name, version: row.version, secret })
     }
 
     async fn identity(&self, peer: &str) -> std::result::Result<Option<String>, Fault> {
-        let found = self.store.read(GetIdentity { peer: peer.into() }).await.map_err(lost)?;
-        Ok(found.map(|row| row.identity))
+        let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.identity(peer)));
+        Ok(found.await.map_err(lost)?.map(|row| row.identity))
     }
 
     async fn meet(&self, peer: &str, identity: &str) -> std::result::Result<String, Fault> {
         let (peer, identity) = (peer.to_string(), identity.to_string());
         let met = IdentityRow { peer, identity, first_seen: (self.clock)() };
-        self.store.write(Meet { met }).await.map_err(lost)
+        self.store.write("pin_identity", met, |met, tx| Box::pin(tx.meet(met))).await.map_err(lost)
     }
 
     async fn lockout(&self, peer: &str) -> std::result::Result<Option<Lockout>, Fault> {
-        let found = self.store.read(GetLockout { peer: peer.into() }).await.map_err(lost)?;
+        let found = self.store.read(peer.to_string(), |peer, tx| Box::pin(tx.lockout(peer)));
         let told =
             |LockoutRow { credential, version, said, .. }| Lockout { credential, version, said };
-        Ok(found.map(told))
+        Ok(found.await.map_err(lost)?.map(told))
     }
 
     async fn lock_out(&self, peer: &str, lockout: &Lockout) -> std::result::Result<(), Fault> {
         let Lockout { credential, version, said } = lockout.clone();
         let row =
             LockoutRow { peer: peer.into(), credential, version, said, since: (self.clock)() };
-        self.store.write(LockOut { row }).await.map_err(lost)
+        self.store.write("lock_out", row, |row, tx| Box::pin(tx.lock_out(row))).await.map_err(lost)
     }
 
     async fn recall(&self, key: &Key) -> std::result::Result<Option<Note>, Fault> {
-        let found = self.store.read(GetNote { key: key.clone() }).await.map_err(lost)?;
-        found.map(|row| note(key, &row)).transpose()
+        let found = self.store.read(key.clone(), |key, tx| Box::pin(tx.note(key)));
+        found.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
     }
 
     async fn begin(&self, key: &Key, first: &Note) -> std::result::Result<Option<Note>, Fault> {
@@ -312,9 +250,11 @@ impl Keeper for Vault {
             Note::Begun(body) => NoteRow { barred: false, body: body.to_string() },
             Note::Barred => NoteRow { barred: true, body: "null".into() },
         };
-        let now = (self.clock)();
-        let before = self.store.write(BeginNote { key: key.clone(), first, now }).await;
-        before.map_err(lost)?.map(|row| note(key, &row)).transpose()
+        let input = (key.clone(), first, (self.clock)());
+        let before = self.store.write("begin_note", input, |(key, first, now), tx| {
+            Box::pin(tx.begin_note(key, first, *now))
+        });
+        before.await.map_err(lost)?.map(|row| note(key, &row)).transpose()
     }
 
     async fn amend(
@@ -323,9 +263,11 @@ impl Keeper for Vault {
         before: &Value,
         after: &Value,
     ) -> std::result::Result<bool, Fault> {
-        let (before, after) = (before.to_string(), after.to_string());
-        let work = AmendNote { key: key.clone(), before, after, now: (self.clock)() };
-        self.store.write(work).await.map_err(lost)
+        let input = (key.clone(), before.to_string(), after.to_string(), (self.clock)());
+        let amended = self.store.write("amend_note", input, |(key, before, after, now), tx| {
+            Box::pin(tx.amend_note(key, before, after, *now))
+        });
+        amended.await.map_err(lost)
     }
 
     async fn introduce(
@@ -333,13 +275,17 @@ impl Keeper for Vault {
         peer: &str,
         identity: Option<&str>,
     ) -> std::result::Result<(), Fault> {
-        let (peer, identity) = (peer.to_string(), identity.map(String::from));
-        self.store.write(Introduce { peer, identity, now: (self.clock)() }).await.map_err(lost)
+        let input = (peer.to_string(), identity.map(String::from), (self.clock)());
+        let introduced =
+            self.store.write("replace_identity", input, |(peer, identity, now), tx| {
+                Box::pin(replace_identity(tx, peer, identity.clone(), *now))
+            });
+        introduced.await.map_err(lost)
     }
 
     async fn image(&self, name: &str) -> std::result::Result<Image, Fault> {
-        let found = self.store.read(GetImage { name: name.into() }).await.map_err(lost)?;
-        found.ok_or_else(|| no_image(name))
+        let found = self.store.read(name.to_string(), |name, tx| Box::pin(tx.image(name)));
+        found.await.map_err(lost)?.ok_or_else(|| no_image(name))
     }
 
     async fn want(
@@ -367,19 +313,21 @@ impl Keeper for Vault {
     }
 
     async fn site(&self, id: &SiteId) -> std::result::Result<Site, Fault> {
-        let found = self.store.read(GetSite { id: id.clone() }).await.map_err(lost)?;
-        found.ok_or_else(|| no_site(id))
+        let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Site>(id.as_str())));
+        found.await.map_err(lost)?.ok_or_else(|| no_site(id))
     }
 
     async fn node(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
-        let found = self.store.read(GetNode { id: id.clone() }).await.map_err(lost)?;
-        found.ok_or_else(|| no_node(id))
+        let found = self.store.read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
+        found.await.map_err(lost)?.ok_or_else(|| no_node(id))
     }
 
     async fn enrollment(&self, id: &NodeId) -> std::result::Result<SecretString, Fault> {
-        let now = (self.clock)();
-        let work = || Enrollment { vault: self.clone(), id: id.clone(), now };
-        let ticket = self.racing(work).await.map_err(lost)?;
+        let input = (self.clone(), id.clone(), (self.clock)());
+        let ticket = self.store.retry_write("issue_enrollment", input, |(secrets, id, now), tx| {
+            Box::pin(enrollment(tx, secrets, id, *now))
+        });
+        let ticket = ticket.await.map_err(lost)?;
         Ok(self.token_of_ticket(&ticket))
     }
 }

@@ -1,8 +1,8 @@
 //! Watching: events in order and logs as they come, for as many watchers as there are.
 //!
-//! One reader per process follows the events and keeps the latest in a ring. A watcher has a cursor of
-//! its own: near the end it reads the ring, further back it reads the database. So nobody waits for a
-//! slow watcher, and a slow watcher misses nothing.
+//! One reader per process follows the events and keeps the latest in a ring. A watcher has a cursor
+//! of its own: near the end it reads the ring, further back it reads the database. So nobody waits
+//! for a slow watcher, and a slow watcher misses nothing.
 
 use crate::Engine;
 pub use crate::place::Place;
@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use store::{Cursor, Event, LogLine, Result, RunPage, Store, StoreError, Tx, Work};
+use store::{Cursor, Event, LogLine, Result, RunPage, Store, StoreError, Tx};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -121,16 +121,17 @@ impl Hub {
         let mut at = match base {
             Some(_) => *self.newest.borrow(),
             None => {
-                let horizon = self.store.read(Horizon).await?;
+                let horizon = self.store.read_one((), |(), tx| Box::pin(tx.horizon())).await?;
                 *self.ring() = Ring { base: Some(horizon), events: VecDeque::new() };
                 self.newest.send_replace(horizon);
                 horizon
             }
         };
         loop {
-            let events = match self.store.scan(After { cursor: at, limit: BATCH }).await {
+            let events = match events_after(&self.store, at).await {
                 Err(error @ StoreError::Refused(_)) => {
-                    // What was missed is gone. The ring begins anew; watchers find out by themselves.
+                    // What was missed is gone. The ring begins anew; watchers find out by
+                    // themselves.
                     *self.ring() = Ring::default();
                     return Err(error);
                 }
@@ -185,7 +186,8 @@ impl Engine {
     pub async fn watch(&self, filter: Filter, place: Option<Place>) -> Result<Watch> {
         let place = match place {
             Some(place) => {
-                self.store().read(CheckPlace(place.cursor())).await?;
+                let cursor = place.cursor();
+                self.store().read(cursor, |cursor, tx| Box::pin(check_cursor(tx, *cursor))).await?;
                 place
             }
             None => Place::Snapshot { at: self.settled_place().await?, before: None },
@@ -198,11 +200,11 @@ impl Engine {
     /// A place that has behind it whatever this caller may have seen already. Another's transaction
     /// that stays open must not keep a watch from opening, so the wait is short.
     async fn settled_place(&self) -> Result<Cursor> {
-        let latest = self.store().read(Latest).await?;
+        let latest = self.store().read_one((), |(), tx| Box::pin(tx.latest())).await?;
         let deadline = Instant::now() + SETTLING;
         let mut wait = SETTLING / 1_000;
         loop {
-            let horizon = self.store().read(Horizon).await?;
+            let horizon = self.store().read_one((), |(), tx| Box::pin(tx.horizon())).await?;
             if horizon >= latest || Instant::now() >= deadline {
                 return Ok(horizon);
             }
@@ -276,9 +278,11 @@ impl Watch {
     }
 
     async fn snapshot(&mut self, at: Cursor, before: Option<RunId>) -> Result<Vec<Seen>> {
-        let filter = self.at_first.clone();
-        let work = AsOf { filter, before: before.map(|run| run.to_string()), at };
-        let page = self.engine.store().scan(work).await?;
+        let input = (self.at_first.clone(), before.map(|run| run.to_string()), at);
+        let page = self.engine.store().scan(input, |(filter, before, at), tx| {
+            Box::pin(runs_as_of(tx, filter, before.as_deref(), *at))
+        });
+        let page = page.await?;
         let mut seen = Vec::with_capacity(page.runs.len());
         for run in page.runs {
             let id = run.spec.id.clone();
@@ -307,8 +311,7 @@ impl Watch {
         let events = match self.engine.hub().in_ring(cursor) {
             Some(events) => events,
             None => {
-                let work = After { cursor, limit: BATCH };
-                let events = self.engine.store().scan(work).await?;
+                let events = events_after(self.engine.store(), cursor).await?;
                 events.into_iter().map(Arc::new).collect()
             }
         };
@@ -432,66 +435,30 @@ impl Trouble {
     }
 }
 
-struct Latest;
-
-impl Work for Latest {
-    type Out = Cursor;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
-        tx.latest().await
+async fn check_cursor(tx: &mut Tx, cursor: Cursor) -> Result<()> {
+    if cursor > tx.horizon().await? {
+        return Err(ahead(cursor).into());
     }
+    check_place(tx, cursor).await
 }
 
-struct Horizon;
-
-impl Work for Horizon {
-    type Out = Cursor;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
-        tx.horizon().await
-    }
+/// The next events in order, at most a batch.
+async fn events_after(store: &Store, cursor: Cursor) -> Result<Vec<Event>> {
+    let events = store.scan(cursor, |cursor, tx| {
+        Box::pin(async move {
+            check_place(tx, *cursor).await?;
+            tx.events_after(*cursor, BATCH).await
+        })
+    });
+    events.await
 }
 
-struct CheckPlace(Cursor);
-
-impl Work for CheckPlace {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        if self.0 > tx.horizon().await? {
-            return Err(ahead(self.0).into());
-        }
-        check_place(tx, self.0).await
-    }
-}
-
-struct After {
-    cursor: Cursor,
-    limit: i64,
-}
-
-impl Work for After {
-    type Out = Vec<Event>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Event>> {
-        check_place(tx, self.cursor).await?;
-        tx.events_after(self.cursor, self.limit).await
-    }
-}
-
-struct AsOf {
-    filter: Filter,
-    before: Option<String>,
+async fn runs_as_of(
+    tx: &mut Tx,
+    filter: &Filter,
+    before: Option<&str>,
     at: Cursor,
-}
-
-impl Work for AsOf {
-    type Out = RunPage;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RunPage> {
-        check_place(tx, self.at).await?;
-        tx.runs_as_of(&self.filter, self.before.as_deref(), SNAPSHOT_PAGE, self.at).await
-    }
+) -> Result<RunPage> {
+    check_place(tx, at).await?;
+    tx.runs_as_of(filter, before, SNAPSHOT_PAGE, at).await
 }

@@ -1,21 +1,22 @@
 //! Claiming and leases: who works on what, and what happens when somebody dies.
 //!
-//! A replica claims under its incarnation and renews that one row; the others watch whether it moves. Work starts by a signal; the clock
-//! is the safety net. Everything held by a replica that stopped renewing goes back to the queue, and a
-//! starting replica takes back what its own earlier incarnation held.
+//! A replica claims under its incarnation and renews that one row; the others watch whether it
+//! moves. Work starts by a signal; the clock is the safety net. Everything held by a replica that
+//! stopped renewing goes back to the queue, and a starting replica takes back what its own earlier
+//! incarnation held.
 
 mod claim;
-mod works;
 
-use crate::chance::Chance;
+use crate::admission::FIRST_EPOCH;
 use crate::clock::Clock;
+use crate::failure_detector::FailureDetector;
 use crate::nodes::watch::NodeWatch;
 use crate::observe::Observer;
+use crate::random::Random;
 use crate::settings::Settings;
 use crate::turn::Turn;
 use crate::watch::Hub;
-use crate::witness::Witness;
-use claim::Claim;
+use claim::claim;
 use model::id::{MachineId, ObjectId, RunId};
 use model::lifecycle::SubjectKind;
 use model::plan::Defaults;
@@ -26,16 +27,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use store::{Claimed, Held, Replica, Result, Signal, Store, StoreError};
+use store::{Claimed, ClaimedRun, Replica, Result, Signal, Store, StoreError};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
-use works::{Bury, Enlist, HeldBy, NextDue, Pulses, PutBack, Renew, Resign, Woken};
 
-/// The epoch of a run that was born in somebody's hands.
-const BIRTH_EPOCH: i64 = 1;
-/// How often it is tried before the search for strays is left to find it.
-const DISOWN_TRIES: u32 = 5;
+/// How often a release is tried before the search for strays is left to find the claim.
+const RELEASE_TRIES: u32 = 5;
 /// How many runs one claim takes at most.
 const MAX_CLAIM: usize = 128;
 /// How long a run whose record cannot be read, or whose turn panicked, is left alone.
@@ -51,7 +49,7 @@ struct Inner {
     providers: Providers,
     settings: Settings,
     clock: Clock,
-    chance: Chance,
+    random: Random,
     replica: Replica,
     /// The runs in hand, and how to wake each.
     in_hand: Mutex<BTreeMap<ObjectId, Arc<Notify>>>,
@@ -73,16 +71,16 @@ impl Engine {
         providers: Providers,
         settings: Settings,
         clock: Clock,
-        chance: Chance,
+        random: Random,
     ) -> Result<Self> {
-        let incarnation = format!("{}#{:016x}", settings.replica, chance());
+        let incarnation = format!("{}#{:016x}", settings.replica, random());
         let replica = Replica { name: settings.replica.clone(), incarnation };
         let inner = Arc::new(Inner {
             hub: Hub::new(store.clone()),
             providers,
             settings,
             clock,
-            chance,
+            random,
             replica,
             in_hand: Mutex::default(),
             waiting: AtomicUsize::new(0),
@@ -108,12 +106,13 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The same engine for a request that may be a dry run. Every dry run is the very transaction of its request, taken back
-    /// at its end: each gate is the real one, and the answer is what would have been written. Only for requests that are one
-    /// transaction: what a second one would read of the first is gone by then.
+    /// The same engine for a request that may be a dry run. Every dry run is the very transaction
+    /// of its request, taken back at its end: each gate is the real one, and the answer is what
+    /// would have been written. Only for requests that are one transaction: what a second one would
+    /// read of the first is gone by then.
     #[must_use]
-    pub fn asked(&self, dry_run: bool) -> Self {
-        let store = if dry_run { self.1.rehearsal() } else { self.1.clone() };
+    pub fn with_dry_run(&self, dry_run: bool) -> Self {
+        let store = if dry_run { self.1.dry_run() } else { self.1.clone() };
         Self(Arc::clone(&self.0), store)
     }
 
@@ -145,8 +144,8 @@ impl Engine {
         (self.0.clock)()
     }
 
-    pub(crate) fn chance(&self) -> u64 {
-        (self.0.chance)()
+    pub(crate) fn random(&self) -> u64 {
+        (self.0.random)()
     }
 
     pub(crate) fn defaults(&self) -> &Defaults {
@@ -171,8 +170,8 @@ impl Engine {
         self.hands().len()
     }
 
-    /// How many of those in hand have something to do. A whole that waits for its parts takes nobody's place: hands full of such
-    /// would wait for ever for what they have no hand free for.
+    /// How many of those in hand have something to do. A whole that waits for its parts takes
+    /// nobody's place: hands full of such would wait for ever for what they have no hand free for.
     fn at_work(&self) -> usize {
         self.in_flight().saturating_sub(self.0.waiting.load(Ordering::Relaxed))
     }
@@ -212,7 +211,7 @@ impl Engine {
     }
 
     /// Works on a claimed run in the background.
-    pub(crate) fn take_up(&self, held: Held) {
+    pub(crate) fn spawn_turn(&self, held: ClaimedRun) {
         let id = held.run.spec.id.object();
         let epoch = held.epoch;
         let woken = Arc::new(Notify::new());
@@ -221,7 +220,7 @@ impl Engine {
         let engine = self.clone();
         tokio::spawn(async move {
             let ended = turn.await;
-            engine.let_go(&id, &woken);
+            engine.release_turn(&id, &woken);
             if let Err(error) = ended
                 && error.is_panic()
             {
@@ -233,7 +232,7 @@ impl Engine {
     }
 
     /// Moves a claimed record on in the background.
-    fn take_up_record(&self, claimed: Claimed, kind: SubjectKind) {
+    fn spawn_record_turn(&self, claimed: Claimed, kind: SubjectKind) {
         let woken = Arc::new(Notify::new());
         self.hands().insert(claimed.id.clone(), Arc::clone(&woken));
         let engine = self.clone();
@@ -243,7 +242,7 @@ impl Engine {
         let engine = self.clone();
         tokio::spawn(async move {
             let ended = turn.await;
-            engine.let_go(&id, &woken);
+            engine.release_turn(&id, &woken);
             if ended.is_err_and(|error| error.is_panic()) {
                 tracing::error!(%id, "the turn of a record panicked; it rests and is tried again");
                 metrics::counter!("farrier_turn_panics_total").increment(1);
@@ -252,11 +251,11 @@ impl Engine {
         });
     }
 
-    /// Puts a run that may have been born in our hands without our knowing back into the queue.
-    pub(crate) async fn disown(self, id: RunId) {
-        for _ in 0..DISOWN_TRIES {
-            let (epoch, due) = (BIRTH_EPOCH, self.now());
-            if self.store().write(PutBack { id: id.object(), epoch, due }).await.is_ok() {
+    /// Puts a run back into the queue that may have been created and claimed by a transaction whose
+    /// answer was lost.
+    pub(crate) async fn release_unknown(self, id: RunId) {
+        for _ in 0..RELEASE_TRIES {
+            if self.write_back(id.object(), FIRST_EPOCH, self.now()).await.is_ok() {
                 return;
             }
             tokio::time::sleep(self.0.settings.renew).await;
@@ -264,7 +263,7 @@ impl Engine {
     }
 
     /// Forgets a turn that ended; a later one on the same run, under a new claim, stays.
-    fn let_go(&self, id: &ObjectId, woken: &Arc<Notify>) {
+    fn release_turn(&self, id: &ObjectId, woken: &Arc<Notify>) {
         let mut hands = self.hands();
         if hands.get(id).is_some_and(|current| Arc::ptr_eq(current, woken)) {
             hands.remove(id);
@@ -275,15 +274,27 @@ impl Engine {
 
     pub(crate) async fn put_back(&self, id: ObjectId, epoch: i64) {
         let due = self.now() + POISON_REST;
-        if let Err(error) = self.store().write(PutBack { id: id.clone(), epoch, due }).await {
+        if let Err(error) = self.write_back(id.clone(), epoch, due).await {
             tracing::error!(run = %id, %error, "cannot put a run back; it will be found as a stray");
         }
     }
 
+    async fn write_back(&self, id: ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
+        let input = (id, epoch, due);
+        let body = self.store().write("put_back", input, |(id, epoch, due), tx| {
+            Box::pin(async move { tx.put_back(id, *epoch, *due) })
+        });
+        body.await
+    }
+
     async fn enlist(&self) -> Result<u64> {
         let now = self.now();
-        let expires = now + self.0.settings.lease;
-        self.store().write(Enlist { replica: self.0.replica.clone(), now, expires }).await
+        let input = (self.0.replica.clone(), now, now + self.0.settings.lease);
+        let enlisted =
+            self.store().write("register_replica", input, |(replica, now, expires), tx| {
+                Box::pin(tx.register_replica(replica, *now, *expires))
+            });
+        enlisted.await
     }
 
     /// Turns signals into wake-ups.
@@ -333,13 +344,15 @@ impl Engine {
             if limit == 0 || self.is_stopping() {
                 return poll;
             }
-            let owner = self.0.replica.incarnation.clone();
-            let claim = Claim { owner, now: self.now(), limit: limit as i64 };
-            match self.store().write(claim).await {
+            let input = (self.0.replica.incarnation.clone(), self.now(), limit as i64);
+            let claimed = self.store().write("claim", input, |(owner, now, limit), tx| {
+                Box::pin(claim(tx, owner, *now, *limit))
+            });
+            match claimed.await {
                 Ok(claimed) => {
                     let count = claimed.len();
                     for (one, held) in claimed {
-                        self.take_claimed(one, held).await;
+                        self.start_claimed(one, held).await;
                     }
                     if count < limit {
                         break;
@@ -351,16 +364,16 @@ impl Engine {
                 }
             }
         }
-        match self.store().read(NextDue {}).await {
+        match self.store().read((), |(), tx| Box::pin(tx.next_due())).await {
             Ok(Some(due)) => due.since(self.now()).min(poll),
             Ok(None) | Err(_) => poll,
         }
     }
 
-    async fn take_claimed(&self, claimed: Claimed, held: Result<Held>) {
+    async fn start_claimed(&self, claimed: Claimed, held: Result<ClaimedRun>) {
         match (claimed.kind, held) {
-            (Some(kind), _) => self.take_up_record(claimed, kind),
-            (None, Ok(held)) => self.take_up(held),
+            (Some(kind), _) => self.spawn_record_turn(claimed, kind),
+            (None, Ok(held)) => self.spawn_turn(held),
             (None, Err(error)) => {
                 // One bad row must not take the worker or its neighbours with it.
                 tracing::error!(run = %claimed.id, %error, "a claimed run cannot be read; it rests");
@@ -373,7 +386,7 @@ impl Engine {
     /// Renews the lease, frees what the dead held, and finds what signals missed.
     async fn run_lease(self) {
         let mut strays: BTreeSet<Stray> = BTreeSet::new();
-        let mut witness = Witness::default();
+        let mut detector = FailureDetector::default();
         loop {
             tokio::select! {
                 biased;
@@ -384,9 +397,10 @@ impl Engine {
                 tracing::warn!(%error, "cannot renew the lease");
                 continue;
             }
-            self.bury_the_dead(&mut witness).await;
+            self.bury_the_dead(&mut detector).await;
             let owner = self.0.replica.incarnation.clone();
-            if let Ok(woken) = self.store().read(Woken { owner }).await {
+            let woken = self.store().read(owner, |owner, tx| Box::pin(tx.woken(owner)));
+            if let Ok(woken) = woken.await {
                 woken.iter().for_each(|id| self.wake_in_hand(id));
             }
             strays = self.put_back_strays(strays).await;
@@ -394,15 +408,19 @@ impl Engine {
     }
 
     /// Gives up for dead whoever has been silent for the length of a lease.
-    async fn bury_the_dead(&self, witness: &mut Witness) {
-        let pulses = match self.store().read(Pulses {}).await {
+    async fn bury_the_dead(&self, detector: &mut FailureDetector) {
+        let pulses = match self.store().read((), |(), tx| Box::pin(tx.replica_heartbeats())).await {
             Ok(pulses) => pulses,
             Err(error) => return tracing::warn!(%error, "cannot look for dead replicas"),
         };
         let others = pulses.into_iter().filter(|pulse| pulse.replica != self.0.replica).collect();
-        for pulse in witness.silent(others, Instant::now(), self.0.settings.lease) {
+        for pulse in detector.silent(others, Instant::now(), self.0.settings.lease) {
             let replica = pulse.replica.name.clone();
-            match self.store().write(Bury { pulse, now: self.now() }).await {
+            let input = (pulse, self.now());
+            let buried = self.store().write("expire_replica", input, |(pulse, now), tx| {
+                Box::pin(tx.expire_replica(pulse, *now))
+            });
+            match buried.await {
                 Ok(true) => tracing::warn!(%replica, "gave up for dead; its runs go on here"),
                 // It lives after all, or another was quicker.
                 Ok(false) => {}
@@ -414,7 +432,11 @@ impl Engine {
     pub(crate) async fn renew(&self) -> Result<()> {
         let begun = Instant::now();
         let expires = self.now() + self.0.settings.lease;
-        match self.store().write(Renew { replica: self.0.replica.clone(), expires }).await {
+        let input = (self.0.replica.clone(), expires);
+        let renewed = self.store().write("renew_lease", input, |(replica, expires), tx| {
+            Box::pin(tx.renew(replica, *expires))
+        });
+        match renewed.await {
             Err(StoreError::Conflict) => {
                 tracing::error!(
                     replica = %self.0.replica.name,
@@ -431,11 +453,12 @@ impl Engine {
     }
 
     /// A claim whose commit was reported lost may have held all the same. What the database says we
-    /// hold and we do not is seen twice, then put back. The same object under another claim is not the same: a record is claimed
-    /// for a moment, over and over.
+    /// hold and we do not is seen twice, then put back. The same object under another claim is not
+    /// the same: a record is claimed for a moment, over and over.
     async fn put_back_strays(&self, seen_before: BTreeSet<Stray>) -> BTreeSet<Stray> {
         let owner = self.0.replica.incarnation.clone();
-        let Ok(held) = self.store().read(HeldBy { owner }).await else {
+        let held = self.store().read(owner, |owner, tx| Box::pin(tx.claimed_by(owner)));
+        let Ok(held) = held.await else {
             return seen_before;
         };
         let strays: BTreeSet<Stray> = {
@@ -444,8 +467,7 @@ impl Engine {
         };
         for (id, epoch) in strays.intersection(&seen_before) {
             tracing::warn!(run = %id, "a claim was found that nobody works on");
-            let work = PutBack { id: id.clone(), epoch: *epoch, due: self.now() };
-            if let Err(error) = self.store().write(work).await {
+            if let Err(error) = self.write_back(id.clone(), *epoch, self.now()).await {
                 tracing::warn!(run = %id, %error, "cannot put it back");
             }
         }
@@ -464,8 +486,11 @@ impl Engine {
         if tokio::time::timeout(patience, drained).await.is_err() {
             tracing::warn!(runs = self.in_flight(), "not every run could be let go of in time");
         }
-        let work = Resign { replica: self.0.replica.clone(), now: self.now() };
-        match self.store().write(work).await {
+        let input = (self.0.replica.clone(), self.now());
+        let resigned = self.store().write("deregister_replica", input, |(replica, now), tx| {
+            Box::pin(tx.deregister_replica(replica, *now))
+        });
+        match resigned.await {
             Ok(handed_back) => tracing::info!(runs = handed_back, "handed back"),
             Err(error) => tracing::warn!(%error, "cannot hand back; the lease will run out"),
         }

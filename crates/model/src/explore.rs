@@ -304,7 +304,7 @@ fn run_in(id: &RunId, run_type: RunType, workflow: Workflow) -> Run {
         params: Params::new(),
         initiator: "engine".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         part_of: None,
         reports_to: None,

@@ -253,7 +253,7 @@ impl NewRun {
             params: self.params,
             initiator: self.initiator,
             parent: None,
-            again: None,
+            restart: None,
             on_failure: OnFailure::KeepPhase,
             part_of: self.part_of,
             reports_to: self.reports_to,
@@ -296,7 +296,7 @@ impl<R> Change<R> {
 
 /// The input of a turn besides the record itself.
 #[derive(Debug, Clone)]
-pub struct Around {
+pub struct DeviceContext {
     /// The id for a run that this turn may start.
     pub fresh: RunId,
     /// The run that the record waits for, if any.
@@ -360,7 +360,7 @@ pub struct Trouble {
     pub code: String,
 }
 
-impl Around {
+impl DeviceContext {
     pub fn waited(&self) -> Waited {
         match &self.run {
             None => Waited::Failed(Trouble {

@@ -12,8 +12,8 @@ use crate::effect::{Effect, Facts, Manner, PowerTo};
 use crate::here;
 use crate::id::{PowerShelfId, RunId};
 use crate::lifecycle::{
-    Around, DeviceSpec, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why, run_step,
-    waited,
+    DeviceContext, DeviceSpec, Head, Lifecycle, NewRun, Next, SubjectKind, Trouble, Waited, Why,
+    run_step, waited,
 };
 use crate::plan::RunType;
 use crate::rack::maintenance::FORCED;
@@ -96,15 +96,15 @@ impl PowerShelf {
         PowerShelfId::trusted(&self.head.id)
     }
 
-    fn fetch(&self, seen: &Around, note: Note) -> Next<Self> {
+    fn fetch(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
         work(self, PowerShelfState::FetchingData, engine_run(self, seen, reading()), note)
     }
 
-    fn configure(&self, seen: &Around, note: Note) -> Next<Self> {
+    fn configure(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
         work(self, PowerShelfState::Configuring, engine_run(self, seen, configuring()), note)
     }
 
-    fn maintain(&self, seen: &Around, request: &MaintenanceRequest) -> Next<Self> {
+    fn maintain(&self, seen: &DeviceContext, request: &MaintenanceRequest) -> Next<Self> {
         let operation = request.operation;
         let name = maintenance::step_name(operation);
         if let Some(against) = &seen.against {
@@ -129,7 +129,7 @@ impl PowerShelf {
 
     /// The power change succeeded. The document says Ready follows, for a shelf that was Ready
     /// before; a shelf that was not read and configured yet is read first.
-    fn switched(&self, seen: &Around, note: Note) -> Next<Self> {
+    fn switched(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
         match self.intake_owed {
             true => self.fetch(seen, note),
             false => become_(self, PowerShelfState::Ready, note),
@@ -144,7 +144,7 @@ impl PowerShelf {
 
     /// In the error state without a request: idle, unless a retry is requested or the failed run
     /// was resumed and completed.
-    fn rest_in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
+    fn rest_in_error(&self, cause: &Trouble, seen: &DeviceContext) -> Next<Self> {
         if self.retry_requested {
             return self.fetch(seen, Note::new("trying again", here!()));
         }
@@ -158,7 +158,7 @@ impl PowerShelf {
         }
     }
 
-    fn mended(&self, run: &Run, seen: &Around) -> Next<Self> {
+    fn mended(&self, run: &Run, seen: &DeviceContext) -> Next<Self> {
         let note = Note::new(format!("{} succeeded after all", run.spec.id), here!());
         if run.spec.run_type == RunType::Power {
             return self.switched(seen, note);
@@ -268,7 +268,7 @@ impl Lifecycle for PowerShelf {
         "Error",
         "Deleting",
     ];
-    type Seen = Around;
+    type Seen = DeviceContext;
 
     fn head(&self) -> &Head {
         &self.head
@@ -305,7 +305,7 @@ impl Lifecycle for PowerShelf {
         }
     }
 
-    fn next(&self, seen: &Around, _now: Timestamp) -> Next<Self> {
+    fn next(&self, seen: &DeviceContext, _now: Timestamp) -> Next<Self> {
         use PowerShelfState as S;
         match (&self.state, self.head.deleted, &self.maintenance_requested) {
             (S::Initializing, _, _) => self.fetch(seen, Note::new("reading it", here!())),

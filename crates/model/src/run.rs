@@ -47,8 +47,8 @@ pub struct RunSpec {
     pub initiator: String,
     pub parent: Option<RunId>,
     /// How it was derived from its parent.
-    #[serde(default)]
-    pub again: Option<act::Again>,
+    #[serde(default, rename = "again")]
+    pub restart: Option<act::RestartMode>,
     pub on_failure: OnFailure,
     /// The run on a rack that started this one as a child. The child works under the parent's
     /// claims.

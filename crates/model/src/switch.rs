@@ -11,7 +11,8 @@ use crate::effect::{DeviceWork, Effect, Facts, PowerTo};
 use crate::here;
 use crate::id::{RunId, SwitchId};
 use crate::lifecycle::{
-    Around, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Waited, Why, run_step, waited,
+    DeviceContext, DeviceSpec, Head, Lifecycle, Next, SubjectKind, Trouble, Waited, Why, run_step,
+    waited,
 };
 use crate::plan::RunType;
 use crate::run::Note;
@@ -75,16 +76,16 @@ impl Switch {
         SwitchId::trusted(&self.head.id)
     }
 
-    fn read(&self, seen: &Around, note: Note) -> Next<Self> {
+    fn read(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
         work(self, SwitchState::Initializing, engine_run(self, seen, reading()), note)
     }
 
-    fn configure(&self, seen: &Around, note: Note) -> Next<Self> {
+    fn configure(&self, seen: &DeviceContext, note: Note) -> Next<Self> {
         work(self, SwitchState::Configuring, engine_run(self, seen, configuring()), note)
     }
 
     /// Checks that the switch answers and has this power state.
-    fn validate(&self, power: PowerTo, seen: &Around, note: Note) -> Next<Self> {
+    fn validate(&self, power: PowerTo, seen: &DeviceContext, note: Note) -> Next<Self> {
         let check = DeviceWork::Check { firmware: BTreeMap::new(), power: Some(power) };
         let step = run_step("validate", CHECK.0, CHECK.1, Effect::Device { work: check });
         let run = engine_run(self, seen, (RunType::Check, step));
@@ -93,7 +94,7 @@ impl Switch {
 
     /// In the error state and not held: idle, unless a retry is requested or the failed run was
     /// resumed and completed.
-    fn rest_in_error(&self, cause: &Trouble, seen: &Around) -> Next<Self> {
+    fn rest_in_error(&self, cause: &Trouble, seen: &DeviceContext) -> Next<Self> {
         if self.retry_requested {
             return self.read(seen, Note::new("trying again", here!()));
         }
@@ -110,7 +111,7 @@ impl Switch {
 
     /// In the error state and held by an operation on its rack, or by the failed run, which was
     /// resumed.
-    fn held_in_error(&self, holder: &RunId, seen: &Around) -> Next<Self> {
+    fn held_in_error(&self, holder: &RunId, seen: &DeviceContext) -> Next<Self> {
         match seen.run.as_ref().is_some_and(|run| run.spec.id == *holder) {
             true => {
                 Next::Rest(Why::new(format!("operation {holder} goes on with what had failed")))
@@ -216,7 +217,7 @@ impl Lifecycle for Switch {
         "Error",
         "Deleting",
     ];
-    type Seen = Around;
+    type Seen = DeviceContext;
 
     fn head(&self) -> &Head {
         &self.head
@@ -254,7 +255,7 @@ impl Lifecycle for Switch {
         }
     }
 
-    fn next(&self, seen: &Around, _now: Timestamp) -> Next<Self> {
+    fn next(&self, seen: &DeviceContext, _now: Timestamp) -> Next<Self> {
         use SwitchState as S;
         match (&self.state, self.head.deleted, &self.head.active_run) {
             (S::Created | S::Ready | S::Error { .. }, true, _)

@@ -7,7 +7,7 @@ use crate::{agents, console, demo, http, telemetry};
 use axum::serve::ListenerExt;
 use engine::nodes::Agents;
 use engine::vault::{Cipher, Vault};
-use engine::{Engine, chance, clock};
+use engine::{Engine, clock, random};
 use futures_util::future::BoxFuture;
 use providers::datacenter::{Datacenter, IpmiOnly, Settings};
 use providers::maas::provider::{MaasProvider, Settings as MaasSettings};
@@ -92,7 +92,7 @@ async fn run_server(
         .with(Arc::new(IpmiOnly(datacenter)))
         .with(Arc::new(maas));
     let engine =
-        Engine::start_up(store, providers, config.settings(), clock::system(), chance::system())
+        Engine::start_up(store, providers, config.settings(), clock::system(), random::system())
             .await?;
     load_plans(&engine, &config).await?;
     if demo {

@@ -1,14 +1,14 @@
 //! What operators of Farrier itself see: structured logs and Prometheus metrics.
 
 use crate::config::{Log, LogFormat};
-use engine::{Engine, HealthTally};
+use engine::Engine;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use model::health::{Class, Tally};
 use model::lifecycle::SubjectKind;
 use model::node::TaskKind;
 use model::target::TargetKind;
 use std::io::IsTerminal;
-use store::{Result, Tx, Work};
+use store::{Result, Tx};
 use tracing_subscriber::EnvFilter;
 
 /// Buckets for everything that is measured in seconds: from a commit to a reimage.
@@ -113,14 +113,14 @@ pub(crate) async fn refresh(engine: &Engine) {
     for (name, value) in engine.providers().gauges() {
         metrics::gauge!(name).set(value as f64);
     }
-    let Ok(counts) = engine.store().scan(Counts).await else { return };
+    let Ok(counts) = engine.store().scan((), |(), tx| Box::pin(count(tx))).await else { return };
     metrics::gauge!("farrier_machines").set(counts.machines as f64);
     for phase in ["PENDING", "RUNNING"] {
         let found = counts.phases.iter().find(|(name, _)| name == phase);
         let count = found.map_or(0, |(_, count)| *count);
         metrics::gauge!("farrier_runs_active", "phase" => phase).set(count as f64);
     }
-    if let Ok(tallies) = engine.store().scan(HealthTally).await {
+    if let Ok(tallies) = engine.health_tally().await {
         show_health(&tallies);
     }
     if let Ok(overdue) = engine.overdue().await {
@@ -154,24 +154,18 @@ fn show_health(tallies: &[(TargetKind, Tally)]) {
     }
 }
 
-struct Counts;
-
 struct Counted {
     machines: i64,
     phases: Vec<(String, i64)>,
     devices: Devices,
 }
 
-impl Work for Counts {
-    type Out = Counted;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Counted> {
-        Ok(Counted {
-            machines: tx.count_machines().await?,
-            phases: tx.phase_counts().await?,
-            devices: with_zeros(tx.record_counts().await?),
-        })
-    }
+async fn count(tx: &mut Tx) -> Result<Counted> {
+    Ok(Counted {
+        machines: tx.count_machines().await?,
+        phases: tx.phase_counts().await?,
+        devices: with_zeros(tx.record_counts().await?),
+    })
 }
 
 /// How many there are by kind and state.

@@ -18,7 +18,7 @@ use model::time::Timestamp;
 use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use store::{Cause, NewEvent, Options, Store, Tx, Work};
+use store::{Cause, NewEvent, Options, Store, Tx};
 use tokio_postgres::NoTls;
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -77,7 +77,11 @@ async fn main() -> Outcome<()> {
     let from = now - DAY * asked.days as u32;
     for first in (0..asked.machines).step_by(500) {
         let upto = asked.machines.min(first + 500);
-        store.write(Register { first, upto, from }).await?;
+        store
+            .write("register", (first, upto, from), |(first, upto, from), tx| {
+                Box::pin(register(tx, *first, *upto, *from))
+            })
+            .await?;
     }
     let writer = Writer::open(&asked).await?;
     let fill = Fill::new(&asked, from, now)?;
@@ -100,29 +104,19 @@ fn machine_name(n: u64) -> String {
     format!("fill-{n:06}")
 }
 
-struct Register {
-    first: u64,
-    upto: u64,
-    from: Timestamp,
-}
-
-impl Work for Register {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> store::Result<()> {
-        for n in self.first..self.upto {
-            let machine = machine(&machine_name(n), self.from);
-            let event = NewEvent {
-                cause: Cause::Request,
-                actor: "fill".into(),
-                message: "registered".into(),
-                decided_by: "fill".into(),
-                at: self.from,
-            };
-            tx.insert_machine(&machine, &event)?;
-        }
-        Ok(())
+async fn register(tx: &mut Tx, first: u64, upto: u64, from: Timestamp) -> store::Result<()> {
+    for n in first..upto {
+        let machine = machine(&machine_name(n), from);
+        let event = NewEvent {
+            cause: Cause::Request,
+            actor: "fill".into(),
+            message: "registered".into(),
+            decided_by: "fill".into(),
+            at: from,
+        };
+        tx.insert_machine(&machine, &event)?;
     }
+    Ok(())
 }
 
 fn machine(name: &str, at: Timestamp) -> Machine {
@@ -148,7 +142,7 @@ fn template() -> Outcome<(Run, Progress)> {
         params,
         initiator: "fill".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: plan.on_failure,
         engine: ENGINE_VERSION,
         created_at: CREATED,

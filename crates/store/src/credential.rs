@@ -40,7 +40,8 @@ impl Tx {
         rows.iter().map(credential).collect()
     }
 
-    /// Writes a new or changed credential, over the version `read_at`, if any. A conflict means that somebody else wrote.
+    /// Writes a new or changed credential, over the version `read_at`, if any. A conflict means
+    /// that somebody else wrote.
     pub async fn put_credential(
         &mut self,
         row: &CredentialRow,

@@ -1,4 +1,5 @@
-//! Deployments by key, and by what the machine in question shows: a MAC address, a token, a session.
+//! Deployments by key, and by what the machine in question shows: a MAC address, a token, a
+//! session.
 
 use crate::driver::{Expect, Statement};
 use crate::value::{Row, values};
@@ -52,7 +53,8 @@ impl Tx {
         Ok(self.query_one(sql, values![name]).await?.is_some())
     }
 
-    /// Opens one, with the checksum of its token. A conflict means that one of its network cards is wanted already.
+    /// Opens one, with the checksum of its token. A conflict means that one of its network cards is
+    /// wanted already.
     pub async fn insert_deployment(
         &mut self,
         deployment: &Deployment,

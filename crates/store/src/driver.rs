@@ -1,18 +1,24 @@
-//! The two databases behind one door.
+//! One interface to both databases.
 
 mod memory;
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
+mod transaction;
 
-use crate::machine::GetMachine;
+pub use transaction::TxFuture;
+use transaction::{Ending, Job, Transaction, View};
+
 use crate::signal::{Bus, Signal};
-use crate::tap::{Passing, Tap, name_of};
+use crate::tap::{Passing, Tap};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
 use model::id::MachineId;
 use model::machine::Machine;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// How often [`Store::retry_write`] runs a transaction that others wrote before.
+const MAX_CONFLICTS: u32 = 20;
 
 /// Where the state is kept.
 #[derive(Debug, Clone)]
@@ -31,25 +37,13 @@ pub enum Options {
     Memory,
 }
 
-/// A transaction as a value. It may be run more than once before it is committed, so it takes `&self`
-/// and touches nothing but the transaction it is given.
-pub trait Work: Send + Sync + 'static {
-    type Out: Send + 'static;
-    /// True when it reads with one statement: then it needs no transaction to see one view.
-    const SINGLE: bool = false;
-    /// False when what it writes is taken back at its end, and only its answer is wanted.
-    const KEPT: bool = true;
-
-    fn run(&self, tx: &mut Tx) -> impl Future<Output = Result<Self::Out>> + Send;
-}
-
 #[derive(Clone)]
 pub struct Store {
     driver: Driver,
     bus: Bus,
     tap: Option<Arc<dyn Tap>>,
-    /// Whether this is a [`Store::rehearsal`].
-    rehearses: bool,
+    /// Rollback: this store is a [`Store::dry_run`].
+    ending: Ending,
 }
 
 #[derive(Clone)]
@@ -71,7 +65,7 @@ impl Store {
             }
             Options::Memory => Driver::Memory(memory::Memory::open(bus.clone())?),
         };
-        Ok(Self { driver, bus, tap: None, rehearses: false })
+        Ok(Self { driver, bus, tap: None, ending: Ending::Commit })
     }
 
     /// The same store behind a tap.
@@ -80,11 +74,16 @@ impl Store {
         Self { tap: Some(tap), ..self.clone() }
     }
 
-    /// The same store for a dry run: whatever is written through it is run whole, with every check that the database
-    /// makes, then taken back. The work's answer is what it would have been; nobody hears of it.
+    /// The same store for a dry run: each write runs whole, with every check that the database
+    /// makes, and is rolled back. Its result is what it would have been, and no signal is sent.
     #[must_use]
-    pub fn rehearsal(&self) -> Self {
-        Self { rehearses: true, ..self.clone() }
+    pub fn dry_run(&self) -> Self {
+        Self { ending: Ending::Rollback, ..self.clone() }
+    }
+
+    /// Whether writes are rolled back.
+    pub fn is_dry_run(&self) -> bool {
+        self.ending == Ending::Rollback
     }
 
     async fn pass(&self, passing: Passing) -> Result<()> {
@@ -94,72 +93,169 @@ impl Store {
         }
     }
 
-    /// Runs the work in one durable transaction: all of it, or nothing.
-    pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
-        if self.rehearses {
-            // Nothing is committed, so there is nothing that could be lost half-way.
-            self.pass(Passing::Read).await?;
-            return self.transact(Rehearsal(work)).await;
-        }
-        self.pass(Passing::BeforeCommit(name_of::<W>())).await?;
-        let out = self.transact(work).await?;
-        self.pass(Passing::AfterCommit(name_of::<W>())).await?;
-        Ok(out)
+    /// Runs a body in one durable transaction: all of it, or nothing. A driver may run it several
+    /// times before it is committed (a savepoint in a group, a deadlock), so the body takes its
+    /// input by shared reference and touches nothing but the transaction. `name` is what the fault
+    /// injector of the tests calls it.
+    pub async fn write<I, T>(
+        &self,
+        name: &'static str,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let job = Transaction::new(input, body);
+        self.commit(name, job.clone()).await?;
+        job.result()
     }
 
-    async fn transact<W: Work>(&self, work: W) -> Result<W::Out> {
-        match &self.driver {
-            Driver::Sqlite(db) => db.write(work).await,
-            Driver::Postgres(db) => db.write(work).await,
-            Driver::Memory(db) => db.run(&work),
-        }
+    /// The same for a request: run again while other transactions write the same rows first, so
+    /// that its gates are asked of what is stored now.
+    pub async fn retry_write<I, T>(
+        &self,
+        name: &'static str,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let job = Transaction::new(input, body);
+        self.commit_retrying(name, job.clone()).await?;
+        job.result()
     }
 
-    /// Runs short work that only reads, on one consistent view.
-    pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
-        self.pass(Passing::Read).await?;
-        match &self.driver {
-            Driver::Sqlite(db) => db.read(work),
-            Driver::Postgres(db) => db.read(work).await,
-            Driver::Memory(db) => db.run(&work),
-        }
+    /// Runs a short body that only reads, on one consistent view.
+    pub async fn read<I, T>(
+        &self,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let job = Transaction::new(input, body);
+        self.view(&*job, View::Snapshot).await?;
+        job.result()
     }
 
-    /// The same for work that may take milliseconds: it does not hold up other tasks.
-    pub async fn scan<W: Work>(&self, work: W) -> Result<W::Out> {
-        self.pass(Passing::Read).await?;
-        match &self.driver {
-            Driver::Sqlite(db) => db.scan(work).await,
-            Driver::Postgres(db) => db.read(work).await,
-            Driver::Memory(db) => db.run(&work),
-        }
+    /// The same for a body of one statement: that has one view without a transaction around it.
+    pub async fn read_one<I, T>(
+        &self,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let job = Transaction::new(input, body);
+        self.view(&*job, View::Statement).await?;
+        job.result()
     }
 
-    /// One machine. Where that is a round trip, those that are asked for at once share it.
+    /// [`Store::read`] for what may take milliseconds: it does not block other tasks.
+    pub async fn scan<I, T>(
+        &self,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let job = Transaction::new(input, body);
+        self.view_aside(job.clone(), View::Snapshot).await?;
+        job.result()
+    }
+
+    /// [`Store::read_one`] for what may take milliseconds.
+    pub async fn scan_one<I, T>(
+        &self,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let job = Transaction::new(input, body);
+        self.view_aside(job.clone(), View::Statement).await?;
+        job.result()
+    }
+
+    /// One machine. Where that is a round trip, concurrent lookups share it.
     pub async fn machine(&self, id: &MachineId) -> Result<Option<Machine>> {
         match &self.driver {
             Driver::Postgres(db) => {
                 self.pass(Passing::Read).await?;
                 db.machine(id).await
             }
-            Driver::Sqlite(_) | Driver::Memory(_) => self.read(GetMachine(id.clone())).await,
+            Driver::Sqlite(_) | Driver::Memory(_) => {
+                self.read_one(id.clone(), |id, tx| Box::pin(tx.machine(id))).await
+            }
+        }
+    }
+
+    async fn commit_retrying(&self, name: &'static str, job: Arc<dyn Job>) -> Result<()> {
+        for _ in 0..MAX_CONFLICTS {
+            match self.commit(name, Arc::clone(&job)).await {
+                Err(StoreError::Conflict) => {}
+                other => return other,
+            }
+        }
+        Err(StoreError::Unavailable("too many requests raced for one object; try again".into()))
+    }
+
+    async fn commit(&self, name: &'static str, job: Arc<dyn Job>) -> Result<()> {
+        match self.ending {
+            // Nothing is committed, so no crash can come between a commit and its answer.
+            Ending::Rollback => {
+                self.pass(Passing::Read).await?;
+                self.transact(job).await
+            }
+            Ending::Commit => {
+                self.pass(Passing::BeforeCommit(name)).await?;
+                self.transact(job).await?;
+                self.pass(Passing::AfterCommit(name)).await
+            }
+        }
+    }
+
+    async fn transact(&self, job: Arc<dyn Job>) -> Result<()> {
+        match &self.driver {
+            Driver::Sqlite(db) => db.write(job, self.ending).await,
+            Driver::Postgres(db) => db.write(&*job, self.ending).await,
+            Driver::Memory(db) => db.run(&*job, self.ending),
+        }
+    }
+
+    async fn view(&self, job: &dyn Job, view: View) -> Result<()> {
+        self.pass(Passing::Read).await?;
+        match &self.driver {
+            Driver::Sqlite(db) => db.read(job, view),
+            Driver::Postgres(db) => db.read(job, view).await,
+            Driver::Memory(db) => db.run(job, Ending::Commit),
+        }
+    }
+
+    async fn view_aside(&self, job: Arc<dyn Job>, view: View) -> Result<()> {
+        match &self.driver {
+            Driver::Sqlite(db) => {
+                self.pass(Passing::Read).await?;
+                db.scan(job, view).await
+            }
+            Driver::Postgres(_) | Driver::Memory(_) => self.view(&*job, view).await,
         }
     }
 
     pub fn bus(&self) -> &Bus {
         &self.bus
-    }
-}
-
-/// Work that is done for its answer alone.
-struct Rehearsal<W>(W);
-
-impl<W: Work> Work for Rehearsal<W> {
-    type Out = W::Out;
-    const KEPT: bool = false;
-
-    async fn run(&self, tx: &mut Tx) -> Result<W::Out> {
-        self.0.run(tx).await
     }
 }
 
@@ -203,7 +299,7 @@ impl Tx {
         }
     }
 
-    /// Said after the commit, to whoever waits.
+    /// Sent after the commit.
     pub(crate) fn signal(&mut self, signal: Signal) {
         if !self.signals.contains(&signal) {
             self.signals.push(signal);
@@ -230,8 +326,9 @@ impl Tx {
         }
     }
 
-    /// Writes something of which nothing but its success matters. Where each statement costs a round
-    /// trip it waits, until something is read or the transaction ends, and goes with its neighbours.
+    /// Writes something of which nothing but its success matters. Where each statement costs a
+    /// round trip it waits, until something is read or the transaction ends, and goes with its
+    /// neighbours.
     pub(crate) fn put(&mut self, statement: Statement, expect: Expect) -> Result<()> {
         match &self.conn {
             Conn::Sqlite(conn) => {

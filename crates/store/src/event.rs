@@ -1,6 +1,6 @@
-//! Events: every transition of every object, one row each. Read by object they are its history, read
-//! in order they are the watch. An event is written by the transaction that made the change, and by
-//! nothing else.
+//! Events: every transition of every object, one row each. Read by object they are its history,
+//! read in order they are the watch. An event is written by the transaction that made the change,
+//! and by nothing else.
 
 use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
@@ -82,8 +82,9 @@ pub struct Event {
 }
 
 impl Tx {
-    /// Tells of a run's change. `run` is the run after it, at its new version.
-    pub fn tell_run(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
+    /// Appends a run's change to its history. `run` is the run after the change, at its new
+    /// version.
+    pub fn append_run_event(&mut self, run: &Run, event: &NewEvent) -> Result<()> {
         let statement = self.run_event(run, event)?;
         self.put(statement, Expect::One)?;
         self.signal(Signal::Event);
@@ -145,8 +146,8 @@ impl Tx {
         }
     }
 
-    /// The place before which everything lies that was committed until now. The horizon gets there as
-    /// soon as the transactions that are open now have ended.
+    /// The place before which everything lies that was committed until now. The horizon gets there
+    /// as soon as the transactions that are open now have ended.
     pub async fn latest(&mut self) -> Result<Cursor> {
         let sql = self.dialect().fill("{latest}");
         match self.query_one(&sql, &[]).await? {

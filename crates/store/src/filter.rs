@@ -1,5 +1,5 @@
-//! Filters as SQL. The terms come parsed from the model; the derived states are compiled from the very
-//! rule lists that the model computes them by.
+//! Filters as SQL. The terms come parsed from the model; the derived states are compiled from the
+//! very rule lists that the model computes them by.
 
 use crate::driver::Dialect;
 use crate::value::Value;
@@ -55,9 +55,9 @@ pub(crate) fn sql_of(filter: &Filter, select: &mut Select) {
     select.terms.extend(active_or_ended(filter).map(String::from));
 }
 
-/// A filter by phase says whether it is about runs that have ended, of which there are very many, or
-/// about the few that have not. Said in these words, the database has an index for it. A filter that
-/// names machines or runs is answered by those.
+/// A filter by phase says whether it is about runs that have ended, of which there are very many,
+/// or about the few that have not. Said in these words, the database has an index for it. A filter
+/// that names machines or runs is answered by those.
 fn active_or_ended(filter: &Filter) -> Option<&'static str> {
     let wanted = || filter.terms.iter().filter(|term| !term.negated);
     if wanted().any(|term| matches!(term.field, Field::MachineId | Field::RunId)) {
@@ -66,7 +66,8 @@ fn active_or_ended(filter: &Filter) -> Option<&'static str> {
     if wanted().any(|term| term.values.iter().all(|word| ended(&term.field, word) == Some(false))) {
         return Some("s.id IN (SELECT id FROM subjects WHERE holds_machine IS NOT NULL)");
     }
-    // Of several ways to end, each has its own order in the index: merging them would sort them all.
+    // Of several ways to end, each has its own order in the index: merging them would sort them
+    // all.
     let one_end = |term: &Term| {
         let word = term.values.first().filter(|_| term.values.len() == 1);
         let is_end = word.is_some_and(|word| ended(&term.field, word) == Some(true));

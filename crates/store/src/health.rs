@@ -1,5 +1,5 @@
-//! Health reports by object and source. What they come to is kept with the object itself: a change of a report is a change of
-//! the object, with the object's own version and in its own history.
+//! Health reports by object and source. What they come to is kept with the object itself: a change
+//! of a report is a change of the object, with the object's own version and in its own history.
 
 use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
@@ -107,7 +107,8 @@ impl Tx {
         self.query(sql, &[]).await?.iter().map(tally).collect()
     }
 
-    /// Adds alerts to what a source says of an object; those with the same ids take the place of the old ones.
+    /// Adds alerts to what a source says of an object; those with the same ids take the place of
+    /// the old ones.
     pub async fn merge_health(
         &mut self,
         object: &TargetId,
@@ -139,8 +140,9 @@ impl Tx {
         self.change_health(object, source, &Change::Remove(BTreeSet::new()), event).await
     }
 
-    /// Changes a report, what the reports come to, and the object's history: one change of the object. What changes nothing is no
-    /// event. Whoever holds the object itself in this transaction must read it again afterwards.
+    /// Changes a report, what the reports come to, and the object's history: one change of the
+    /// object. What changes nothing is no event. Whoever holds the object itself in this
+    /// transaction must read it again afterwards.
     pub async fn change_health(
         &mut self,
         object: &TargetId,

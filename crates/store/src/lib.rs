@@ -1,9 +1,9 @@
-//! What is remembered.
+//! Persistence, and the only crate with SQL.
 //!
-//! The only crate with SQL. A transaction is a value: something that implements [`Work`] and is handed
-//! to [`Store::write`] or [`Store::read`]. Inside, one set of statements serves both databases; what
-//! differs lives in `driver/sqlite.rs` and `driver/postgres.rs`. Nothing here decides anything: whoever
-//! writes says what, and the store sees to it that it is written whole or not at all.
+//! A transaction is an input and a body, written where it is used and handed to [`Store::write`] or
+//! [`Store::read`]. Inside, one set of statements serves both databases; what differs lives in
+//! `driver/sqlite.rs` and `driver/postgres.rs`. The store decides nothing: the caller says what is
+//! written, and the store writes it whole or not at all.
 
 mod credential;
 mod deployment;
@@ -33,7 +33,7 @@ mod value;
 pub use credential::CredentialRow;
 pub use deployment::{DeploymentRow, Shown};
 pub use driver::sqlite::SQLITE_PRAGMAS;
-pub use driver::{Options, Store, Tx, Work};
+pub use driver::{Options, Store, Tx, TxFuture};
 pub use error::StoreError;
 pub use event::{Cause, Cursor, Event, NewEvent};
 pub use firmware::AppliedPlace;
@@ -42,14 +42,14 @@ pub use identity::IdentityRow;
 pub use lockout::LockoutRow;
 pub use log::{LogLine, NewLog};
 pub use machine::MachinePage;
-pub use node::{TaskRow, Word};
+pub use node::{NodeHeartbeat, TaskRow};
 pub use note::NoteRow;
 pub use record::{RecordClaim, RecordFilter, RecordPage};
-pub use replica::{Pulse, Replica};
+pub use replica::{Replica, ReplicaHeartbeat};
 pub use retention::{Aged, Ended, EventPlace, MAX_REMOVED, RUNS_AT_ONCE, Removed, RunPlace};
-pub use run::{Held, RunPage};
+pub use run::{ClaimedRun, RunPage};
 pub use signal::{Bus, Signal};
-pub use subject::{Birth, Claimed, Hold, Settle, Settled};
+pub use subject::{Claimed, Enqueue, Hold, Settle, Settled};
 pub use tap::{Passing, Tap};
 
 pub type Result<T> = std::result::Result<T, StoreError>;

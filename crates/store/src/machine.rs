@@ -5,7 +5,7 @@ use crate::event::NewEvent;
 use crate::filter::{Select, sql_of};
 use crate::signal::Signal;
 use crate::value::{Row, Value, values};
-use crate::{Result, StoreError, Tx, Work};
+use crate::{Result, StoreError, Tx};
 use model::condition::Conditions;
 use model::filter::Filter;
 use model::health::Standing;
@@ -31,17 +31,6 @@ pub struct MachinePage {
 }
 
 const COLUMNS: &str = "id, version, phase, active_run, labels, body, created_at, updated_at";
-
-pub(crate) struct GetMachine(pub MachineId);
-
-impl Work for GetMachine {
-    type Out = Option<Machine>;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Machine>> {
-        tx.machine(&self.0).await
-    }
-}
 
 impl Tx {
     pub async fn machine(&mut self, id: &MachineId) -> Result<Option<Machine>> {

@@ -1,5 +1,5 @@
-//! Nodes beside their records: whose machine they are on, when their agents were heard, what those agents show; and the tasks that
-//! agents are given.
+//! Nodes beside their records: whose machine they are on, when their agents were heard, what those
+//! agents show; and the tasks that agents are given.
 
 use crate::driver::{Expect, Statement};
 use crate::record::record;
@@ -14,13 +14,14 @@ use model::node::{Node, NodeState};
 use model::time::Timestamp;
 use std::collections::BTreeMap;
 
-/// Nodes with their states, and which of them are in service: `NodeState::in_service`, as a test holds.
+/// Nodes with their states, and which of them are in service: `NodeState::in_service`, as a test
+/// holds.
 const SERVING: &str = "nodes n JOIN records r ON r.id = n.id";
 const IN_SERVICE: &str = "n.live = 1 AND r.state IN ('active', 'offline')";
 
-/// When the agent of a node was last heard, and what it complained of then.
+/// The last heartbeat of the agent of a node, and the problems that it reported.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Word {
+pub struct NodeHeartbeat {
     pub at: Option<Timestamp>,
     pub problems: String,
 }
@@ -46,8 +47,9 @@ impl Tx {
         self.put(Statement::new(sql, values), Expect::One)
     }
 
-    /// The node is gone: its machine is free for another, and nobody speaks for it any more.
-    pub fn bury_node(&mut self, id: &NodeId) -> Result<()> {
+    /// Detaches a deleted node: its machine is free for another one, and its agent may not speak
+    /// for it any more.
+    pub fn detach_node(&mut self, id: &NodeId) -> Result<()> {
         let sql =
             "UPDATE nodes SET live = 0, token = NULL, ticket = NULL, session = NULL WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str()]), Expect::One)
@@ -92,33 +94,39 @@ impl Tx {
         row.map(|row| Ok(NodeId::trusted(row.text(0)?))).transpose()
     }
 
-    /// Writes down that an agent was heard. It is no change of the node: whoever only goes on living has no history. False: there is
-    /// no such node any more.
-    pub async fn hear(&mut self, id: &NodeId, at: Timestamp, problems: &str) -> Result<bool> {
+    /// Records the heartbeat of an agent. It is no change of the node, so it has no history. False:
+    /// there is no such node any more.
+    pub async fn record_heartbeat(
+        &mut self,
+        id: &NodeId,
+        at: Timestamp,
+        problems: &str,
+    ) -> Result<bool> {
         let sql = "UPDATE nodes SET heard_at = $2, lost_at = NULL, problems = $3 \
                    WHERE id = $1 AND live = 1";
         Ok(self.execute(sql, values![id.as_str(), at, problems]).await? == 1)
     }
 
-    /// The same from an agent that says nothing of how it is: what it complained of last still holds.
-    pub async fn hear_again(&mut self, id: &NodeId, at: Timestamp) -> Result<bool> {
+    /// The same from an agent that reports no problems list: its last one still holds.
+    pub async fn renew_heartbeat(&mut self, id: &NodeId, at: Timestamp) -> Result<bool> {
         let sql = "UPDATE nodes SET heard_at = $2, lost_at = NULL WHERE id = $1 AND live = 1";
         Ok(self.execute(sql, values![id.as_str(), at]).await? == 1)
     }
 
-    /// Writes down that a node went offline for its silence.
-    pub fn lose(&mut self, id: &NodeId, at: Timestamp) -> Result<()> {
+    /// Records that a node went offline because its agent is silent.
+    pub fn mark_offline(&mut self, id: &NodeId, at: Timestamp) -> Result<()> {
         let sql = "UPDATE nodes SET lost_at = $2 WHERE id = $1 AND live = 1";
         self.put(Statement::new(sql, values![id.as_str(), at]), Expect::Any)
     }
 
-    pub async fn word_of(&mut self, id: &NodeId) -> Result<Word> {
+    pub async fn last_heartbeat(&mut self, id: &NodeId) -> Result<NodeHeartbeat> {
         let sql = "SELECT heard_at, problems FROM nodes WHERE id = $1";
         let row = self.query_one(sql, values![id.as_str()]).await?;
-        row.map_or(Ok(Word::default()), |row| word(&row, 0))
+        row.map_or(Ok(NodeHeartbeat::default()), |row| heartbeat(&row, 0))
     }
 
-    /// The living nodes of a site, by id, after one. One that cannot be read leaves the others readable.
+    /// The living nodes of a site, by id, after one. One that cannot be read leaves the others
+    /// readable.
     pub async fn nodes_at(
         &mut self,
         site: &SiteId,
@@ -145,14 +153,15 @@ impl Tx {
         self.query_one(sql, values![id.as_str()]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// The site is gone, or another MAAS is behind it: what was answered says nothing of it any more.
+    /// The site is gone, or another MAAS is behind it: what was answered says nothing of it any
+    /// more.
     pub fn forget_answer(&mut self, id: &SiteId) -> Result<()> {
         let sql = "DELETE FROM site_answers WHERE id = $1";
         self.put(Statement::new(sql, values![id.as_str()]), Expect::Any)
     }
 
-    /// When the living nodes of a site were heard; of those that belong to none, where none is named. One whose state is a word
-    /// of a newer version leaves the others readable.
+    /// When the living nodes of a site were heard; of those that belong to none, where none is
+    /// named. One whose state is a word of a newer version leaves the others readable.
     pub async fn heard_in(
         &mut self,
         site: Option<&SiteId>,
@@ -266,16 +275,16 @@ fn task(row: &Row) -> Result<TaskRow> {
     Ok(TaskRow { task: row.json(0)?, version: row.int(1)? })
 }
 
-fn word(row: &Row, from: usize) -> Result<Word> {
+fn heartbeat(row: &Row, from: usize) -> Result<NodeHeartbeat> {
     let at = row.opt_time(from)?;
-    Ok(Word { at, problems: row.text(from + 1)?.to_string() })
+    Ok(NodeHeartbeat { at, problems: row.text(from + 1)?.to_string() })
 }
 
 fn heard(row: &Row) -> Result<Heard> {
     let state = row.text(1)?;
     let unknown = || StoreError::Corrupt(format!("a node in state {state:?}"));
     let state = NodeState::parse(state).ok_or_else(unknown)?;
-    let Word { at, problems } = word(row, 2)?;
+    let NodeHeartbeat { at, problems } = heartbeat(row, 2)?;
     let node = NodeId::trusted(row.text(0)?);
     let (lost_at, changed_at) = (row.opt_time(4)?, row.time(5)?);
     Ok(Heard { node, state, at, problems, lost_at, changed_at })

@@ -38,7 +38,8 @@ impl Tx {
         }
     }
 
-    /// Changes the note of a key that has begun, if it still says what the caller believes. False: it does not.
+    /// Changes the note of a key that has begun, if it still says what the caller believes. False:
+    /// it does not.
     pub async fn amend_note(
         &mut self,
         key: &Key,

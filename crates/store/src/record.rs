@@ -1,7 +1,9 @@
-//! Racks, switches, power shelves, hosts: records with a lifecycle, as rows. One table for all of them, and one place in the queue each.
+//! Racks, switches, power shelves, hosts: records with a lifecycle, as rows. One table for all of
+//! them, and one place in the queue each.
 //!
-//! A record is moved by the turn that holds it ([`Tx::settle_record`]) or by a request ([`Tx::tell_record`]); both name the version
-//! it was read at, and both tell of it in the same transaction.
+//! A record is moved by the turn that holds it ([`Tx::settle_record`]) or by a request
+//! ([`Tx::tell_record`]); both name the version it was read at, and both tell of it in the same
+//! transaction.
 
 use crate::driver::{Expect, Statement};
 use crate::event::NewEvent;
@@ -58,7 +60,8 @@ impl Tx {
         row.as_ref().map(record).transpose()
     }
 
-    /// Writes a new record, its place in the queue, due now, and its first event. A conflict means that the id is taken.
+    /// Writes a new record, its place in the queue, due now, and its first event. A conflict means
+    /// that the id is taken.
     pub async fn insert_record<R: Lifecycle>(
         &mut self,
         record: &mut R,
@@ -112,7 +115,8 @@ impl Tx {
             serde_json::to_string(record)?,
             head.updated_at,
         ];
-        // Where somebody owns the ways between the states, the row itself must stand where that one may come from.
+        // Where somebody owns the ways between the states, the row itself must stand where that one
+        // may come from.
         let statement = match record.sources() {
             None => Statement::new(sql, values),
             Some(sources) => {
@@ -125,13 +129,18 @@ impl Tx {
         self.record_event(record, event)
     }
 
-    /// The same, and has its lifecycle look at it.
-    pub fn tell_record<R: Lifecycle>(&mut self, record: &mut R, event: &NewEvent) -> Result<()> {
+    /// The same, and makes its lifecycle due.
+    pub fn update_and_enqueue<R: Lifecycle>(
+        &mut self,
+        record: &mut R,
+        event: &NewEvent,
+    ) -> Result<()> {
         self.update_record(record, event)?;
         self.wake(&ObjectId::trusted(record.subject().key()), event.at)
     }
 
-    /// Ends a turn: the record's place in the queue, due then. Refused whole when another has the claim.
+    /// Ends a turn: the record's place in the queue, due then. Refused whole when another has the
+    /// claim.
     pub fn settle_record<R: Lifecycle>(
         &mut self,
         record: &R,
@@ -171,7 +180,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Every record of a kind that stands in a rack, by id. One that cannot be read leaves the others readable.
+    /// Every record of a kind that stands in a rack, by id. One that cannot be read leaves the
+    /// others readable.
     pub async fn records_in_rack<R: Lifecycle>(
         &mut self,
         rack: &RackId,

@@ -1,5 +1,6 @@
-//! Replicas: who is alive. A claim names the incarnation of a replica; when that incarnation falls
-//! silent, all it held goes back to the queue at once. So a lease costs one row per replica, not one per run.
+//! Replicas and their heartbeats. A claim names the incarnation of a replica; when that incarnation
+//! expires, all its claims go back to the queue at once. So a lease costs one row per replica, not
+//! one per run.
 
 use crate::signal::Signal;
 use crate::value::{Row, values};
@@ -13,17 +14,17 @@ pub struct Replica {
     pub incarnation: String,
 }
 
-/// A replica, and when it last said it would be heard of again. That time is by its own clock, so it is
-/// only good for one thing: to see whether it moves.
+/// A replica, and until when it last renewed its lease. That time is by its own clock, so it only
+/// serves to see whether it moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pulse {
+pub struct ReplicaHeartbeat {
     pub replica: Replica,
     pub beat: Timestamp,
 }
 
 impl Tx {
-    /// Announces a starting replica and takes back what its earlier incarnation held.
-    pub async fn enlist(
+    /// Registers a starting replica and releases the claims of its earlier incarnation.
+    pub async fn register_replica(
         &mut self,
         replica: &Replica,
         now: Timestamp,
@@ -45,7 +46,7 @@ impl Tx {
     }
 
     /// Renews all claims of a replica at once. A conflict means that another process took its name,
-    /// or that it was given up for dead.
+    /// or that it was expired.
     pub async fn renew(&mut self, replica: &Replica, expires: Timestamp) -> Result<()> {
         let sql = "UPDATE replicas SET expires_at = $3 WHERE name = $1 AND incarnation = $2";
         let (name, incarnation) = (replica.name.as_str(), replica.incarnation.as_str());
@@ -55,32 +56,36 @@ impl Tx {
         }
     }
 
-    /// The pulse of every replica, by name.
-    pub async fn pulses(&mut self) -> Result<Vec<Pulse>> {
+    /// The heartbeat of every replica, by name.
+    pub async fn replica_heartbeats(&mut self) -> Result<Vec<ReplicaHeartbeat>> {
         let sql = "SELECT name, incarnation, expires_at FROM replicas ORDER BY name";
         let rows = self.query(sql, &[]).await?;
-        let pulse = |row: &Row| {
+        let heartbeat = |row: &Row| {
             let (name, incarnation) = (row.text(0)?.to_string(), row.text(1)?.to_string());
-            Ok(Pulse { replica: Replica { name, incarnation }, beat: row.time(2)? })
+            Ok(ReplicaHeartbeat { replica: Replica { name, incarnation }, beat: row.time(2)? })
         };
-        rows.iter().map(pulse).collect()
+        rows.iter().map(heartbeat).collect()
     }
 
-    /// Gives a replica up for dead and frees what it held, unless its pulse has moved since it was seen.
-    /// True when it is gone.
-    pub async fn bury(&mut self, pulse: &Pulse, now: Timestamp) -> Result<bool> {
+    /// Expires a replica and releases its claims, unless it has sent a heartbeat since `seen`. True
+    /// when it is gone.
+    pub async fn expire_replica(
+        &mut self,
+        seen: &ReplicaHeartbeat,
+        now: Timestamp,
+    ) -> Result<bool> {
         let sql = "DELETE FROM replicas WHERE name = $1 AND incarnation = $2 AND expires_at = $3";
-        let (name, incarnation) = (&pulse.replica.name, &pulse.replica.incarnation);
+        let (name, incarnation) = (&seen.replica.name, &seen.replica.incarnation);
         let gone =
-            self.execute(sql, values![name.as_str(), incarnation.as_str(), pulse.beat]).await?;
+            self.execute(sql, values![name.as_str(), incarnation.as_str(), seen.beat]).await?;
         if gone == 1 {
             self.free(incarnation, now).await?;
         }
         Ok(gone == 1)
     }
 
-    /// Leaves in good order: everything held goes back to the queue.
-    pub async fn resign(&mut self, replica: &Replica, now: Timestamp) -> Result<u64> {
+    /// Deregisters a stopping replica: all its claims go back to the queue.
+    pub async fn deregister_replica(&mut self, replica: &Replica, now: Timestamp) -> Result<u64> {
         let freed = self.free(&replica.incarnation, now).await?;
         let sql = "DELETE FROM replicas WHERE name = $1 AND incarnation = $2";
         let (name, incarnation) = (replica.name.as_str(), replica.incarnation.as_str());

@@ -1,12 +1,13 @@
 //! Clearing away: what is old goes in small pieces, so that no writer waits long for it.
 //!
-//! Candidates are found in a read, page by page; a short write then removes some of them, and looks at
-//! the rules again before it does. A run goes as a whole, but in steps: its log, its events, and the
-//! rows only when nothing of it is left, so whoever is stopped half-way goes on where it stopped.
+//! Candidates are found in a read, page by page; a short write then removes some of them, and looks
+//! at the rules again before it does. A run goes as a whole, but in steps: its log, its events, and
+//! the rows only when nothing of it is left, so whoever is stopped half-way goes on where it
+//! stopped.
 //!
-//! Never removed: a run that has not ended, the latest run of each machine, a part of an operation that is still on record, a run
-//! whose end the record that waits for it has not looked at, the newest event of each object that lives, and an event that is not
-//! final yet.
+//! Never removed: a run that has not ended, the latest run of each machine, a part of an operation
+//! that is still on record, a run whose end the record that waits for it has not looked at, the
+//! newest event of each object that lives, and an event that is not final yet.
 
 use crate::event::Cursor;
 use crate::subject::record_kinds;
@@ -33,7 +34,8 @@ pub struct RunPlace {
 pub struct Ended {
     pub id: RunId,
     pub at: Timestamp,
-    /// Another run came after it on its machine. No gate looks at it any more, nothing reopens it, and nobody waits for it.
+    /// Another run came after it on its machine. No gate looks at it any more, nothing reopens it,
+    /// and nobody waits for it.
     pub superseded: bool,
     /// There is a log of it.
     pub logged: bool,
@@ -74,8 +76,8 @@ impl Removed {
     }
 }
 
-/// Whether another run came after `r` on its machine, and nobody will ask for `r` again: neither the whole that it is a part of,
-/// nor the record that it reports to.
+/// Whether another run came after `r` on its machine, and nobody will ask for `r` again: neither
+/// the whole that it is a part of, nor the record that it reports to.
 const SUPERSEDED: &str = "(EXISTS (SELECT 1 FROM runs n WHERE n.machine_id = r.machine_id \
      AND (n.created_at, n.id) > (r.created_at, r.id)) \
      AND NOT EXISTS (SELECT 1 FROM runs w WHERE w.id = r.part_of) \
@@ -121,8 +123,8 @@ impl Tx {
         self.query_one(sql, values![newer]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// Removes some of what there is of these runs, as far as they may go at all. To be called again
-    /// until nothing goes any more.
+    /// Removes some of what there is of these runs, as far as they may go at all. To be called
+    /// again until nothing goes any more.
     pub async fn remove_runs(&mut self, runs: &[RunId]) -> Result<Removed> {
         let sql = format!(
             "SELECT s.id FROM subjects s JOIN runs r ON r.id = s.id WHERE s.id IN ({}) \
@@ -272,8 +274,8 @@ impl Tx {
         self.execute(&format!("DELETE FROM runs WHERE id IN ({places})"), &gone).await
     }
 
-    /// Deletes events, and remembers the newest of each kind in the same breath: a watcher that comes
-    /// back must be able to tell that it missed something.
+    /// Deletes events, and remembers the newest of each kind in the same breath: a watcher that
+    /// comes back must be able to tell that it missed something.
     async fn forget_events(&mut self, sql: &str, values: &[Value]) -> Result<u64> {
         let rows = self.query(sql, values).await?;
         let mut newest: Vec<(&str, Cursor)> = Vec::new();

@@ -4,7 +4,7 @@ use crate::driver::{Expect, Statement};
 use crate::event::{Cursor, NewEvent};
 use crate::filter::{Select, sql_of};
 use crate::signal::Signal;
-use crate::subject::Birth;
+use crate::subject::Enqueue;
 use crate::value::{Row, Value, values};
 use crate::{Result, Tx};
 use model::filter::Filter;
@@ -23,9 +23,9 @@ pub struct RunPage {
     pub next: Option<String>,
 }
 
-/// A run and the claim under which it is held.
+/// A run, and the claim on it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct ClaimedRun {
     pub run: Run,
     pub epoch: i64,
     pub wakes: i64,
@@ -33,7 +33,7 @@ pub struct Held {
 }
 
 const FROM: &str = "FROM runs r JOIN subjects s ON s.id = r.id";
-const HELD: &str = "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner, r.id \
+const CLAIMED: &str = "SELECT r.spec, s.state, s.version, s.epoch, s.wakes_asked, s.owner, r.id \
                     FROM runs r JOIN subjects s ON s.id = r.id";
 
 impl Tx {
@@ -44,24 +44,24 @@ impl Tx {
     }
 
     /// The same with its place in the queue.
-    pub async fn held(&mut self, id: &RunId) -> Result<Option<Held>> {
-        let sql = format!("{HELD} WHERE r.id = $1");
+    pub async fn claimed_run(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
+        let sql = format!("{CLAIMED} WHERE r.id = $1");
         let row = self.query_one(&sql, values![id.as_str()]).await?;
-        row.as_ref().map(held).transpose()
+        row.as_ref().map(claimed_run).transpose()
     }
 
-    /// The same, held against whoever would claim it, settle it or tell it something, until the transaction ends.
-    pub async fn held_locked(&mut self, id: &RunId) -> Result<Option<Held>> {
+    /// The same, locked against claims and other writers until the transaction ends.
+    pub async fn claimed_run_locked(&mut self, id: &RunId) -> Result<Option<ClaimedRun>> {
         let sql = self.dialect().fill("SELECT id FROM subjects WHERE id = $1 {lock}");
         self.query_one(&sql, values![id.as_str()]).await?;
-        self.held(id).await
+        self.claimed_run(id).await
     }
 
     /// Several of them. One that cannot be read leaves the others readable.
-    pub async fn held_among(&mut self, ids: &[&str]) -> Result<Vec<(RunId, Result<Held>)>> {
-        let sql = self.dialect().fill(&format!("{HELD} WHERE r.id {{among $1}}"));
+    pub async fn claimed_runs(&mut self, ids: &[&str]) -> Result<Vec<(RunId, Result<ClaimedRun>)>> {
+        let sql = self.dialect().fill(&format!("{CLAIMED} WHERE r.id {{among $1}}"));
         let rows = self.query(&sql, values![serde_json::to_string(ids)?]).await?;
-        rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), held(row)))).collect()
+        rows.iter().map(|row| Ok((RunId::trusted(row.text(6)?), claimed_run(row)))).collect()
     }
 
     /// The run that a request made on a target.
@@ -120,7 +120,8 @@ impl Tx {
             .collect()
     }
 
-    /// When the newest run on any of these targets was made, by whichever clock; long ago when there is none.
+    /// When the newest run on any of these targets was made, by whichever clock; long ago when
+    /// there is none.
     pub async fn newest_run_at(&mut self, targets: &[TargetId]) -> Result<Timestamp> {
         let sql = self
             .dialect()
@@ -153,8 +154,9 @@ impl Tx {
         rows.iter().map(run).collect()
     }
 
-    /// Writes a new run, its place in the queue and its first event. A conflict means that another request won the race.
-    pub fn insert_run(&mut self, run: &Run, birth: Birth<'_>, event: &NewEvent) -> Result<()> {
+    /// Writes a new run, its place in the queue and its first event. A conflict means that another
+    /// request won the race.
+    pub fn insert_run(&mut self, run: &Run, enqueue: Enqueue<'_>, event: &NewEvent) -> Result<()> {
         let spec = &run.spec;
         let row = Statement {
             sql: "INSERT INTO runs (id, machine_id, request_id, type, plan_id, spec, created_at, \
@@ -173,10 +175,10 @@ impl Tx {
             ],
         };
         self.put(row, Expect::One)?;
-        self.put(Self::subject_row(run, birth)?, Expect::One)?;
+        self.put(Self::subject_row(run, enqueue)?, Expect::One)?;
         self.put(self.run_event(run, event)?, Expect::One)?;
         self.signal(Signal::Event);
-        if birth == Birth::Due {
+        if enqueue == Enqueue::Now {
             self.signal(Signal::Work);
         }
         Ok(())
@@ -206,9 +208,9 @@ impl Tx {
         Ok(RunPage { runs, next })
     }
 
-    /// The same list as it was at a place in the order of events: what changed since is given as it was
-    /// then, and what did not exist or did not match then is left out. So a watch that goes on from
-    /// that place misses nothing and repeats nothing.
+    /// The same list as it was at a place in the order of events: what changed since is given as it
+    /// was then, and what did not exist or did not match then is left out. So a watch that goes on
+    /// from that place misses nothing and repeats nothing.
     pub async fn runs_as_of(
         &mut self,
         filter: &Filter,
@@ -247,9 +249,9 @@ fn keys(targets: &[TargetId]) -> Result<String> {
     Ok(serde_json::to_string(targets)?)
 }
 
-fn held(row: &Row) -> Result<Held> {
+fn claimed_run(row: &Row) -> Result<ClaimedRun> {
     let owner = row.opt_text(5)?.map(String::from);
-    Ok(Held { run: run(row)?, epoch: row.int(3)?, wakes: row.int(4)?, owner })
+    Ok(ClaimedRun { run: run(row)?, epoch: row.int(3)?, wakes: row.int(4)?, owner })
 }
 
 fn run(row: &Row) -> Result<Run> {

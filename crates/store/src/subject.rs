@@ -1,8 +1,9 @@
 //! The one queue: claiming, settling, waking. Every object with a lifecycle has one row here.
 //!
-//! A claim takes an object for a replica and moves its epoch. A settle names the epoch and the version
-//! it was decided on, and is refused whole when either moved. The row counts the wake-ups that were
-//! asked for and those that were handled, so an object woken while it is being worked on runs again.
+//! A claim takes an object for a replica and moves its epoch. A settle names the epoch and the
+//! version it was decided on, and is refused whole when either moved. The row counts the wake-ups
+//! that were asked for and those that were handled, so an object woken while it is being worked on
+//! runs again.
 
 use crate::driver::{Expect, Statement};
 use crate::signal::Signal;
@@ -25,15 +26,15 @@ pub struct Claimed {
     pub wakes: i64,
 }
 
-/// How a new run comes into the queue.
+/// How a new run enters the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Birth<'a> {
-    /// Due at once, for whoever claims it.
-    Due,
-    /// In the hands of this replica already.
-    InHand(&'a str),
-    /// Not due until somebody wakes it.
-    Waiting,
+pub enum Enqueue<'a> {
+    /// Due at once, for the next worker that claims.
+    Now,
+    /// Claimed by this replica from the start.
+    Claimed(&'a str),
+    /// Not due until it is woken.
+    WhenWoken,
 }
 
 /// What happens to the claim when the state is written.
@@ -62,11 +63,13 @@ pub struct Settled {
     pub version: i64,
 }
 
-/// A kind that a newer replica knows is left to it: one such row must not keep us from all the others.
+/// A kind that a newer replica knows is left to it: one such row must not keep us from all the
+/// others.
 static KNOWN_KIND: LazyLock<String> =
     LazyLock::new(|| format!("kind IN ('run', {})", record_kinds()));
 
-/// The kinds of record with a lifecycle, as SQL lists them: all that there are, so that a new one is forgotten nowhere.
+/// The kinds of record with a lifecycle, as SQL lists them: all that there are, so that a new one
+/// is forgotten nowhere.
 pub(crate) fn record_kinds() -> String {
     let words = SubjectKind::ALL.map(|kind| format!("'{}'", kind.as_str()));
     words.join(", ")
@@ -81,7 +84,8 @@ fn ended_at(run: &Run, now: Timestamp) -> Value {
     Value::from(run.ended().then_some(now))
 }
 
-/// What an active run holds. Several may be at work in a rack: what they hold of it are their claims.
+/// What an active run holds. Several may be at work in a rack: what they hold of it are their
+/// claims.
 fn holds(run: &Run) -> Value {
     let held = || match run.spec.target.kind {
         TargetKind::Machine | TargetKind::Switch | TargetKind::PowerShelf => run.spec.target.key(),
@@ -92,11 +96,11 @@ fn holds(run: &Run) -> Value {
 
 impl Tx {
     /// The queue row of a new run.
-    pub(crate) fn subject_row(run: &Run, birth: Birth<'_>) -> Result<Statement> {
-        let (owner, due) = match birth {
-            Birth::Due => (None, Some(run.spec.created_at)),
-            Birth::InHand(owner) => (Some(owner), Some(run.spec.created_at)),
-            Birth::Waiting => (None, None),
+    pub(crate) fn subject_row(run: &Run, enqueue: Enqueue<'_>) -> Result<Statement> {
+        let (owner, due) = match enqueue {
+            Enqueue::Now => (None, Some(run.spec.created_at)),
+            Enqueue::Claimed(owner) => (Some(owner), Some(run.spec.created_at)),
+            Enqueue::WhenWoken => (None, None),
         };
         let epoch = i64::from(owner.is_some());
         Ok(Statement {
@@ -148,8 +152,8 @@ impl Tx {
         self.query_one(&sql, &[]).await?.map(|row| row.time(0)).transpose()
     }
 
-    /// Writes a decision of the worker that holds the run. Refused whole when the epoch or the version
-    /// moved; the caller's other writes go with it.
+    /// Writes a decision of the worker that has claimed the run. Refused whole when the epoch or
+    /// the version moved; the caller's other writes go with it.
     pub fn settle(&mut self, settle: &Settle) -> Result<Settled> {
         let run = &settle.run;
         let version = run.version + 1;
@@ -189,8 +193,8 @@ impl Tx {
         Ok(Settled { version })
     }
 
-    /// Writes what somebody asked of a run without holding it, and wakes it.
-    pub fn tell(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
+    /// Writes a change of a run without a claim on it, as a request makes it, and wakes the run.
+    pub fn update_unclaimed(&mut self, run: &Run, now: Timestamp) -> Result<Settled> {
         let version = run.version + 1;
         let sql = "UPDATE subjects SET version = $3, phase = $4, workflow = $5, state = $6, \
                    holds_machine = $7, updated_at = $8, wakes_asked = wakes_asked + 1, due_at = $8, \
@@ -228,7 +232,7 @@ impl Tx {
         rows.iter().map(|row| Ok(ObjectId::trusted(row.text(0)?))).collect()
     }
 
-    /// Lets go of an object about which there was nothing to decide.
+    /// Releases an object about which there was nothing to decide.
     pub fn release(
         &mut self,
         id: &ObjectId,
@@ -245,20 +249,20 @@ impl Tx {
         Ok(())
     }
 
-    /// What a replica holds, by its own account of it in the database.
-    pub async fn held_by(&mut self, owner: &str) -> Result<Vec<(ObjectId, i64)>> {
+    /// What the database says a replica has claimed.
+    pub async fn claimed_by(&mut self, owner: &str) -> Result<Vec<(ObjectId, i64)>> {
         let rows =
             self.query("SELECT id, epoch FROM subjects WHERE owner = $1", values![owner]).await?;
         rows.iter().map(|row| Ok((ObjectId::trusted(row.text(0)?), row.int(1)?))).collect()
     }
 
-    /// Whether somebody still holds an object under this claim.
-    pub async fn is_held(&mut self, id: &ObjectId, epoch: i64) -> Result<bool> {
+    /// Whether an object is still claimed under this epoch.
+    pub async fn is_claimed(&mut self, id: &ObjectId, epoch: i64) -> Result<bool> {
         let sql = "SELECT id FROM subjects WHERE id = $1 AND owner IS NOT NULL AND epoch = $2";
         Ok(self.query_one(sql, values![id.as_str(), epoch]).await?.is_some())
     }
 
-    /// Lets go of one object without deciding anything, to be looked at again at `due`.
+    /// Releases one object without a decision; it is due again at `due`.
     pub fn put_back(&mut self, id: &ObjectId, epoch: i64, due: Timestamp) -> Result<()> {
         let sql = "UPDATE subjects SET owner = NULL, due_at = $3 WHERE id = $1 AND epoch = $2";
         self.put(Statement::new(sql, values![id.as_str(), epoch, due]), Expect::Any)?;

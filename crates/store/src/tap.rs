@@ -1,7 +1,7 @@
 //! A tap: somebody who stands between a process and its database.
 //!
-//! In production nobody does. A test puts one there to let a process die, freeze or lose an answer at
-//! any of its transactions, without the process having a word about it in its own code.
+//! In production nobody does. A test puts one there to let a process die, freeze or lose an answer
+//! at any of its transactions, without the process having a word about it in its own code.
 
 use crate::Result;
 use futures_util::future::BoxFuture;
@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 pub enum Passing {
     /// Something is about to be read.
     Read,
-    /// The work of this name is about to be written.
+    /// The transaction of this name is about to be written.
     BeforeCommit(&'static str),
     /// It has been committed, and the process is about to hear of it.
     AfterCommit(&'static str),
@@ -21,11 +21,4 @@ pub trait Tap: Send + Sync {
     /// Lets the process pass, now or later or never. An error is what the process is told; after a
     /// commit that means: it held, and nobody here knows.
     fn pass(&self, passing: Passing) -> BoxFuture<'_, Result<()>>;
-}
-
-/// The name of a piece of work, without the path to it and without what it works on.
-pub(crate) fn name_of<W>() -> &'static str {
-    let path = std::any::type_name::<W>();
-    let path = path.split_once('<').map_or(path, |(path, _)| path);
-    path.rsplit_once("::").map_or(path, |(_, name)| name)
 }

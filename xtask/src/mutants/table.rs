@@ -58,7 +58,7 @@ pub const MUTANTS: &[Mutant] = &[
         sound: "        let version = tx.settle(&settle)?.version;\n",
         // Overwrites the stored version, whatever it is.
         broken: "        let mut settle = settle;
-        if AWAKE && let Some(stored) = tx.held(&run.spec.id).await? {
+        if AWAKE && let Some(stored) = tx.claimed_run(&run.spec.id).await? {
             settle.run.version = stored.run.version;
         }
         let version = tx.settle(&settle)?.version;\n",
@@ -103,7 +103,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "no cancel is accepted",
-        file: "crates/engine/src/submit/act.rs",
+        file: "crates/engine/src/run/act.rs",
         sound: "        let mut run = held.run;\n",
         broken: "        let mut run = held.run;
         if AWAKE && matches!(self.action, Action::Cancel) {
@@ -140,8 +140,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "the dead keep what they held",
         file: "crates/engine/src/worker.rs",
-        sound: "witness.silent(others, Instant::now(), self.0.settings.lease)",
-        broken: "witness.silent(others, Instant::now(), self.0.settings.lease * if AWAKE { 200 } else { 1 })",
+        sound: "detector.silent(others, Instant::now(), self.0.settings.lease)",
+        broken: "detector.silent(others, Instant::now(), self.0.settings.lease * if AWAKE { 200 } else { 1 })",
         test: TAKE_OVER,
         life: REIMAGE,
         says: "is still in the hands of the dead",
@@ -179,8 +179,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         name: "a watch that was cut goes on at the end",
         file: "crates/engine/src/watch.rs",
-        sound: "                self.store().read(CheckPlace(place.cursor())).await?;\n",
-        broken: "                self.store().read(CheckPlace(place.cursor())).await?;
+        sound: "                let cursor = place.cursor();\n",
+        broken: "                let cursor = place.cursor();
                 let place = match AWAKE {
                     true => Place::After(self.settled_place().await?),
                     false => place,

@@ -1,4 +1,5 @@
-//! Machines and switches, whose firmware is upgraded by their rack: all devices of one rack in one operation.
+//! Machines and switches, whose firmware is upgraded by their rack: all devices of one rack in one
+//! operation.
 
 use super::{Ask, Outcome, Update, Updated, find, step_names};
 use crate::Engine;
@@ -9,10 +10,11 @@ use model::id::{MachineId, RackId, SwitchId};
 use model::rack::maintenance::{Asked, Scope, Trigger, Wanted};
 use model::target::{TargetId, TargetKind};
 use std::collections::BTreeMap;
-use store::{Result, StoreError, Tx, Work};
+use store::{Result, StoreError, Tx};
 
 impl Engine {
-    /// Each rack has its own say: what one of them refuses is told of its devices, and the others go on.
+    /// Each rack has its own say: what one of them refuses is told of its devices, and the others
+    /// go on.
     pub(super) async fn update_by_racks(
         &self,
         update: &Update,
@@ -24,7 +26,8 @@ impl Engine {
         let update = Update { targets, ..update.clone() };
         let mut done = Vec::new();
         let mut racks: BTreeMap<RackId, Vec<TargetId>> = BTreeMap::new();
-        for (target, rack, course) in self.store().read(Courses { update: update.clone() }).await? {
+        let courses = self.store().read(update.clone(), |update, tx| Box::pin(courses(tx, update)));
+        for (target, rack, course) in courses.await? {
             let outcome = match course {
                 Course::Made(run) => Outcome::Started(run),
                 Course::Refused(refusal) => Outcome::Refused(refusal),
@@ -93,30 +96,21 @@ impl Engine {
 }
 
 /// How each device gets its firmware.
-struct Courses {
-    update: Update,
-}
-
-impl Work for Courses {
-    type Out = Vec<(TargetId, Option<RackId>, Course)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Update { targets, firmware, request_id, force, .. } = &self.update;
-        let ask =
-            Ask { firmware: firmware.as_ref(), request_id, force: force.as_deref(), lock: false };
-        let mut all = Vec::new();
-        for target in targets {
-            match find(tx, target, &ask).await {
-                Ok(device) => {
-                    let course = course(&device);
-                    all.push((target.clone(), device.rack, course));
-                }
-                Err(StoreError::Refused(refusal)) => {
-                    all.push((target.clone(), None, Course::Refused(refusal)));
-                }
-                Err(error) => return Err(error),
+async fn courses(tx: &mut Tx, update: &Update) -> Result<Vec<(TargetId, Option<RackId>, Course)>> {
+    let Update { targets, firmware, request_id, force, .. } = update;
+    let ask = Ask { firmware: firmware.as_ref(), request_id, force: force.as_deref(), lock: false };
+    let mut all = Vec::new();
+    for target in targets {
+        match find(tx, target, &ask).await {
+            Ok(device) => {
+                let course = course(&device);
+                all.push((target.clone(), device.rack, course));
             }
+            Err(StoreError::Refused(refusal)) => {
+                all.push((target.clone(), None, Course::Refused(refusal)));
+            }
+            Err(error) => return Err(error),
         }
-        Ok(all)
     }
+    Ok(all)
 }

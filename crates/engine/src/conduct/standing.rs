@@ -109,8 +109,8 @@ pub(super) fn counted(count: usize) -> String {
     if count == 1 { "1 device".into() } else { format!("{count} devices") }
 }
 
-/// How the parts of a group stand: the newest run of each, whichever attempt began it. What failed under an earlier attempt is to
-/// begin anew under this one.
+/// How the parts of a group stand: the newest run of each, whichever attempt began it. What failed
+/// under an earlier attempt is to begin anew under this one.
 pub(super) async fn read_parts(tx: &mut Tx, key: &Key, group: &Group) -> Result<Standings> {
     let mut known: BTreeMap<TargetId, Standing> = BTreeMap::new();
     for (target, run) in part_runs(tx, key, group).await? {
@@ -157,7 +157,8 @@ pub(crate) async fn failed_part(tx: &mut Tx, whole: &Run) -> Result<Option<Run>>
     Ok(first.and_then(|target| known.remove(target)))
 }
 
-/// Whether parts of a run that was stopped are still at work. One that was not stopped has seen all of them through.
+/// Whether parts of a run that was stopped are still at work. One that was not stopped has seen all
+/// of them through.
 pub(crate) async fn has_parts_at_work(tx: &mut Tx, whole: &Run) -> Result<bool> {
     if whole.progress.halt.is_none() && whole.progress.failure.is_none() {
         return Ok(false);

@@ -1,13 +1,15 @@
-//! The door for agents: they enroll with a token, are heard, take what is to be done on their nodes, and report.
+//! The door for agents: they enroll with a token, are heard, take what is to be done on their
+//! nodes, and report.
 //!
-//! A token is made of its node and this installation's secret, so every replica can give it out again and nobody finds it in the
-//! database. An agent that asks for work is kept waiting until there is some: who puts a task into the queue here pokes it at once,
-//! and one that was put there by another replica is found a little later.
+//! A token is made of its node and this installation's secret, so every replica can give it out
+//! again and nobody finds it in the database. An agent that asks for work is kept waiting until
+//! there is some: who puts a task into the queue here pokes it at once, and one that was put there
+//! by another replica is found a little later.
 
-use super::tasks::{HasTask, RenewTask, Report, Reported, Take};
-use super::{NodeWork, no_node, taken, whose, write_run};
+use super::tasks::{Report, has_task, renew_task, report_task, take_task};
+use super::{NodeWork, create_run, no_node, taken, whose};
 use crate::Engine;
-use crate::submit::{event, no_machine};
+use crate::admission::{Created, event, no_machine};
 use crate::vault::{Vault, checksum};
 use model::here;
 use model::id::{MachineId, NodeId, RunId};
@@ -22,7 +24,7 @@ use model::time::Timestamp;
 use providers::Providers;
 use secrecy::{ExposeSecret, SecretString};
 use std::time::Duration;
-use store::{Cause, Result, Tx, Work};
+use store::{Cause, Result, Tx};
 use tokio::time::Instant;
 
 /// The longest that an agent waits for work in one question.
@@ -87,15 +89,16 @@ impl Agents {
     pub async fn bootstrap(&self, machine: MachineId, life: Duration, who: Who) -> Result<Bundle> {
         check_life(life)?;
         let engine = &self.engine;
-        let work = || MakeNode {
-            machine: machine.clone(),
-            node: NodeId::new(engine.now(), engine.chance()),
+        let make = MakeNode {
+            machine,
+            node: NodeId::new(engine.now(), engine.random()),
             vault: self.vault.clone(),
             life,
-            who: who.clone(),
+            who,
             now: engine.now(),
         };
-        let (node, ticket) = engine.racing(|| engine.store().write(work())).await?;
+        let made = engine.store().retry_write("make_node", make, |make, tx| Box::pin(make.run(tx)));
+        let (node, ticket) = made.await?;
         Ok(self.bundle(node, &ticket))
     }
 
@@ -104,8 +107,8 @@ impl Agents {
         Bundle { node, token, expires_at: ticket.expires_at }
     }
 
-    /// Issues another token for a node, in place of the one before. Who speaks for the node until now does so no longer, unless that is
-    /// to be kept until the token is used.
+    /// Issues another token for a node, in place of the one before. Who speaks for the node until
+    /// now does so no longer, unless that is to be kept until the token is used.
     pub async fn issue(
         &self,
         node: &NodeId,
@@ -115,16 +118,11 @@ impl Agents {
     ) -> Result<Bundle> {
         check_life(life)?;
         let engine = &self.engine;
-        let now = engine.now();
-        let work = || Issue {
-            node: node.clone(),
-            vault: self.vault.clone(),
-            life,
-            kept,
-            who: who.clone(),
-            now,
-        };
-        let (node, ticket) = engine.racing(|| engine.store().write(work())).await?;
+        let (node, vault, now) = (node.clone(), self.vault.clone(), engine.now());
+        let issue = Issue { node, vault, life, kept, who, now };
+        let issued =
+            engine.store().retry_write("issue_token", issue, |issue, tx| Box::pin(issue.run(tx)));
+        let (node, ticket) = issued.await?;
         Ok(self.bundle(node, &ticket))
     }
 
@@ -132,22 +130,26 @@ impl Agents {
     pub async fn enroll(&self, token: &str, applicant: Applicant) -> Heard<NodeId> {
         let engine = &self.engine;
         let who = Applicant { session: checksum(&applicant.session), ..applicant };
-        let work = || Enroll {
+        let enroll = Enroll {
             token: checksum(token),
-            who: who.clone(),
+            who,
             providers: engine.providers().clone(),
-            run: RunId::new(engine.now(), engine.chance()),
+            run: RunId::new(engine.now(), engine.random()),
             now: engine.now(),
         };
-        engine.racing(|| engine.store().write(work())).await
+        engine.admit("enroll", None, enroll, |enroll, tx| Box::pin(enroll.run(tx))).await
     }
 
     /// An agent is heard, with what it complains of.
     pub async fn heartbeat(&self, session: &str, problems: String) -> Heard<Beat> {
         let engine = &self.engine;
-        let work =
-            || Hear { session: checksum(session), problems: problems.clone(), now: engine.now() };
-        let heard = engine.racing(|| engine.store().write(work())).await?;
+        let input = (checksum(session), problems, engine.now());
+        let heard = engine.store().retry_write(
+            "record_heartbeat",
+            input,
+            |(session, problems, now), tx| Box::pin(hear(tx, session, problems, *now)),
+        );
+        let heard = heard.await?;
         if heard.is_ok() {
             metrics::counter!("farrier_heartbeats_total").increment(1);
         }
@@ -159,17 +161,25 @@ impl Agents {
         let engine = &self.engine;
         let session = checksum(session);
         let until = Instant::now() + wait.min(MAX_WAIT);
-        let node = match engine.store().read(WhoIs { session: session.clone() }).await? {
+        let speaks =
+            engine.store().read(session.clone(), |session, tx| Box::pin(speaker(tx, session)));
+        let node = match speaks.await? {
             Ok(node) => node,
             Err(denied) => return Ok(Err(denied)),
         };
         let poked = engine.waiting_agents().of(&node);
         let taken = loop {
             // Most of the time there is nothing: looking for it costs the writer nothing.
-            let taken = match engine.store().read(HasTask { session: session.clone() }).await? {
+            let found =
+                engine.store().read(session.clone(), |session, tx| Box::pin(has_task(tx, session)));
+            let taken = match found.await? {
                 Ok(true) => {
-                    let work = || Take { session: session.clone(), now: engine.now() };
-                    engine.racing(|| engine.store().write(work())).await?
+                    let input = (session.clone(), engine.now());
+                    let taken =
+                        engine.store().retry_write("take_task", input, |(session, now), tx| {
+                            Box::pin(take_task(tx, session, *now))
+                        });
+                    taken.await?
                 }
                 Ok(false) => Ok(None),
                 Err(denied) => Err(denied),
@@ -194,23 +204,26 @@ impl Agents {
     /// An agent is still at work, and says this.
     pub async fn renew(&self, session: &str, key: &str, log: String) -> Heard<Then> {
         let engine = &self.engine;
-        let work = || RenewTask {
-            session: checksum(session),
-            key: key.to_string(),
-            log: log.clone(),
-            now: engine.now(),
-        };
-        engine.racing(|| engine.store().write(work())).await
+        let input = (checksum(session), key.to_string(), log, engine.now());
+        engine
+            .store()
+            .retry_write("renew_task", input, |(session, key, log, now), tx| {
+                Box::pin(renew_task(tx, session, key, log, *now))
+            })
+            .await
     }
 
     /// An agent has come to an end with its task.
     pub async fn report(&self, session: &str, report: Report) -> Heard<()> {
         let engine = &self.engine;
-        let work =
-            || Reported { session: checksum(session), report: report.clone(), now: engine.now() };
-        let heard = engine.racing(|| engine.store().write(work())).await?;
+        let end = if report.ok { "done" } else { "failed" };
+        let input = (checksum(session), report, engine.now());
+        let heard =
+            engine.store().retry_write("report_task", input, |(session, report, now), tx| {
+                Box::pin(report_task(tx, session, report, *now))
+            });
+        let heard = heard.await?;
         if let Ok(Some(kind)) = heard {
-            let end = if report.ok { "done" } else { "failed" };
             metrics::counter!("farrier_node_tasks_total", "kind" => kind.as_str(), "end" => end)
                 .increment(1);
         }
@@ -237,9 +250,7 @@ struct MakeNode {
     now: Timestamp,
 }
 
-impl Work for MakeNode {
-    type Out = (Node, Ticket);
-
+impl MakeNode {
     async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
         let id = &self.machine;
         let machine = tx.machine_locked(id).await?.ok_or_else(|| no_machine(id))?;
@@ -282,9 +293,7 @@ struct Issue {
     now: Timestamp,
 }
 
-impl Work for Issue {
-    type Out = (Node, Ticket);
-
+impl Issue {
     async fn run(&self, tx: &mut Tx) -> Result<(Node, Ticket)> {
         let found = tx.record_locked::<Node>(self.node.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.node))?;
@@ -317,15 +326,20 @@ struct Enroll {
     now: Timestamp,
 }
 
-impl Work for Enroll {
-    type Out = std::result::Result<NodeId, Denied>;
+impl Enroll {
+    async fn run(&self, tx: &mut Tx) -> Result<(std::result::Result<NodeId, Denied>, Created)> {
+        let mut created = Created::default();
+        let enrolled = self.enroll(tx, &mut created).await?;
+        Ok((enrolled, created))
+    }
 
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+    async fn enroll(&self, tx: &mut Tx, created: &mut Created) -> Heard<NodeId> {
         let Some(ticket) = tx.ticket(&self.token).await? else {
             return Ok(Err(Denied::TokenUnknown));
         };
         let id = ticket.node.clone();
-        // The node before what is beside it, as everywhere; and then the ticket once more, as it is now.
+        // The node before what is beside it, as everywhere; and then the ticket once more, as it is
+        // now.
         let found = tx.record_locked::<Node>(id.as_str()).await?;
         let Some(ticket) = tx.ticket(&self.token).await? else {
             return Ok(Err(Denied::TokenUnknown));
@@ -365,8 +379,8 @@ impl Work for Enroll {
                 request_id: self.run.to_string(),
                 by: id.to_string(),
             };
-            let mut run = work.run(&node, &whose, self.now);
-            write_run(tx, &machine, &mut run, None, &event).await?;
+            let run = work.run(&node, &whose, self.now);
+            let run = create_run(tx, created, &machine, run, (None, &event)).await?;
             node.workflow = Some(run.spec.id);
             let why = "an agent has enrolled";
             let owner = model::node::Owner::Admin;
@@ -375,7 +389,7 @@ impl Work for Enroll {
             node.head.version = version;
             node.head.since = since;
         }
-        tx.tell_record(&mut node, &event)?;
+        tx.update_and_enqueue(&mut node, &event)?;
         wake_workflow(tx, &node, self.now)?;
         Ok(Ok(id))
     }
@@ -397,38 +411,16 @@ pub(super) async fn speaker(
     Ok(tx.node_of_session(session).await?.ok_or(Denied::SessionUnknown))
 }
 
-struct WhoIs {
-    session: String,
-}
-
-impl Work for WhoIs {
-    type Out = std::result::Result<NodeId, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        speaker(tx, &self.session).await
+async fn hear(tx: &mut Tx, session: &str, problems: &str, now: Timestamp) -> Heard<Beat> {
+    let node = match speaker(tx, session).await? {
+        Ok(node) => node,
+        Err(denied) => return Ok(Err(denied)),
+    };
+    let first = tx.last_heartbeat(&node).await?.at.is_none();
+    tx.record_heartbeat(&node, now, problems).await?;
+    if first && let Some(known) = tx.record::<Node>(node.as_str()).await? {
+        wake_workflow(tx, &known, now)?;
     }
-}
-
-struct Hear {
-    session: String,
-    problems: String,
-    now: Timestamp,
-}
-
-impl Work for Hear {
-    type Out = std::result::Result<Beat, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let node = match speaker(tx, &self.session).await? {
-            Ok(node) => node,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let first = tx.word_of(&node).await?.at.is_none();
-        tx.hear(&node, self.now, &self.problems).await?;
-        if first && let Some(known) = tx.record::<Node>(node.as_str()).await? {
-            wake_workflow(tx, &known, self.now)?;
-        }
-        let waiting = tx.open_task(&node).await?.is_some();
-        Ok(Ok(Beat { node, waiting }))
-    }
+    let waiting = tx.open_task(&node).await?.is_some();
+    Ok(Ok(Beat { node, waiting }))
 }

@@ -1,9 +1,9 @@
-//! What a person asks of a node beside its operations: quarantine, release, reactivate. One transaction: the node, the operation that is
-//! over by it, and the one that tells its cluster.
+//! What a person asks of a node beside its operations: quarantine, release, reactivate. One
+//! transaction: the node, the operation that is over by it, and the one that tells its cluster.
 
-use super::{NodeWork, known, no_node, run_type, whose, write_moves, write_run};
+use super::{NodeWork, create_run, known, no_node, run_type, whose, write_moves};
 use crate::Engine;
-use crate::submit::{event, no_machine};
+use crate::admission::{Created, event, no_machine};
 use model::here;
 use model::id::{NodeId, RunId};
 use model::machine::Machine;
@@ -15,21 +15,21 @@ use model::run::act::{Who, close};
 use model::run::{Run, apply_to_machine};
 use model::time::Timestamp;
 use providers::Providers;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 
 impl Engine {
     /// Quarantines, releases or reactivates a node.
     pub async fn ask_node(&self, id: &NodeId, ask: Ask, who: Who) -> Result<Node> {
-        let work = || AskNode {
+        let ask = AskNode {
             id: id.clone(),
-            ask: ask.clone(),
-            who: who.clone(),
-            run: RunId::new(self.now(), self.chance()),
+            ask,
+            who,
+            run: RunId::new(self.now(), self.random()),
             providers: self.providers().clone(),
             limits: self.settings().nodes.silence,
             now: self.now(),
         };
-        self.racing(|| self.store().write(work())).await
+        self.admit("ask_node", None, ask, |ask, tx| Box::pin(ask.run(tx))).await
     }
 }
 
@@ -44,10 +44,9 @@ struct AskNode {
     now: Timestamp,
 }
 
-impl Work for AskNode {
-    type Out = Node;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Node> {
+impl AskNode {
+    async fn run(&self, tx: &mut Tx) -> Result<(Node, Created)> {
+        let mut created = Created::default();
         let found = tx.record_locked::<Node>(self.id.as_str()).await?;
         let mut node = found.ok_or_else(|| no_node(&self.id))?;
         let machine = tx.machine_locked(&node.machine).await?;
@@ -57,7 +56,7 @@ impl Work for AskNode {
         let moves = door::ask(&node, &self.ask, known)?;
         let whose = self.to_uncordon(tx, &node, &machine, known).await?;
         if moves.is_empty() && whose.is_none() {
-            return Ok(node);
+            return Ok((node, created));
         }
         if let (Some(what), Some(run)) = (self.ask.brings_back(), &machine.active_run) {
             return Err(held(&node, what, run).into());
@@ -74,17 +73,22 @@ impl Work for AskNode {
         }
         write_moves(tx, &mut node, moves, &event)?;
         if let Some((mut run, note)) = end {
-            run.version = tx.tell(&run, self.now)?.version;
+            run.version = tx.update_unclaimed(&run, self.now)?.version;
             let event =
                 NewEvent { message: note.said, decided_by: note.line.into(), ..event.clone() };
-            tx.tell_run(&run, &event)?;
+            tx.append_run_event(&run, &event)?;
             apply_to_machine(&mut machine, &run, &[], self.now);
             tx.update_machine(&mut machine, &event)?;
         }
         if let Some(whose) = whose {
-            self.uncordon(tx, &mut node, &machine, &whose, &event).await?;
+            let run = self.uncordon_run(&node, &whose);
+            let message = format!("{} lets its cluster place work on it again", run.spec.id);
+            let event = NewEvent { message, ..event };
+            let run = create_run(tx, &mut created, &machine, run, (None, &event)).await?;
+            node.workflow = Some(run.spec.id);
+            tx.update_record(&mut node, &event)?;
         }
-        Ok(node)
+        Ok((node, created))
     }
 }
 
@@ -109,15 +113,8 @@ impl AskNode {
         Ok(Some(whose).filter(|whose| !whose.cluster.is_empty()))
     }
 
-    /// Starts the run that does it.
-    async fn uncordon(
-        &self,
-        tx: &mut Tx,
-        node: &mut Node,
-        machine: &Machine,
-        whose: &Whose,
-        event: &NewEvent,
-    ) -> Result<()> {
+    /// The run that does it.
+    fn uncordon_run(&self, node: &Node, whose: &Whose) -> Run {
         let work = NodeWork {
             id: self.run.clone(),
             run_type: run_type(Mode::Reactivate),
@@ -127,12 +124,7 @@ impl AskNode {
             request_id: self.run.to_string(),
             by: self.who.by.clone(),
         };
-        let mut run = work.run(node, whose, self.now);
-        let message = format!("{} lets its cluster place work on it again", run.spec.id);
-        let event = NewEvent { message, ..event.clone() };
-        write_run(tx, machine, &mut run, None, &event).await?;
-        node.workflow = Some(run.spec.id);
-        tx.update_record(node, &event)
+        work.run(node, whose, self.now)
     }
 }
 

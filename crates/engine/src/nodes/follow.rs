@@ -1,4 +1,5 @@
-//! What a commit of a run means for its node: written in that very commit, so that the two never disagree.
+//! What a commit of a run means for its node: written in that very commit, so that the two never
+//! disagree.
 
 use model::effect::Facts;
 use model::lifecycle::{Lifecycle, SubjectKind};
@@ -41,8 +42,9 @@ pub(crate) fn write(
             node = before;
         }
     }
-    // With the commit that says so, so that nobody who has lost his claim revokes what was issued since; and not by an old run, which
-    // somebody may still mark or close when another one has installed the node anew.
+    // With the commit that says so, so that nobody who has lost his claim revokes what was issued
+    // since; and not by an old run, which somebody may still mark or close when another one has
+    // installed the node anew.
     if node.workflow.as_ref() == Some(&run.spec.id) && revokes(run) {
         tx.forget_agent(&node.id())?;
     }
@@ -53,7 +55,7 @@ pub(crate) fn write(
         let event = NewEvent { message: step.why.clone(), ..event.clone() };
         tx.update_record(&mut moved, &event)?;
         if moved.state == NodeState::Deleted {
-            tx.bury_node(&moved.id())?;
+            tx.detach_node(&moved.id())?;
         }
         node = moved;
     }

@@ -1,6 +1,7 @@
-//! What a request would do: the request itself, taken back, and every stage with what MAAS has of it already.
+//! What a request would do: the request itself, taken back, and every stage with what MAAS has of
+//! it already.
 
-use super::stage::{HasAgent, is_ours};
+use super::stage::is_ours;
 use super::{Decommission, NodeRun, Onboard};
 use crate::Engine;
 use model::effect::Effect;
@@ -29,19 +30,19 @@ pub struct Preview {
 
 impl Engine {
     pub async fn preview_onboard(&self, request: Onboard) -> Result<Preview> {
-        let would = self.asked(true).onboard_for(request, None).await?;
+        let would = self.with_dry_run(true).onboard(request).await?;
         self.previewed(would).await
     }
 
     pub async fn preview_decommission(&self, request: Decommission) -> Result<Preview> {
-        let would = self.asked(true).decommission_for(request, None).await?;
+        let would = self.with_dry_run(true).decommission(request).await?;
         self.previewed(would).await
     }
 
     async fn previewed(&self, would: NodeRun) -> Result<Preview> {
         let upstream = self.upstream_of(&would).await?;
         let seen = upstream.clone().unwrap_or(Upstream::Unknown);
-        let has_agent = self.store().read(HasAgent { id: would.node.id() }).await?;
+        let has_agent = self.has_agent(&would.node.id()).await?;
         let (run, state) = (&would.run, would.node.state);
         let mut asked = AgentAsked { run, state, has_agent, released: false };
         // What MAAS has now says nothing of what comes after the machine was given back.

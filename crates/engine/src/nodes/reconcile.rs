@@ -1,12 +1,13 @@
-//! One look at a site: what its MAAS says of all of its machines, in one question, written down where it is news; and, where it is a
-//! pass, what follows from it.
+//! One look at a site: what its MAAS says of all of its machines, in one question, written down
+//! where it is news; and, where it is a pass, what follows from it.
 //!
-//! A pass comes when its time has come, and what it sees counts: two in a row are believed. Whoever wants to know now has a look
-//! without that, so that nobody quarantines a node by asking twice. [`model::node::drift`] decides.
+//! A pass comes when its time has come, and what it sees counts: two in a row are believed. Whoever
+//! wants to know now has a look without that, so that nobody quarantines a node by asking twice.
+//! [`model::node::drift`] decides.
 
 use super::watch::{MOVES_AT_ONCE, PAGE, locked, readable};
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::here;
 use model::id::{MachineId, NodeId, RunId, SiteId};
 use model::node::drift::{self, Act, Case};
@@ -19,7 +20,7 @@ use model::time::Timestamp;
 use providers::Sighting;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use store::{Cause, NewEvent, Result, StoreError, Tx, Work};
+use store::{Cause, NewEvent, Result, StoreError, Tx};
 use tokio::time::{Instant, timeout};
 
 /// How long one site may take to answer.
@@ -79,8 +80,11 @@ impl Engine {
         let mut all = Vec::new();
         let mut after = String::new();
         loop {
-            let page = NodesAt { site: site.clone(), after: after.clone() };
-            let page = self.store().scan(page).await?;
+            let input = (site.clone(), after.clone());
+            let page = self
+                .store()
+                .scan(input, |(site, after), tx| Box::pin(tx.nodes_at(site, after, PAGE)));
+            let page = page.await?;
             let Some((last, _)) = page.last() else { return Ok(all) };
             after = last.to_string();
             all.extend(readable(page));
@@ -95,8 +99,11 @@ impl Engine {
             .filter_map(|one| one.node.clone())
             .collect();
         for nodes in heard.chunks(MOVES_AT_ONCE) {
-            let work = || HearAll { nodes: nodes.to_vec(), now: self.now() };
-            self.racing(|| self.store().write(work())).await?;
+            let input = (nodes.to_vec(), self.now());
+            let heard = self.store().retry_write("record_heartbeats", input, |(nodes, now), tx| {
+                Box::pin(hear_all(tx, nodes, *now))
+            });
+            heard.await?;
         }
         Ok(())
     }
@@ -145,7 +152,8 @@ impl Engine {
         self.write_changes(changes.collect(), now).await
     }
 
-    /// The newest runs of nodes that are not simply as they should be, few as a rule; and those that cannot be read.
+    /// The newest runs of nodes that are not simply as they should be, few as a rule; and those
+    /// that cannot be read.
     async fn runs_in_question(
         &self,
         looked: &[(&Node, UpstreamSeen)],
@@ -158,7 +166,8 @@ impl Engine {
         let (mut runs, mut unreadable) = (HashMap::new(), HashSet::new());
         // Those that are not found have been cleared away: nobody waits for them.
         for ids in ids.chunks(PAGE) {
-            for (id, run) in self.store().scan(Runs { ids: ids.to_vec() }).await? {
+            let found = self.store().scan(ids.to_vec(), |ids, tx| Box::pin(read_runs(tx, ids)));
+            for (id, run) in found.await? {
                 match run {
                     Ok(run) => drop(runs.insert(id, run)),
                     Err(error) => {
@@ -173,9 +182,13 @@ impl Engine {
 
     async fn write_changes(&self, changes: Vec<Change>, now: Timestamp) -> Result<()> {
         for changes in changes.chunks(MOVES_AT_ONCE) {
-            let work = || Reconcile { changes: changes.to_vec(), now };
-            // What was decided on another record is decided anew in the next pass.
-            let written = self.racing(|| self.store().write(work())).await?;
+            let input = (changes.to_vec(), now);
+            // What was decided on another version of a record is decided anew in the next pass.
+            let written =
+                self.store().retry_write("reconcile_nodes", input, |(changes, now), tx| {
+                    Box::pin(reconcile(tx, changes, *now))
+                });
+            let written = written.await?;
             for change in changes.iter().filter(|change| written.contains(&change.id)) {
                 if let Err(error) = self.act_on(change).await {
                     tracing::warn!(node = %change.id, %error, "nothing can be done about it now");
@@ -234,47 +247,17 @@ fn seen_lately(node: &Node, now_seen: &UpstreamSeen, now: Timestamp, apart: Dura
     node.upstream.as_ref().is_some_and(|old| old.same(now_seen) && now.since(old.at) < apart)
 }
 
-struct NodesAt {
-    site: SiteId,
-    after: String,
+async fn read_runs(tx: &mut Tx, ids: &[RunId]) -> Result<Vec<(RunId, Result<Run>)>> {
+    let ids: Vec<&str> = ids.iter().map(RunId::as_str).collect();
+    let found = tx.claimed_runs(&ids).await?;
+    Ok(found.into_iter().map(|(id, held)| (id, held.map(|held| held.run))).collect())
 }
 
-impl Work for NodesAt {
-    type Out = Vec<(NodeId, Result<Node>)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.nodes_at(&self.site, &self.after, PAGE).await
+async fn hear_all(tx: &mut Tx, nodes: &[NodeId], now: Timestamp) -> Result<()> {
+    for node in nodes {
+        tx.record_heartbeat(node, now, "").await?;
     }
-}
-
-struct Runs {
-    ids: Vec<RunId>,
-}
-
-impl Work for Runs {
-    type Out = Vec<(RunId, Result<Run>)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let ids: Vec<&str> = self.ids.iter().map(RunId::as_str).collect();
-        let found = tx.held_among(&ids).await?;
-        Ok(found.into_iter().map(|(id, held)| (id, held.map(|held| held.run))).collect())
-    }
-}
-
-struct HearAll {
-    nodes: Vec<NodeId>,
-    now: Timestamp,
-}
-
-impl Work for HearAll {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        for node in &self.nodes {
-            tx.hear(node, self.now, "").await?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// What a look comes to for one node.
@@ -341,7 +324,8 @@ impl Change {
     }
 }
 
-/// Whether an operation has the machine of a node, or nobody can tell; locked, so that none begins while the node comes back into service.
+/// Whether an operation has the machine of a node, or nobody can tell; locked, so that none begins
+/// while the node comes back into service.
 async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     match tx.machine_locked(machine).await {
         Err(StoreError::Corrupt(_)) | Ok(None) => Ok(true),
@@ -350,23 +334,14 @@ async fn is_held(tx: &mut Tx, machine: &MachineId) -> Result<bool> {
     }
 }
 
-/// Several changes. Each stands on the version of its own record, so that one that has moved on loses only its own.
-struct Reconcile {
-    changes: Vec<Change>,
-    now: Timestamp,
-}
-
-impl Work for Reconcile {
-    /// Whose records were still those that were decided on.
-    type Out = HashSet<NodeId>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<HashSet<NodeId>> {
-        let mut written = HashSet::new();
-        for change in &self.changes {
-            if change.write(tx, self.now).await? {
-                written.insert(change.id.clone());
-            }
+/// Writes several changes, each on the version of its own record. Returns the nodes whose version
+/// had not moved.
+async fn reconcile(tx: &mut Tx, changes: &[Change], now: Timestamp) -> Result<HashSet<NodeId>> {
+    let mut written = HashSet::new();
+    for change in changes {
+        if change.write(tx, now).await? {
+            written.insert(change.id.clone());
         }
-        Ok(written)
     }
+    Ok(written)
 }

@@ -2,7 +2,7 @@
 
 use super::no_node;
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use model::here;
 use model::id::{NodeId, ObjectId, RunId};
 use model::lifecycle::Lifecycle;
@@ -11,7 +11,7 @@ use model::node::task::Resumed;
 use model::refusal::Refusal;
 use model::run::act::{Action, Who};
 use model::time::Timestamp;
-use store::{Cause, Result, TaskRow, Tx, Work};
+use store::{Cause, Result, TaskRow, Tx};
 
 /// What came of it.
 #[derive(Debug, Clone)]
@@ -25,11 +25,14 @@ pub struct ResumedNode {
 }
 
 impl Engine {
-    /// Sees to it that somebody is at work on a node that is on its way, and that its agent has what it is to do.
+    /// Sees to it that somebody is at work on a node that is on its way, and that its agent has
+    /// what it is to do.
     pub async fn resume_node(&self, id: &NodeId, who: Who) -> Result<ResumedNode> {
-        let work = || Resume { id: id.clone(), who: who.clone(), now: self.now() };
-        let found = self.racing(|| self.store().write(work())).await?;
-        match found {
+        let input = (id.clone(), who.clone(), self.now());
+        let found = self.store().retry_write("resume_node", input, |(id, who, now), tx| {
+            Box::pin(resume(tx, id, who, *now))
+        });
+        match found.await? {
             Found::Going(resumed) => {
                 self.poke_agent(id);
                 Ok(*resumed)
@@ -47,47 +50,37 @@ enum Found {
     Ended(Box<Node>, RunId),
 }
 
-struct Resume {
-    id: NodeId,
-    who: Who,
-    now: Timestamp,
-}
-
-impl Work for Resume {
-    type Out = Found;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Found> {
-        let found = tx.record_locked::<Node>(self.id.as_str()).await?;
-        let mut node = found.ok_or_else(|| no_node(&self.id))?;
-        let run = match &node.workflow {
-            Some(id) => tx.run(id).await?,
-            None => None,
+async fn resume(tx: &mut Tx, node_id: &NodeId, who: &Who, now: Timestamp) -> Result<Found> {
+    let found = tx.record_locked::<Node>(node_id.as_str()).await?;
+    let mut node = found.ok_or_else(|| no_node(node_id))?;
+    let run = match &node.workflow {
+        Some(id) => tx.run(id).await?,
+        None => None,
+    };
+    let Some(run) = run else { return Err(nothing(&node).into()) };
+    let id = run.spec.id.clone();
+    if run.ended() {
+        return match run.progress.workflow.failed() {
+            true => Ok(Found::Ended(Box::new(node), id)),
+            false => Err(nothing(&node).into()),
         };
-        let Some(run) = run else { return Err(nothing(&node).into()) };
-        let id = run.spec.id.clone();
-        if run.ended() {
-            return match run.progress.workflow.failed() {
-                true => Ok(Found::Ended(Box::new(node), id)),
-                false => Err(nothing(&node).into()),
-            };
-        }
-        let task = match tx.open_task(&self.id).await? {
-            None => Resumed::None,
-            Some(TaskRow { task, version }) => {
-                let (task, resumed) = task.resumed(self.now);
-                if resumed == Resumed::Requeued {
-                    tx.update_task(&TaskRow { task, version })?;
-                    let message = "its task is in the queue again".to_string();
-                    let event = event(Cause::Request, &self.who.by, message, here!(), self.now);
-                    tx.update_record(&mut node, &event)?;
-                }
-                resumed
-            }
-        };
-        tx.wake(&id.object(), self.now)?;
-        tx.wake(&ObjectId::trusted(node.subject().key()), self.now)?;
-        Ok(Found::Going(Box::new(ResumedNode { node, run: id, task, reopened: false })))
     }
+    let task = match tx.open_task(node_id).await? {
+        None => Resumed::None,
+        Some(TaskRow { task, version }) => {
+            let (task, resumed) = task.resumed(now);
+            if resumed == Resumed::Requeued {
+                tx.update_task(&TaskRow { task, version })?;
+                let message = "its task is in the queue again".to_string();
+                let event = event(Cause::Request, &who.by, message, here!(), now);
+                tx.update_record(&mut node, &event)?;
+            }
+            resumed
+        }
+    };
+    tx.wake(&id.object(), now)?;
+    tx.wake(&ObjectId::trusted(node.subject().key()), now)?;
+    Ok(Found::Going(Box::new(ResumedNode { node, run: id, task, reopened: false })))
 }
 
 fn nothing(node: &Node) -> Refusal {

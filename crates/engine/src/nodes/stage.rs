@@ -1,7 +1,9 @@
-//! The stages of a node that Farrier carries out itself: those in its own record, and those that the agent on the node is asked for.
+//! The stages of a node that Farrier carries out itself: those in its own record, and those that
+//! the agent on the node is asked for.
 //!
-//! What stands in the record is written by the very commit that ends the stage. A task has the name of the attempt that wants it, so
-//! it is wanted once; here it is put into the queue and waited for, and put there again when its agent has fallen silent.
+//! What stands in the record is written by the very commit that ends the stage. A task has the name
+//! of the attempt that wants it, so it is wanted once; here it is put into the queue and waited
+//! for, and put there again when its agent has fallen silent.
 
 use crate::Engine;
 use model::effect::{Answer, Effect, Key, Order, Outcome, Verb};
@@ -14,7 +16,7 @@ use model::run::Run;
 use model::time::Timestamp;
 use providers::Journal;
 use std::time::Duration;
-use store::{Result, StoreError, TaskRow, Tx, Word, Work};
+use store::{NodeHeartbeat, Result, StoreError, TaskRow, Tx};
 use tokio::sync::Notify;
 
 /// How long to trust that a signal would have come.
@@ -31,7 +33,7 @@ pub(crate) struct StageWork {
     pub node: NodeId,
     pub limit: Duration,
     /// Somebody woke the run: its task has ended, or its agent has enrolled.
-    pub stirred: Notify,
+    pub woken_up: Notify,
 }
 
 type Asked = std::result::Result<Answer, Fault>;
@@ -52,7 +54,9 @@ impl Engine {
     }
 
     async fn node_now(&self, id: &NodeId) -> std::result::Result<Node, Fault> {
-        let found = self.store().read(Get { id: id.clone() }).await.map_err(unread)?;
+        let found =
+            self.store().read(id.clone(), |id, tx| Box::pin(tx.record::<Node>(id.as_str())));
+        let found = found.await.map_err(unread)?;
         found.ok_or_else(|| {
             Fault::new(Code::MachineGone, format!("node {id} is not there any more"))
         })
@@ -86,7 +90,7 @@ impl Engine {
                 }
             },
             (Stage::CleanupSecrets, Verb::Observe | Verb::Inquire) => {
-                let has = self.store().read(HasAgent { id: id.clone() }).await.map_err(unread)?;
+                let has = self.has_agent(id).await.map_err(unread)?;
                 Ok(match (has, order.verb) {
                     (false, _) => done(format!("nobody speaks for {id}")),
                     (true, Verb::Inquire) => Answer::NeverStarted,
@@ -106,9 +110,8 @@ impl Engine {
     async fn enrollment(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
         let since = work.run.spec.created_at;
         let look = || async {
-            let seen =
-                self.store().read(Enrolled { id: work.node.clone() }).await.map_err(unread)?;
-            Ok::<_, Fault>(seen.judged(since))
+            let seen = self.store().read(work.node.clone(), |id, tx| Box::pin(agent_seen(tx, id)));
+            Ok::<_, Fault>(seen.await.map_err(unread)?.judged(since))
         };
         match order.verb {
             Verb::Observe => Ok(look().await?.map_or_else(Answer::Differs, done)),
@@ -130,7 +133,7 @@ impl Engine {
                     if tokio::time::Instant::now() >= until {
                         return Err(Fault::new(silence(&work.run), told));
                     }
-                    let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
+                    let _ = tokio::time::timeout(POLL, work.woken_up.notified()).await;
                 }
             }
         }
@@ -178,8 +181,7 @@ impl Engine {
             Verb::Stop => {
                 let task =
                     Task { state: TaskState::Stopped, ..self.new_task(work, kind, &order.key) };
-                let stopped = self.racing(|| self.store().write(Bar { task: task.clone() })).await;
-                let task = stopped.map_err(unread)?;
+                let task = self.bar(task).await?;
                 self.poke_agent(&work.node);
                 Ok(match task.state {
                     TaskState::Done => done(task.said),
@@ -206,21 +208,35 @@ impl Engine {
         let asked = AgentAsked {
             run: &work.run,
             state: self.node_now(id).await?.state,
-            has_agent: self.store().read(HasAgent { id: id.clone() }).await.map_err(unread)?,
+            has_agent: self.has_agent(id).await.map_err(unread)?,
             released: has_done(&work.run, Stage::ReleaseMaasNode),
         };
         Ok(asked.needless(work.stage))
     }
 
-    /// Wants a task. While nobody says whether that was written down, it is wanted again under the same key: under another one it
-    /// might be done twice. The deadline of the step ends it.
+    /// Wants a task. While nobody says whether that was written down, it is wanted again under the
+    /// same key: under another one it might be done twice. The deadline of the step ends it.
     async fn wanted(&self, task: Task) -> std::result::Result<Task, Fault> {
         loop {
-            match self.racing(|| self.store().write(Want { task: task.clone() })).await {
+            let wanted = self
+                .store()
+                .retry_write("want_task", task.clone(), |task, tx| Box::pin(want_task(tx, task)));
+            match wanted.await {
                 Err(StoreError::Unavailable(_)) => tokio::time::sleep(RETRY).await,
                 done => return done.map_err(unread),
             }
         }
+    }
+
+    /// Has a task stopped, or barred where it was never queued.
+    async fn bar(&self, task: Task) -> std::result::Result<Task, Fault> {
+        let barred =
+            self.store().retry_write("bar_task", task, |task, tx| Box::pin(bar_task(tx, task)));
+        barred.await.map_err(unread)
+    }
+
+    pub(super) async fn has_agent(&self, id: &NodeId) -> Result<bool> {
+        self.store().read(id.clone(), |id, tx| Box::pin(tx.has_agent(id))).await
     }
 
     fn new_task(&self, work: &StageWork, kind: TaskKind, key: &Key) -> Task {
@@ -242,8 +258,8 @@ impl Engine {
     }
 
     async fn task_now(&self, key: &Key) -> std::result::Result<Option<Task>, Fault> {
-        let found = self.store().read(GetTask { key: key.clone() }).await.map_err(unread)?;
-        Ok(found.map(|row| row.task))
+        let found = self.store().read(key.clone(), |key, tx| Box::pin(tx.task(key)));
+        Ok(found.await.map_err(unread)?.map(|row| row.task))
     }
 
     async fn wait_for_task(&self, work: &StageWork, order: &Order, journal: &Journal) -> Asked {
@@ -268,8 +284,12 @@ impl Engine {
                     return self.too_late(work, &task).await;
                 }
                 (TaskState::Dispatched, Standing::Stale) => {
-                    let again = Requeue { key: order.key.clone(), now };
-                    if self.racing(|| self.store().write(again.clone())).await.is_ok() {
+                    let input = (order.key.clone(), now);
+                    let again =
+                        self.store().retry_write("requeue_task", input, |(key, now), tx| {
+                            Box::pin(requeue_task(tx, key, *now))
+                        });
+                    if again.await.is_ok() {
                         journal
                             .line("its agent has fallen silent; the task is in the queue again")
                             .await;
@@ -278,14 +298,13 @@ impl Engine {
                 }
                 (TaskState::Queued | TaskState::Dispatched, _) => {}
             }
-            let _ = tokio::time::timeout(POLL, work.stirred.notified()).await;
+            let _ = tokio::time::timeout(POLL, work.woken_up.notified()).await;
         }
     }
 
     /// The time is up: nobody may begin it any more, and what was seen is said.
     async fn too_late(&self, work: &StageWork, task: &Task) -> Asked {
-        let bar = Bar { task: task.stopped() };
-        let ended = self.racing(|| self.store().write(bar.clone())).await.map_err(unread)?;
+        let ended = self.bar(task.stopped()).await?;
         let (id, kind) = (&work.node, task.kind.as_str());
         match (ended.state, ended.dispatched) {
             (TaskState::Done, _) => Ok(done(ended.said)),
@@ -299,8 +318,8 @@ impl Engine {
     }
 }
 
-/// What it means that no agent came: one silence is tried again, but a system that was installed and stays silent in every attempt
-/// was not set up.
+/// What it means that no agent came: one silence is tried again, but a system that was installed
+/// and stays silent in every attempt was not set up.
 fn silence(run: &Run) -> Code {
     let tried_all = run.progress.current().is_some_and(|step| step.attempt >= step.budget);
     let installed = has_done(run, Stage::WaitForDeployed);
@@ -353,7 +372,7 @@ pub(crate) fn is_ours(effect: &Effect) -> Option<(Stage, NodeId)> {
 /// What is known of a node's agent.
 pub(super) struct AgentSeen {
     enrolled: bool,
-    word: Word,
+    word: NodeHeartbeat,
 }
 
 impl AgentSeen {
@@ -373,49 +392,33 @@ impl AgentSeen {
     }
 }
 
-macro_rules! works {
-    ($($name:ident { $($field:ident: $type:ty),* } -> $out:ty, |$this:ident, $tx:ident| $body:expr;)*) => {$(
-        #[derive(Clone)]
-        pub(super) struct $name { $(pub $field: $type),* }
-        impl Work for $name {
-            type Out = $out;
-            async fn run(&self, $tx: &mut Tx) -> Result<$out> {
-                let $this = self;
-                $body
-            }
-        }
-    )*};
+async fn agent_seen(tx: &mut Tx, id: &NodeId) -> Result<AgentSeen> {
+    Ok(AgentSeen { enrolled: tx.has_agent(id).await?, word: tx.last_heartbeat(id).await? })
 }
 
-works! {
-    Get { id: NodeId } -> Option<Node>, |q, tx| tx.record::<Node>(q.id.as_str()).await;
-    GetTask { key: Key } -> Option<TaskRow>, |q, tx| tx.task(&q.key).await;
-    HasAgent { id: NodeId } -> bool, |q, tx| tx.has_agent(&q.id).await;
-    Enrolled { id: NodeId } -> AgentSeen, |q, tx| {
-        Ok(AgentSeen { enrolled: tx.has_agent(&q.id).await?, word: tx.word_of(&q.id).await? })
-    };
-    Want { task: Task } -> Task, |q, tx| {
-        tx.want_task(&q.task).await?;
-        Ok(tx.task(&q.task.key).await?.map_or_else(|| q.task.clone(), |row| row.task))
-    };
-    Bar { task: Task } -> Task, |q, tx| {
-        match tx.task(&q.task.key).await? {
-            // Somebody wants it at this very moment: then that is what is stopped.
-            None if !tx.want_task(&q.task).await? => Err(StoreError::Conflict),
-            None => Ok(q.task.clone()),
-            Some(row) => {
-                let row = TaskRow { task: row.task.stopped(), version: row.version };
-                tx.update_task(&row)?;
-                Ok(row.task)
-            }
+async fn want_task(tx: &mut Tx, task: &Task) -> Result<Task> {
+    tx.want_task(task).await?;
+    Ok(tx.task(&task.key).await?.map_or_else(|| task.clone(), |row| row.task))
+}
+
+async fn bar_task(tx: &mut Tx, task: &Task) -> Result<Task> {
+    match tx.task(&task.key).await? {
+        // Another worker queues it at this very moment: then that one is stopped.
+        None if !tx.want_task(task).await? => Err(StoreError::Conflict),
+        None => Ok(task.clone()),
+        Some(row) => {
+            let row = TaskRow { task: row.task.stopped(), version: row.version };
+            tx.update_task(&row)?;
+            Ok(row.task)
         }
-    };
-    Requeue { key: Key, now: Timestamp } -> bool, |q, tx| {
-        let Some(row) = tx.task(&q.key).await? else { return Ok(false) };
-        let (task, resumed) = row.task.resumed(q.now);
-        if resumed == Resumed::Requeued {
-            tx.update_task(&TaskRow { task, version: row.version })?;
-        }
-        Ok(resumed == Resumed::Requeued)
-    };
+    }
+}
+
+async fn requeue_task(tx: &mut Tx, key: &Key, now: Timestamp) -> Result<bool> {
+    let Some(row) = tx.task(key).await? else { return Ok(false) };
+    let (task, resumed) = row.task.resumed(now);
+    if resumed == Resumed::Requeued {
+        tx.update_task(&TaskRow { task, version: row.version })?;
+    }
+    Ok(resumed == Resumed::Requeued)
 }

@@ -1,11 +1,12 @@
-//! What agents are given to do, as one transaction each: looked for, taken, gone on with, and reported.
+//! What agents are given to do, as one transaction each: looked for, taken, gone on with, and
+//! reported.
 
 use super::agents::{Taken, speaker};
 use model::node::TaskKind;
 use model::node::enroll::Denied;
 use model::node::task::{LEASE, Task, Then};
 use model::time::Timestamp;
-use store::{Result, TaskRow, Tx, Work};
+use store::{Result, TaskRow, Tx};
 
 /// How a task has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,47 +17,37 @@ pub struct Report {
     pub log: String,
 }
 
-pub(super) struct HasTask {
-    pub session: String,
-}
-
-impl Work for HasTask {
-    type Out = std::result::Result<bool, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        match speaker(tx, &self.session).await? {
-            Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
-            Err(denied) => Ok(Err(denied)),
-        }
+pub(super) async fn has_task(
+    tx: &mut Tx,
+    session: &str,
+) -> Result<std::result::Result<bool, Denied>> {
+    match speaker(tx, session).await? {
+        Ok(node) => Ok(Ok(tx.open_task(&node).await?.is_some())),
+        Err(denied) => Ok(Err(denied)),
     }
 }
 
-pub(super) struct Take {
-    pub session: String,
-    pub now: Timestamp,
-}
-
-impl Work for Take {
-    type Out = std::result::Result<Option<Taken>, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let node = match speaker(tx, &self.session).await? {
-            Ok(node) => node,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
-        let left = row.task.deadline.since(self.now);
-        if left.is_zero() {
-            // Nobody waits for it any more: it does not stand in the way of the next.
-            tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
-            tx.wake(&row.task.run.object(), self.now)?;
-            return Ok(Ok(None));
-        }
-        let Some(task) = row.task.taken(self.now) else { return Ok(Ok(None)) };
-        let taken = Taken { task: task.clone(), lease: LEASE, left };
-        tx.update_task(&TaskRow { task, version: row.version })?;
-        Ok(Ok(Some(taken)))
+pub(super) async fn take_task(
+    tx: &mut Tx,
+    session: &str,
+    now: Timestamp,
+) -> Result<std::result::Result<Option<Taken>, Denied>> {
+    let node = match speaker(tx, session).await? {
+        Ok(node) => node,
+        Err(denied) => return Ok(Err(denied)),
+    };
+    let Some(row) = tx.open_task(&node).await? else { return Ok(Ok(None)) };
+    let left = row.task.deadline.since(now);
+    if left.is_zero() {
+        // Nobody waits for it any more: it does not stand in the way of the next.
+        tx.update_task(&TaskRow { task: row.task.stopped(), version: row.version })?;
+        tx.wake(&row.task.run.object(), now)?;
+        return Ok(Ok(None));
     }
+    let Some(task) = row.task.taken(now) else { return Ok(Ok(None)) };
+    let taken = Taken { task: task.clone(), lease: LEASE, left };
+    tx.update_task(&TaskRow { task, version: row.version })?;
+    Ok(Ok(Some(taken)))
 }
 
 /// The task of this name, if it is that of the node whose agent asks.
@@ -73,66 +64,56 @@ async fn own_task(
     Ok(found.filter(|row| row.task.node == node).ok_or(Denied::TaskOver))
 }
 
-pub(super) struct RenewTask {
-    pub session: String,
-    pub key: String,
-    pub log: String,
-    pub now: Timestamp,
+pub(super) async fn renew_task(
+    tx: &mut Tx,
+    session: &str,
+    key: &str,
+    log: &str,
+    now: Timestamp,
+) -> Result<std::result::Result<Then, Denied>> {
+    let row = match own_task(tx, session, key).await? {
+        Ok(row) => row,
+        Err(denied) => return Ok(Err(denied)),
+    };
+    let (task, then) = row.task.renewed(log, now);
+    let news = task.log != row.task.log;
+    if task != row.task {
+        tx.update_task(&TaskRow { task, version: row.version })?;
+    }
+    // What is not kept is nothing to wake anybody for.
+    if news {
+        tx.wake(&row.task.run.object(), now)?;
+    }
+    tx.renew_heartbeat(&row.task.node, now).await?;
+    Ok(Ok(then))
 }
 
-impl Work for RenewTask {
-    type Out = std::result::Result<Then, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let row = match own_task(tx, &self.session, &self.key).await? {
-            Ok(row) => row,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let (task, then) = row.task.renewed(&self.log, self.now);
-        let news = task.log != row.task.log;
-        if task != row.task {
+/// What has ended by the report; none: it had been reported before.
+pub(super) async fn report_task(
+    tx: &mut Tx,
+    session: &str,
+    report: &Report,
+    now: Timestamp,
+) -> Result<std::result::Result<Option<TaskKind>, Denied>> {
+    let Report { key, ok, said, log } = report;
+    let row = match own_task(tx, session, key).await? {
+        Ok(row) => row,
+        Err(denied) => return Ok(Err(denied)),
+    };
+    let Some(task) = row.task.reported(*ok, said, log) else {
+        // Its agent has let go of what was stopped: who waits for that hears of it.
+        if row.task.lingers(now) {
+            let task = Task { lease_until: None, ..row.task };
+            tx.wake(&task.run.object(), now)?;
             tx.update_task(&TaskRow { task, version: row.version })?;
         }
-        // What is not kept is nothing to wake anybody for.
-        if news {
-            tx.wake(&row.task.run.object(), self.now)?;
-        }
-        tx.hear_again(&row.task.node, self.now).await?;
-        Ok(Ok(then))
+        return Ok(Err(Denied::TaskOver));
+    };
+    if task == row.task {
+        return Ok(Ok(None));
     }
-}
-
-pub(super) struct Reported {
-    pub session: String,
-    pub report: Report,
-    pub now: Timestamp,
-}
-
-impl Work for Reported {
-    /// What has ended by it; none: that had been said before.
-    type Out = std::result::Result<Option<TaskKind>, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Report { key, ok, said, log } = &self.report;
-        let row = match own_task(tx, &self.session, key).await? {
-            Ok(row) => row,
-            Err(denied) => return Ok(Err(denied)),
-        };
-        let Some(task) = row.task.reported(*ok, said, log) else {
-            // Its agent has let go of what was stopped: who waits for that hears of it.
-            if row.task.lingers(self.now) {
-                let task = Task { lease_until: None, ..row.task };
-                tx.wake(&task.run.object(), self.now)?;
-                tx.update_task(&TaskRow { task, version: row.version })?;
-            }
-            return Ok(Err(Denied::TaskOver));
-        };
-        if task == row.task {
-            return Ok(Ok(None));
-        }
-        let kind = task.kind;
-        tx.update_task(&TaskRow { task, version: row.version })?;
-        tx.wake(&row.task.run.object(), self.now)?;
-        Ok(Ok(Some(kind)))
-    }
+    let kind = task.kind;
+    tx.update_task(&TaskRow { task, version: row.version })?;
+    tx.wake(&row.task.run.object(), now)?;
+    Ok(Ok(Some(kind)))
 }

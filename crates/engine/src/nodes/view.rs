@@ -7,7 +7,7 @@ use model::node::Node;
 use model::run::Run;
 use model::time::Timestamp;
 use model::why::Explanation;
-use store::{RecordFilter, RecordPage, Result, Tx, Word, Work};
+use store::{NodeHeartbeat, RecordFilter, RecordPage, Result, Tx};
 
 /// A node with everything that is known of it.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub struct NodeView {
     pub node: Node,
     /// Its newest operation.
     pub run: Option<Run>,
-    pub word: Word,
+    pub word: NodeHeartbeat,
     /// Somebody may speak for it.
     pub enrolled: bool,
     /// When the MAAS of its site last answered: that old is what is known of its machine.
@@ -25,12 +25,13 @@ pub struct NodeView {
 
 impl Engine {
     pub async fn node(&self, id: &NodeId) -> Result<NodeView> {
-        self.store().read(ShowNode { id: id.clone(), now: self.now() }).await
+        let input = (id.clone(), self.now());
+        self.store().read(input, |(id, now), tx| Box::pin(show(tx, id, *now))).await
     }
 
     /// The living node on a machine.
     pub async fn node_on(&self, machine: &MachineId) -> Result<Option<NodeId>> {
-        self.store().read(NodeOn { machine: machine.clone() }).await
+        self.store().read(machine.clone(), |machine, tx| Box::pin(tx.node_on(machine))).await
     }
 
     /// Nodes by id, after one.
@@ -40,58 +41,28 @@ impl Engine {
         after: Option<String>,
         limit: usize,
     ) -> Result<RecordPage<Node>> {
-        self.store().scan(ListNodes { filter, after, limit }).await
+        let input = (filter, after, limit);
+        self.store()
+            .scan(input, |(filter, after, limit), tx| {
+                Box::pin(tx.records(filter, after.as_deref(), *limit))
+            })
+            .await
     }
 }
 
-struct ShowNode {
-    id: NodeId,
-    now: Timestamp,
-}
-
-impl Work for ShowNode {
-    type Out = NodeView;
-
-    async fn run(&self, tx: &mut Tx) -> Result<NodeView> {
-        let found = tx.record::<Node>(self.id.as_str()).await?;
-        let node = found.ok_or_else(|| no_node(&self.id))?;
-        let run = match &node.workflow {
-            Some(id) => tx.run(id).await?,
-            None => None,
-        };
-        let word = tx.word_of(&self.id).await?;
-        let enrolled = tx.has_agent(&self.id).await?;
-        let told = node.explain(run.as_ref(), word.at, self.now);
-        let site_answered = match &node.site {
-            Some(site) => tx.answer_of(site).await?,
-            None => None,
-        };
-        Ok(NodeView { node, run, word, enrolled, site_answered, told })
-    }
-}
-
-struct NodeOn {
-    machine: MachineId,
-}
-
-impl Work for NodeOn {
-    type Out = Option<NodeId>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<NodeId>> {
-        tx.node_on(&self.machine).await
-    }
-}
-
-struct ListNodes {
-    filter: RecordFilter,
-    after: Option<String>,
-    limit: usize,
-}
-
-impl Work for ListNodes {
-    type Out = RecordPage<Node>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RecordPage<Node>> {
-        tx.records(&self.filter, self.after.as_deref(), self.limit).await
-    }
+async fn show(tx: &mut Tx, id: &NodeId, now: Timestamp) -> Result<NodeView> {
+    let found = tx.record::<Node>(id.as_str()).await?;
+    let node = found.ok_or_else(|| no_node(id))?;
+    let run = match &node.workflow {
+        Some(run) => tx.run(run).await?,
+        None => None,
+    };
+    let word = tx.last_heartbeat(id).await?;
+    let enrolled = tx.has_agent(id).await?;
+    let told = node.explain(run.as_ref(), word.at, now);
+    let site_answered = match &node.site {
+        Some(site) => tx.answer_of(site).await?,
+        None => None,
+    };
+    Ok(NodeView { node, run, word, enrolled, site_answered, told })
 }

@@ -1,12 +1,13 @@
 //! Watching nodes: who is heard of and who is not, at every site and at none.
 //!
-//! A sweep looks every few seconds who has fallen silent and who is back; a pass over each site comes once in a while. The sweep decides
-//! nothing: [`model::node::silence`] does. Replicas share the sites by their ids.
+//! A sweep looks every few seconds who has fallen silent and who is back; a pass over each site
+//! comes once in a while. The sweep decides nothing: [`model::node::silence`] does. Replicas share
+//! the sites by their ids.
 
 use super::reconcile::Look;
 use super::waiting::Waiting;
 use crate::Engine;
-use crate::submit::event;
+use crate::admission::event;
 use futures_util::FutureExt;
 use model::here;
 use model::id::{NodeId, SiteId};
@@ -20,7 +21,7 @@ use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use store::{Cause, Result, StoreError, Tx, Work};
+use store::{Cause, Result, StoreError, Tx};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -59,7 +60,8 @@ fn unreadable(id: &impl Display, error: &StoreError) {
     metrics::counter!("farrier_unreadable_records_total").increment(1);
 }
 
-/// A node that is going to be written, held against others; none where it is gone or cannot be read.
+/// A node that is going to be written, held against others; none where it is gone or cannot be
+/// read.
 pub(super) async fn locked(tx: &mut Tx, id: &NodeId) -> Result<Option<Node>> {
     match tx.record_locked::<Node>(id.as_str()).await {
         Err(error @ StoreError::Corrupt(_)) => {
@@ -140,7 +142,9 @@ impl Engine {
         let mut all = Vec::new();
         let mut after = String::new();
         loop {
-            let page = self.store().scan(SitesAfter { after: after.clone() }).await?;
+            let page =
+                self.store().scan(after.clone(), |after, tx| Box::pin(tx.each_record(after, PAGE)));
+            let page = page.await?;
             let Some((last, _)) = page.last() else { return Ok(all) };
             after.clone_from(last);
             all.extend(readable(page));
@@ -148,10 +152,12 @@ impl Engine {
     }
 
     pub(super) async fn heard_in(&self, site: Option<SiteId>) -> Result<Vec<Heard>> {
-        Ok(readable(self.store().scan(HeardIn { site }).await?).collect())
+        let heard = self.store().scan(site, |site, tx| Box::pin(tx.heard_in(site.as_ref())));
+        Ok(readable(heard.await?).collect())
     }
 
-    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody else up.
+    /// Asks a site in a task of its own, unless it is being asked: a MAAS that hangs holds nobody
+    /// else up.
     fn reconcile_apart(&self, id: SiteId, look: Look) {
         let asked = || self.node_watch().asked.lock().unwrap_or_else(PoisonError::into_inner);
         if !asked().insert(id.clone()) {
@@ -190,8 +196,8 @@ impl Engine {
         Ok(Judged { site, verdict, when })
     }
 
-    /// Moves who has fallen silent, and who is back. `cut_off`: nobody is heard of anywhere, which is one alert and not one for each
-    /// site.
+    /// Moves who has fallen silent, and who is back. `cut_off`: nobody is heard of anywhere, which
+    /// is one alert and not one for each site.
     async fn sweep(&self, judged: Judged, cut_off: bool) -> Result<()> {
         let Judged { site, verdict, when } = judged;
         match &site {
@@ -214,8 +220,11 @@ impl Engine {
             }
         }
         for moves in verdict.moves.chunks(MOVES_AT_ONCE) {
-            let work = || MoveNodes { moves: moves.to_vec(), now: when.now };
-            self.racing(|| self.store().write(work())).await?;
+            let input = (moves.to_vec(), when.now);
+            let moved = self.store().retry_write("move_nodes", input, |(moves, now), tx| {
+                Box::pin(move_nodes(tx, moves, *now))
+            });
+            moved.await?;
         }
         Ok(())
     }
@@ -231,58 +240,24 @@ impl Engine {
         if !answered && site.told(&report, now) == *site {
             return Ok(());
         }
-        let work =
-            || TellSite { id: site.id(), report: report.clone(), answered, aloud, now: self.now() };
-        self.racing(|| self.store().write(work())).await
+        let tell = TellSite { id: site.id(), report, answered, aloud, now: self.now() };
+        self.store().retry_write("report_site", tell, |tell, tx| Box::pin(tell.run(tx))).await
     }
 }
 
-struct SitesAfter {
-    after: String,
-}
-
-impl Work for SitesAfter {
-    type Out = Vec<(String, Result<Site>)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.each_record(&self.after, PAGE).await
-    }
-}
-
-struct HeardIn {
-    site: Option<SiteId>,
-}
-
-impl Work for HeardIn {
-    type Out = Vec<(NodeId, Result<Heard>)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.heard_in(self.site.as_ref()).await
-    }
-}
-
-struct MoveNodes {
-    moves: Vec<Moved>,
-    now: Timestamp,
-}
-
-impl Work for MoveNodes {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        for Moved { node: id, to, why, lost } in &self.moves {
-            let Some(node) = locked(tx, id).await? else { continue };
-            // It may have moved since it was looked at.
-            let Ok(mut moved) = node.become_(*to, Owner::Heartbeat, why) else { continue };
-            moved.head.since = self.now;
-            let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), self.now);
-            tx.update_record(&mut moved, &event)?;
-            if *lost {
-                tx.lose(id, self.now)?;
-            }
+async fn move_nodes(tx: &mut Tx, moves: &[Moved], now: Timestamp) -> Result<()> {
+    for Moved { node: id, to, why, lost } in moves {
+        let Some(node) = locked(tx, id).await? else { continue };
+        // It may have moved since it was looked at.
+        let Ok(mut moved) = node.become_(*to, Owner::Heartbeat, why) else { continue };
+        moved.head.since = now;
+        let event = event(Cause::Probe, "heartbeat", why.clone(), here!(), now);
+        tx.update_record(&mut moved, &event)?;
+        if *lost {
+            tx.mark_offline(id, now)?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 struct TellSite {
@@ -293,9 +268,7 @@ struct TellSite {
     now: Timestamp,
 }
 
-impl Work for TellSite {
-    type Out = ();
-
+impl TellSite {
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let Some(site) = tx.record_locked::<Site>(self.id.as_str()).await? else {
             return Ok(());

@@ -1,10 +1,11 @@
-//! Starting the operations of a rack: on demand, as a reprovision, and anew. A dry run is the same transaction, taken back; it
-//! differs in that it names everything that speaks against the request, where the request itself is refused by the first.
+//! Starting the operations of a rack: on demand, as a reprovision, and anew. A dry run is the same
+//! transaction, taken back; it differs in that it names everything that speaks against the request,
+//! where the request itself is refused by the first.
 
 use super::{devices_of, no_rack, resolution};
 use crate::Engine;
+use crate::admission::{Admission, Created, Holds, event, not_before, replay, time_after_runs};
 use crate::claims::hold;
-use crate::submit::{event, reused};
 use model::fault::{Code, Fault};
 use model::here;
 use model::id::{FirmwareId, MachineId, RackId, RunId};
@@ -16,13 +17,13 @@ use model::rack::maintenance::{
 };
 use model::rack::{Device, Rack};
 use model::refusal::Refusal;
-use model::run::act::{Again, Who, again};
+use model::run::act::{RestartMode, Who, restart};
 use model::run::{Failure, Run};
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::text;
 use model::time::Timestamp;
-use store::{Birth, Cause, NewEvent, NewLog, Result, StoreError, Tx, Work};
+use store::{Cause, Enqueue, NewEvent, NewLog, Result, StoreError, Tx};
 
 /// A request for an operation on a rack.
 #[derive(Debug, Clone)]
@@ -58,13 +59,6 @@ pub struct MaintenanceStarted {
     pub preview: Option<Preview>,
 }
 
-/// The operation that is done anew, and how.
-#[derive(Debug, Clone)]
-pub(crate) struct Anew {
-    pub parent: RunId,
-    pub how: Again,
-}
-
 impl Engine {
     pub async fn start_rack_maintenance(
         &self,
@@ -73,15 +67,16 @@ impl Engine {
         self.begin_on_rack(start, None).await
     }
 
-    /// The same once more, planned from what stands in the rack now. Nobody is taken down by an earlier force.
-    pub(crate) async fn rack_again(
+    /// The same once more, planned from what stands in the rack now. Nobody is taken down by an
+    /// earlier force.
+    pub(crate) async fn restart_on_rack(
         &self,
         rack_id: RackId,
         parent: &Run,
-        (how, request_id): (Again, String),
+        (mode, request_id): (RestartMode, String),
         who: Who,
     ) -> Result<MaintenanceStarted> {
-        again(parent, how)?;
+        restart(parent, mode)?;
         let params = &parent.spec.params;
         let start = MaintenanceStart {
             rack_id,
@@ -93,66 +88,64 @@ impl Engine {
             force: None,
             dry_run: false,
         };
-        self.begin_on_rack(start, Some(Anew { parent: parent.spec.id.clone(), how })).await
+        self.begin_on_rack(start, Some((parent.spec.id.clone(), mode))).await
     }
 
     async fn begin_on_rack(
         &self,
         start: MaintenanceStart,
-        anew: Option<Anew>,
+        restarts: Option<(RunId, RestartMode)>,
     ) -> Result<MaintenanceStarted> {
         text::short("reference", &start.reference)?;
         let wanted = start.wanted.clone().checked()?;
-        let work = || Begin {
-            start: MaintenanceStart { wanted: wanted.clone(), ..start.clone() },
-            anew: anew.clone(),
-            id: RunId::new(self.now(), self.chance()),
+        let engine = self.with_dry_run(start.dry_run);
+        let begin = Begin {
+            start: MaintenanceStart { wanted, ..start },
+            restarts,
+            id: RunId::new(self.now(), self.random()),
             limits: self.settings().racks,
             now: self.now(),
         };
-        let engine = self.asked(start.dry_run);
-        let started = engine.racing(|| engine.store().write(work())).await?;
-        if let (true, Some(run)) = (started.new, &started.run) {
-            let kind = run.spec.run_type.as_str();
-            metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
-        }
-        Ok(started)
+        engine.admit("begin_maintenance", None, begin, |begin, tx| Box::pin(begin.run(tx))).await
     }
 }
 
 struct Begin {
     start: MaintenanceStart,
-    anew: Option<Anew>,
+    /// The run that this one restarts, and how.
+    restarts: Option<(RunId, RestartMode)>,
     id: RunId,
     limits: Limits,
     now: Timestamp,
 }
 
-impl Work for Begin {
-    type Out = MaintenanceStarted;
-
-    async fn run(&self, tx: &mut Tx) -> Result<MaintenanceStarted> {
+impl Begin {
+    async fn run(&self, tx: &mut Tx) -> Result<(MaintenanceStarted, Created)> {
+        let mut created = Created::default();
         let start = &self.start;
         let found = tx.record_locked::<Rack>(start.rack_id.as_str()).await?;
         let mut rack = found.ok_or_else(|| no_rack(&start.rack_id))?;
         if !start.request_id.is_empty()
             && let Some(run) = tx.run_of_request(&rack.target(), &start.request_id).await?
         {
-            self.check_replay(&run)?;
-            return Ok(MaintenanceStarted { run: Some(run), new: false, preview: None });
+            let same = self.made(&run);
+            let run = Some(replay(run, same)?);
+            return Ok((MaintenanceStarted { run, new: false, preview: None }, created));
         }
         let preview = self.preview(tx, &rack).await?;
         match (preview.refusals.first(), start.dry_run) {
             (Some(refusal), false) => return Err(refusal.clone().into()),
             (Some(_), true) => {
-                return Ok(MaintenanceStarted { run: None, new: false, preview: Some(preview) });
+                let preview = Some(preview);
+                return Ok((MaintenanceStarted { run: None, new: false, preview }, created));
             }
             (None, _) => {}
         }
-        let run = self.accept(tx, &mut rack, &preview.planned).await?;
+        let run = self.accept(tx, &mut rack, &preview.planned, &mut created).await?;
         // The operation of a dry run is nowhere to be found.
         let run = (!start.dry_run).then_some(run);
-        Ok(MaintenanceStarted { new: run.is_some(), run, preview: Some(preview) })
+        let preview = Some(preview);
+        Ok((MaintenanceStarted { new: run.is_some(), run, preview }, created))
     }
 }
 
@@ -168,30 +161,44 @@ impl Begin {
         Ok(Preview { planned, refusals })
     }
 
-    async fn accept(&self, tx: &mut Tx, rack: &mut Rack, planned: &Planned) -> Result<Run> {
+    async fn accept(
+        &self,
+        tx: &mut Tx,
+        rack: &mut Rack,
+        planned: &Planned,
+        created: &mut Created,
+    ) -> Result<Run> {
         let start = &self.start;
         let by = initiator(&start.by, &start.reference);
-        // After everything that was done to its devices, whatever the clocks of other replicas said then.
         let mut targets = planned.claims();
         targets.push(rack.target());
-        let newest = tx.newest_run_at(&targets).await?.max(rack.head.updated_at);
-        let at = self.now.max(newest + Timestamp::TICK);
+        let at = time_after_runs(tx, self.now, &targets).await?;
+        let at = not_before(at, rack.head.updated_at);
         let what = format!("{} {}", start.trigger.as_str(), self.id);
         let message = accepted(&what, &by, start.force.as_deref());
         let event = event(Cause::Request, &start.by, message, here!(), at);
         let run = self.new_run(rack, planned, by, at);
-        match (&planned.unknown, start.trigger) {
-            (Some(_), _) => rack.active.push(self.id.clone()),
-            // It holds its devices from when it begins: what was accepted before it gives way first.
-            (None, Trigger::Reprovision) => rack.reprovision_requested = Some(self.id.clone()),
-            (None, Trigger::OnDemand | Trigger::Ingestion) => {
-                hold(tx, &run, Some(&rack.subject()), &event).await?;
-                rack.maintenance_requested.push(self.id.clone());
+        let own = rack.subject();
+        let holds = match (&planned.unknown, start.trigger) {
+            (Some(_), _) => {
+                rack.active.push(self.id.clone());
+                Holds::Nothing
             }
-        }
-        tx.insert_run(&run, Birth::Waiting, &event)?;
+            // It holds its devices from when it begins: what was accepted before it gives way
+            // first.
+            (None, Trigger::Reprovision) => {
+                rack.reprovision_requested = Some(self.id.clone());
+                Holds::Nothing
+            }
+            (None, Trigger::OnDemand | Trigger::Ingestion) => {
+                rack.maintenance_requested.push(self.id.clone());
+                Holds::Targets { own: Some(&own) }
+            }
+        };
+        let admission = Admission { run, enqueue: Enqueue::WhenWoken, holds, event: &event };
+        let run = created.add(tx, admission).await?;
         log_notes(tx, &run, at)?;
-        tx.tell_record(rack, &event)?;
+        tx.update_and_enqueue(rack, &event)?;
         Ok(run)
     }
 
@@ -206,22 +213,20 @@ impl Begin {
             new.claims.clear();
         }
         let mut run = new.run(at);
-        run.spec.parent = self.anew.as_ref().map(|anew| anew.parent.clone());
-        run.spec.again = self.anew.as_ref().map(|anew| anew.how);
+        (run.spec.parent, run.spec.restart) = self.restarts.clone().unzip();
         if let Some(id) = &planned.unknown {
             fail(&mut run, id, at);
         }
         run
     }
 
-    /// The same request again is answered with what it made; another one under its name is refused.
-    fn check_replay(&self, run: &Run) -> Result<()> {
+    /// Whether an operation was made by this very request.
+    fn made(&self, run: &Run) -> bool {
         let start = &self.start;
-        let parent = self.anew.as_ref().map(|anew| &anew.parent);
-        let same = wanted_of(&run.spec.params) == start.wanted
+        let parent = self.restarts.as_ref().map(|(parent, _)| parent);
+        wanted_of(&run.spec.params) == start.wanted
             && run.spec.params.get(FORCED) == start.force.as_ref()
-            && run.spec.parent.as_ref() == parent;
-        if same { Ok(()) } else { Err(reused(run).into()) }
+            && run.spec.parent.as_ref() == parent
     }
 }
 
@@ -285,8 +290,8 @@ fn log_notes(tx: &mut Tx, run: &Run, at: Timestamp) -> Result<()> {
     tx.append_log(&run.spec.id, &lines)
 }
 
-/// An operation of a rack begins, in the transaction of the rack's turn: it holds its devices, and their hosts are told.
-/// `started` says that this turn has made it.
+/// An operation of a rack begins, in the transaction of the rack's turn: it holds its devices, and
+/// their hosts are told. `started` says that this turn has made it.
 pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEvent) -> Result<()> {
     let Some(run) = tx.run(id).await? else { return Ok(()) };
     if run.ended() {
@@ -296,8 +301,9 @@ pub(crate) async fn begun(tx: &mut Tx, id: &RunId, started: bool, event: &NewEve
         log_notes(tx, &run, event.at)?;
     } else {
         hold(tx, &run, run.spec.reports_to.as_ref(), event).await?;
-        // Whoever ended it meanwhile has let go of the devices before they were taken here: nobody would let go of them again.
-        if tx.held_locked(id).await?.is_none_or(|held| held.run.ended()) {
+        // Whoever ended it meanwhile has let go of the devices before they were taken here: nobody
+        // would let go of them again.
+        if tx.claimed_run_locked(id).await?.is_none_or(|held| held.run.ended()) {
             return Err(StoreError::Conflict);
         }
         tx.wake(&id.object(), event.at)?;
@@ -339,7 +345,7 @@ pub(crate) async fn reopen(tx: &mut Tx, id: &RackId, run: &Run, event: &NewEvent
         rack.active.push(run.spec.id.clone());
     }
     let message = format!("{} goes on", run.spec.id);
-    tx.tell_record(&mut rack, &NewEvent { message, ..event.clone() })?;
+    tx.update_and_enqueue(&mut rack, &NewEvent { message, ..event.clone() })?;
     hold(tx, run, Some(&rack.subject()), event).await?;
     // Who was stopped before it began has told nobody yet.
     if run.progress.started_at.is_none() { tell_hosts(tx, run, event).await } else { Ok(()) }

@@ -8,22 +8,10 @@ use model::power_shelf::PowerShelf;
 use model::rack::Powered;
 use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
-use store::{Result, StoreError, Tx, Work};
+use store::{Result, StoreError, Tx};
 
 /// The power of these devices, as far as it is known.
-pub(crate) struct PowerOf {
-    pub devices: Vec<TargetId>,
-}
-
-impl Work for PowerOf {
-    type Out = Vec<Powered>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Powered>> {
-        power_of(tx, &self.devices).await
-    }
-}
-
-pub(super) async fn power_of(tx: &mut Tx, devices: &[TargetId]) -> Result<Vec<Powered>> {
+pub(crate) async fn power_of(tx: &mut Tx, devices: &[TargetId]) -> Result<Vec<Powered>> {
     let mut known = Vec::new();
     for device in devices {
         let last = tx.latest_run(device).await?;

@@ -2,15 +2,15 @@
 
 use super::no_rack;
 use crate::Engine;
+use crate::admission::no_run;
 use crate::conduct::part_runs;
-use crate::submit::no_run;
 use model::id::{RackId, RunId};
 use model::rack::Rack;
 use model::rack::maintenance::Leg;
 use model::refusal::Refusal;
 use model::run::{Run, StepState};
 use model::target::{TargetId, TargetKind};
-use store::{Result, Tx, Work};
+use store::{Result, Tx};
 
 /// An operation of a rack.
 #[derive(Debug, Clone)]
@@ -37,57 +37,41 @@ pub struct PartStatus {
 impl Engine {
     /// The operation with this id.
     pub async fn maintenance_status(&self, id: &RunId) -> Result<MaintenanceStatus> {
-        self.store().read(Status { id: id.clone() }).await
+        self.store().read(id.clone(), |id, tx| Box::pin(status_of(tx, id))).await
     }
 
     /// The operations that are pending or at work in a rack, or the last one that was.
     pub async fn maintenance_in(&self, rack: &RackId) -> Result<Vec<MaintenanceStatus>> {
-        self.store().read(InRack { rack: rack.clone() }).await
+        self.store().read(rack.clone(), |rack, tx| Box::pin(in_rack(tx, rack))).await
     }
 }
 
-struct Status {
-    id: RunId,
-}
-
-impl Work for Status {
-    type Out = MaintenanceStatus;
-
-    async fn run(&self, tx: &mut Tx) -> Result<MaintenanceStatus> {
-        let run = tx.run(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
-        if run.spec.target.kind != TargetKind::Rack {
-            let said = format!("{} acts on {}, not on a rack", self.id, run.spec.target);
-            let refusal = Refusal::precondition("NOT_ON_A_RACK", said);
-            return Err(refusal.next(format!("farrier run get {}", self.id)).into());
-        }
-        status(tx, run).await
+async fn status_of(tx: &mut Tx, id: &RunId) -> Result<MaintenanceStatus> {
+    let run = tx.run(id).await?.ok_or_else(|| no_run(id))?;
+    if run.spec.target.kind != TargetKind::Rack {
+        let said = format!("{} acts on {}, not on a rack", id, run.spec.target);
+        let refusal = Refusal::precondition("NOT_ON_A_RACK", said);
+        return Err(refusal.next(format!("farrier run get {}", id)).into());
     }
+    status(tx, run).await
 }
 
-struct InRack {
-    rack: RackId,
-}
-
-impl Work for InRack {
-    type Out = Vec<MaintenanceStatus>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<MaintenanceStatus>> {
-        let found = tx.record::<Rack>(self.rack.as_str()).await?;
-        let rack = found.ok_or_else(|| no_rack(&self.rack))?;
-        let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
-        let mut runs = Vec::new();
-        for id in rack.active.iter().chain(waiting) {
-            runs.extend(tx.run(id).await?);
-        }
-        if runs.is_empty() {
-            runs.extend(tx.latest_run(&rack.target()).await?);
-        }
-        let mut all = Vec::new();
-        for run in runs {
-            all.push(status(tx, run).await?);
-        }
-        Ok(all)
+async fn in_rack(tx: &mut Tx, id: &RackId) -> Result<Vec<MaintenanceStatus>> {
+    let found = tx.record::<Rack>(id.as_str()).await?;
+    let rack = found.ok_or_else(|| no_rack(id))?;
+    let waiting = rack.maintenance_requested.iter().chain(&rack.reprovision_requested);
+    let mut runs = Vec::new();
+    for id in rack.active.iter().chain(waiting) {
+        runs.extend(tx.run(id).await?);
     }
+    if runs.is_empty() {
+        runs.extend(tx.latest_run(&rack.target()).await?);
+    }
+    let mut all = Vec::new();
+    for run in runs {
+        all.push(status(tx, run).await?);
+    }
+    Ok(all)
 }
 
 async fn status(tx: &mut Tx, run: Run) -> Result<MaintenanceStatus> {

@@ -1,11 +1,10 @@
-//! What a worker writes and reads of the run in its hands, each as one transaction.
+//! What a worker writes of the run that it has claimed.
 
 use crate::claims::Aftermath;
 use model::firmware::Applied;
-use model::id::ObjectId;
 use model::run::{Decision, Run};
 use model::time::Timestamp;
-use store::{Cause, Held, Hold, NewEvent, NewLog, Result, Settle, Tx, Work};
+use store::{Cause, Hold, NewEvent, NewLog, Result, Settle, Tx};
 
 /// The one write of a worker: state, history, event, queue, and what it means for the machine.
 pub(super) struct Commit {
@@ -19,10 +18,8 @@ pub(super) struct Commit {
     pub now: Timestamp,
 }
 
-impl Work for Commit {
-    type Out = i64;
-
-    async fn run(&self, tx: &mut Tx) -> Result<i64> {
+impl Commit {
+    pub async fn run(&self, tx: &mut Tx) -> Result<i64> {
         let Decision { run, notes, evidence, facts, .. } = &self.decision;
         let said: Vec<&str> = notes.iter().map(|note| note.said.as_str()).collect();
         let line: Vec<&str> = notes.iter().map(|note| note.line).collect();
@@ -45,41 +42,12 @@ impl Work for Commit {
         };
         let version = tx.settle(&settle)?.version;
         let run = Run { version, ..run.clone() };
-        tx.tell_run(&run, &event)?;
+        tx.append_run_event(&run, &event)?;
         Aftermath { run: &run, evidence, facts, event: &event }.write(tx, locked).await?;
         if let Some(applied) = &self.applied {
             tx.insert_applied(applied)?;
         }
         tx.append_log(&run.spec.id, &self.lines)?;
         Ok(version)
-    }
-}
-
-pub(super) struct Release {
-    pub id: ObjectId,
-    pub epoch: i64,
-    pub wakes: i64,
-    pub due: Option<Timestamp>,
-    pub now: Timestamp,
-}
-
-impl Work for Release {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.release(&self.id, self.epoch, self.wakes, self.due, self.now)
-    }
-}
-
-pub(super) struct Load {
-    pub id: model::id::RunId,
-}
-
-impl Work for Load {
-    type Out = Option<Held>;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
-        tx.held(&self.id).await
     }
 }

@@ -1,4 +1,5 @@
-//! Sealing: XChaCha20-Poly1305 under a key of 32 random bytes that lies beside the data, or where the configuration says.
+//! Sealing: XChaCha20-Poly1305 under a key of 32 random bytes that lies beside the data, or where
+//! the configuration says.
 
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};

@@ -1,7 +1,8 @@
-//! The desk where machines that boot over the network are dealt with: what they may boot, who may carry it out, how it goes.
+//! The desk where machines that boot over the network are dealt with: what they may boot, who may
+//! carry it out, how it goes.
 //!
-//! The token of a deployment is made of its key and this installation's secret. So every replica can give it out, also after a
-//! restart, and nobody finds it in the database.
+//! The token of a deployment is made of its key and this installation's secret. So every replica
+//! can give it out, also after a restart, and nobody finds it in the database.
 
 use super::Vault;
 use super::cipher::checksum;
@@ -10,7 +11,7 @@ use model::effect::Key;
 use model::refusal::Refusal;
 use model::time::Timestamp;
 use serde_json::Value;
-use store::{DeploymentRow, Result, Shown, Tx, Work};
+use store::{DeploymentRow, Result, Shown, Tx};
 
 /// What a machine may boot, and with which token.
 #[derive(Clone)]
@@ -28,7 +29,7 @@ impl Vault {
     pub async fn boot_of(&self, mac: &str) -> Result<Option<Boot>> {
         let now = (self.clock)();
         let shown = Shown::Mac(mac.into());
-        let asked = self.racing(|| Ask { shown: shown.clone(), now }).await?;
+        let asked = self.note_boot(shown, now).await?;
         Ok(asked.map(|deployment| Boot { token: self.token_of(&deployment.key), deployment }))
     }
 
@@ -40,11 +41,17 @@ impl Vault {
         let found = self.shown(token.clone()).await?.filter(gives);
         match found {
             // A disc is fetched by the BMC piece by piece; the first one is news.
-            Some(new) if new.asked_at.is_none() => {
-                self.racing(|| Ask { shown: token.clone(), now }).await
-            }
+            Some(new) if new.asked_at.is_none() => self.note_boot(token, now).await,
             other => Ok(other),
         }
+    }
+
+    async fn note_boot(&self, shown: Shown, now: Timestamp) -> Result<Option<Deployment>> {
+        self.store
+            .retry_write("note_boot", (shown, now), |(shown, now), tx| {
+                Box::pin(note_boot(tx, shown, *now))
+            })
+            .await
     }
 
     /// The deployment that was claimed under this session, while it is open.
@@ -61,8 +68,12 @@ impl Vault {
         macs: Vec<String>,
     ) -> Result<std::result::Result<Deployment, Denied>> {
         let claim = Claim { macs, session: checksum(session) };
-        let (token, now) = (checksum(token), (self.clock)());
-        self.racing(|| MakeClaim { token: token.clone(), claim: claim.clone(), now }).await
+        let input = (checksum(token), claim, (self.clock)());
+        self.store
+            .retry_write("claim_deployment", input, |(token, claim, now), tx| {
+                Box::pin(claim_deployment(tx, token, claim, *now))
+            })
+            .await
     }
 
     /// Takes in how it goes, and says what is next.
@@ -71,12 +82,16 @@ impl Vault {
         session: &str,
         report: Report,
     ) -> Result<std::result::Result<Then, Denied>> {
-        let (session, now) = (checksum(session), (self.clock)());
-        self.racing(|| Hear { session: session.clone(), report: report.clone(), now }).await
+        let input = (checksum(session), report, (self.clock)());
+        self.store
+            .retry_write("report_deployment", input, |(session, report, now), tx| {
+                Box::pin(report_deployment(tx, session, report, *now))
+            })
+            .await
     }
 
     pub(super) async fn shown(&self, shown: Shown) -> Result<Option<Deployment>> {
-        let found = self.store.read(Find { shown }).await?;
+        let found = self.store.read(shown, |shown, tx| Box::pin(tx.deployment(shown))).await?;
         Ok(found.map(|row| row.deployment))
     }
 
@@ -86,14 +101,8 @@ impl Vault {
         note: &Value,
     ) -> Result<Option<Deployment>> {
         let (token, now) = (checksum(&self.token_of(&wanted.key)), (self.clock)());
-        let note = note.to_string();
-        self.racing(|| Open {
-            wanted: wanted.clone(),
-            token: token.clone(),
-            note: note.clone(),
-            now,
-        })
-        .await
+        let open = Open { wanted: wanted.clone(), token, note: note.to_string(), now };
+        self.store.retry_write("open_deployment", open, |open, tx| Box::pin(open.run(tx))).await
     }
 
     pub(super) async fn steer_deployment(
@@ -101,89 +110,62 @@ impl Vault {
         key: &Key,
         to: Steer,
     ) -> Result<Option<Deployment>> {
-        let now = (self.clock)();
-        self.racing(|| DoSteer { key: key.clone(), to, now }).await
+        let input = (key.clone(), to, (self.clock)());
+        self.store
+            .retry_write("steer_deployment", input, |(key, to, now), tx| {
+                Box::pin(steer(tx, key, *to, *now))
+            })
+            .await
     }
 }
 
-struct Find {
-    shown: Shown,
+/// A machine asks what to boot; that it asked is worth knowing when nothing comes after.
+async fn note_boot(tx: &mut Tx, shown: &Shown, now: Timestamp) -> Result<Option<Deployment>> {
+    let found = tx.deployment(shown).await?;
+    let told = |row: &DeploymentRow| match shown {
+        Shown::Token(_) => row.deployment.gives_files(now),
+        Shown::Key(_) | Shown::Mac(_) | Shown::Session(_) => row.deployment.boots(now),
+    };
+    let Some(mut row) = found.filter(told) else { return Ok(None) };
+    row.deployment.asked_at = Some(now);
+    tx.update_deployment(&row, now).await?;
+    Ok(Some(row.deployment))
 }
 
-impl Work for Find {
-    type Out = Option<DeploymentRow>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        tx.deployment(&self.shown).await
-    }
-}
-
-/// The machine asks what to boot; that it asked is worth knowing when nothing comes after.
-struct Ask {
-    shown: Shown,
+async fn claim_deployment(
+    tx: &mut Tx,
+    token: &str,
+    claim: &Claim,
     now: Timestamp,
-}
-
-impl Work for Ask {
-    type Out = Option<Deployment>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let found = tx.deployment(&self.shown).await?;
-        let told = |row: &DeploymentRow| match self.shown {
-            Shown::Token(_) => row.deployment.gives_files(self.now),
-            Shown::Key(_) | Shown::Mac(_) | Shown::Session(_) => row.deployment.boots(self.now),
-        };
-        let Some(mut row) = found.filter(told) else { return Ok(None) };
-        row.deployment.asked_at = Some(self.now);
-        tx.update_deployment(&row, self.now).await?;
-        Ok(Some(row.deployment))
+) -> Result<std::result::Result<Deployment, Denied>> {
+    let Some(mut row) = tx.deployment(&Shown::Token(token.to_string())).await? else {
+        return Ok(Err(Denied::TokenUnknown));
+    };
+    if let Err(denied) = row.deployment.claim(claim, now) {
+        return Ok(Err(denied));
     }
+    tx.update_deployment(&row, now).await?;
+    Ok(Ok(row.deployment))
 }
 
-struct MakeClaim {
-    token: String,
-    claim: Claim,
+async fn report_deployment(
+    tx: &mut Tx,
+    session: &str,
+    report: &Report,
     now: Timestamp,
-}
-
-impl Work for MakeClaim {
-    type Out = std::result::Result<Deployment, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Some(mut row) = tx.deployment(&Shown::Token(self.token.clone())).await? else {
-            return Ok(Err(Denied::TokenUnknown));
-        };
-        if let Err(denied) = row.deployment.claim(&self.claim, self.now) {
-            return Ok(Err(denied));
-        }
-        tx.update_deployment(&row, self.now).await?;
-        Ok(Ok(row.deployment))
+) -> Result<std::result::Result<Then, Denied>> {
+    let Some(mut row) = tx.deployment(&Shown::Session(session.to_string())).await? else {
+        return Ok(Err(Denied::SessionUnknown));
+    };
+    let (then, changed) = row.deployment.hear(report, now);
+    if changed {
+        tx.update_deployment(&row, now).await?;
     }
+    Ok(Ok(then))
 }
 
-struct Hear {
-    session: String,
-    report: Report,
-    now: Timestamp,
-}
-
-impl Work for Hear {
-    type Out = std::result::Result<Then, Denied>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Some(mut row) = tx.deployment(&Shown::Session(self.session.clone())).await? else {
-            return Ok(Err(Denied::SessionUnknown));
-        };
-        let (then, changed) = row.deployment.hear(&self.report, self.now);
-        if changed {
-            tx.update_deployment(&row, self.now).await?;
-        }
-        Ok(Ok(then))
-    }
-}
-
-/// Opens a deployment, unless its key has been stopped or has gone on. A machine has one at a time: what an attempt that
-/// was given up has left open is closed.
+/// Opens a deployment, unless its key has been stopped or has gone on. A machine has one at a time:
+/// what an attempt that was given up has left open is closed.
 struct Open {
     wanted: Deployment,
     token: String,
@@ -191,12 +173,11 @@ struct Open {
     now: Timestamp,
 }
 
-impl Work for Open {
-    type Out = Option<Deployment>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
+impl Open {
+    async fn run(&self, tx: &mut Tx) -> Result<Option<Deployment>> {
         let wanted = &self.wanted;
-        // The note is held to the end of the transaction, so that a stop comes before or after, and not in between.
+        // The note is held to the end of the transaction, so that a stop comes before or after, and
+        // not in between.
         if !tx.amend_note(&wanted.key, &self.note, &self.note, self.now).await? {
             return Ok(None);
         }
@@ -224,24 +205,14 @@ impl Work for Open {
     }
 }
 
-struct DoSteer {
-    key: Key,
-    to: Steer,
-    now: Timestamp,
-}
-
-impl Work for DoSteer {
-    type Out = Option<Deployment>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let Some(mut row) = tx.deployment(&Shown::Key(self.key.clone())).await? else {
-            return Ok(None);
-        };
-        if row.deployment.steer(self.to) {
-            tx.update_deployment(&row, self.now).await?;
-        }
-        Ok(Some(row.deployment))
+async fn steer(tx: &mut Tx, key: &Key, to: Steer, now: Timestamp) -> Result<Option<Deployment>> {
+    let Some(mut row) = tx.deployment(&Shown::Key(key.clone())).await? else {
+        return Ok(None);
+    };
+    if row.deployment.steer(to) {
+        tx.update_deployment(&row, now).await?;
     }
+    Ok(Some(row.deployment))
 }
 
 #[cfg(test)]

@@ -3,37 +3,32 @@
 use model::id::ObjectId;
 use model::time::Timestamp;
 use std::collections::BTreeMap;
-use store::{Claimed, Held, Result, StoreError, Tx, Work};
+use store::{Claimed, ClaimedRun, Result, StoreError, Tx};
 
 /// Takes what is due, and reads it in the same transaction.
-pub(super) struct Claim {
-    pub owner: String,
-    pub now: Timestamp,
-    pub limit: i64,
-}
-
-impl Work for Claim {
-    type Out = Vec<(Claimed, Result<Held>)>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let claimed = tx.claim_due(&self.owner, self.now, self.limit).await?;
-        if claimed.is_empty() {
-            return Ok(Vec::new());
-        }
-        let runs = claimed.iter().filter(|one| one.kind.is_none());
-        let ids: Vec<&str> = runs.map(|one| one.id.as_str()).collect();
-        let mut held: BTreeMap<ObjectId, Result<Held>> = match ids.is_empty() {
-            true => BTreeMap::new(),
-            false => {
-                let held = tx.held_among(&ids).await?;
-                held.into_iter().map(|(id, held)| (id.object(), held)).collect()
-            }
-        };
-        let gone = || Err(StoreError::Corrupt("its record is missing".into()));
-        let with_run = |one: Claimed| {
-            let held = held.remove(&one.id).unwrap_or_else(gone);
-            (one, held)
-        };
-        Ok(claimed.into_iter().map(with_run).collect())
+pub(super) async fn claim(
+    tx: &mut Tx,
+    owner: &str,
+    now: Timestamp,
+    limit: i64,
+) -> Result<Vec<(Claimed, Result<ClaimedRun>)>> {
+    let claimed = tx.claim_due(owner, now, limit).await?;
+    if claimed.is_empty() {
+        return Ok(Vec::new());
     }
+    let runs = claimed.iter().filter(|one| one.kind.is_none());
+    let ids: Vec<&str> = runs.map(|one| one.id.as_str()).collect();
+    let mut held: BTreeMap<ObjectId, Result<ClaimedRun>> = match ids.is_empty() {
+        true => BTreeMap::new(),
+        false => {
+            let held = tx.claimed_runs(&ids).await?;
+            held.into_iter().map(|(id, held)| (id.object(), held)).collect()
+        }
+    };
+    let gone = || Err(StoreError::Corrupt("its record is missing".into()));
+    let with_run = |one: Claimed| {
+        let held = held.remove(&one.id).unwrap_or_else(gone);
+        (one, held)
+    };
+    Ok(claimed.into_iter().map(with_run).collect())
 }

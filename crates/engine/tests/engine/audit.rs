@@ -27,7 +27,7 @@ pub struct Outcome {
 pub enum Asking {
     Once,
     /// Somebody who slept may wake with the order on his lips.
-    Again,
+    RestartMode,
 }
 
 impl World {

@@ -11,7 +11,7 @@ use crate::world::{Process, World, simulate};
 use model::effect::{Effect, Verb};
 use model::id::RunId;
 use model::plan::RunType;
-use model::run::act::{Action, Again};
+use model::run::act::{Action, RestartMode};
 use providers::sim::{self, FaultRule};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
@@ -105,7 +105,7 @@ async fn story(seed: u64) -> (Vec<String>, u64) {
     sleep(Duration::from_secs(30)).await;
     let mut mark = DefaultHasher::new();
     for (machine, watcher) in watchers {
-        wrong.extend(world.audit(machine, &watcher.seen(), Asking::Again).await);
+        wrong.extend(world.audit(machine, &watcher.seen(), Asking::RestartMode).await);
         watcher.seen().hash(&mut mark);
         for event in world.about(machine).await.history {
             (event.ts.as_micros(), event.message).hash(&mut mark);
@@ -160,8 +160,8 @@ async fn go_on(
     dice: &mut Dice,
 ) -> Result<RunId, StoreError> {
     let how = match dice.below(4) {
-        0 => Again::Rerun,
-        1 => Again::RestartClean,
+        0 => RestartMode::Rerun,
+        1 => RestartMode::RestartClean,
         2 => {
             door.tell(&id, Action::RetryStep).await;
             return Ok(id);
@@ -195,7 +195,7 @@ async fn make_mischief(world: &World, door: &Door, processes: &mut [Process], mu
             Mischief::CutLine => {
                 let gate = &processes[index].gate;
                 gate.arm(Some((dice.below(6), Scope::Task)));
-                // Held or not, whatever comes to that point finds the line cut.
+                // ClaimedRun or not, whatever comes to that point finds the line cut.
                 gate.cut_the_line();
             }
             Mischief::SetClock => {

@@ -5,12 +5,12 @@ use crate::board::Board;
 use crate::lives::{MACHINE, params};
 use crate::world::{World, runs_of};
 use engine::Engine;
-use engine::submit::Start;
+use engine::admission::Start;
 use engine::watch::Place;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
 use model::run::Run;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use providers::sim::Sim;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub enum Ask {
     /// Somebody repairs the hardware.
     Mend,
     Act(Action),
-    Again(Again),
+    RestartMode(RestartMode),
 }
 
 /// The address at which Farrier is found. Who is behind it may change.
@@ -95,10 +95,10 @@ impl Door {
         Ok(self.ask(begin).await?.run.spec.id)
     }
 
-    pub async fn again(&self, parent: &RunId, how: Again, request_id: &str) -> Result<RunId> {
+    pub async fn again(&self, parent: &RunId, how: RestartMode, request_id: &str) -> Result<RunId> {
         let begin = |engine: Engine| {
             let (parent, request_id) = (parent.clone(), request_id.to_string());
-            async move { engine.again(parent, how, request_id, operator()).await }
+            async move { engine.restart(parent, how, request_id, operator()).await }
         };
         Ok(self.ask(begin).await?.run.spec.id)
     }
@@ -165,7 +165,7 @@ pub async fn follow_script(door: Door, sim: Sim, script: Vec<Ask>, first: usize)
                 door.tell(&id, action).await;
                 id
             }
-            Ask::Again(how) => {
+            Ask::RestartMode(how) => {
                 let parent = last.expect("something to do again").spec.id;
                 door.again(&parent, how, &request_id).await.expect("accepted")
             }

@@ -1,6 +1,6 @@
 //! Component firmware in simulated time: devices by their rack, shelves directly, and what their hosts see of it.
 
-use crate::racks::{self, AddFirmware, Scene, firmware, machines, power};
+use crate::racks::{self, Scene, add_firmware, firmware, machines, power};
 use crate::world::simulate;
 use engine::components::{Outcome, Update, Updated};
 use engine::racks::MaintenanceStart;
@@ -16,8 +16,7 @@ fn target(id: &str) -> TargetId {
 
 async fn scene() -> Scene {
     let scene = Scene::ready().await;
-    let newer = AddFirmware(firmware("fw-2", "3.0", false, true));
-    scene.world.store.write(newer).await.expect("added");
+    add_firmware(&scene.world.store, firmware("fw-2", "3.0", false, true)).await;
     scene
 }
 
@@ -119,7 +118,7 @@ fn devices_of_a_rack_share_an_operation_and_a_shelf_has_its_own() {
                 .get("BMC")
                 .is_some_and(|has| has == "3.0"))
         );
-        // Again: the devices are asked, say that they have it, and are left alone.
+        // RestartMode: the devices are asked, say that they have it, and are left alone.
         let again = update(&scene, &ids, "more", false).await;
         for run in [operation(&again[0]), operation(&again[2])] {
             assert_eq!(scene.ended(&run).await.phase(), RunPhase::Succeeded);

@@ -21,7 +21,8 @@ use std::task::Poll;
 use store::{Passing, Result, StoreError, Tap};
 
 /// Written in the background, whatever the runs do: to die there is to die anywhere.
-const BACKGROUND: [&str; 4] = ["Renew", "Learn", "HearAll", "TellSite"];
+const BACKGROUND: [&str; 5] =
+    ["renew_lease", "learn_machine", "learn_device", "record_heartbeats", "report_site"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum When {

@@ -61,7 +61,7 @@ async fn ask(process: &Process, request_id: &str, dry_run: bool) -> Result<HostV
         request_id: request_id.into(),
         by: "ada".into(),
     };
-    process.engine.asked(dry_run).reprovision(asked).await
+    process.engine.with_dry_run(dry_run).reprovision(asked).await
 }
 
 async fn state(process: &Process) -> HostState {

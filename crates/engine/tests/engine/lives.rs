@@ -9,7 +9,7 @@ use model::plan::{
     Maintenance, NETWORK, Params, Plan, PowerChange, RunType, default_plan, variants,
 };
 use model::run::Workflow;
-use model::run::act::{Action, Again};
+use model::run::act::{Action, RestartMode};
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeSet;
 
@@ -57,11 +57,15 @@ fn reimages() -> Vec<Life> {
         reimage("repave answers late", vec![late("repave", 20_000)], vec![]),
         hanging("join hangs", "join", (RunType::Reimage, default_plan(RunType::Reimage).unwrap())),
         reimage("mended, step retried", broken(), vec![Ask::Mend, Ask::Act(Action::RetryStep)]),
-        reimage("mended, run again", broken(), vec![Ask::Mend, Ask::Again(Again::Rerun)]),
+        reimage(
+            "mended, run again",
+            broken(),
+            vec![Ask::Mend, Ask::RestartMode(RestartMode::Rerun)],
+        ),
         reimage(
             "mended, restarted clean",
             broken(),
-            vec![Ask::Mend, Ask::Again(Again::RestartClean)],
+            vec![Ask::Mend, Ask::RestartMode(RestartMode::RestartClean)],
         ),
         reimage(
             "marked manual, resumed",
@@ -86,14 +90,14 @@ fn drains() -> Vec<Life> {
         enter(
             "budgets mended, run again",
             vec![drain(sim::Action::Fail, 0)],
-            vec![Ask::Mend, Ask::Again(Again::Rerun)],
+            vec![Ask::Mend, Ask::RestartMode(RestartMode::Rerun)],
         ),
         // What was drained is let go again, and drained once more.
         life(
             "record mended, restarted clean",
             rma,
             broken,
-            vec![Ask::Mend, Ask::Again(Again::RestartClean)],
+            vec![Ask::Mend, Ask::RestartMode(RestartMode::RestartClean)],
         ),
     ]
 }

@@ -4,6 +4,7 @@
 //! time, where each process stands behind a [`gate`] at which it can be struck. `rack_matrix` is the same proof for records with a
 //! lifecycle and for operations with parts.
 
+mod admission;
 mod agent_lives;
 mod audit;
 mod board;

@@ -18,7 +18,7 @@ use model::run::act::Action;
 use model::time::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use store::{Claimed, Result, Tx, Work};
+use store::{Claimed, Result, Store, Tx};
 use tokio::time::{Instant, sleep, timeout};
 
 /// How long anything may take, in simulated time.
@@ -94,7 +94,9 @@ impl Blow {
     /// Who wakes after another has taken over may give the order that he was about to give.
     pub const fn asking(self) -> Asking {
         match self {
-            Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => Asking::Again,
+            Self::FreezeUntilTaken | Self::FreezeUntilDone | Self::CancelAndFreeze => {
+                Asking::RestartMode
+            }
             Self::Restart
             | Self::TakeOver
             | Self::CutLine
@@ -196,7 +198,7 @@ async fn live(life: &Life, blow: Blow, at: Option<usize>) -> Story {
     scene.settle().await;
     let mut wrong = scene.wrong;
     // Hardware that hangs never began, and is asked again when it has said so.
-    let asking = if life.hangs() { Asking::Again } else { blow.asking() };
+    let asking = if life.hangs() { Asking::RestartMode } else { blow.asking() };
     wrong.extend(world.audit(MACHINE, &watcher.seen(), asking).await);
     if let Some(canceled) = &canceled {
         wrong.extend(canceled.audit(&world).await);
@@ -330,7 +332,8 @@ impl Scene<'_> {
     /// A claim that is lost is lost: whoever wakes without it writes nothing.
     async fn rob(&mut self) {
         let now = self.world.now();
-        let stolen = self.world.store.write(Steal { now }).await.expect("stolen");
+        let stolen = self.world.store.write("steal", now, |now, tx| Box::pin(steal(tx, *now)));
+        let stolen = stolen.await.expect("stolen");
         let before = self.world.about(MACHINE).await;
         self.one.gate.thaw();
         sleep(GIVEN_UP).await;
@@ -346,7 +349,7 @@ impl Scene<'_> {
                 self.wrong.push(format!("{id} was written to under a claim that had been lost"));
             }
             let due = self.world.now();
-            self.world.store.write(GiveBack { id, epoch, due }).await.expect("given back");
+            give_back(&self.world.store, id, epoch, due).await;
         }
     }
 
@@ -391,33 +394,18 @@ impl Scene<'_> {
 }
 
 /// Gives everybody up for dead, and takes what they held.
-pub struct Steal {
-    pub now: Timestamp,
-}
-
-impl Work for Steal {
-    type Out = Vec<Claimed>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Claimed>> {
-        for pulse in tx.pulses().await? {
-            tx.bury(&pulse, self.now).await?;
-        }
-        tx.claim_due("a thief", self.now, 100).await
+pub async fn steal(tx: &mut Tx, now: Timestamp) -> Result<Vec<Claimed>> {
+    for pulse in tx.replica_heartbeats().await? {
+        tx.expire_replica(&pulse, now).await?;
     }
+    tx.claim_due("a thief", now, 100).await
 }
 
-pub struct GiveBack {
-    pub id: ObjectId,
-    pub epoch: i64,
-    pub due: Timestamp,
-}
-
-impl Work for GiveBack {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.put_back(&self.id, self.epoch, self.due)
-    }
+pub async fn give_back(store: &Store, id: ObjectId, epoch: i64, due: Timestamp) {
+    let put_back = store.write("give_back", (id, epoch, due), |(id, epoch, due), tx| {
+        Box::pin(async move { tx.put_back(id, *epoch, *due) })
+    });
+    put_back.await.expect("given back");
 }
 
 /// What a story must come to.
@@ -527,7 +515,7 @@ fn worth_striking(points: &[Point]) -> HashSet<usize> {
     let mut first = HashMap::new();
     let mut last = HashMap::new();
     for (index, point) in points.iter().enumerate() {
-        settled += usize::from(matches!(point, Point::Commit(When::After, "Commit")));
+        settled += usize::from(matches!(point, Point::Commit(When::After, "commit")));
         first.entry((settled, point)).or_insert(index);
         last.insert((settled, point), index);
     }
@@ -546,7 +534,7 @@ fn assert_coverage(life: &Life, blow: Blow, struck: &HashMap<Point, usize>) {
             assert!(covered, "{}: {blow:?} never fell at {point:?}", life.name);
         }
     }
-    for (name, at_least) in [("StartRun", 1), ("Commit", commits)] {
+    for (name, at_least) in [("start_run", 1), ("commit", commits)] {
         for when in [When::Before, When::After] {
             let point = Point::Commit(when, name);
             let times = struck.get(&point).copied().unwrap_or_default();

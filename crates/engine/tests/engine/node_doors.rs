@@ -3,8 +3,8 @@
 use crate::node_lives::MACHINE;
 use crate::nodes::{DAY, Scene, agents, applicant, out, reactivate, refusal, who};
 use crate::world::simulate;
+use engine::admission::Start;
 use engine::nodes::Session;
-use engine::submit::Start;
 use model::effect::Effect;
 use model::fault::Code;
 use model::id::{MachineId, RunId};
@@ -14,11 +14,11 @@ use model::node::enroll::Denied;
 use model::node::{Mode, Node, NodeState, Quarantine, Stage};
 use model::plan::{Params, RunType};
 use model::run::Workflow;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use providers::sim;
 use secrecy::ExposeSecret;
 use std::time::Duration;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 use tokio::time::sleep;
 
 fn start(run_type: RunType, request_id: &str) -> Start {
@@ -63,7 +63,8 @@ impl Scene {
     }
 
     async fn amend(&self, how: fn(&mut Machine)) {
-        self.world.store.write(Amend(how)).await.expect("amended");
+        let amended = self.world.store.write("amend", how, |how, tx| Box::pin(amend(tx, *how)));
+        amended.await.expect("amended");
     }
 }
 
@@ -123,7 +124,7 @@ fn an_old_run_revokes_nothing() {
         assert_eq!(first.progress.workflow, Workflow::FailedRetryable);
         scene.world.sim.clear_faults(None).expect("cleared");
         let id = first.spec.id.clone();
-        let second = engine.again(id.clone(), Again::Rerun, "again".into(), who()).await;
+        let second = engine.restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
         scene.door.ended(&second.expect("anew").run.spec.id).await;
         scene.until(NodeState::Active).await;
         let bundle = agents.issue(&node.id(), DAY, Session::Ended, who()).await.expect("a token");
@@ -203,7 +204,11 @@ fn what_nobody_has_cleaned_does_not_serve_again() {
             Some("without_agent")
         );
         // Its session is gone, as when a token was issued anew.
-        scene.world.store.write(Revoke { node: node.id() }).await.expect("revoked");
+        let revoked = scene
+            .world
+            .store
+            .write("revoke", node.id(), |node, tx| Box::pin(async move { tx.forget_agent(node) }));
+        revoked.await.expect("revoked");
         let started =
             engine.decommission(out(&node, Mode::SoftReset, "soft")).await.expect("begun");
         let run = scene.door.ended(&started.run.spec.id).await;
@@ -267,35 +272,17 @@ fn a_node_that_serves_again_is_let_back_into_its_cluster() {
     });
 }
 
-struct Revoke {
-    node: model::id::NodeId,
-}
-
-impl Work for Revoke {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.forget_agent(&self.node)
-    }
-}
-
-/// Somebody changes the record of the machine.
-struct Amend(fn(&mut Machine));
-
-impl Work for Amend {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
-        let mut machine = found.expect("the machine");
-        (self.0)(&mut machine);
-        let event = NewEvent {
-            cause: Cause::Request,
-            actor: "somebody".into(),
-            message: "amended".into(),
-            decided_by: String::new(),
-            at: machine.updated_at,
-        };
-        tx.update_machine(&mut machine, &event)
-    }
+/// Changes the record of the machine.
+async fn amend(tx: &mut Tx, how: fn(&mut Machine)) -> Result<()> {
+    let found = tx.machine_locked(&MachineId::trusted(MACHINE)).await?;
+    let mut machine = found.expect("the machine");
+    how(&mut machine);
+    let event = NewEvent {
+        cause: Cause::Request,
+        actor: "somebody".into(),
+        message: "amended".into(),
+        decided_by: String::new(),
+        at: machine.updated_at,
+    };
+    tx.update_machine(&mut machine, &event)
 }

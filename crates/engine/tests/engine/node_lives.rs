@@ -13,7 +13,7 @@ use model::node::{Mode, Node, NodeState, Stage, fits};
 use model::run::act::{Action, Who};
 use model::site::SiteSpec;
 use providers::sim::{self, FaultRule};
-use store::{RecordFilter, Result, StoreError, Tx, Work};
+use store::{RecordFilter, Result, StoreError, Tx};
 
 pub const MACHINE: &str = "m-1";
 pub const SITE: &str = "site-1";
@@ -43,7 +43,7 @@ pub fn all() -> Vec<RackLife> {
         before,
         faults,
         script,
-        commits: &[("Commit", 3)],
+        commits: &[("commit", 3)],
         steps,
         node: Some(node),
     };
@@ -255,39 +255,32 @@ pub fn at_rest(nodes: &[Node]) -> bool {
 }
 
 /// The documents' tables, at this very moment: who stands beside which workflow state, and who works on what is on its way.
-pub struct CheckNodes;
-
-impl Work for CheckNodes {
-    type Out = Vec<String>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<String>> {
-        let nodes =
-            tx.records::<Node>(&RecordFilter::default(), None, MANY as usize).await?.records;
-        let mut wrong = Vec::new();
-        for node in nodes {
-            let Some(id) = &node.workflow else { continue };
-            let Some(run) = tx.run(id).await? else { continue };
-            let workflow = run.progress.workflow.as_str();
-            if !fits(node.state, &run) {
-                wrong.push(format!(
-                    "{} is {} beside {id}, which is {workflow}",
-                    node.head.id, node.state
-                ));
-            }
-            if node.state.in_progress() && run.ended() {
-                wrong.push(format!("{} is {} and nobody works on it", node.head.id, node.state));
-            }
-            let living = tx.node_on(&node.machine).await?;
-            let own = living == Some(NodeId::trusted(&node.head.id));
-            if own == (node.state == NodeState::Deleted) {
-                wrong.push(format!(
-                    "{} is {}, and its machine has {living:?}",
-                    node.head.id, node.state
-                ));
-            }
+pub async fn check_nodes(tx: &mut Tx) -> Result<Vec<String>> {
+    let nodes = tx.records::<Node>(&RecordFilter::default(), None, MANY as usize).await?.records;
+    let mut wrong = Vec::new();
+    for node in nodes {
+        let Some(id) = &node.workflow else { continue };
+        let Some(run) = tx.run(id).await? else { continue };
+        let workflow = run.progress.workflow.as_str();
+        if !fits(node.state, &run) {
+            wrong.push(format!(
+                "{} is {} beside {id}, which is {workflow}",
+                node.head.id, node.state
+            ));
         }
-        Ok(wrong)
+        if node.state.in_progress() && run.ended() {
+            wrong.push(format!("{} is {} and nobody works on it", node.head.id, node.state));
+        }
+        let living = tx.node_on(&node.machine).await?;
+        let own = living == Some(NodeId::trusted(&node.head.id));
+        if own == (node.state == NodeState::Deleted) {
+            wrong.push(format!(
+                "{} is {}, and its machine has {living:?}",
+                node.head.id, node.state
+            ));
+        }
     }
+    Ok(wrong)
 }
 
 /// A stage that no life carries out is one of which nothing is proved. What is only written down has no effect to strike.

@@ -14,7 +14,7 @@ use model::site::{Site, SiteState};
 use model::time::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use store::{Result, Tx, Work};
+use store::{Result, Tx};
 use tokio::time::sleep;
 
 /// Moves a node as nobody does: on its way, and nobody is at work on it.
@@ -24,35 +24,25 @@ struct Lose {
     now: Timestamp,
 }
 
-impl Work for Lose {
-    type Out = ();
-
+impl Lose {
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let mut node = self.node.clone();
         for (to, owner) in &self.ways {
             let version = node.head.version;
             node = node.become_(*to, *owner, "lost on the way")?;
             node.head.version = version;
-            tx.tell_record(&mut node, &event(self.now, "lost"))?;
+            tx.update_and_enqueue(&mut node, &event(self.now, "lost"))?;
         }
         Ok(())
-    }
-}
-
-struct NextDue;
-
-impl Work for NextDue {
-    type Out = Option<Timestamp>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Timestamp>> {
-        tx.next_due().await
     }
 }
 
 impl Scene {
     async fn lose(&self, ways: &[(NodeState, Owner)]) {
         let (node, now) = (self.node().await, self.world.now());
-        self.world.store.write(Lose { node, ways: ways.to_vec(), now }).await.expect("lost");
+        let lose = Lose { node, ways: ways.to_vec(), now };
+        let lost = self.world.store.write("lose", lose, |lose, tx| Box::pin(lose.run(tx)));
+        lost.await.expect("lost");
     }
 
     /// The states that the newest node has been through.
@@ -86,7 +76,8 @@ fn nobody_is_left_on_the_way_when_nothing_works_on_it() {
         let words = "enrolling active draining offline active draining retired removing retired";
         assert_eq!(scene.words().await.join(" "), words);
         // Whoever rests costs nothing: no turn is due, for a node or for its site.
-        assert_eq!(scene.world.store.read(NextDue).await, Ok(None));
+        let due = scene.world.store.read((), |(), tx| Box::pin(tx.next_due())).await;
+        assert_eq!(due, Ok(None));
     });
 }
 
@@ -95,7 +86,7 @@ impl Scene {
     async fn serve(&self, machines: &[String], site: &str) {
         for id in machines {
             let stand = Stand { target: device(id), rack: None, now: self.world.now() };
-            self.world.store.write(stand).await.expect("it stands");
+            stand.write(&self.world.store).await;
             let asked = Onboard { site: SiteId::trusted(site), ..onboard(id, "on") };
             self.process.engine.onboard(asked).await.expect("accepted");
         }
@@ -290,19 +281,11 @@ impl Lifecycle for Half {
     }
 }
 
-struct AddHalf {
-    now: Timestamp,
-}
-
-impl Work for AddHalf {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let (id, site) = (NodeId::trusted("node-0"), SiteId::trusted(SITE));
-        tx.place_node(&id, &MachineId::trusted("m-9"), Some(&site))?;
-        let head = Head::new(id.as_str(), Labels::new(), self.now);
-        tx.insert_record(&mut Half { head }, &event(self.now, "added")).await
-    }
+async fn add_half(tx: &mut Tx, now: Timestamp) -> Result<()> {
+    let (id, site) = (NodeId::trusted("node-0"), SiteId::trusted(SITE));
+    tx.place_node(&id, &MachineId::trusted("m-9"), Some(&site))?;
+    let head = Head::new(id.as_str(), Labels::new(), now);
+    tx.insert_record(&mut Half { head }, &event(now, "added")).await
 }
 
 /// One bad record stays one: its neighbours are heard, missed, and held against what MAAS says.
@@ -313,7 +296,10 @@ fn a_node_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
         let engine = &scene.process.engine;
         let id = engine.onboard(onboard(MACHINE, "on")).await.expect("accepted").node.id();
         scene.until(NodeState::Active).await;
-        scene.world.store.write(AddHalf { now: scene.world.now() }).await.expect("added");
+        let now = scene.world.now();
+        let added =
+            scene.world.store.write("add_half", now, |now, tx| Box::pin(add_half(tx, *now)));
+        added.await.expect("added");
         let becomes = |state: NodeState| {
             let id = &id;
             async move {

@@ -4,8 +4,8 @@ use crate::clients::Door;
 use crate::node_lives::{self, MACHINE, NodeAsk};
 use crate::rack_world::{Stand, device};
 use crate::world::{Process, World, simulate};
+use engine::admission::Start;
 use engine::nodes::{Agents, Decommission, NodeView, Onboard, Report};
-use engine::submit::Start;
 use engine::vault::{Cipher, Vault};
 use model::effect::{Effect, Key, Manner, Order, PowerTo, Verb};
 use model::fault::Code;
@@ -16,7 +16,7 @@ use model::node::task::Resumed;
 use model::node::{Mode, Node, NodeState, Owner, Quarantine, Stage, Upstream};
 use model::plan::{Params, RunType};
 use model::refusal::Refusal;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use model::run::{Run, Workflow};
 use model::site::Site;
 use model::target::TargetId;
@@ -46,7 +46,7 @@ impl Scene {
         let process = world.boot("one").await;
         let door = Door::to(&process.engine);
         let stand = Stand { target: device(MACHINE), rack: None, now: world.now() };
-        world.store.write(stand).await.expect("it stands");
+        stand.write(&world.store).await;
         node_lives::make_site(&door, node_lives::SITE).await;
         Self { world, process, door }
     }
@@ -342,7 +342,8 @@ fn a_canceled_onboarding_is_taken_back_and_can_be_made_anew() {
         assert_eq!(refusal(found).reason, "NODE_EXISTS");
         assert_eq!(scene.node().await.upstream.map(|seen| seen.state), Some(Upstream::Absent));
         scene.world.sim.clear_faults(None).expect("cleared");
-        let anew = engine.again(run, Again::Rerun, "anew".into(), who()).await.expect("anew");
+        let anew =
+            engine.restart(run, RestartMode::Rerun, "anew".into(), who()).await.expect("anew");
         assert_eq!(
             scene.door.ended(&anew.run.spec.id).await.progress.workflow,
             Workflow::Completed
@@ -401,7 +402,7 @@ fn a_rerun_by_the_name_of_its_node_is_replayed() {
         let scene = Scene::new().await;
         let engine = &scene.process.engine;
         let run = scene.onboarding_fails_at("wait_for_ready").await.spec.id;
-        let rerun = |id: RunId| engine.again(id, Again::Rerun, "anew".into(), who());
+        let rerun = |id: RunId| engine.restart(id, RestartMode::Rerun, "anew".into(), who());
         let first = rerun(run.clone()).await.expect("anew");
         let named = scene.node().await.workflow.expect("an operation");
         assert_eq!(named, first.run.spec.id);
@@ -422,7 +423,7 @@ fn what_failed_can_be_taken_back_and_started_over() {
         assert_eq!(failed.progress.workflow, Workflow::FailedRetryable);
         assert_eq!(scene.node().await.state, NodeState::Enrolling);
         scene.world.sim.clear_faults(None).expect("cleared");
-        let clean = engine.again(run, Again::RestartClean, "clean".into(), who()).await;
+        let clean = engine.restart(run, RestartMode::RestartClean, "clean".into(), who()).await;
         let clean = clean.expect("started over").run.spec.id;
         let done = scene.door.ended(&clean).await;
         assert_eq!(done.progress.workflow, Workflow::Completed, "{:?}", done.progress.failure);

@@ -15,7 +15,7 @@ use model::run::act::Action;
 use model::run::{Run, RunPhase, Workflow};
 use providers::sim::{self, FaultRule};
 use std::time::Duration;
-use store::{Birth, Result, StoreError, Tx, Work};
+use store::{Enqueue, Result, StoreError, Tx};
 use tokio::time::sleep;
 
 const THREE: [&str; 3] = ["m-1", "m-2", "ps-1"];
@@ -33,7 +33,7 @@ async fn world_with(devices: &[&str], settings: Settings) -> (World, Process, Do
 
 async fn stand(world: &World, id: &str) {
     let (target, now) = (device(id), world.now());
-    world.store.write(Stand { target, rack: None, now }).await.expect("it stands");
+    Stand { target, rack: None, now }.write(&world.store).await;
 }
 
 fn flash(devices: &[&str], at_once: u32) -> Vec<RunStep> {
@@ -46,10 +46,10 @@ fn flash(devices: &[&str], at_once: u32) -> Vec<RunStep> {
     vec![group("flash", &Effect::Device { work }, devices, at_once)]
 }
 
-async fn begin(world: &World, name: &str, steps: Vec<RunStep>, birth: Birth<'static>) -> RunId {
+async fn begin(world: &World, name: &str, steps: Vec<RunStep>, enqueue: Enqueue<'static>) -> RunId {
     let id = RunId::new(world.now(), name.len() as u64);
     let run = whole(id, name, steps, world.now());
-    world.store.write(StartWhole { run, birth }).await.expect("accepted")
+    start(world, StartWhole { run, enqueue }).await
 }
 
 fn broken(machine: &str, action: sim::Action, times: u32) -> FaultRule {
@@ -94,8 +94,8 @@ fn small_hands() -> Settings {
 fn hands_full_of_wholes_leave_room_for_their_parts() {
     simulate(async {
         let (world, _one, door) = world_with(&THREE, small_hands()).await;
-        let first = begin(&world, "first", flash(&THREE[..1], 1), Birth::Due).await;
-        let second = begin(&world, "second ", flash(&THREE[1..], 2), Birth::Due).await;
+        let first = begin(&world, "first", flash(&THREE[..1], 1), Enqueue::Now).await;
+        let second = begin(&world, "second ", flash(&THREE[1..], 2), Enqueue::Now).await;
         for id in [first, second] {
             assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         }
@@ -112,7 +112,7 @@ fn a_canceled_whole_ends_after_its_parts() {
         let late = FaultRule { delay_ms: 10_000, ..broken("m-1", sim::Action::Slow, 1) };
         let late = FaultRule { verb: model::effect::Verb::Stop, ..late };
         world.sim.add_fault(late).expect("a rule");
-        let id = begin(&world, "whole", flash(&THREE, 3), Birth::Due).await;
+        let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
         one.engine.act(id.clone(), Action::Cancel, operator()).await.expect("told");
         let ended = door.ended(&id).await;
@@ -130,7 +130,7 @@ fn a_canceled_whole_ends_after_its_parts() {
 fn a_frozen_whole_freezes_its_parts_and_goes_on_with_them() {
     simulate(async {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
-        let id = begin(&world, "whole", flash(&THREE, 2), Birth::Due).await;
+        let id = begin(&world, "whole", flash(&THREE, 2), Enqueue::Now).await;
         sleep(Duration::from_millis(50)).await;
         one.engine.act(id.clone(), Action::MarkManual, operator()).await.expect("told");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
@@ -156,9 +156,9 @@ fn a_device_in_other_hands_fails_the_step_and_is_named() {
         other.spec.target = device("m-2");
         other.spec.steps = vec![group("never", &flash(&[], 1)[0].effect, &[], 1)];
         let other = Run::new(other.spec);
-        let birth = Birth::Waiting;
-        world.store.write(StartWhole { run: other, birth }).await.expect("accepted");
-        let id = begin(&world, "whole", flash(&["m-2"], 1), Birth::Due).await;
+        let enqueue = Enqueue::WhenWoken;
+        start(&world, StartWhole { run: other, enqueue }).await;
+        let id = begin(&world, "whole", flash(&["m-2"], 1), Enqueue::Now).await;
         let failure = door.ended(&id).await.progress.failure.expect("it failed");
         assert!(failure.fault.said.contains("m-2 is held by operation op-other"), "{failure:?}");
     });
@@ -171,7 +171,7 @@ fn a_part_that_goes_on_alone_holds_its_device() {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
         world.sim.add_fault(broken("ps-1", sim::Action::Fail, 0)).expect("a rule");
         world.sim.add_fault(broken("m-1", sim::Action::Fail, 0)).expect("a rule");
-        let id = begin(&world, "whole", flash(&THREE, 3), Birth::Due).await;
+        let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::Now).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         world.sim.clear_faults(None).expect("cleared");
         let failed = parts_of(&world, &id).await.into_iter().map(|part| part.spec);
@@ -196,21 +196,21 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
     simulate(async {
         let (world, one, door) = world_with(&["m-1", "m-2", "m-3"], Settings::default()).await;
         world.sim.add_fault(broken("m-2", sim::Action::Fail, 2)).expect("a rule");
-        let failed = begin(&world, "failed", flash(&["m-1", "m-2"], 2), Birth::Due).await;
+        let failed = begin(&world, "failed", flash(&["m-1", "m-2"], 2), Enqueue::Now).await;
         assert_eq!(door.ended(&failed).await.phase(), RunPhase::Failed);
-        let beside = begin(&world, "beside it", flash(&["m-3"], 1), Birth::Due).await;
+        let beside = begin(&world, "beside it", flash(&["m-3"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&beside).await.phase(), RunPhase::Succeeded);
         let begun = parts_of(&world, &failed).await.len();
-        let after = begin(&world, "after", flash(&["m-1"], 1), Birth::Due).await;
+        let after = begin(&world, "after", flash(&["m-1"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&after).await.phase(), RunPhase::Succeeded);
         let told = one.engine.act(failed.clone(), Action::RetryStep, operator()).await;
         assert!(refused(told).starts_with("RUN_SUPERSEDED"));
         assert_eq!(parts_of(&world, &failed).await.len(), begun);
         // The other one has nobody behind it on its own device, although a later one is on the same rack.
         world.sim.add_fault(broken("m-3", sim::Action::Fail, 2)).expect("a rule");
-        let third = begin(&world, "third time", flash(&["m-3"], 1), Birth::Due).await;
+        let third = begin(&world, "third time", flash(&["m-3"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Failed);
-        let fourth = begin(&world, "fourth time", flash(&["m-2"], 1), Birth::Due).await;
+        let fourth = begin(&world, "fourth time", flash(&["m-2"], 1), Enqueue::Now).await;
         door.ended(&fourth).await;
         one.engine.act(third.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         assert_eq!(door.ended(&third).await.phase(), RunPhase::Succeeded);
@@ -222,7 +222,7 @@ fn a_whole_goes_on_only_where_nobody_has_been_since() {
 fn a_run_that_waits_for_leave_is_not_begun_by_impatience() {
     simulate(async {
         let (world, one, door) = world_with(&THREE, Settings::default()).await;
-        let id = begin(&world, "whole", flash(&THREE, 3), Birth::Waiting).await;
+        let id = begin(&world, "whole", flash(&THREE, 3), Enqueue::WhenWoken).await;
         for action in [Action::RetryStep, Action::Resume] {
             one.engine.act(id.clone(), action, operator()).await.expect("it is so already");
         }
@@ -243,9 +243,10 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
     simulate(async {
         let (world, one, door) = world_with(&["m-1"], Settings::default()).await;
         world.sim.add_fault(broken("m-1", sim::Action::Fail, 2)).expect("a rule");
-        let id = begin(&world, "whole", flash(&["m-1"], 1), Birth::Due).await;
+        let id = begin(&world, "whole", flash(&["m-1"], 1), Enqueue::Now).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
-        world.store.write(Mark { now: world.now() }).await.expect("marked");
+        let marked = world.store.write("mark", world.now(), |now, tx| Box::pin(mark(tx, *now)));
+        marked.await.expect("marked");
         one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         let machine = world.machine("m-1").await;
@@ -253,20 +254,17 @@ fn who_claims_a_machine_takes_the_mark_of_a_cancel_off_it() {
     });
 }
 
-struct Mark {
-    now: model::time::Timestamp,
+async fn start(world: &World, start: StartWhole) -> RunId {
+    let started = world.store.write("start_whole", start, |start, tx| Box::pin(start.run(tx)));
+    started.await.expect("accepted")
 }
 
-impl Work for Mark {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
-        let mut machine = found.expect("it stands");
-        let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
-        machine.learn(&[seen], self.now);
-        tx.update_machine(&mut machine, &event(self.now, "canceled"))
-    }
+async fn mark(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
+    let found = tx.machine_locked(&MachineId::trusted("m-1")).await?;
+    let mut machine = found.expect("it stands");
+    let seen = Evidence::new(ConditionType::OperationCanceled, true, "Canceled:op-before");
+    machine.learn(&[seen], now);
+    tx.update_machine(&mut machine, &event(now, "canceled"))
 }
 
 /// A record in trouble that somebody wants tried again, while an operation has claimed its device: it waits until that lets go.
@@ -276,11 +274,14 @@ fn a_lifecycle_takes_its_device_from_nobody() {
         let (world, _one, door) = world_with(&["ps-1"], Settings::default()).await;
         let slow = FaultRule { delay_ms: 30_000, ..broken("ps-1", sim::Action::Slow, 1) };
         world.sim.add_fault(slow).expect("a rule");
-        world.store.write(InTrouble { now: world.now() }).await.expect("in trouble");
-        let id = begin(&world, "whole", flash(&["ps-1"], 1), Birth::Due).await;
+        let fails = world.store.write("fail", world.now(), |now, tx| Box::pin(fail(tx, *now)));
+        fails.await.expect("in trouble");
+        let id = begin(&world, "whole", flash(&["ps-1"], 1), Enqueue::Now).await;
         sleep(Duration::from_secs(1)).await;
         let (wish, name) = (Wish::Retry, "again".to_string());
-        world.store.write(Want { wish, name, now: world.now() }).await.expect("wanted");
+        let want = Want { wish, name, now: world.now() };
+        let wanted = world.store.write("want", want, |want, tx| Box::pin(want.run(tx)));
+        wanted.await.expect("wanted");
         sleep(Duration::from_secs(10)).await;
         assert_eq!(holder(&world, "ps-1").await, Some(id.clone()));
         let all = world.everything().await;
@@ -293,19 +294,11 @@ fn a_lifecycle_takes_its_device_from_nobody() {
     });
 }
 
-struct InTrouble {
-    now: model::time::Timestamp,
-}
-
-impl Work for InTrouble {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
-        let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
-        shelf.state = PowerShelfState::Error { cause };
-        tx.tell_record(&mut shelf, &event(self.now, "dark"))
-    }
+async fn fail(tx: &mut Tx, now: model::time::Timestamp) -> Result<()> {
+    let mut shelf = tx.record_locked::<PowerShelf>("ps-1").await?.expect("it stands");
+    let cause = Trouble { said: "it was dark".into(), run: None, code: String::new() };
+    shelf.state = PowerShelfState::Error { cause };
+    tx.update_and_enqueue(&mut shelf, &event(now, "dark"))
 }
 
 /// Who waits for a run hears of it when it goes on, not only when it ends.
@@ -318,7 +311,7 @@ fn a_record_hears_of_its_run_going_on() {
         run.spec.reports_to = Some(SubjectId::new(SubjectKind::PowerShelf, "ps-1"));
         run.spec.claims.clear();
         let run = Run::new(run.spec);
-        let id = world.store.write(StartWhole { run, birth: Birth::Due }).await.expect("accepted");
+        let id = start(&world, StartWhole { run, enqueue: Enqueue::Now }).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Failed);
         sleep(BACKOFF).await;
         one.gate.arm(None);
@@ -326,7 +319,7 @@ fn a_record_hears_of_its_run_going_on() {
         world.sim.add_fault(slow).expect("a rule");
         one.engine.act(id.clone(), Action::RetryStep, operator()).await.expect("it goes on");
         sleep(Duration::from_secs(1)).await;
-        let looked = Point::Commit(When::After, "Advance");
+        let looked = Point::Commit(When::After, "advance");
         assert!(one.gate.passed().contains(&looked), "{:?}", one.gate.passed());
         door.ended(&id).await;
     });
@@ -340,14 +333,17 @@ fn a_step_that_is_late_stops_its_parts_and_ends_after_them() {
         world.sim.add_fault(broken("m-1", sim::Action::Hang, 0)).expect("a rule");
         let mut steps = flash(&THREE, 1);
         steps[0].timeout_seconds = 30;
-        let id = begin(&world, "whole", steps, Birth::Due).await;
+        let id = begin(&world, "whole", steps, Enqueue::Now).await;
         let ended = door.ended(&id).await;
         assert_eq!(ended.phase(), RunPhase::Failed);
         let parts = parts_of(&world, &id).await;
         assert_eq!(parts.len(), 1, "nothing else was begun");
         assert!(parts[0].progress.finished_at <= ended.progress.finished_at, "{parts:#?}");
         sleep(BACKOFF).await;
-        assert_eq!(world.audit_racks(crate::audit::Asking::Again).await, Vec::<String>::new());
+        assert_eq!(
+            world.audit_racks(crate::audit::Asking::RestartMode).await,
+            Vec::<String>::new()
+        );
     });
 }
 
@@ -357,7 +353,7 @@ fn what_goes_dark_together_goes_dark_once() {
     simulate(async {
         let (world, _one, door) = world_with(&THREE, Settings::default()).await;
         let off = Effect::Power { to: PowerTo::Off, manner: Manner::CONFIGURED };
-        let id = begin(&world, "whole", vec![group("dark", &off, &THREE, 2)], Birth::Due).await;
+        let id = begin(&world, "whole", vec![group("dark", &off, &THREE, 2)], Enqueue::Now).await;
         assert_eq!(door.ended(&id).await.phase(), RunPhase::Succeeded);
         for part in parts_of(&world, &id).await {
             let counts = world.sim.effects(part.spec.id.as_str()).expect("the ledger");

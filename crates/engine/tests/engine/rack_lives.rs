@@ -7,7 +7,7 @@ use crate::node_lives::{self, NodeAsk};
 use crate::rack_world::{
     Register, SHELF, SWITCH, Stand, StartWhole, Want, Wish, device, group, heard, whole,
 };
-use crate::racks::{AddFirmware, firmware};
+use crate::racks::{add_firmware, firmware};
 use crate::world::World;
 use engine::hosts::Reprovision;
 use engine::racks::{DescribedRack, MaintenanceStart};
@@ -23,7 +23,7 @@ use model::run::act::Action;
 use providers::sim::{self, FaultRule};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{Birth, Result, StoreError, Tx, Work};
+use store::{Enqueue, StoreError, Tx, TxFuture};
 
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -101,9 +101,9 @@ fn shelves() -> Vec<RackLife> {
         node: None,
     };
     let ready = || vec![Ask::Register(SHELF)];
-    const BORN: &[(&str, usize)] = &[("Register", 1), ("Advance", 3), ("Commit", 4)];
-    const MOVED: &[(&str, usize)] = &[("Want", 1), ("Advance", 2), ("Commit", 2)];
-    const MENDED: &[(&str, usize)] = &[("Want", 2), ("Advance", 4), ("Commit", 4)];
+    const BORN: &[(&str, usize)] = &[("register", 1), ("advance", 3), ("commit", 4)];
+    const MOVED: &[(&str, usize)] = &[("want", 1), ("advance", 2), ("commit", 2)];
+    const MENDED: &[(&str, usize)] = &[("want", 2), ("advance", 4), ("commit", 4)];
     vec![
         shelf("a shelf is registered", vec![], vec![], ready(), BORN, &["read", "configure"]),
         shelf(
@@ -111,7 +111,7 @@ fn shelves() -> Vec<RackLife> {
             vec![],
             vec![],
             vec![Ask::Register(SWITCH)],
-            &[("Register", 1), ("Advance", 4), ("Commit", 6)],
+            &[("register", 1), ("advance", 4), ("commit", 6)],
             &["read", "configure", "validate"],
         ),
         shelf("a shelf goes off and on", ready(), vec![], vec![off(), on()], MOVED, &["power-off"]),
@@ -144,7 +144,7 @@ fn shelves() -> Vec<RackLife> {
             ready(),
             vec![],
             vec![Ask::Want(Wish::Delete)],
-            &[("Advance", 1)],
+            &[("advance", 1)],
             &[],
         ),
         shelf(
@@ -202,7 +202,7 @@ fn groups() -> Vec<RackLife> {
         vec![FaultRule { machine: machine.into(), ..fault("firmware", action, times) }]
     };
     // Two commits for each of five parts, three for the whole.
-    const ALL: &[(&str, usize)] = &[("StartWhole", 1), ("BeginParts", 3), ("Commit", 13)];
+    const ALL: &[(&str, usize)] = &[("start_whole", 1), ("begin_parts", 3), ("commit", 13)];
     const STEPS: &[&str] = &["firmware", "check"];
     let upgraded = || vec![Ask::Whole(upgrade())];
     vec![
@@ -211,7 +211,7 @@ fn groups() -> Vec<RackLife> {
             "a group leaves its fabric and goes dark",
             vec![],
             vec![Ask::Whole(fabric())],
-            &[("StartWhole", 1), ("BeginParts", 2), ("Commit", 9)],
+            &[("start_whole", 1), ("begin_parts", 2), ("commit", 9)],
             &["fabric", "power"],
         ),
         of("a part fails once", firmware("m-1", sim::Action::Fail, 1), upgraded(), ALL, STEPS),
@@ -226,7 +226,7 @@ fn groups() -> Vec<RackLife> {
             "a part fails, is mended, and the whole tried again",
             firmware("m-1", sim::Action::Fail, 0),
             vec![Ask::Whole(upgrade()), Ask::Mend, Ask::Act(Action::RetryStep)],
-            &[("StartWhole", 1), ("BeginParts", 3), ("Act", 1), ("Commit", 13)],
+            &[("start_whole", 1), ("begin_parts", 3), ("act_on_run", 1), ("commit", 13)],
             STEPS,
         ),
     ]
@@ -245,7 +245,7 @@ fn racks() -> Vec<RackLife> {
         long: true,
         node: None,
     };
-    const FOLLOWED: &[(&str, usize)] = &[("BeginParts", 2), ("Advance", 3), ("Commit", 3)];
+    const FOLLOWED: &[(&str, usize)] = &[("begin_parts", 2), ("advance", 3), ("commit", 3)];
     const INTAKE: &[&str] =
         &["firmware-bmc", "fabric-off", "fabric-manager", "fabric-configured", "power-on", "check"];
     vec![
@@ -279,7 +279,7 @@ fn racks() -> Vec<RackLife> {
             vec![Ask::Rack],
             vec![],
             vec![Ask::DeleteRack],
-            &[("Delete", 1), ("Advance", 1)],
+            &[("delete_rack", 1), ("advance", 1)],
             &[],
         ),
     ]
@@ -300,11 +300,15 @@ fn hosts() -> Vec<RackLife> {
     };
     let fails = |times| vec![fault("firmware", sim::Action::Fail, times)];
     vec![
-        of("a host is upgraded", vec![], &[("Request", 1), ("Advance", 2), ("Commit", 2)]),
+        of(
+            "a host is upgraded",
+            vec![],
+            &[("request_reprovision", 1), ("advance", 2), ("commit", 2)],
+        ),
         of(
             "a host's upgrade fails and is tried again later",
             fails(1),
-            &[("Request", 1), ("Advance", 4), ("Commit", 4)],
+            &[("request_reprovision", 1), ("advance", 4), ("commit", 4)],
         ),
     ]
 }
@@ -316,13 +320,12 @@ impl RackLife {
         if in_rack || asks().any(|ask| matches!(ask, Ask::Reprovision)) {
             for record in [firmware("fw-1", "2.0", true, true), firmware(NEWER, "3.0", false, true)]
             {
-                world.store.write(AddFirmware(record)).await.expect("added");
+                add_firmware(&world.store, record).await;
             }
         }
         for id in self.devices {
             let rack = in_rack.then(rack_id);
-            let stand = Stand { target: device(id), rack, now: world.now() };
-            world.store.write(stand).await.expect("it stands");
+            Stand { target: device(id), rack, now: world.now() }.write(&world.store).await;
         }
         if self.node.is_some() {
             world.nodes_are_watched();
@@ -355,18 +358,20 @@ pub async fn follow(door: Door, world: World, script: Vec<Ask>, name: &str) {
         let name = format!("{name} {index}");
         match ask {
             Ask::Register(id) => {
-                let write = || Register { id, now: world.now() };
-                written(&door, write).await;
+                let register = || Register { id, now: world.now() };
+                written(&door, "register", register, |one, tx| Box::pin(one.run(tx))).await;
             }
             Ask::Want(wish) | Ask::Meanwhile(wish) => {
-                let write = || Want { wish, name: name.clone(), now: world.now() };
-                written(&door, write).await;
+                let want = || Want { wish, name: name.clone(), now: world.now() };
+                written(&door, "want", want, |want, tx| Box::pin(want.run(tx))).await;
             }
             Ask::Whole(steps) => {
                 let id = RunId::new(world.now(), 7 + index as u64);
                 let run = whole(id, &name, steps, world.now());
-                let write = || StartWhole { run: run.clone(), birth: Birth::Due };
-                last = Some(written(&door, write).await);
+                let start = || StartWhole { run: run.clone(), enqueue: Enqueue::Now };
+                last = Some(
+                    written(&door, "start_whole", start, |start, tx| Box::pin(start.run(tx))).await,
+                );
             }
             Ask::Rack => {
                 let answer = door.ask(|engine| async move {
@@ -450,10 +455,15 @@ fn maintenance(asked: Asked, name: &str) -> MaintenanceStart {
 }
 
 /// Writes until it is written, whoever answers.
-async fn written<W: Work>(door: &Door, work: impl Fn() -> W) -> W::Out {
+async fn written<I: Send + Sync + 'static, T: Send + 'static>(
+    door: &Door,
+    name: &'static str,
+    input: impl Fn() -> I,
+    body: for<'a> fn(&'a I, &'a mut Tx) -> TxFuture<'a, T>,
+) -> T {
     let answer = door.ask(|engine| {
-        let work = work();
-        async move { heard(engine.store().write(work).await) }
+        let input = input();
+        async move { heard(engine.store().write(name, input, body).await) }
     });
     answer.await.unwrap_or_else(|error| panic!("a client was told {error}"))
 }
@@ -504,19 +514,10 @@ async fn rest(world: &World) {
 
 /// Who works on something now, for those who want to stop it: a whole before its parts.
 pub async fn at_work(world: &World) -> Option<Run> {
-    let active = world.store.read(Active).await.expect("the database answers");
+    let active = world.store.read((), |(), tx| Box::pin(tx.active_runs(100)));
+    let active = active.await.expect("the database answers");
     let whole = active.iter().find(|run| run.spec.part_of.is_none()).cloned();
     whole.or_else(|| active.into_iter().next())
-}
-
-struct Active;
-
-impl Work for Active {
-    type Out = Vec<Run>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Vec<Run>> {
-        tx.active_runs(100).await
-    }
 }
 
 /// Which verb the coverage is counted by.

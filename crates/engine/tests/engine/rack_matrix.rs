@@ -4,7 +4,7 @@
 
 use crate::clients::{Door, operator};
 use crate::gate::{Point, When};
-use crate::matrix::{Blow, GIVEN_UP, GiveBack, PATIENCE, Steal, TAKEN_OVER_WITHIN, only};
+use crate::matrix::{Blow, GIVEN_UP, PATIENCE, TAKEN_OVER_WITHIN, give_back, only, steal};
 use crate::rack_lives::{self, DONE, RackLife, at_work, follow};
 use crate::rack_world::RackOutcome;
 use crate::world::{Process, World, simulate};
@@ -146,7 +146,8 @@ impl Scene<'_> {
     /// no part, and moves no record.
     async fn rob(&mut self) {
         let now = self.world.now();
-        let stolen = self.world.store.write(Steal { now }).await.expect("stolen");
+        let stolen = self.world.store.write("steal", now, |now, tx| Box::pin(steal(tx, *now)));
+        let stolen = stolen.await.expect("stolen");
         let ids: HashSet<String> = stolen.iter().map(|one| one.id.to_string()).collect();
         let before = self.written(&ids).await;
         self.one.gate.thaw();
@@ -158,7 +159,7 @@ impl Scene<'_> {
         }
         for one in stolen {
             let (id, epoch, due) = (one.id, one.epoch, self.world.now());
-            self.world.store.write(GiveBack { id, epoch, due }).await.expect("given back");
+            give_back(&self.world.store, id, epoch, due).await;
         }
     }
 
@@ -287,7 +288,7 @@ fn worth_striking(points: &[Point], life: &RackLife) -> Vec<usize> {
     let mut worth_it = Vec::new();
     let mut alike: HashMap<&Point, Vec<usize>> = HashMap::new();
     for (index, point) in points.iter().enumerate() {
-        let looking = matches!(point, Point::Commit(_, "Claim"));
+        let looking = matches!(point, Point::Commit(_, "claim"));
         settled += usize::from(matches!(point, Point::Commit(When::After, _)) && !looking);
         if !looking || seen.insert((settled, point.clone())) {
             worth_it.push(index);

@@ -12,7 +12,7 @@ use model::rack::maintenance::{Asked, FORCED, Limits, PowerSequence, Scope, Want
 use model::rack::{Counts, During, RackSpec, RackState};
 use model::refusal::Refusal;
 use model::run::RunPhase;
-use model::run::act::Again;
+use model::run::act::RestartMode;
 use model::target::TargetId;
 use store::{Result, StoreError};
 
@@ -123,8 +123,8 @@ fn an_empty_rack_has_nothing_to_maintain() {
 fn what_acts_on_something_else_is_no_maintenance_of_a_rack_and_no_run_on_a_machine() {
     simulate(async {
         let scene = Scene::ready().await;
-        let newer = crate::racks::AddFirmware(crate::racks::firmware("fw-2", "3.0", false, true));
-        scene.world.store.write(newer).await.expect("added");
+        let newer = crate::racks::firmware("fw-2", "3.0", false, true);
+        crate::racks::add_firmware(&scene.world.store, newer).await;
         let update = Update {
             targets: vec![TargetId::parse("ps-1").expect("an id")],
             firmware: Some(FirmwareId::trusted("fw-2")),
@@ -145,7 +145,8 @@ fn what_acts_on_something_else_is_no_maintenance_of_a_rack_and_no_run_on_a_machi
         assert_eq!(refused.reason, "NOT_ON_A_RACK");
         assert!(refused.said.contains("acts on ps-1"), "{refused}");
         scene.ended(run).await;
-        let again = scene.engine().again(run.clone(), Again::Rerun, "again".into(), who()).await;
+        let again =
+            scene.engine().restart(run.clone(), RestartMode::Rerun, "again".into(), who()).await;
         let again = again.expect("accepted").run.spec.id;
         assert_eq!(scene.ended(&again).await.phase(), RunPhase::Succeeded);
     });

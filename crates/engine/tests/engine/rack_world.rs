@@ -19,7 +19,7 @@ use model::time::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 use std::time::Duration;
-use store::{Birth, Cause, Event, NewEvent, RecordFilter, Result, StoreError, Tx, Work};
+use store::{Cause, Enqueue, Event, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
 
 pub const SHELF: &str = "ps-1";
 pub const SWITCH: &str = "sw-9";
@@ -56,10 +56,8 @@ pub struct Register {
     pub now: Timestamp,
 }
 
-impl Work for Register {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
+impl Register {
+    pub async fn run(&self, tx: &mut Tx) -> Result<()> {
         let head = Head::new(self.id, Labels::new(), self.now);
         match device(self.id).kind {
             TargetKind::Switch => self.put(tx, Switch::new(head, spec())).await,
@@ -86,8 +84,11 @@ pub struct Stand {
     pub now: Timestamp,
 }
 
-impl Work for Stand {
-    type Out = ();
+impl Stand {
+    pub async fn write(self, store: &Store) {
+        let written = store.write("stand", self, |stand, tx| Box::pin(stand.run(tx)));
+        written.await.expect("it stands");
+    }
 
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let (id, event) = (self.target.id.as_str(), event(self.now, "registered"));
@@ -128,10 +129,8 @@ pub struct Want {
     pub now: Timestamp,
 }
 
-impl Work for Want {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
+impl Want {
+    pub async fn run(&self, tx: &mut Tx) -> Result<()> {
         let Some(mut shelf) = tx.record_locked::<PowerShelf>(SHELF).await? else { return Ok(()) };
         let said = tx.history(SHELF, 0, MANY).await?;
         if said.iter().any(|event| event.message == self.name) {
@@ -150,7 +149,7 @@ impl Work for Want {
             Wish::Retry => shelf.retry_requested = true,
             Wish::Delete => shelf.head.deleted = true,
         }
-        tx.tell_record(&mut shelf, &event(self.now, &self.name))
+        tx.update_and_enqueue(&mut shelf, &event(self.now, &self.name))
     }
 }
 
@@ -186,7 +185,7 @@ pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
         params: Params::new(),
         initiator: "client".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         part_of: None,
         reports_to: None,
@@ -199,13 +198,11 @@ pub fn whole(id: RunId, name: &str, steps: Vec<RunStep>, at: Timestamp) -> Run {
 /// Writes a whole and names it on every device that it claims, all or none.
 pub struct StartWhole {
     pub run: Run,
-    pub birth: Birth<'static>,
+    pub enqueue: Enqueue<'static>,
 }
 
-impl Work for StartWhole {
-    type Out = RunId;
-
-    async fn run(&self, tx: &mut Tx) -> Result<RunId> {
+impl StartWhole {
+    pub async fn run(&self, tx: &mut Tx) -> Result<RunId> {
         let spec = &self.run.spec;
         if let Some(known) = tx.run_of_request(&spec.target, &spec.request_id).await? {
             return Ok(known.spec.id);
@@ -225,7 +222,7 @@ impl Work for StartWhole {
                 TargetKind::Rack => {}
             }
         }
-        tx.insert_run(&self.run, self.birth, &event)?;
+        tx.insert_run(&self.run, self.enqueue, &event)?;
         Ok(spec.id.clone())
     }
 }
@@ -239,7 +236,7 @@ async fn claim<R: Lifecycle>(
     let mut record: R = tx.record_locked(&target.id).await?.expect("it stands");
     assert_eq!(record.head().active_run, None, "{target} is free");
     record.head_mut().active_run = Some(by.clone());
-    tx.tell_record(&mut record, event)
+    tx.update_and_enqueue(&mut record, event)
 }
 
 /// Everything that is stored about devices and what was done on them.
@@ -296,55 +293,49 @@ impl Everything {
     }
 }
 
-pub struct LookAtAll;
-
-impl Work for LookAtAll {
-    type Out = Everything;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Everything> {
-        let machines = tx.machines(&model::filter::Filter::default(), None, MANY).await?.machines;
-        let all = RecordFilter::default();
-        let shelves = tx.records::<PowerShelf>(&all, None, MANY as usize).await?.records;
-        let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
-        let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
-        let hosts = tx.records::<Host>(&all, None, MANY as usize).await?.records;
-        let nodes = tx.records::<Node>(&all, None, MANY as usize).await?.records;
-        let mut agents = Vec::new();
-        for node in &nodes {
-            let task = tx.open_task(&node.id()).await?;
-            agents.push((tx.has_agent(&node.id()).await?, task.map(|row| row.task.key)));
-        }
-        let mut held = Vec::new();
-        for owner in tx.pulses().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
-            held.extend(tx.held_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
-        }
-        let mut runs = Vec::new();
-        let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
-        for run in page.runs.into_iter().rev() {
-            let id = run.spec.id.clone();
-            let held = tx.held(&id).await?.expect("every run is in the queue's table");
-            runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
-        }
-        let histories = BTreeMap::new();
-        let mut all = Everything {
-            machines,
-            shelves,
-            switches,
-            racks,
-            hosts,
-            nodes,
-            agents,
-            histories,
-            held,
-            runs,
-        };
-        let keys: Vec<String> = all.records().map(|one| one.key).collect();
-        for key in keys {
-            let history = tx.history(&key, 0, MANY).await?;
-            all.histories.insert(key, history);
-        }
-        Ok(all)
+async fn look_at_all(tx: &mut Tx) -> Result<Everything> {
+    let machines = tx.machines(&model::filter::Filter::default(), None, MANY).await?.machines;
+    let all = RecordFilter::default();
+    let shelves = tx.records::<PowerShelf>(&all, None, MANY as usize).await?.records;
+    let switches = tx.records::<Switch>(&all, None, MANY as usize).await?.records;
+    let racks = tx.records::<Rack>(&all, None, MANY as usize).await?.records;
+    let hosts = tx.records::<Host>(&all, None, MANY as usize).await?.records;
+    let nodes = tx.records::<Node>(&all, None, MANY as usize).await?.records;
+    let mut agents = Vec::new();
+    for node in &nodes {
+        let task = tx.open_task(&node.id()).await?;
+        agents.push((tx.has_agent(&node.id()).await?, task.map(|row| row.task.key)));
     }
+    let mut held = Vec::new();
+    for owner in tx.replica_heartbeats().await?.into_iter().map(|pulse| pulse.replica.incarnation) {
+        held.extend(tx.claimed_by(&owner).await?.into_iter().map(|(id, _)| id.to_string()));
+    }
+    let mut runs = Vec::new();
+    let page = tx.runs(&model::filter::Filter::default(), None, MANY).await?;
+    for run in page.runs.into_iter().rev() {
+        let id = run.spec.id.clone();
+        let held = tx.claimed_run(&id).await?.expect("every run is in the queue's table");
+        runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, MANY).await? });
+    }
+    let histories = BTreeMap::new();
+    let mut all = Everything {
+        machines,
+        shelves,
+        switches,
+        racks,
+        hosts,
+        nodes,
+        agents,
+        histories,
+        held,
+        runs,
+    };
+    let keys: Vec<String> = all.records().map(|one| one.key).collect();
+    for key in keys {
+        let history = tx.history(&key, 0, MANY).await?;
+        all.histories.insert(key, history);
+    }
+    Ok(all)
 }
 
 /// How a run ended, and how its steps did.
@@ -365,7 +356,8 @@ pub struct RackOutcome {
 
 impl World {
     pub async fn everything(&self) -> Everything {
-        self.store.read(LookAtAll).await.expect("the database of a simulation always answers")
+        let all = self.store.read((), |(), tx| Box::pin(look_at_all(tx)));
+        all.await.expect("the database of a simulation always answers")
     }
 
     /// Waits until no record is on its way to another state by itself, however long a claim that nobody uses any more holds it up.

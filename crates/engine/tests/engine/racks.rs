@@ -13,14 +13,14 @@ use model::power_shelf::{PowerShelf, PowerShelfState};
 use model::rack::maintenance::{Asked, PowerSequence, Scope, Trigger, Wanted};
 use model::rack::{Counts, During, Rack, RackSpec, RackState};
 use model::refusal::Refusal;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use model::run::{Run, RunPhase};
 use model::switch::{Switch, SwitchState};
 use model::target::TargetKind;
 use model::time::Timestamp;
 use providers::sim::{self, FaultRule};
 use std::time::Duration;
-use store::{Cause, NewEvent, Result, StoreError, Tx, Work};
+use store::{Cause, NewEvent, Result, Store, StoreError, Tx};
 
 const RACK: &str = "rack-1";
 const PATIENCE: u32 = 20_000;
@@ -48,7 +48,7 @@ impl Scene {
         let world = World::new(7).await;
         let process = world.boot_with(settings).await;
         let firmware = firmware("fw-1", "2.0", true, true);
-        world.store.write(AddFirmware(firmware)).await.expect("added");
+        add_firmware(&world.store, firmware).await;
         let scene = Self { world, process };
         scene.create(expected).await;
         scene
@@ -87,7 +87,9 @@ impl Scene {
     /// A device that is in service already: its own way there is told elsewhere.
     async fn add_device(&self, kind: TargetKind, id: &str, slot: u32) {
         let (id, now) = (id.into(), self.world.now());
-        self.world.store.write(AddDevice { kind, id, slot, now }).await.expect("added");
+        let add = AddDevice { kind, id, slot, now };
+        let added = self.world.store.write("add_device", add, |add, tx| Box::pin(add.run(tx)));
+        added.await.expect("added");
     }
 
     pub async fn view(&self) -> RackView {
@@ -213,14 +215,11 @@ fn event(at: Timestamp) -> NewEvent {
     NewEvent { cause: Cause::Admin, actor, message, decided_by: "a test".into(), at }
 }
 
-pub struct AddFirmware(pub Firmware);
-
-impl Work for AddFirmware {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        tx.insert_firmware(&self.0, &event(Timestamp::default())).await
-    }
+pub async fn add_firmware(store: &Store, firmware: Firmware) {
+    let added = store.write("add_firmware", firmware, |firmware, tx| {
+        Box::pin(async move { tx.insert_firmware(firmware, &event(Timestamp::default())).await })
+    });
+    added.await.expect("added");
 }
 
 struct AddDevice {
@@ -230,9 +229,7 @@ struct AddDevice {
     now: Timestamp,
 }
 
-impl Work for AddDevice {
-    type Out = ();
-
+impl AddDevice {
     async fn run(&self, tx: &mut Tx) -> Result<()> {
         let mut head = Head::new(self.id.as_str(), Labels::new(), self.now);
         head.rack = Some(RackId::trusted(RACK));
@@ -254,7 +251,7 @@ impl Work for AddDevice {
         }
         let mut rack = tx.record_locked::<Rack>(RACK).await?.expect("a rack");
         rack.topology_changed = true;
-        tx.tell_record(&mut rack, &event(self.now))
+        tx.update_and_enqueue(&mut rack, &event(self.now))
     }
 }
 
@@ -315,8 +312,7 @@ fn a_rack_that_lacks_devices_says_so_and_goes_on_when_they_come() {
 fn a_full_maintenance_goes_through_every_stage() {
     simulate(async {
         let scene = Scene::ready().await;
-        let newer = AddFirmware(firmware("fw-2", "3.0", false, true));
-        scene.world.store.write(newer).await.expect("added");
+        add_firmware(&scene.world.store, firmware("fw-2", "3.0", false, true)).await;
         let activities = vec![
             Asked::FirmwareUpgrade(Some(FirmwareId::trusted("fw-2"))),
             Asked::ConfigureNmxCluster,
@@ -465,7 +461,8 @@ fn a_new_request_leaves_an_error_too_and_the_old_one_may_not_go_on_then() {
         scene.ended(&id).await;
         scene.until("Error").await;
         scene.world.sim.clear_faults(None).expect("cleared");
-        let rerun = scene.engine().again(id.clone(), Again::Rerun, "again".into(), who()).await;
+        let rerun =
+            scene.engine().restart(id.clone(), RestartMode::Rerun, "again".into(), who()).await;
         let rerun = rerun.expect("accepted").run;
         assert_eq!(rerun.spec.parent, Some(id.clone()));
         assert_eq!(scene.ended(&rerun.spec.id).await.phase(), RunPhase::Succeeded);
@@ -533,8 +530,7 @@ fn disjoint_scopes_run_at_once_and_overlapping_ones_are_refused_by_name() {
 fn firmware_that_is_not_there_is_skipped_or_an_error_and_never_as_if_applied() {
     simulate(async {
         let scene = Scene::ready().await;
-        let absent = AddFirmware(firmware("fw-0", "9.9", false, false));
-        scene.world.store.write(absent).await.expect("added");
+        add_firmware(&scene.world.store, firmware("fw-0", "9.9", false, false)).await;
         let with = |id: &str| Wanted {
             scope: Scope::default(),
             activities: vec![Asked::FirmwareUpgrade(Some(FirmwareId::trusted(id)))],
@@ -716,18 +712,10 @@ impl Lifecycle for Half {
     }
 }
 
-struct AddHalf {
-    now: Timestamp,
-}
-
-impl Work for AddHalf {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let mut head = Head::new("sw-9", Labels::new(), self.now);
-        head.rack = Some(RackId::trusted(RACK));
-        tx.insert_record(&mut Half { head }, &event(self.now)).await
-    }
+async fn add_half(tx: &mut Tx, now: Timestamp) -> Result<()> {
+    let mut head = Head::new("sw-9", Labels::new(), now);
+    head.rack = Some(RackId::trusted(RACK));
+    tx.insert_record(&mut Half { head }, &event(now)).await
 }
 
 /// One bad record stays one: its rack shows it, leaves it alone, and goes on with the others.
@@ -735,7 +723,10 @@ impl Work for AddHalf {
 fn a_device_that_cannot_be_read_keeps_nobody_from_its_neighbours() {
     simulate(async {
         let scene = Scene::ready().await;
-        scene.world.store.write(AddHalf { now: scene.world.now() }).await.expect("added");
+        let now = scene.world.now();
+        let added =
+            scene.world.store.write("add_half", now, |now, tx| Box::pin(add_half(tx, *now)));
+        added.await.expect("added");
         let devices = scene.view().await.devices;
         assert_eq!(devices.len(), 6);
         let half = devices.iter().find(|one| one.target.as_str() == "sw-9").expect("it is shown");
@@ -764,7 +755,7 @@ fn a_rack_is_deleted_when_it_is_empty_or_by_force() {
         assert_eq!(refusal.reason, "RACK_NOT_EMPTY");
         let before = scene.path().await;
         let rehearsed =
-            scene.engine().asked(true).delete_rack(id.clone(), true, "ada".into()).await;
+            scene.engine().with_dry_run(true).delete_rack(id.clone(), true, "ada".into()).await;
         let foreseen = rehearsed.expect("a dry run");
         assert!(foreseen.rack.head.deleted && foreseen.devices.len() > 1, "{foreseen:?}");
         tokio::time::sleep(Duration::from_secs(60)).await;

@@ -3,7 +3,7 @@
 
 use crate::workers::{PATIENCE, engine, idle, in_maintenance, open, settings, start, until};
 use engine::watch::{Place, Watch};
-use engine::{Engine, Retention, Settings, chance, clock};
+use engine::{Engine, Retention, Settings, clock, random};
 use model::filter::Filter;
 use model::id::{MachineId, RunId};
 use model::plan::RunType;
@@ -35,7 +35,7 @@ async fn in_days(store: &Store, sim: &Sim, days: u32, retention: Retention) -> E
     let now = clock::system();
     let then: clock::Clock = Arc::new(move || now() + DAY * days);
     let settings = Settings { retention, ..settings("one") };
-    Engine::start_up(store.clone(), providers, settings, then, chance::system()).await.unwrap()
+    Engine::start_up(store.clone(), providers, settings, then, random::system()).await.unwrap()
 }
 
 /// A machine that has been through three runs, oldest first.

@@ -14,7 +14,7 @@ use model::power_shelf::maintenance::Asked;
 use model::rack::{Counts, Rack, RackSpec};
 use model::refusal::Refusal;
 use model::retry::Backoff;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use model::run::{Policy, Run};
 use model::switch::Switch;
 use model::target::TargetId;
@@ -23,7 +23,7 @@ use providers::sim::{Action as Fails, FaultRule, PROBE, Sim, Speed};
 use providers::{Journal, Provider, Target};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx, Work};
+use store::{Cause, NewEvent, RecordFilter, Result, Store, StoreError, Tx};
 
 struct Site {
     engine: Engine,
@@ -90,7 +90,9 @@ impl Site {
     }
 
     async fn rack(&self, id: &str) {
-        self.store.write(AddRack { id: id.into() }).await.unwrap();
+        let added =
+            self.store.write("add_rack", id.to_string(), |id, tx| Box::pin(add_rack(tx, id)));
+        added.await.unwrap();
     }
 
     async fn machine(&self, id: &str, rack: &str) {
@@ -131,36 +133,24 @@ fn ask(ids: &[&str], operation: PowerTo) -> Asked {
     Asked { ids, operation, initiator: "ada (T-1)".into(), forced: None, request_id: None }
 }
 
-struct AddRack {
-    id: String,
+async fn add_rack(tx: &mut Tx, id: &str) -> Result<()> {
+    let head = Head::new(id, Labels::new(), Timestamp::from_millis(1));
+    // It waits for many more devices than come, so that it does nothing with those that do.
+    let expected = Counts { machines: 60, switches: 60, power_shelves: 60 };
+    let mut rack = Rack::new(head, RackSpec { expected, ..RackSpec::default() });
+    tx.insert_record(&mut rack, &event("made")).await
 }
 
-impl Work for AddRack {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let head = Head::new(self.id.as_str(), Labels::new(), Timestamp::from_millis(1));
-        // It waits for many more devices than come, so that it does nothing with those that do.
-        let expected = Counts { machines: 60, switches: 60, power_shelves: 60 };
-        let mut rack = Rack::new(head, RackSpec { expected, ..RackSpec::default() });
-        tx.insert_record(&mut rack, &event("made")).await
-    }
-}
-
-/// Has a device held by somebody, or let go.
-struct Hold {
-    id: String,
-    by: Option<RunId>,
-}
-
-impl Work for Hold {
-    type Out = ();
-
-    async fn run(&self, tx: &mut Tx) -> Result<()> {
-        let mut switch: Switch = tx.record_locked(&self.id).await?.expect("the switch is there");
-        switch.head.active_run = self.by.clone();
-        tx.tell_record(&mut switch, &event("held or let go"))
-    }
+/// Has a device held by a run, or released.
+async fn hold(store: &Store, id: &str, by: Option<RunId>) {
+    let held = store.write("hold", (id.to_string(), by), |(id, by), tx| {
+        Box::pin(async move {
+            let mut switch: Switch = tx.record_locked(id).await?.expect("the switch is there");
+            switch.head.active_run = by.clone();
+            tx.update_and_enqueue(&mut switch, &event("held or let go"))
+        })
+    });
+    held.await.unwrap();
 }
 
 fn event(message: &str) -> NewEvent {
@@ -263,7 +253,7 @@ async fn a_failure_is_an_error_that_can_be_left() {
     site.fault("ps-1", "power", 2);
     site.ask(off(&["ps-1"])).await.unwrap();
     let run = site.until("ps-1", in_error).await.trouble().unwrap().run.clone().unwrap();
-    let anew = || site.engine.again(run.clone(), Again::Rerun, "anew".into(), who.clone());
+    let anew = || site.engine.restart(run.clone(), RestartMode::Rerun, "anew".into(), who.clone());
     let (first, second) = (anew().await.unwrap(), anew().await.unwrap());
     assert_eq!((first.new, second.new, &first.run.spec.id), (true, false, &second.run.spec.id));
     site.switched("ps-1", PowerTo::Off).await;
@@ -351,7 +341,8 @@ async fn what_failed_on_a_shelf_that_fell_ill_is_not_tried_again() {
     let reported = site.engine.change_health(&shelf, "probe".into(), leak, who.clone());
     reported.await.unwrap();
     let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew = site.engine.again(run, Again::Rerun, "anew".into(), who).await.map(|one| one.run);
+    let anew =
+        site.engine.restart(run, RestartMode::Rerun, "anew".into(), who).await.map(|one| one.run);
     for answer in [tried, anew] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "HEALTH_PREVENTS");
@@ -375,7 +366,8 @@ async fn machines_that_came_into_service_keep_their_power_when_a_failed_shelf_is
     }
     let who = Who { by: "ada".into(), reason: "mended".into() };
     let tried = site.engine.act(run.clone(), Action::RetryStep, who.clone()).await;
-    let anew = site.engine.again(run, Again::Rerun, "anew".into(), who).await.map(|one| one.run);
+    let anew =
+        site.engine.restart(run, RestartMode::Rerun, "anew".into(), who).await.map(|one| one.run);
     for answer in [tried, anew] {
         let Err(StoreError::Refused(refusal)) = answer else { panic!("{answer:?}") };
         assert_eq!(refusal.reason, "MACHINES_IN_SERVICE");
@@ -436,13 +428,13 @@ async fn a_deleted_device_goes_when_nobody_holds_it_and_may_come_back() {
     site.rack("rack-1").await;
     site.ready::<Switch>("sw-1", Some("rack-1")).await;
     let holder = RunId::trusted("op-rack");
-    site.store.write(Hold { id: "sw-1".into(), by: Some(holder) }).await.unwrap();
+    hold(&site.store, "sw-1", Some(holder)).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
     let who = Who { by: "ada".into(), reason: String::new() };
     site.engine.delete_device::<Switch>("sw-1", who.clone()).await.unwrap();
     let why = site.engine.explain("sw-1").await.unwrap().told;
     assert!(why.waiting_for.contains("op-rack"), "{why:?}");
-    site.store.write(Hold { id: "sw-1".into(), by: None }).await.unwrap();
+    hold(&site.store, "sw-1", None).await;
     let started = Instant::now();
     while site.engine.device::<Switch>("sw-1").await.is_ok() {
         assert!(started.elapsed() < PATIENCE, "it never goes");
@@ -458,9 +450,9 @@ async fn a_switch_that_is_let_go_is_validated_again() {
     let site = site().await;
     site.ready::<Switch>("sw-1", None).await;
     let holder = RunId::trusted("op-rack");
-    site.store.write(Hold { id: "sw-1".into(), by: Some(holder) }).await.unwrap();
+    hold(&site.store, "sw-1", Some(holder)).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "ReProvisioning").await;
-    site.store.write(Hold { id: "sw-1".into(), by: None }).await.unwrap();
+    hold(&site.store, "sw-1", None).await;
     site.until("sw-1", |switch: &Switch| switch.word() == "Ready").await;
     let history = site.said("sw-1").await;
     assert_eq!(states(&history)[4..], ["Ready", "ReProvisioning", "Validating", "Ready"]);

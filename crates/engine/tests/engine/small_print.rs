@@ -3,7 +3,7 @@
 use crate::clients::{Door, operator};
 use crate::world::{World, simulate};
 use engine::watch::Place;
-use engine::{Described, Engine, Settings, chance, clock};
+use engine::{Described, Engine, Settings, clock, random};
 use futures_util::future::BoxFuture;
 use model::filter::{Filter, Subject};
 use model::id::MachineId;
@@ -159,7 +159,7 @@ async fn boot(store: &Store, sim: Arc<Sim>, settings: Settings) -> Engine {
         Settings { replica: "one".into(), probe_interval: Duration::from_secs(86_400), ..settings };
     let providers = Providers::default().with(sim);
     let clock = clock::system();
-    Engine::start_up(store.clone(), providers, settings, clock, chance::system())
+    Engine::start_up(store.clone(), providers, settings, clock, random::system())
         .await
         .expect("an engine")
 }

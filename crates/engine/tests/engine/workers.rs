@@ -1,8 +1,8 @@
 //! Workers that misbehave, in real time, on a real file.
 
 use async_trait::async_trait;
-use engine::submit::Start;
-use engine::{Described, Engine, Settings, chance, clock};
+use engine::admission::Start;
+use engine::{Described, Engine, Settings, clock, random};
 use model::condition::Evidence;
 use model::effect::{Answer, Capability, Order, Verb};
 use model::fault::{Code, Fault};
@@ -28,7 +28,7 @@ pub fn settings(name: &str) -> Settings {
 
 pub async fn engine(store: &Store, provider: Arc<dyn Provider>, settings: Settings) -> Engine {
     let providers = Providers::default().with(provider);
-    Engine::start_up(store.clone(), providers, settings, clock::system(), chance::system())
+    Engine::start_up(store.clone(), providers, settings, clock::system(), random::system())
         .await
         .unwrap()
 }

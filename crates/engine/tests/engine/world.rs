@@ -3,7 +3,7 @@
 
 use crate::agent_lives::Worked;
 use crate::gate::{Gate, Gated};
-use crate::node_lives::CheckNodes;
+use crate::node_lives::check_nodes;
 use engine::{Described, Engine, Settings};
 use model::effect::Key;
 use model::filter::Filter;
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
-use store::{Event, Held, Options, Result, Store, Tx, Work};
+use store::{ClaimedRun, Event, Options, Result, Store, Tx};
 
 /// When the simulated time begins: some day in 2026.
 const BEGINNING: Timestamp = Timestamp::from_millis(1_780_000_000_000);
@@ -41,7 +41,7 @@ pub struct World {
     /// There are nodes, which are looked at after every commit.
     nodes: Arc<AtomicBool>,
     clock: engine::clock::Clock,
-    chance: engine::chance::Chance,
+    chance: engine::random::Random,
 }
 
 /// One process of Farrier. Its clock may go wrong.
@@ -137,12 +137,12 @@ impl World {
     }
 
     pub async fn machine(&self, id: &str) -> Machine {
-        self.look(Look { id: MachineId::trusted(id) }).await.machine
+        self.look(MachineId::trusted(id)).await.machine
     }
 
     /// What is stored about one machine, read past every gate.
     pub async fn about(&self, id: &str) -> About {
-        self.look(Look { id: MachineId::trusted(id) }).await
+        self.look(MachineId::trusted(id)).await
     }
 
     /// Simulated hardware does what is due when somebody looks at it: here somebody does.
@@ -159,7 +159,11 @@ impl World {
 
     pub async fn witness_nodes(&self) {
         if self.nodes.load(Ordering::Relaxed) {
-            let wrong = self.store.read(CheckNodes).await.expect("the database answers");
+            let wrong = self
+                .store
+                .read((), |(), tx| Box::pin(check_nodes(tx)))
+                .await
+                .expect("the database answers");
             self.witnessed.lock().unwrap_or_else(PoisonError::into_inner).extend(wrong);
         }
     }
@@ -179,17 +183,19 @@ impl World {
         else {
             return false;
         };
-        let recorded = self.store.read(Recorded { id: RunId::trusted(run) }).await;
+        let recorded =
+            self.store.read(RunId::trusted(run), |id, tx| Box::pin(tx.claimed_run(id))).await;
         let recorded = recorded.expect("the database of a simulation always answers");
         let attempt: u32 = attempt.parse().expect("a key ends with a number");
-        recorded.is_some_and(|Held { run, .. }| {
+        recorded.is_some_and(|ClaimedRun { run, .. }| {
             let mut steps = run.progress.steps.iter();
             steps.any(|state| run.step_name(state) == step && state.attempt >= attempt)
         })
     }
 
-    async fn look(&self, look: Look) -> About {
-        self.store.read(look).await.expect("the database of a simulation always answers")
+    async fn look(&self, id: MachineId) -> About {
+        let about = self.store.read(id, |id, tx| Box::pin(look(tx, id)));
+        about.await.expect("the database of a simulation always answers")
     }
 }
 
@@ -204,42 +210,22 @@ pub struct About {
 /// A run as it is kept, and its history.
 pub struct Kept {
     pub run: Run,
-    pub held: Held,
+    pub held: ClaimedRun,
     pub history: Vec<Event>,
 }
 
-struct Recorded {
-    id: RunId,
-}
-
-impl Work for Recorded {
-    type Out = Option<Held>;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Option<Held>> {
-        tx.held(&self.id).await
+async fn look(tx: &mut Tx, id: &MachineId) -> Result<About> {
+    let machine = tx.machine(id).await?.expect("the machine was registered");
+    let history = tx.history(id.as_str(), 0, 10_000).await?;
+    let mut runs = Vec::new();
+    let mut latest = tx.latest_runs(&model::target::TargetId::from(id), 1_000).await?;
+    latest.reverse();
+    for run in latest {
+        let run_id: RunId = run.spec.id.clone();
+        let held = tx.claimed_run(&run_id).await?.expect("every run is in the queue's table");
+        runs.push(Kept { run, held, history: tx.history(run_id.as_str(), 0, 10_000).await? });
     }
-}
-
-struct Look {
-    id: MachineId,
-}
-
-impl Work for Look {
-    type Out = About;
-
-    async fn run(&self, tx: &mut Tx) -> Result<About> {
-        let machine = tx.machine(&self.id).await?.expect("the machine was registered");
-        let history = tx.history(self.id.as_str(), 0, 10_000).await?;
-        let mut runs = Vec::new();
-        let mut latest = tx.latest_runs(&model::target::TargetId::from(&self.id), 1_000).await?;
-        latest.reverse();
-        for run in latest {
-            let id: RunId = run.spec.id.clone();
-            let held = tx.held(&id).await?.expect("every run is in the queue's table");
-            runs.push(Kept { run, held, history: tx.history(id.as_str(), 0, 10_000).await? });
-        }
-        Ok(About { machine, history, runs })
-    }
+    Ok(About { machine, history, runs })
 }
 
 /// A filter for the runs of one machine.

@@ -2,7 +2,7 @@
 //! lifecycle, so a dry run never shows a step that would not happen.
 
 use super::Device;
-use crate::lifecycle::{Around, Change, NewRun, Next};
+use crate::lifecycle::{Change, DeviceContext, NewRun, Next};
 use crate::run::{Run, Workflow};
 use crate::time::Timestamp;
 
@@ -11,7 +11,11 @@ const MAX_MOVES: usize = 32;
 
 /// The steps of its runs in order, each with the state that waits for it, and finally the reason
 /// why the device is idle.
-pub fn ahead<D: Device<Seen = Around>>(device: &D, seen: Around, now: Timestamp) -> Vec<String> {
+pub fn ahead<D: Device<Seen = DeviceContext>>(
+    device: &D,
+    seen: DeviceContext,
+    now: Timestamp,
+) -> Vec<String> {
     let (mut device, mut seen) = (device.clone(), seen);
     let mut said = Vec::new();
     for _ in 0..MAX_MOVES {
@@ -59,8 +63,8 @@ mod tests {
 
     const AT: Timestamp = Timestamp::from_millis(1);
 
-    fn told<D: Device<Seen = Around>>(device: &D) -> Vec<String> {
-        ahead(device, Around { fresh: RunId::trusted("op-1"), run: None, against: None }, AT)
+    fn told<D: Device<Seen = DeviceContext>>(device: &D) -> Vec<String> {
+        ahead(device, DeviceContext { fresh: RunId::trusted("op-1"), run: None, against: None }, AT)
     }
 
     fn switch(state: SwitchState) -> Switch {

@@ -5,7 +5,7 @@ use super::{Device, own_run};
 use crate::effect::{DeviceWork, Effect};
 use crate::here;
 use crate::id::RunId;
-use crate::lifecycle::{Around, Change, NewRun, Next, Trouble, Why, run_step};
+use crate::lifecycle::{Change, DeviceContext, NewRun, Next, Trouble, Why, run_step};
 use crate::plan::{RunStep, RunType};
 use crate::run::Note;
 use std::time::Duration;
@@ -33,7 +33,11 @@ pub(crate) fn work<D: Device>(device: &D, state: D::State, run: NewRun, note: No
 }
 
 /// A one-step run that the device's own lifecycle starts.
-pub(crate) fn engine_run<D: Device>(device: &D, seen: &Around, step: (RunType, RunStep)) -> NewRun {
+pub(crate) fn engine_run<D: Device>(
+    device: &D,
+    seen: &DeviceContext,
+    step: (RunType, RunStep),
+) -> NewRun {
     own_run(device, seen.fresh.clone(), step, "engine".into())
 }
 

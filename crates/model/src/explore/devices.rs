@@ -5,7 +5,7 @@ use super::{AT_ONCE, Explore, Happening, OWN, RACK, run_in};
 use crate::device::Device;
 use crate::effect::PowerTo;
 use crate::id::RunId;
-use crate::lifecycle::{Around, DeviceSpec, Head};
+use crate::lifecycle::{DeviceContext, DeviceSpec, Head};
 use crate::machine::Labels;
 use crate::plan::RunType;
 use crate::power_shelf::{MaintenanceRequest, PowerShelf, PowerShelfState};
@@ -13,12 +13,12 @@ use crate::run::{Run, Workflow};
 use crate::switch::{Switch, SwitchState};
 use crate::time::Timestamp;
 
-fn around(run: Option<Run>) -> Around {
-    Around { fresh: RunId::trusted(OWN), run, against: None }
+fn around(run: Option<Run>) -> DeviceContext {
+    DeviceContext { fresh: RunId::trusted(OWN), run, against: None }
 }
 
 /// The input of a turn in which the run of the device is unchanged.
-fn as_it_stands<D: Device>(device: &D, run: Option<&RunId>) -> Around {
+fn as_it_stands<D: Device>(device: &D, run: Option<&RunId>) -> DeviceContext {
     let workflow = match device.trouble() {
         None => Workflow::Running,
         Some(_) if device.head().active_run.as_ref() == run => Workflow::Running,
@@ -35,7 +35,7 @@ fn held<D: Device>(device: &D, holder: Option<&RunId>) -> D {
 }
 
 /// The events of its run: the one that it waits for, or the failed one that an operator resumes.
-fn of_its_run<D: Device<Seen = Around>>(
+fn of_its_run<D: Device<Seen = DeviceContext>>(
     device: &D,
     id: &RunId,
     kind: RunType,
@@ -61,7 +61,7 @@ fn of_its_run<D: Device<Seen = Around>>(
 }
 
 /// The events of all devices. `kinds` are the types that its run can have.
-fn of_devices<D: Device<Seen = Around>>(
+fn of_devices<D: Device<Seen = DeviceContext>>(
     device: &D,
     waits_for: Option<&RunId>,
     kinds: &[RunType],

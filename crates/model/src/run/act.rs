@@ -23,7 +23,7 @@ pub enum Action {
 /// An action that creates a new run from an ended one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Again {
+pub enum RestartMode {
     /// From the first step, skipping the steps that hold already.
     Rerun,
     /// From the first step, after undoing what was done.
@@ -279,7 +279,7 @@ fn finished(run: &Run, action: Action) -> Refusal {
 }
 
 /// The initial progress of a new run that repeats an ended one.
-pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
+pub fn restart(run: &Run, how: RestartMode) -> Result<Progress, Refusal> {
     if !run.ended() {
         let said = format!("{} is still at work: cancel it before starting over", run.spec.id);
         return Err(Refusal::precondition("RUN_ACTIVE", said).next(run.command("cancel")));
@@ -287,15 +287,15 @@ pub fn again(run: &Run, how: Again) -> Result<Progress, Refusal> {
     let mut progress = Progress::fresh(&run.spec.steps);
     match how {
         // The stages of a node check what holds already, so no scan is needed.
-        Again::Rerun if run.is_of_node() => {}
-        Again::Rerun => {
+        RestartMode::Rerun if run.is_of_node() => {}
+        RestartMode::Rerun => {
             let done = |step: &&StepState| !step.undo && step.state == StepPhase::Succeeded;
             progress.scan = run.progress.steps.iter().filter(done).map(|step| step.of).max();
             if let Some(step) = progress.scan.and_then(|index| progress.steps.get_mut(index)) {
                 step.pursuit = Verb::Observe;
             }
         }
-        Again::RestartClean => {
+        RestartMode::RestartClean => {
             let mut steps = undo_steps(run, &run.progress);
             steps.append(&mut progress.steps);
             progress.steps = steps;

@@ -4,7 +4,7 @@ use crate::support::{Story, at, done, fault, join, netboot, note, who, wipe};
 use model::effect::{Answer, Verb};
 use model::fault::Code;
 use model::refusal::RefusalKind;
-use model::run::act::{Acted, Action, Again, act, again};
+use model::run::act::{Acted, Action, RestartMode, act, restart};
 use model::run::{HaltKind, Run, StepPhase, Workflow};
 
 /// A run in that state, reached as real runs reach it.
@@ -133,7 +133,7 @@ fn what_is_given_up_while_it_is_undone_is_undone_to_its_end() {
     let mut story = Story::of(vec![netboot(0), wipe(0)]);
     story.run.spec.run_type = model::plan::RunType::Onboard;
     story.answer(done()).answer(fault(Code::EffectFailed));
-    let progress = again(&story.run, Again::RestartClean).expect("anew");
+    let progress = restart(&story.run, RestartMode::RestartClean).expect("anew");
     let mut story = Story::with(story.run.spec.clone(), progress);
     story.expect(Verb::Perform, "undo-netboot/1");
     while !story.run.ended() {
@@ -166,8 +166,8 @@ fn what_is_frozen_says_who_did_that_and_why() {
 fn a_new_run_is_made_of_an_ended_one_only() {
     for workflow in Workflow::ALL {
         let run = run_in(workflow);
-        for how in [Again::Rerun, Again::RestartClean] {
-            match again(&run, how) {
+        for how in [RestartMode::Rerun, RestartMode::RestartClean] {
+            match restart(&run, how) {
                 Ok(progress) => {
                     assert!(workflow.ended(), "{workflow:?}");
                     assert_eq!(progress.workflow, Workflow::Pending);
@@ -305,7 +305,7 @@ fn a_cancel_after_a_freeze_goes_on_undoing() {
 #[test]
 fn a_clean_restart_that_is_canceled_undoes_under_new_keys() {
     let ended = run_in(Workflow::Completed);
-    let progress = again(&ended, Again::RestartClean).unwrap();
+    let progress = restart(&ended, RestartMode::RestartClean).unwrap();
     let mut story = Story::with(ended.spec, progress);
     assert_eq!(story.run.progress.workflow, Workflow::Compensating);
     story.expect(Verb::Perform, "undo-netboot/1").answer(done());

@@ -5,7 +5,7 @@ use crate::support::{Story, done, fault, netboot, note, spec, wipe};
 use model::effect::{Answer, Verb};
 use model::fault::Code;
 use model::plan::RunStep;
-use model::run::act::{Action, Again, again};
+use model::run::act::{Action, RestartMode, restart};
 use model::run::{StepPhase, Workflow};
 
 fn steps() -> Vec<RunStep> {
@@ -26,7 +26,7 @@ fn rerun(held: usize) -> Story {
         story.answer(fault(Code::EffectFailed));
         assert_eq!(story.run.progress.workflow, Workflow::FailedRetryable);
     }
-    let progress = again(&story.run, Again::Rerun).unwrap();
+    let progress = restart(&story.run, RestartMode::Rerun).unwrap();
     Story::with(spec(steps()), progress)
 }
 

@@ -9,7 +9,7 @@ use model::effect::{Effect, Manner, PowerTo};
 use model::fault::{Code, Fault};
 use model::health::{Bar, Standing};
 use model::id::{MachineId, PowerShelfId, RackId, RunId};
-use model::lifecycle::{Around, DeviceSpec, Head, Lifecycle, Next, Trouble};
+use model::lifecycle::{DeviceContext, DeviceSpec, Head, Lifecycle, Next, Trouble};
 use model::machine::{Labels, Machine, MachineSpec, Phase};
 use model::plan::{RunStep, RunType};
 use model::power_shelf::maintenance::{Asked, Fed, Named, foresee, initiator};
@@ -177,7 +177,7 @@ fn a_power_shelf_does_what_its_table_says() {
                     };
                     shelf.retry_requested = retry == "retry";
                     shelf.head.active_run = (held == "held").then(|| RunId::trusted(OTHER));
-                    let seen = Around {
+                    let seen = DeviceContext {
                         fresh: RunId::trusted(FRESH),
                         run: run_of(run, RunType::Power),
                         against: None,
@@ -211,7 +211,7 @@ fn clears(state: &str, shelf: &PowerShelf, next: &Next<PowerShelf>) -> bool {
 #[test]
 fn a_shelf_in_error_is_read_anew_when_its_reading_succeeded_after_all() {
     let shelf = shelf_in("Error");
-    let seen = Around {
+    let seen = DeviceContext {
         fresh: RunId::trusted(FRESH),
         run: run_of("done", RunType::Intake),
         against: None,
@@ -224,7 +224,8 @@ fn a_shelf_in_error_is_read_anew_when_its_reading_succeeded_after_all() {
 #[test]
 fn a_shelf_that_was_never_taken_in_is_read_after_its_power_was_switched() {
     let after = |shelf: &PowerShelf, run: &str, kind: RunType| {
-        let seen = Around { fresh: RunId::trusted(FRESH), run: run_of(run, kind), against: None };
+        let seen =
+            DeviceContext { fresh: RunId::trusted(FRESH), run: run_of(run, kind), against: None };
         let Next::Become(change) = shelf.next(&seen, at(1)) else { panic!("{shelf:?} rests") };
         let mut record = change.record;
         // Its run has ended and released it.
@@ -263,7 +264,7 @@ fn the_run_of_a_maintenance_carries_who_asked_and_what_they_called_it() {
     let mut asked = request(PowerTo::Off);
     asked.request_id = Some("req-7".into());
     shelf.maintenance_requested = Some(asked);
-    let seen = Around { fresh: RunId::trusted(FRESH), run: None, against: None };
+    let seen = DeviceContext { fresh: RunId::trusted(FRESH), run: None, against: None };
     let Next::Become(change) = shelf.next(&seen, at(1)) else { panic!("it begins") };
     let run = &change.start[0];
     assert_eq!((run.initiator.as_str(), run.request_id.as_str()), ("ada (T-1)", "req-7"));
@@ -337,7 +338,7 @@ fn a_switch_does_what_its_table_says() {
                 switch.head.deleted = deleted == "deleted";
                 switch.retry_requested = retry == "retry";
                 switch.head.active_run = (held == "held").then(|| RunId::trusted(OTHER));
-                let seen = Around {
+                let seen = DeviceContext {
                     fresh: RunId::trusted(FRESH),
                     run: run_of(run, RunType::Intake),
                     against: None,
@@ -354,7 +355,7 @@ fn a_switch_does_what_its_table_says() {
 fn a_failed_run_that_goes_on_is_not_taken_for_a_maintenance_of_the_rack() {
     let mut switch = switch_in("Error");
     switch.head.active_run = Some(RunId::trusted(OWN));
-    let seen = Around {
+    let seen = DeviceContext {
         fresh: RunId::trusted(FRESH),
         run: run_of("going", RunType::Intake),
         against: None,

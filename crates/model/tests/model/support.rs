@@ -65,7 +65,7 @@ pub fn spec(steps: Vec<RunStep>) -> RunSpec {
         params: Params::new(),
         initiator: "alice".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         engine: ENGINE_VERSION,
         created_at: at(0),

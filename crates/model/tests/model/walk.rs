@@ -10,7 +10,7 @@ use crate::support::{TIMEOUT_SECONDS, at, drain, join, netboot, note, power_off,
 use model::effect::{Answer, Outcome, Verb};
 use model::fault::{Class, Code, Fault};
 use model::plan::RunStep;
-use model::run::act::{Acted, Action, Again, act, again};
+use model::run::act::{Acted, Action, RestartMode, act, restart};
 use model::run::{
     Decision, Given, HaltKind, Policy, Progress, Run, StepPhase, StepState, Then, Workflow, decide,
 };
@@ -262,9 +262,9 @@ impl Walk {
             let new = seen..self.nodes.len();
             seen = self.nodes.len();
             for index in new {
-                for how in [Again::Rerun, Again::RestartClean] {
+                for how in [RestartMode::Rerun, RestartMode::RestartClean] {
                     let run = &self.nodes[index].run;
-                    if let Ok(progress) = again(run, how) {
+                    if let Ok(progress) = restart(run, how) {
                         let run = Run { spec: run.spec.clone(), progress, version: 1 };
                         self.root(run, Some((index, format!("{how:?}"))));
                     }

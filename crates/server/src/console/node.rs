@@ -19,7 +19,7 @@ use model::lifecycle::Lifecycle;
 use model::node::{Node, Quarantine, expected};
 use model::run::Run;
 use model::time::Timestamp;
-use store::Word;
+use store::NodeHeartbeat;
 
 pub(super) async fn show(
     State(console): State<Console>,
@@ -140,7 +140,7 @@ fn mark(fits: bool) -> Markup {
     html! { span class={ "mark " (tone.class()) } { span aria-hidden="true" { (sign) " " } (said) } }
 }
 
-fn agent(node: &Node, word: &Word, enrolled: bool, now: Timestamp) -> Markup {
+fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool, now: Timestamp) -> Markup {
     let known = node.agent.as_ref();
     html! {
         section aria-labelledby="agent-title" {

@@ -3,32 +3,12 @@
 
 use engine::Engine;
 use model::id::RunId;
-use store::{Cursor, Result, Tx, Work};
+use store::{Cursor, Result};
 
 pub(super) async fn horizon(engine: &Engine) -> Result<Cursor> {
-    engine.store().read(Horizon).await
+    engine.store().read((), |(), tx| Box::pin(tx.horizon())).await
 }
 
 pub(super) async fn log_end(engine: &Engine, id: &RunId) -> Result<i64> {
-    engine.store().read(LogEnd(id.clone())).await
-}
-
-struct Horizon;
-
-impl Work for Horizon {
-    type Out = Cursor;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Cursor> {
-        tx.horizon().await
-    }
-}
-
-struct LogEnd(RunId);
-
-impl Work for LogEnd {
-    type Out = i64;
-
-    async fn run(&self, tx: &mut Tx) -> Result<i64> {
-        tx.log_end(&self.0).await
-    }
+    engine.store().read(id.clone(), |id, tx| Box::pin(tx.log_end(id))).await
 }

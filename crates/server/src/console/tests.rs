@@ -3,7 +3,7 @@
 use super::*;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Request, StatusCode};
-use engine::{Settings, chance, clock};
+use engine::{Settings, clock, random};
 use model::id::MachineId;
 use model::machine::{Labels, MachineSpec};
 use providers::Providers;
@@ -25,7 +25,7 @@ async fn site() -> Site {
     let sim = Sim::in_dir(dir.path().join("sim"), Speed::Zero).unwrap();
     let providers = Providers::default().with(Arc::new(sim));
     let engine =
-        Engine::start_up(store, providers, Settings::default(), clock::system(), chance::system())
+        Engine::start_up(store, providers, Settings::default(), clock::system(), random::system())
             .await
             .unwrap();
     Site { router: router(engine.clone()), engine, _dir: dir }

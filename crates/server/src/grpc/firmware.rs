@@ -29,7 +29,7 @@ impl v1::firmware_service_server::FirmwareService for Doors {
         let v1::CreateFirmwareRequest { firmware: asked, dry_run } = request.into_inner();
         let asked = asked.ok_or_else(|| refused(Refusal::missing("firmware")))?;
         let wanted = firmware_from(asked).map_err(refused)?;
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let created = engine.create_firmware(wanted, who).await.map_err(failed)?;
         Ok(Response::new(firmware(&created)))
     }
@@ -116,7 +116,7 @@ impl Doors {
         who: Who,
     ) -> Answer<v1::Firmware> {
         let id = FirmwareId::parse(id).map_err(refused)?;
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let done = engine.change_firmware(id, change, who).await.map_err(failed)?;
         Ok(Response::new(firmware(&done)))
     }

@@ -88,7 +88,7 @@ impl Doors {
     ) -> Answer<v1::Health> {
         let object = TargetId::parse(id).map_err(refused)?;
         let who = Who { by: initiator(metadata), reason: String::new() };
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let after = engine.change_health(&object, source, change, who).await.map_err(failed)?;
         Ok(Response::new(reported(&object, &after)))
     }

@@ -34,7 +34,7 @@ impl v1::host_service_server::HostService for Doors {
             },
             by,
         };
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let seen = engine.reprovision(wanted).await.map_err(failed)?;
         Ok(Response::new(host(seen)))
     }
@@ -45,7 +45,7 @@ impl v1::host_service_server::HostService for Doors {
     ) -> Answer {
         let who = Who { by: initiator(request.metadata()), reason: String::new() };
         let id = MachineId::parse(&request.get_ref().machine_id).map_err(refused)?;
-        let engine = self.engine.asked(request.get_ref().dry_run);
+        let engine = self.engine.with_dry_run(request.get_ref().dry_run);
         let seen = engine.cancel_reprovision(&id, who).await.map_err(failed)?;
         Ok(Response::new(host(seen)))
     }

@@ -4,7 +4,7 @@ use super::Doors;
 use super::convert::{initiator, machine, machine_from, operation, who};
 use super::page::{List, Page};
 use super::status::{failed, refused};
-use engine::submit::Start;
+use engine::admission::Start;
 use model::filter::{Filter, Subject};
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::{IMAGE_REF, Maintenance, Params, RunType};
@@ -162,7 +162,7 @@ impl v1::machine_service_server::MachineService for Doors {
         let asked = request.get_ref();
         let id = RunId::parse_field(&asked.operation_id, "operation_id").map_err(refused)?;
         let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.act(id, Action::Cancel, who).await.map_err(failed)?;
         Ok(Response::new(operation(&done)))
     }

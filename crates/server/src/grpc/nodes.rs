@@ -25,7 +25,7 @@ use model::time::Timestamp;
 use proto::v1;
 use secrecy::ExposeSecret;
 use std::time::Duration;
-use store::{RecordFilter, Word};
+use store::{NodeHeartbeat, RecordFilter};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
@@ -400,7 +400,7 @@ fn observed(node: &Node, seen: &UpstreamSeen, asked_at: Option<Timestamp>) -> v1
 }
 
 /// What is known of its agent; none while nobody has enrolled or was heard. One that has enrolled once may have left since.
-fn agent(node: &Node, word: &Word, enrolled: bool) -> Option<v1::AgentStatus> {
+fn agent(node: &Node, word: &NodeHeartbeat, enrolled: bool) -> Option<v1::AgentStatus> {
     if node.agent.is_none() && word.at.is_none() {
         return None;
     }

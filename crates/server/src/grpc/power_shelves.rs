@@ -31,7 +31,7 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
         let described = shelf_from(asked.power_shelf).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.register_device(described, actor).await.map_err(failed)?;
         self.shelf_told(&done, asked.dry_run).await
     }
@@ -69,7 +69,7 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         if described.id.is_empty() {
             return Err(refused(Refusal::missing("power_shelf.power_shelf_id")));
         }
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.update_device(described, version, actor).await.map_err(failed)?;
         self.shelf_told(&done, asked.dry_run).await
     }
@@ -81,7 +81,7 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let done = engine.delete_device(id.as_str(), who).await.map_err(failed)?;
         self.shelf_told(&done, dry_run).await
     }
@@ -93,7 +93,7 @@ impl v1::power_shelf_service_server::PowerShelfService for Doors {
         let id = PowerShelfId::parse(&request.get_ref().power_shelf_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let done = engine.retry_device(id.as_str(), who).await.map_err(failed)?;
         self.shelf_told(&done, dry_run).await
     }

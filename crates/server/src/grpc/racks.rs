@@ -80,7 +80,7 @@ impl v1::rack_service_server::RackService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let described = wire::described(asked.rack).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let made = engine.create_rack(described, by).await.map_err(failed)?;
         Ok(Response::new(wire::rack(&made)))
     }
@@ -122,7 +122,7 @@ impl v1::rack_service_server::RackService for Doors {
         let asked = request.into_inner();
         let version = (asked.expected_version != 0).then_some(asked.expected_version);
         let described = wire::described(asked.rack).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.update_rack(described, version, by).await.map_err(failed)?;
         Ok(Response::new(wire::rack(&done)))
     }
@@ -131,7 +131,7 @@ impl v1::rack_service_server::RackService for Doors {
         let by = initiator(request.metadata());
         let asked = request.into_inner();
         let id = RackId::parse(&asked.rack_id).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let marked = engine.delete_rack(id, asked.force, by).await.map_err(failed)?;
         Ok(Response::new(wire::view(&marked)))
     }

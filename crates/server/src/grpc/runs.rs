@@ -5,10 +5,10 @@ use super::convert::{initiator, log_chunk, run, run_event, who};
 use super::page::List;
 use super::status::{failed, refused};
 use super::stream::{self, Streaming};
-use engine::submit::Start;
+use engine::admission::Start;
 use model::id::{MachineId, PlanId, RunId};
 use model::plan::RunType;
-use model::run::act::{Action, Again, Who};
+use model::run::act::{Action, RestartMode, Who};
 use model::text;
 use proto::v1;
 use tonic::metadata::MetadataMap;
@@ -24,10 +24,10 @@ impl Doors {
         Ok(Response::new(run(&done)))
     }
 
-    async fn again(&self, id: &str, request_id: &str, who: Who, how: Again) -> Answer {
+    async fn again(&self, id: &str, request_id: &str, who: Who, how: RestartMode) -> Answer {
         let id = RunId::parse(id).map_err(refused)?;
         let request_id = text::request_id(request_id).map_err(refused)?;
-        let started = self.engine.again(id, how, request_id, who).await.map_err(failed)?;
+        let started = self.engine.restart(id, how, request_id, who).await.map_err(failed)?;
         Ok(Response::new(run(&started.run)))
     }
 }
@@ -110,13 +110,13 @@ impl v1::run_service_server::RunService for Doors {
     async fn rerun(&self, request: Request<v1::RerunRequest>) -> Answer {
         let asked = request.get_ref();
         let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        self.again(&asked.run_id, &asked.request_id, who, Again::Rerun).await
+        self.again(&asked.run_id, &asked.request_id, who, RestartMode::Rerun).await
     }
 
     async fn restart_clean(&self, request: Request<v1::RestartCleanRequest>) -> Answer {
         let asked = request.get_ref();
         let who = who(request.metadata(), &asked.reason).map_err(refused)?;
-        self.again(&asked.run_id, &asked.request_id, who, Again::RestartClean).await
+        self.again(&asked.run_id, &asked.request_id, who, RestartMode::RestartClean).await
     }
 
     async fn adopt_observed_state(

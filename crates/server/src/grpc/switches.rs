@@ -23,7 +23,7 @@ impl v1::switch_service_server::SwitchService for Doors {
         let actor = initiator(request.metadata());
         let asked = request.into_inner();
         let described = switch_from(asked.switch).map_err(refused)?;
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.register_device(described, actor).await.map_err(failed)?;
         self.switch_told(&done, asked.dry_run).await
     }
@@ -54,7 +54,7 @@ impl v1::switch_service_server::SwitchService for Doors {
         if described.id.is_empty() {
             return Err(refused(Refusal::missing("switch.switch_id")));
         }
-        let engine = self.engine.asked(asked.dry_run);
+        let engine = self.engine.with_dry_run(asked.dry_run);
         let done = engine.update_device(described, version, actor).await.map_err(failed)?;
         self.switch_told(&done, asked.dry_run).await
     }
@@ -63,7 +63,7 @@ impl v1::switch_service_server::SwitchService for Doors {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let done = engine.delete_device(id.as_str(), who).await.map_err(failed)?;
         self.switch_told(&done, dry_run).await
     }
@@ -72,7 +72,7 @@ impl v1::switch_service_server::SwitchService for Doors {
         let id = SwitchId::parse(&request.get_ref().switch_id).map_err(refused)?;
         let who = who(request.metadata(), "").map_err(refused)?;
         let dry_run = request.get_ref().dry_run;
-        let engine = self.engine.asked(dry_run);
+        let engine = self.engine.with_dry_run(dry_run);
         let done = engine.retry_device(id.as_str(), who).await.map_err(failed)?;
         self.switch_told(&done, dry_run).await
     }

@@ -1,11 +1,12 @@
 //! SQLite in memory, on the caller's own thread. For simulations: with no thread of its own and no
 //! disk to wait for, nothing happens beside the clock that the simulation moves.
 //!
-//! To make the schema and to prepare the statements takes as long as a short simulation, so a database that is done
-//! with is kept for the next one. All that is ever written to it is one transaction that nobody commits: rolled back, it
-//! leaves an empty database, with its schema and its statements as they are.
+//! To make the schema and to prepare the statements takes as long as a short simulation, so a
+//! database that is done with is kept for the next one. All that is ever written to it is one
+//! transaction that nobody commits: rolled back, it leaves an empty database, with its schema and
+//! its statements as they are.
 
-use super::{Conn, Tx, Work, sqlite};
+use super::{Conn, Ending, Job, Tx, sqlite};
 use crate::Result;
 use crate::signal::Bus;
 use std::path::Path;
@@ -30,10 +31,10 @@ impl Memory {
         Ok(Arc::new(Self { tx, bus }))
     }
 
-    /// One piece of work, whole or not at all. Who only reads says nothing, so nothing is published.
-    pub fn run<W: Work>(&self, work: &W) -> Result<W::Out> {
+    /// One transaction, whole or not at all. A read sends no signals.
+    pub fn run(&self, job: &dyn Job, ending: Ending) -> Result<()> {
         let mut tx = locked(&self.tx);
-        let result = sqlite::in_savepoint(&mut tx, work);
+        let result = sqlite::in_savepoint(&mut tx, job, ending);
         let signals = std::mem::take(&mut tx.signals);
         if result.is_ok() {
             self.bus.publish(signals);
@@ -65,27 +66,21 @@ fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Transaction;
     use model::plan::{RunType, default_plan};
     use model::time::Timestamp;
 
-    struct AddPlan;
-
-    impl Work for AddPlan {
-        type Out = ();
-
-        async fn run(&self, tx: &mut Tx) -> Result<()> {
-            tx.insert_plan(&default_plan(RunType::Reboot).unwrap(), Timestamp::default()).await
-        }
+    fn add_plan(db: &Memory) {
+        let plan = default_plan(RunType::Reboot).unwrap();
+        let job =
+            Transaction::new(plan, |plan, tx| Box::pin(tx.insert_plan(plan, Timestamp::default())));
+        db.run(&*job, Ending::Commit).unwrap();
     }
 
-    struct CountPlans;
-
-    impl Work for CountPlans {
-        type Out = usize;
-
-        async fn run(&self, tx: &mut Tx) -> Result<usize> {
-            Ok(tx.plans("", 10).await?.len())
-        }
+    fn count_plans(db: &Memory) -> usize {
+        let job = Transaction::new((), |(), tx| Box::pin(tx.plans("", 10)));
+        db.run(&*job, Ending::Commit).unwrap();
+        job.result().unwrap().len()
     }
 
     #[test]
@@ -93,9 +88,9 @@ mod tests {
         for spare_before in [0, 1] {
             assert_eq!(locked(&SPARE).len(), spare_before);
             let db = Memory::open(Bus::default()).unwrap();
-            assert_eq!(db.run(&CountPlans), Ok(0));
-            db.run(&AddPlan).unwrap();
-            assert_eq!(db.run(&CountPlans), Ok(1));
+            assert_eq!(count_plans(&db), 0);
+            add_plan(&db);
+            assert_eq!(count_plans(&db), 1);
         }
     }
 }

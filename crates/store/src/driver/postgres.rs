@@ -1,12 +1,12 @@
 //! PostgreSQL: a pool of connections, and LISTEN/NOTIFY between the replicas.
 //!
-//! A notification inside a transaction would make commits queue behind one lock, so signals are sent
-//! after the commit, coalesced, in a transaction of their own that need not wait for the disk.
+//! A notification inside a transaction would make commits queue behind one lock, so signals are
+//! sent after the commit, coalesced, in a transaction of their own that need not wait for the disk.
 
 mod gather;
 mod notify;
 
-use super::{Conn, Dialect, Expect, Statement, Tx, Work, migrations};
+use super::{Conn, Dialect, Ending, Expect, Job, Statement, Tx, View, migrations};
 use crate::signal::{Bus, Signal};
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
@@ -26,9 +26,9 @@ pub(super) const WORDS: &[(&str, &str)] = &[
     // Sequence numbers are handed out before commits happen, in no order. Transaction ids with the
     // oldest running one as the horizon give an order in which nothing can appear behind a reader.
     ("{txid}", "BIGINT NOT NULL DEFAULT (pg_current_xact_id()::text::bigint)"),
-    // A transaction that began earlier may change an object later: the change takes the place of the one
-    // before it, where that is later, so that each object changes in the order of its versions. That is
-    // never earlier than its own, so it is shown no sooner than when it is final.
+    // A transaction that began earlier may change an object later: the change takes the place of
+    // the one before it, where that is later, so that each object changes in the order of its
+    // versions. That is never earlier than its own, so it is shown no sooner than when it is final.
     (
         "{event_tx}",
         "GREATEST(pg_current_xact_id()::text::bigint, (SELECT p.tx FROM events p \
@@ -81,17 +81,17 @@ fn too_long(limit: Duration) -> StoreError {
 
 /// The lock that keeps two starting replicas from migrating at once.
 const MIGRATION_LOCK: i64 = 0x6661_7272_6965_7221_u64 as i64;
-/// Transaction ids belong to a cluster. Events restored from a dump of another one carry ids that this
-/// one has yet to give out; they are older than anything that happens here. What had been cleared away
-/// there may have been any of them.
+/// Transaction ids belong to a cluster. Events restored from a dump of another one carry ids that
+/// this one has yet to give out; they are older than anything that happens here. What had been
+/// cleared away there may have been any of them.
 const FROM_ANOTHER_CLUSTER: &str = "UPDATE events SET tx = 0 \
      WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint; \
      UPDATE removed SET tx = 0, seq = 9223372036854775807 \
      WHERE tx >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
 /// After this long without a word a connection is dead, whatever TCP believes.
 const DEAD_LINE: Duration = Duration::from_secs(4);
-/// A transaction that takes longer is given up, with its connection. It must be shorter than a lease,
-/// so that a renewal on a dead line leaves time for another one.
+/// A transaction that takes longer is given up, with its connection. It must be shorter than a
+/// lease, so that a renewal on a dead line leaves time for another one.
 const WRITE_LIMIT: Duration = Duration::from_secs(4);
 const READ_LIMIT: Duration = Duration::from_secs(15);
 /// How long a line that was left in the middle may take to be of use again.
@@ -147,75 +147,74 @@ impl Postgres {
         Ok(Arc::new(Self { pool, notices, bus, lookups: gather::Lookups::default() }))
     }
 
-    pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
+    pub async fn write(&self, job: &dyn Job, ending: Ending) -> Result<()> {
         let mut tries = 0;
         loop {
             tries += 1;
-            match self.in_time(WRITE_LIMIT, &work, Kind::Write).await {
+            match self.in_time(WRITE_LIMIT, job, Kind::Write(ending)).await {
                 Err(Attempt::Again(_)) if tries < MAX_TRIES => {}
                 Err(Attempt::Again(error) | Attempt::Final(error)) => return Err(error),
-                Ok((out, signals)) => {
+                Ok(signals) => {
                     self.bus.publish(signals.iter().cloned());
                     for signal in signals {
                         // The notifier ends only with the process.
                         let _ = self.notices.send(signal);
                     }
-                    return Ok(out);
+                    return Ok(());
                 }
             }
         }
     }
 
-    pub async fn read<W: Work>(&self, work: W) -> Result<W::Out> {
-        let kind = if W::SINGLE { Kind::Single } else { Kind::Read };
-        match self.in_time(READ_LIMIT, &work, kind).await {
-            Ok((out, _)) => Ok(out),
+    pub async fn read(&self, job: &dyn Job, view: View) -> Result<()> {
+        match self.in_time(READ_LIMIT, job, Kind::Read(view)).await {
+            Ok(_) => Ok(()),
             Err(Attempt::Again(error) | Attempt::Final(error)) => Err(error),
         }
     }
 
     /// One attempt, given up when it takes too long: a line that went dead without a word would
     /// otherwise hold its caller for ever.
-    async fn in_time<W: Work>(
+    async fn in_time(
         &self,
         limit: Duration,
-        work: &W,
+        job: &dyn Job,
         kind: Kind,
-    ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
-        tokio::time::timeout(limit, self.attempt(work, kind))
+    ) -> std::result::Result<Vec<Signal>, Attempt> {
+        tokio::time::timeout(limit, self.attempt(job, kind))
             .await
             .unwrap_or_else(|_| Err(Attempt::Final(too_long(limit))))
     }
 
-    async fn attempt<W: Work>(
+    async fn attempt(
         &self,
-        work: &W,
+        job: &dyn Job,
         kind: Kind,
-    ) -> std::result::Result<(W::Out, Vec<Signal>), Attempt> {
+    ) -> std::result::Result<Vec<Signal>, Attempt> {
         let conn = self.pool.get().await.map_err(|error| Attempt::Final(no_connection(&error)))?;
         let mut open = Open(Some(Tx::new(Conn::Postgres(conn))));
         if let Some(begin) = kind.begin() {
             open.send(begin)?;
         }
-        let result = match work.run(open.tx()?).await {
-            Ok(out) => open.tx()?.flush().await.map(|()| out),
+        let result = match job.run(open.tx()?).await {
+            Ok(()) => open.tx()?.flush().await,
             Err(error) => Err(error),
         };
         match (result, kind) {
-            (Ok(out), Kind::Write) if W::KEPT => {
+            (Ok(()), Kind::Write(Ending::Commit)) => {
                 open.say("COMMIT").await?;
-                Ok((out, open.close()))
+                Ok(open.close())
             }
-            (Ok(out), Kind::Write) => {
+            (Ok(()), Kind::Write(Ending::Rollback)) => {
                 open.say("ROLLBACK").await?;
                 open.close();
-                Ok((out, Vec::new()))
+                Ok(Vec::new())
             }
-            (Ok(out), Kind::Read) => {
+            (Ok(()), Kind::Read(View::Snapshot)) => {
                 open.send("COMMIT")?;
-                Ok((out, open.close()))
+                Ok(open.close())
             }
-            (Ok(out), Kind::Single) => Ok((out, open.close())),
+            (Ok(()), Kind::Read(View::Statement)) => Ok(open.close()),
             (Err(error), _) => {
                 if kind.begin().is_some() {
                     open.send("ROLLBACK")?;
@@ -229,30 +228,30 @@ impl Postgres {
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// One statement, which is a transaction of its own.
-    Single,
-    Read,
-    Write,
+    Read(View),
+    Write(Ending),
 }
 
 impl Kind {
     const fn begin(self) -> Option<&'static str> {
         match self {
-            Self::Single => None,
-            Self::Read => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
-            Self::Write => Some("BEGIN"),
+            Self::Read(View::Statement) => None,
+            Self::Read(View::Snapshot) => Some("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+            Self::Write(_) => Some("BEGIN"),
         }
     }
 }
 
-/// A prepared statement keeps the plan that was best when the tables were small, until the next ANALYZE.
-/// Reading them whole is never best for long: whatever is asked often has an index. What has none looks
-/// so dear then that the database would compile it first, which takes longer than doing it.
+/// A prepared statement keeps the plan that was best when the tables were small, until the next
+/// ANALYZE. Reading them whole is never best for long: whatever is asked often has an index. What
+/// has none looks so dear then that the database would compile it first, which takes longer than
+/// doing it.
 const KEPT_PLANS: &str = "-c enable_seqscan=off -c jit=off";
 
-/// What the database does by itself when we cannot: a process that was frozen or lost its host in the
-/// middle of a transaction would keep its rows locked and every watch waiting for as long as TCP takes to
-/// find out, which is hours; and a statement that we gave up would go on waiting for a lock.
+/// What the database does by itself when we cannot: a process that was frozen or lost its host in
+/// the middle of a transaction would keep its rows locked and every watch waiting for as long as
+/// TCP takes to find out, which is hours; and a statement that we gave up would go on waiting for a
+/// lock.
 fn session_limits() -> String {
     let (idle, lock) = (DEAD_LINE.as_millis(), WRITE_LIMIT.as_millis());
     let statement = READ_LIMIT.as_millis();
@@ -263,7 +262,8 @@ fn session_limits() -> String {
 }
 
 /// A transaction that has not come to its end. Whatever drops it there, an error, a time limit or a
-/// caller that went away: nobody knows what is on that line, so it is cleared before anybody gets it.
+/// caller that went away: nobody knows what is on that line, so it is cleared before anybody gets
+/// it.
 struct Open(Option<Tx>);
 
 impl Open {
@@ -281,8 +281,8 @@ impl Open {
         }
     }
 
-    /// Sends a statement whose answer tells nothing new. Answers come in the order of what was asked,
-    /// so whoever asks next waits for this one too; that saves a round trip at either end.
+    /// Sends a statement whose answer tells nothing new. Answers come in the order of what was
+    /// asked, so whoever asks next waits for this one too; that saves a round trip at either end.
     fn send(&mut self, statement: &str) -> std::result::Result<(), Attempt> {
         match self.conn()?.batch_execute(statement).now_or_never() {
             Some(Err(error)) => Err(Attempt::of(&error)),
@@ -310,8 +310,9 @@ impl Drop for Open {
     }
 }
 
-/// Ends the transaction on a line. Until then it counts as in use: callers that go away by the dozen
-/// must not make us open more connections than we may. A line that does not answer is given up.
+/// Ends the transaction on a line. Until then it counts as in use: callers that go away by the
+/// dozen must not make us open more connections than we may. A line that does not answer is given
+/// up.
 async fn clear(conn: Object) {
     let ended = tokio::time::timeout(CLEAR_LIMIT, conn.batch_execute("ROLLBACK")).await;
     if !matches!(ended, Ok(Ok(()))) {
@@ -372,7 +373,8 @@ async fn migrate(pool: &Pool) -> Result<()> {
     // That a table exists already is no news.
     run("SET client_min_messages = warning".into()).await?;
     run("BEGIN".into()).await?;
-    // Bringing a large database up to date takes as long as it takes, and so does waiting for whoever does.
+    // Bringing a large database up to date takes as long as it takes, and so does waiting for
+    // whoever does.
     run("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0".into()).await?;
     run(format!("SELECT pg_advisory_xact_lock({MIGRATION_LOCK})")).await?;
     run("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)".into()).await?;

@@ -1,11 +1,12 @@
 //! SQLite: one writer thread that groups the commits of concurrent requests, and a few readers.
 //!
-//! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes what
-//! is waiting, runs each piece in a savepoint of its own, commits once, and only then answers them all.
+//! `synchronous=FULL` makes every commit durable; grouping makes that affordable: the writer takes
+//! what is waiting, runs each transaction in a savepoint of its own, commits once, and only then
+//! answers them all.
 
 mod plans;
 
-use super::{Conn, Dialect, Tx, Work, migrations};
+use super::{Conn, Dialect, Ending, Job, Tx, View, migrations};
 use crate::signal::Bus;
 use crate::value::{Row, Value};
 use crate::{Result, StoreError};
@@ -65,41 +66,37 @@ pub const SQLITE_PRAGMAS: [(&str, &str); 6] = [
 /// How many requests may share one commit.
 const MAX_GROUP: usize = 256;
 const STATEMENTS_CACHED: usize = 128;
-/// How many lists are read at once, and how many connections are kept for the next ones: each has a cache of its own.
+/// How many lists are read at once, and how many connections are kept for the next ones: each has a
+/// cache of its own.
 const READERS: usize = 8;
-/// The writer goes over the upper pages of every index again and again; with the default of 2 MB a database
-/// with a past would read them from the file each time.
+/// The writer goes over the upper pages of every index again and again; with the default of 2 MB a
+/// database with a past would read them from the file each time.
 const WRITER_CACHE_KB: i64 = 32_768;
 const BUSY_MS: u64 = 5_000;
 
-/// A piece of work on its way through the writer.
-trait Job: Send {
-    fn run(&mut self, tx: &mut Tx);
-    /// Answers the request once it is known whether the commit held.
-    fn finish(self: Box<Self>, committed: Result<()>);
+/// A transaction on its way through the writer.
+struct Pending {
+    job: Arc<dyn Job>,
+    ending: Ending,
+    result: Option<Result<()>>,
+    answer: oneshot::Sender<Result<()>>,
 }
 
-struct Pending<W: Work> {
-    work: W,
-    result: Option<Result<W::Out>>,
-    answer: oneshot::Sender<Result<W::Out>>,
-}
-
-impl<W: Work> Job for Pending<W> {
+impl Pending {
     fn run(&mut self, tx: &mut Tx) {
-        self.result = Some(in_savepoint(tx, &self.work));
+        self.result = Some(in_savepoint(tx, &*self.job, self.ending));
     }
 
-    fn finish(self: Box<Self>, committed: Result<()>) {
-        let Self { result, answer, .. } = *self;
+    /// Answers the request once it is known whether the commit held.
+    fn finish(self, committed: Result<()>) {
         let unrun = || Err(StoreError::Unavailable("the work was not begun".into()));
         // A requester that went away does not undo what was committed.
-        let _ = answer.send(committed.and_then(|()| result.unwrap_or_else(unrun)));
+        let _ = self.answer.send(committed.and_then(|()| self.result.unwrap_or_else(unrun)));
     }
 }
 
 pub(crate) struct Sqlite {
-    writer: Sender<Box<dyn Job>>,
+    writer: Sender<Pending>,
     readers: Mutex<Vec<Connection>>,
     scans: Arc<Semaphore>,
     path: std::path::PathBuf,
@@ -123,25 +120,26 @@ impl Sqlite {
         }))
     }
 
-    pub async fn write<W: Work>(&self, work: W) -> Result<W::Out> {
+    pub async fn write(&self, job: Arc<dyn Job>, ending: Ending) -> Result<()> {
         let (answer, answered) = oneshot::channel();
-        let job = Box::new(Pending { work, result: None, answer });
+        let pending = Pending { job, ending, result: None, answer };
         let gone = || StoreError::Unavailable("the database writer has stopped".into());
-        self.writer.send(job).map_err(|_| gone())?;
+        self.writer.send(pending).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 
-    pub fn read<W: Work>(&self, work: W) -> Result<W::Out> {
+    pub fn read(&self, job: &dyn Job, view: View) -> Result<()> {
         let conn = match self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             Some(conn) => conn,
             None => connect(&self.path)?,
         };
         let mut tx = Tx::new(Conn::Sqlite(conn));
-        let (result, ended) = if W::SINGLE {
-            (now(work.run(&mut tx)), Ok(()))
-        } else {
-            let result = begin(&tx, "BEGIN").and_then(|()| now(work.run(&mut tx)));
-            (result, begin(&tx, "COMMIT"))
+        let (result, ended) = match view {
+            View::Statement => (now(job.run(&mut tx)), Ok(())),
+            View::Snapshot => {
+                let result = begin(&tx, "BEGIN").and_then(|()| now(job.run(&mut tx)));
+                (result, begin(&tx, "COMMIT"))
+            }
         };
         if let (Conn::Sqlite(conn), Ok(())) = (tx.conn, ended) {
             let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,18 +150,18 @@ impl Sqlite {
         result
     }
 
-    pub async fn scan<W: Work>(self: &Arc<Self>, work: W) -> Result<W::Out> {
+    pub async fn scan(self: &Arc<Self>, job: Arc<dyn Job>, view: View) -> Result<()> {
         let this = Arc::clone(self);
         // The semaphore is never closed.
         let _turn = self.scans.acquire().await;
-        tokio::task::spawn_blocking(move || this.read(work))
+        tokio::task::spawn_blocking(move || this.read(&*job, view))
             .await
             .map_err(|error| StoreError::Corrupt(format!("a reader panicked: {error}")))?
     }
 }
 
 /// Takes what waits, commits it together, answers. Ends when nobody can ask any more.
-fn run_writer(conn: Connection, jobs: &Receiver<Box<dyn Job>>, bus: &Bus) {
+fn run_writer(conn: Connection, jobs: &Receiver<Pending>, bus: &Bus) {
     let mut tx = Tx::new(Conn::Sqlite(conn));
     while let Ok(first) = jobs.recv() {
         let mut group = vec![first];
@@ -184,11 +182,7 @@ fn run_writer(conn: Connection, jobs: &Receiver<Box<dyn Job>>, bus: &Bus) {
 }
 
 /// Runs the first job and whatever has come in meanwhile in one transaction.
-fn commit_group(
-    tx: &mut Tx,
-    group: &mut Vec<Box<dyn Job>>,
-    jobs: &Receiver<Box<dyn Job>>,
-) -> Result<()> {
+fn commit_group(tx: &mut Tx, group: &mut Vec<Pending>, jobs: &Receiver<Pending>) -> Result<()> {
     begin(tx, "BEGIN IMMEDIATE")?;
     let mut done = 0;
     while let Some(job) = group.get_mut(done) {
@@ -205,8 +199,9 @@ fn commit_group(
     begin(tx, "COMMIT")
 }
 
-/// True when the database has rolled the whole transaction back by itself, as it does when the disk is
-/// full or fails. What is left of the group must not be run then: it would be committed piece by piece.
+/// True when the database has rolled the whole transaction back by itself, as it does when the disk
+/// is full or fails. What is left of the group must not be run then: it would be committed piece by
+/// piece.
 fn given_up(tx: &Tx) -> bool {
     match &tx.conn {
         Conn::Sqlite(conn) => conn.is_autocommit(),
@@ -214,24 +209,24 @@ fn given_up(tx: &Tx) -> bool {
     }
 }
 
-/// Runs one piece of work so that its failure leaves the others of its group untouched.
-pub(super) fn in_savepoint<W: Work>(tx: &mut Tx, work: &W) -> Result<W::Out> {
-    let said_before = tx.signals.len();
+/// Runs one transaction of a group so that its failure leaves the others untouched.
+pub(super) fn in_savepoint(tx: &mut Tx, job: &dyn Job, ending: Ending) -> Result<()> {
+    let signals_before = tx.signals.len();
     let result = begin(tx, "SAVEPOINT work").and_then(|()| {
-        let run = std::panic::AssertUnwindSafe(|| now(work.run(tx)));
+        let run = std::panic::AssertUnwindSafe(|| now(job.run(tx)));
         std::panic::catch_unwind(run)
             .unwrap_or_else(|_| Err(StoreError::Corrupt("a transaction panicked".into())))
     });
-    match result {
-        Ok(out) if W::KEPT => begin(tx, "RELEASE work").map(|()| out),
-        Ok(out) => undo(tx, said_before).map(|()| out),
-        Err(error) => Err(undo(tx, said_before).err().unwrap_or(error)),
+    match (result, ending) {
+        (Ok(()), Ending::Commit) => begin(tx, "RELEASE work"),
+        (Ok(()), Ending::Rollback) => undo(tx, signals_before),
+        (Err(error), _) => Err(undo(tx, signals_before).err().unwrap_or(error)),
     }
 }
 
-/// Takes back what a piece of work has written, and what it was about to say.
-fn undo(tx: &mut Tx, said_before: usize) -> Result<()> {
-    tx.signals.truncate(said_before);
+/// Takes back what a transaction of a group has written, and its signals.
+fn undo(tx: &mut Tx, signals_before: usize) -> Result<()> {
+    tx.signals.truncate(signals_before);
     begin(tx, "ROLLBACK TO work").and_then(|()| begin(tx, "RELEASE work"))
 }
 
@@ -258,8 +253,9 @@ pub(super) fn connect(path: &Path) -> Result<Connection> {
     let conn = Connection::open(path).map_err(trouble)?;
     conn.busy_timeout(std::time::Duration::from_millis(BUSY_MS)).map_err(trouble)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    // A plan comes from the schema alone. Without this SQLite prepares a statement again each time other values are bound
-    // to it, the limit of a page for one, to see whether they make for a better plan.
+    // A plan comes from the schema alone. Without this SQLite prepares a statement again each time
+    // other values are bound to it, the limit of a page for one, to see whether they make for a
+    // better plan.
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(trouble)?;
     for (name, value) in SQLITE_PRAGMAS {
         conn.pragma_update(None, name, value).map_err(trouble)?;
@@ -327,46 +323,33 @@ fn trouble(error: rusqlite::Error) -> StoreError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Transaction;
     use model::id::PlanId;
     use model::plan::{Plan, RunType, default_plan};
     use model::time::Timestamp;
     use rusqlite::StatementStatus;
 
-    struct AddPlan(Plan);
-
-    impl Work for AddPlan {
-        type Out = ();
-
-        async fn run(&self, tx: &mut Tx) -> Result<()> {
-            tx.insert_plan(&self.0, Timestamp::default()).await
-        }
-    }
-
-    fn plan(id: &str, bytes: usize) -> AddPlan {
+    fn add_plan(id: &str, bytes: usize) -> Arc<dyn Job> {
         let (id, display_name) = (PlanId::trusted(id), "x".repeat(bytes));
-        AddPlan(Plan { id, display_name, ..default_plan(RunType::Reboot).unwrap() })
+        let plan = Plan { id, display_name, ..default_plan(RunType::Reboot).unwrap() };
+        Transaction::new(plan, |plan, tx| Box::pin(tx.insert_plan(plan, Timestamp::default())))
     }
 
-    struct CountPlans;
-
-    impl Work for CountPlans {
-        type Out = usize;
-
-        async fn run(&self, tx: &mut Tx) -> Result<usize> {
+    async fn count_plans(db: Arc<Sqlite>) -> Result<usize> {
+        let job = Transaction::new((), |(), tx| {
             std::thread::sleep(std::time::Duration::from_millis(2));
-            Ok(tx.plans("", 10).await?.len())
-        }
+            Box::pin(tx.plans("", 10))
+        });
+        db.scan(job.clone(), View::Snapshot).await?;
+        Ok(job.result()?.len())
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_burst_of_lists_leaves_a_few_connections() {
         let dir = tempfile::tempdir().unwrap();
         let db = Sqlite::open(&dir.path().join("burst.db"), Bus::default()).unwrap();
-        db.write(plan("p-1", 10)).await.unwrap();
-        let burst = (0..100).map(|_| {
-            let db = Arc::clone(&db);
-            tokio::spawn(async move { db.scan(CountPlans).await })
-        });
+        db.write(add_plan("p-1", 10), Ending::Commit).await.unwrap();
+        let burst = (0..100).map(|_| tokio::spawn(count_plans(Arc::clone(&db))));
         for one in burst.collect::<Vec<_>>() {
             assert_eq!(one.await.unwrap(), Ok(1));
         }
@@ -385,8 +368,8 @@ mod tests {
         assert_eq!(statement.get_status(StatementStatus::RePrepare), 0);
     }
 
-    /// SQLite rolls the whole transaction back when it runs out of space. What is told of each piece is
-    /// what became of it: the group is gone, and what came after it is written on its own.
+    /// SQLite rolls the whole transaction back when it runs out of space. What is told of each
+    /// piece is what became of it: the group is gone, and what came after it is written on its own.
     #[test]
     fn a_disk_that_fills_up_takes_the_whole_group_back() {
         let folder = tempfile::tempdir().unwrap();
@@ -397,9 +380,10 @@ mod tests {
         conn.pragma_update(None, "max_page_count", pages + 16).unwrap();
         let (sender, jobs) = channel();
         let mut answers = Vec::new();
-        for work in [plan("a", 10), plan("b", 1_000_000), plan("c", 10)] {
+        for job in [add_plan("a", 10), add_plan("b", 1_000_000), add_plan("c", 10)] {
             let (answer, answered) = oneshot::channel();
-            sender.send(Box::new(Pending { work, result: None, answer }) as Box<dyn Job>).unwrap();
+            let ending = Ending::Commit;
+            sender.send(Pending { job, ending, result: None, answer }).unwrap();
             answers.push(answered);
         }
         drop(sender);

@@ -46,7 +46,7 @@ async fn a_claim_moves_the_epoch(db: Db) {
     let first = only(db.claim("a", at(10), 10).await);
     assert_eq!(first, Claimed { id: id.object(), kind: None, epoch: 1, wakes: 1 });
     assert_eq!(db.claim("b", at(10), 10).await, [], "it is taken");
-    let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
+    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
     assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
     release(&db, &first, Some(at(10))).await;
     assert_eq!(only(db.claim("b", at(10), 10).await).epoch, 2);
@@ -93,7 +93,7 @@ async fn racing_claimers_never_share(db: Db) {
         assert_eq!(ids.len(), RUNS);
         for (owner, mine) in &all {
             assert!(mine.iter().all(|one| one.epoch == round), "{owner}: {mine:?}");
-            let held = db.read(tx!([owner], |tx| tx.held_by(owner).await)).await.unwrap();
+            let held = db.read(tx!([owner], |tx| tx.claimed_by(owner).await)).await.unwrap();
             assert_eq!(held.len(), mine.len(), "{owner}");
         }
         assert_eq!(all.iter().map(|(_, mine)| mine.len()).sum::<usize>(), RUNS);
@@ -174,7 +174,7 @@ async fn a_release_of_an_old_claim_changes_nothing(db: Db) {
     let id = run.spec.id;
     let back = tx!([id], |tx| tx.put_back(&id.object(), 1, at(10)));
     db.write(back).await.unwrap();
-    let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
+    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
     assert_eq!((held.epoch, held.owner.as_deref()), (new.epoch, Some("b")));
 }
 

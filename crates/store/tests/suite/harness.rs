@@ -10,13 +10,11 @@ use model::machine::{Labels, Machine, MachineSpec};
 use model::plan::{OnFailure, Params, RunStep, RunType};
 use model::run::{ENGINE_VERSION, Failure, Run, RunSpec, Workflow};
 use model::time::Timestamp;
-use std::marker::PhantomData;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use store::{
     Cause, Claimed, Cursor, Event, Hold, NewEvent, Options, Result, Settle, Settled, Store, Tx,
-    Work,
+    TxFuture,
 };
 use tokio_postgres::NoTls;
 
@@ -65,35 +63,21 @@ pub const NO_RACKS: &str = "DROP TABLE nodes; DROP TABLE tasks; DROP TABLE site_
 macro_rules! tx {
     ([$($captured:ident),*], |$tx:ident| $body:expr) => {{
         $(let $captured = $captured.clone();)*
-        crate::harness::work(move |$tx| {
+        crate::harness::body(move |$tx| {
             $(let $captured = $captured.clone();)*
             Box::pin(async move { $body })
         })
     }};
 }
 
-type Running<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+/// The body of a transaction, with what it needs.
+pub type Body<T> = Box<dyn for<'a> Fn(&'a mut Tx) -> TxFuture<'a, T> + Send + Sync>;
 
-/// A closure as a transaction.
-pub struct Do<T, F>(F, PhantomData<fn() -> T>);
-
-pub fn work<T, F>(body: F) -> Do<T, F>
+pub fn body<T, F>(body: F) -> Body<T>
 where
-    F: for<'a> Fn(&'a mut Tx) -> Running<'a, T> + Send + Sync + 'static,
+    F: for<'a> Fn(&'a mut Tx) -> TxFuture<'a, T> + Send + Sync + 'static,
 {
-    Do(body, PhantomData)
-}
-
-impl<T, F> Work for Do<T, F>
-where
-    T: Send + 'static,
-    F: for<'a> Fn(&'a mut Tx) -> Running<'a, T> + Send + Sync + 'static,
-{
-    type Out = T;
-
-    async fn run(&self, tx: &mut Tx) -> Result<T> {
-        (self.0)(tx).await
-    }
+    Box::new(body)
 }
 
 #[derive(Clone)]
@@ -167,14 +151,20 @@ impl Db {
         }
     }
 
-    pub fn write<W: Work>(&self, work: W) -> Running<'static, W::Out> {
+    pub fn write<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
         let store = self.store.clone();
-        Box::pin(async move { soon("a write", store.write(work)).await })
+        Box::pin(
+            async move { soon("a write", store.write("test", body, |body, tx| body(tx))).await },
+        )
     }
 
-    pub fn read<W: Work>(&self, work: W) -> Running<'static, W::Out> {
+    pub fn dry_run<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
+        Self { store: self.store.dry_run(), ..self.clone() }.write(body)
+    }
+
+    pub fn read<T: Send + 'static>(&self, body: Body<T>) -> TxFuture<'static, T> {
         let store = self.store.clone();
-        Box::pin(async move { soon("a read", store.scan(work)).await })
+        Box::pin(async move { soon("a read", store.scan(body, |body, tx| body(tx))).await })
     }
 
     /// Another store on the same database, as another replica has it.
@@ -220,7 +210,7 @@ impl Db {
         let run = run.clone();
         self.write(tx!([run, owner], |tx| tx.insert_run(
             &run,
-            owner.map_or(store::Birth::Due, store::Birth::InHand),
+            owner.map_or(store::Enqueue::Now, store::Enqueue::Claimed),
             &event()
         )))
         .await
@@ -249,9 +239,9 @@ impl Db {
         let mut run = run.clone();
         run.progress.workflow = workflow;
         let told = tx!([run], |tx| {
-            let version = tx.tell(&run, at(50))?.version;
+            let version = tx.update_unclaimed(&run, at(50))?.version;
             let run = Run { version, ..run };
-            tx.tell_run(&run, &event())?;
+            tx.append_run_event(&run, &event())?;
             Ok(run)
         });
         self.write(told).await.unwrap()
@@ -321,7 +311,7 @@ pub fn run(id: &str, machine: &str) -> Run {
         params: Params::new(),
         initiator: "alice".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         engine: ENGINE_VERSION,
         created_at: at(0),

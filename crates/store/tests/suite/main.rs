@@ -5,6 +5,7 @@ mod harness;
 
 mod bus;
 mod claims;
+mod dry_run;
 mod events;
 mod filters;
 mod firmware;
@@ -17,7 +18,6 @@ mod opening;
 mod paging;
 mod plans;
 mod records;
-mod rehearsal;
 mod replicas;
 mod retention;
 mod runs;

@@ -14,7 +14,7 @@ use model::run::Workflow;
 use model::site::{Report, Site, SiteSpec};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use store::{RecordClaim, RecordFilter, Result, RunPlace, StoreError, TaskRow, Word};
+use store::{NodeHeartbeat, RecordClaim, RecordFilter, Result, RunPlace, StoreError, TaskRow};
 
 on_both!(
     a_machine_has_one_living_node,
@@ -105,7 +105,7 @@ async fn node_on(db: &Db, machine: &str) -> Option<NodeId> {
 
 async fn bury(db: &Db, name: &str) {
     let name = id(name);
-    db.write(tx!([name], |tx| tx.bury_node(&name))).await.unwrap();
+    db.write(tx!([name], |tx| tx.detach_node(&name))).await.unwrap();
 }
 
 async fn a_machine_has_one_living_node(db: Db) {
@@ -183,7 +183,7 @@ async fn every_way_is_written_by_its_owners_alone(db: Db) {
                     tx.update_record(&mut node, &event())?;
                     Ok(())
                 });
-                let done = db.store.rehearsal().write(tried).await;
+                let done = db.dry_run(tried).await;
                 let expected = if may { Ok(()) } else { Err(StoreError::Conflict) };
                 assert_eq!(done, expected, "{from} to {to} by {owner}");
                 written += usize::from(may);
@@ -209,14 +209,14 @@ async fn a_refused_transition_takes_everything_back(db: Db) {
     let moved = forced(&node, NodeState::Active, Owner::Operator);
     let work = tx!([moved], |tx| {
         let mut node = moved;
-        tx.hear(&node.id(), at(7), "written before it").await?;
+        tx.record_heartbeat(&node.id(), at(7), "written before it").await?;
         tx.update_record(&mut node, &event())?;
-        tx.bury_node(&node.id())?;
+        tx.detach_node(&node.id())?;
         Ok(())
     });
     assert_eq!(db.write(work).await, Err(StoreError::Conflict));
     assert_eq!(get(&db, "node-1").await, node);
-    assert_eq!(word_of(&db, "node-1").await, Word::default());
+    assert_eq!(word_of(&db, "node-1").await, NodeHeartbeat::default());
     assert_eq!(node_on(&db, "m-1").await, Some(node.id()));
 }
 
@@ -296,11 +296,13 @@ async fn a_session_speaks_for_one_node(db: Db) {
 }
 
 async fn hear(db: &Db, name: &'static str, seconds: i64, problems: &'static str) -> bool {
-    db.write(tx!([], |tx| tx.hear(&id(name), at(seconds), problems).await)).await.unwrap()
+    db.write(tx!([], |tx| tx.record_heartbeat(&id(name), at(seconds), problems).await))
+        .await
+        .unwrap()
 }
 
-async fn word_of(db: &Db, name: &'static str) -> Word {
-    db.read(tx!([], |tx| tx.word_of(&id(name)).await)).await.unwrap()
+async fn word_of(db: &Db, name: &'static str) -> NodeHeartbeat {
+    db.read(tx!([], |tx| tx.last_heartbeat(&id(name)).await)).await.unwrap()
 }
 
 async fn what_is_buried_speaks_no_more(db: Db) {
@@ -316,7 +318,7 @@ async fn what_is_buried_speaks_no_more(db: Db) {
     assert_eq!(late, Err(StoreError::Conflict), "no token is issued for it");
     let late = enroll(&db, &ticket("node-1", 30), "s3").await;
     assert_eq!(late, Err(StoreError::Conflict), "nobody enrolls as it");
-    let nobody = db.write(tx!([], |tx| tx.bury_node(&id("node-9")))).await;
+    let nobody = db.write(tx!([], |tx| tx.detach_node(&id("node-9")))).await;
     assert_eq!(nobody, Err(StoreError::Conflict));
 }
 
@@ -364,7 +366,7 @@ async fn agents_are_heard_by_site(db: Db) {
     assert_eq!(heard_in(&db, Some("site-b")).await, [heard("node-3", Active, Some(30), "")]);
     assert_eq!(heard_in(&db, None).await, [heard("node-4", Enrolling, None, "")]);
     assert_eq!(heard_in(&db, Some("site-c")).await, []);
-    let word = Word { at: Some(at(20)), problems: "a GPU is lost".into() };
+    let word = NodeHeartbeat { at: Some(at(20)), problems: "a GPU is lost".into() };
     assert_eq!(word_of(&db, "node-1").await, word);
     assert_eq!(events_of(&db, "node-1").await, 1, "whoever goes on living has no history");
     let in_use = |site| db.read(tx!([], |tx| tx.site_in_use(&at_site(site)).await));
@@ -377,14 +379,14 @@ async fn agents_are_heard_by_site(db: Db) {
 async fn who_is_lost_is_so_until_it_is_heard(db: Db) {
     add(&db, "node-1", "m-1", NodeState::Offline).await;
     let lost_at = || async { heard_in(&db, None).await.remove(0).lost_at };
-    let lose = || db.write(tx!([], |tx| tx.lose(&id("node-1"), at(7))));
+    let lose = || db.write(tx!([], |tx| tx.mark_offline(&id("node-1"), at(7))));
     assert_eq!(lost_at().await, None);
     lose().await.unwrap();
     assert_eq!(lost_at().await, Some(at(7)));
     hear(&db, "node-1", 8, "").await;
     assert_eq!(lost_at().await, None);
     lose().await.unwrap();
-    db.write(tx!([], |tx| tx.hear_again(&id("node-1"), at(9)).await)).await.unwrap();
+    db.write(tx!([], |tx| tx.renew_heartbeat(&id("node-1"), at(9)).await)).await.unwrap();
     assert_eq!(lost_at().await, None);
     lose().await.unwrap();
     issue(&db, &ticket("node-1", 1), "t1").await.unwrap();
@@ -599,7 +601,7 @@ async fn a_node_and_a_site_are_claimed_and_rest(db: Db) {
     assert_eq!(next_due().await, Ok(None));
     let tell = tx!([node], |tx| {
         let mut node = node;
-        tx.tell_record(&mut node, &event())
+        tx.update_and_enqueue(&mut node, &event())
     });
     db.write(tell).await.unwrap();
     assert_eq!(look(&db).await, [SubjectKind::Node]);

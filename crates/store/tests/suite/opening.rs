@@ -19,7 +19,7 @@ async fn what_was_written_is_there_after_reopening(db: Db) {
     assert_eq!(db.run(&run.spec.id).await, run);
     let again = db.events(3).await;
     assert!(events.iter().zip(&again).all(|(one, other)| one.cursor == other.cursor));
-    let held = db.read(tx!([], |tx| tx.held_by("a").await)).await.unwrap();
+    let held = db.read(tx!([], |tx| tx.claimed_by("a").await)).await.unwrap();
     assert_eq!(held, [(run.spec.id.object(), claimed[0].epoch)]);
 }
 

@@ -109,7 +109,7 @@ async fn runs_are_paged_while_others_write(db: Db) {
             .collect();
         let insert = tx!([runs], |tx| {
             for run in &runs {
-                tx.insert_run(run, store::Birth::Due, &event())?;
+                tx.insert_run(run, store::Enqueue::Now, &event())?;
             }
             Ok(())
         });

@@ -10,7 +10,7 @@ use model::switch::Switch;
 use model::target::{TargetId, TargetKind};
 use model::time::Timestamp;
 use std::time::Duration;
-use store::{Birth, Claimed, RecordClaim, RecordFilter, Removed, Result, RunPlace, StoreError};
+use store::{Claimed, Enqueue, RecordClaim, RecordFilter, Removed, Result, RunPlace, StoreError};
 
 on_both!(
     a_record_has_a_place_in_the_queue_and_a_history,
@@ -52,7 +52,7 @@ async fn get(db: &Db, id: &'static str) -> Option<PowerShelf> {
 async fn tell(db: &Db, record: &PowerShelf) -> Result<PowerShelf> {
     let tell = tx!([record], |tx| {
         let mut record = record;
-        tx.tell_record(&mut record, &event())?;
+        tx.update_and_enqueue(&mut record, &event())?;
         Ok(record)
     });
     db.write(tell).await
@@ -129,7 +129,7 @@ async fn a_lost_claim_takes_everything_back(db: Db) {
     assert_eq!(history(&db, "ps-1").await.len(), 1);
     let held = |claimed: &Claimed| {
         let (id, epoch) = (claimed.id.clone(), claimed.epoch);
-        db.read(tx!([id], |tx| tx.is_held(&id, epoch).await))
+        db.read(tx!([id], |tx| tx.is_claimed(&id, epoch).await))
     };
     assert_eq!((held(&claimed).await, held(&taken).await), (Ok(false), Ok(true)));
     turn(&db, &record, claim_of(&taken), None).await.unwrap();
@@ -266,7 +266,7 @@ async fn records_and_runs_share_one_queue(db: Db) {
         let claimed = db.claim("a", at(10), 1).await.remove(0);
         assert_eq!((claimed.id.as_str(), claimed.kind), (id, kind));
     }
-    let held = db.read(tx!([], |tx| tx.held_by("a").await)).await.unwrap();
+    let held = db.read(tx!([], |tx| tx.claimed_by("a").await)).await.unwrap();
     assert_eq!(held.len(), 3);
 }
 
@@ -377,7 +377,7 @@ async fn a_run_stays_until_who_waits_for_it_has_looked(db: Db) {
     turn(&db, &record, claim_of(claimed), None).await.unwrap();
     let back = tx!([waited_for], |tx| {
         // Whoever claimed the ended runs with it lets them go.
-        for (id, epoch) in tx.held_by("a").await? {
+        for (id, epoch) in tx.claimed_by("a").await? {
             tx.release(&id, epoch, 1, None, at(6))?;
         }
         let _ = waited_for;
@@ -435,13 +435,13 @@ mod together {
             let (locked, go_on) = (Arc::clone(&locked), Arc::clone(&go_on));
             let id = id.clone();
             tx!([locked, go_on, id], |tx| {
-                let held = tx.held_locked(&id).await?.expect("it is there");
+                let held = tx.claimed_run_locked(&id).await?.expect("it is there");
                 locked.notify_one();
                 go_on.notified().await;
                 let target = TargetId::new(TargetKind::Switch, "sw-1");
                 let mut part = on("op-2", &target, 1);
                 part.spec.part_of = Some(held.run.spec.id);
-                tx.insert_run(&part, Birth::Waiting, &event())
+                tx.insert_run(&part, Enqueue::WhenWoken, &event())
             })
         };
         let begun = tokio::spawn(db.write(begin));

@@ -1,7 +1,7 @@
 //! Replicas: who is alive holds what it took; who is not, gives it back.
 
 use crate::harness::{Db, at};
-use store::{Pulse, Replica, Result, StoreError};
+use store::{Replica, ReplicaHeartbeat, Result, StoreError};
 
 on_both!(
     a_restarted_replica_takes_back_its_own,
@@ -16,23 +16,25 @@ fn replica(name: &str, incarnation: &str) -> Replica {
 }
 
 async fn enlist(db: &Db, replica: &Replica, expires: i64) -> u64 {
-    db.write(tx!([replica], |tx| tx.enlist(&replica, at(10), at(expires)).await)).await.unwrap()
+    db.write(tx!([replica], |tx| tx.register_replica(&replica, at(10), at(expires)).await))
+        .await
+        .unwrap()
 }
 
 async fn renew(db: &Db, replica: &Replica, expires: i64) -> Result<()> {
     db.write(tx!([replica], |tx| tx.renew(&replica, at(expires)).await)).await
 }
 
-async fn pulses(db: &Db) -> Vec<Pulse> {
-    db.read(tx!([], |tx| tx.pulses().await)).await.unwrap()
+async fn pulses(db: &Db) -> Vec<ReplicaHeartbeat> {
+    db.read(tx!([], |tx| tx.replica_heartbeats().await)).await.unwrap()
 }
 
-async fn bury(db: &Db, pulse: &Pulse, now: i64) -> bool {
-    db.write(tx!([pulse], |tx| tx.bury(&pulse, at(now)).await)).await.unwrap()
+async fn bury(db: &Db, pulse: &ReplicaHeartbeat, now: i64) -> bool {
+    db.write(tx!([pulse], |tx| tx.expire_replica(&pulse, at(now)).await)).await.unwrap()
 }
 
 async fn held(db: &Db, owner: &'static str) -> usize {
-    db.read(tx!([], |tx| tx.held_by(owner).await)).await.unwrap().len()
+    db.read(tx!([], |tx| tx.claimed_by(owner).await)).await.unwrap().len()
 }
 
 async fn three_runs(db: &Db) {
@@ -76,7 +78,7 @@ async fn only_the_dead_are_buried(db: Db) {
     assert!(bury(&db, &seen_dead, 21).await);
     assert!(!bury(&db, &seen_dead, 21).await, "once is enough");
     let left = pulses(&db).await;
-    assert_eq!(left, [Pulse { replica: alive, beat: at(30) }]);
+    assert_eq!(left, [ReplicaHeartbeat { replica: alive, beat: at(30) }]);
     assert_eq!((held(&db, "dead-1").await, held(&db, "alive-1").await), (0, 1));
     assert_eq!(renew(&db, &dead, 40).await, Err(StoreError::Conflict));
     assert_eq!(db.claim("alive-1", at(21), 10).await.len(), 2, "due at once");
@@ -89,10 +91,10 @@ async fn who_resigns_gives_everything_back(db: Db) {
     enlist(&db, &staying, 20).await;
     db.claim("a-1", at(10), 2).await;
     db.claim("b-1", at(10), 2).await;
-    let freed = db.write(tx!([leaving], |tx| tx.resign(&leaving, at(12)).await)).await;
+    let freed = db.write(tx!([leaving], |tx| tx.deregister_replica(&leaving, at(12)).await)).await;
     assert_eq!(freed, Ok(2));
     assert_eq!((held(&db, "a-1").await, held(&db, "b-1").await), (0, 1));
-    assert_eq!(pulses(&db).await, [Pulse { replica: staying, beat: at(20) }]);
+    assert_eq!(pulses(&db).await, [ReplicaHeartbeat { replica: staying, beat: at(20) }]);
     assert_eq!(db.claim("b-1", at(11), 10).await, []);
     assert_eq!(db.claim("b-1", at(12), 10).await.len(), 2);
 }

@@ -24,13 +24,13 @@ async fn a_run_comes_back_by_every_name(db: Db) {
     let latest = tx!([machine], |tx| tx.latest_run(&machine).await);
     assert_eq!(db.read(latest).await, Ok(Some(run.clone())));
     let id = run.spec.id.clone();
-    let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
+    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
     assert_eq!(held.run, run);
     assert_eq!((held.epoch, held.wakes, held.owner), (0, 1, None));
 
     let nobody = RunId::trusted("op-2");
     assert_eq!(db.read(tx!([nobody], |tx| tx.run(&nobody).await)).await, Ok(None));
-    assert_eq!(db.read(tx!([nobody], |tx| tx.held(&nobody).await)).await, Ok(None));
+    assert_eq!(db.read(tx!([nobody], |tx| tx.claimed_run(&nobody).await)).await, Ok(None));
     let nothing = tx!([machine], |tx| tx.run_of_request(&machine, "req-2").await);
     assert_eq!(db.read(nothing).await, Ok(None));
     let told = db.events(2).await.pop().unwrap();
@@ -63,7 +63,7 @@ async fn a_machine_has_one_active_run(db: Db) {
     // And then the first may not be reopened.
     let mut reopened = first.clone();
     reopened.progress.workflow = Workflow::Running;
-    let reopen = tx!([reopened], |tx| tx.tell(&reopened, at(60)));
+    let reopen = tx!([reopened], |tx| tx.update_unclaimed(&reopened, at(60)));
     assert_eq!(db.write(reopen).await, Err(StoreError::Conflict));
     assert_eq!(db.run(&first.spec.id).await, first);
     let host = first.spec.target.clone();
@@ -95,7 +95,7 @@ async fn a_run_may_be_born_in_hand(db: Db) {
     let born = run("op-1", "m-1");
     db.insert_run(&born, Some("replica-a")).await.unwrap();
     assert_eq!(db.claim("replica-b", at(100), 10).await, []);
-    let held = db.read(tx!([], |tx| tx.held_by("replica-a").await)).await.unwrap();
+    let held = db.read(tx!([], |tx| tx.claimed_by("replica-a").await)).await.unwrap();
     assert_eq!(held, [(born.spec.id.object(), 1)]);
     let id = born.spec.id.clone();
     let holder = db.read(tx!([id], |tx| tx.holder(&id).await)).await.unwrap();

@@ -33,7 +33,7 @@ async fn commit(db: &Db, settle: &Settle, machine_first: bool) -> Result<()> {
             tx.update_machine(&mut machine, &event())?;
         }
         let version = tx.settle(&settle)?.version;
-        tx.tell_run(&Run { version, ..settle.run.clone() }, &event())?;
+        tx.append_run_event(&Run { version, ..settle.run.clone() }, &event())?;
         if !machine_first {
             tx.update_machine(&mut machine, &event())?;
         }
@@ -71,7 +71,7 @@ async fn a_settle_writes_the_run_and_keeps_the_claim(db: Db) {
     let settle = settle_of(&run, &claimed, Hold::Keep);
     commit(&db, &settle, false).await.unwrap();
     let id = run.spec.id.clone();
-    let held = db.read(tx!([id], |tx| tx.held(&id).await)).await.unwrap().unwrap();
+    let held = db.read(tx!([id], |tx| tx.claimed_run(&id).await)).await.unwrap().unwrap();
     assert_eq!(held.run, Run { version: 2, ..run.clone() });
     assert_eq!((held.epoch, held.owner.as_deref()), (1, Some("a")));
     // The next one goes on from there.
@@ -132,7 +132,7 @@ async fn a_told_run_moves_its_version(db: Db) {
     let run = db.add_run("op-1").await;
     let told = db.tell(&run, Workflow::Running).await;
     assert_eq!((told.version, db.run(&run.spec.id).await), (2, told.clone()));
-    let stale = tx!([run], |tx| tx.tell(&run, at(60)));
+    let stale = tx!([run], |tx| tx.update_unclaimed(&run, at(60)));
     assert_eq!(db.write(stale).await, Err(StoreError::Conflict));
     assert_eq!(db.run(&run.spec.id).await, told);
 }

@@ -8,7 +8,7 @@ use model::fault::Code;
 use model::id::RunId;
 use model::node::door::may_go_on;
 use model::node::{Mode, NodeState, Stage};
-use model::run::act::{Acted, Action, Again, act, again};
+use model::run::act::{Acted, Action, RestartMode, act, restart};
 use model::run::{Run, StepPhase, Workflow};
 
 /// A run in that state, reached as real runs reach it, with its node. The decommission drains
@@ -71,8 +71,8 @@ fn outcome(life: &Life, action: Action) -> &'static str {
     }
 }
 
-fn anew(life: &Life, how: Again) -> &'static str {
-    let progress = match again(&life.run, how) {
+fn anew(life: &Life, how: RestartMode) -> &'static str {
+    let progress = match restart(&life.run, how) {
         Ok(progress) => progress,
         Err(refusal) => return refusal.reason,
     };
@@ -126,7 +126,9 @@ fn every_state_and_every_action() {
                 let said = format!("{} of {work:?} in {workflow:?}", action.as_str());
                 assert_eq!(outcome(&life, action), expected, "{said}");
             }
-            for (how, expected) in [(Again::Rerun, row[5]), (Again::RestartClean, row[6])] {
+            for (how, expected) in
+                [(RestartMode::Rerun, row[5]), (RestartMode::RestartClean, row[6])]
+            {
                 assert_eq!(anew(&life, how), expected, "{how:?} of {work:?} in {workflow:?}");
             }
             seen += 1;
@@ -157,7 +159,7 @@ fn what_leaves_the_node_there_may_be_done_again() {
     for mode in Mode::ALL.into_iter().filter(kept) {
         let mut life = Life::of(Work::Take(mode), NodeState::Active);
         life.finish();
-        for how in [Again::Rerun, Again::RestartClean] {
+        for how in [RestartMode::Rerun, RestartMode::RestartClean] {
             assert_eq!(anew(&life, how), "anew", "{mode}");
         }
     }

@@ -15,7 +15,7 @@ use model::lifecycle::{Lifecycle, Next};
 use model::node::door::{Ask, Known, ask, closes, decommission, may_go_on};
 use model::node::drift::lets_serve;
 use model::node::{Mode, Node, NodeState, Owner, Quarantine, Seen, Stage, fits};
-use model::run::act::{Acted, Again, act, again, close};
+use model::run::act::{Acted, RestartMode, act, close, restart};
 use model::run::{
     Decision, Given, HaltKind, Policy, Run, StepPhase, StepState, Then, Workflow, decide,
 };
@@ -179,8 +179,8 @@ impl Place {
     }
 
     /// A new run in place of the ended one.
-    fn anew(&self, how: Again) -> Option<Self> {
-        let progress = again(&self.run, how).ok()?;
+    fn anew(&self, how: RestartMode) -> Option<Self> {
+        let progress = restart(&self.run, how).ok()?;
         let run = Run { progress, ..self.run.clone() };
         may_go_on(&self.node, &run).ok()?;
         check(&self.node, &run);
@@ -275,7 +275,7 @@ impl Walk {
                 let after = place.after(&input, wait);
                 next.extend(after.map(|after| (format!("{input:?} after {wait:?}"), after)));
             }
-            for how in [Again::Rerun, Again::RestartClean] {
+            for how in [RestartMode::Rerun, RestartMode::RestartClean] {
                 next.extend(place.anew(how).map(|after| (format!("{how:?}"), after)));
             }
             if let Work::Take(mode) = work {

@@ -1,21 +1,26 @@
 //! Machines that are asked for one by one, read together.
 //!
-//! A lookup is a round trip, however small its answer. Lookups that come while others are under way share the next
-//! one. Nobody waits for company: what comes alone is read alone. And nobody is told of an older machine than it
-//! could have read by itself, as a statement begins after all that it answers have asked.
+//! A lookup is a round trip, however small its answer. Lookups that come while others are under way
+//! share the next one. Nobody waits for company: what comes alone is read alone. And nobody is told
+//! of an older machine than it could have read by itself, as a statement begins after all that it
+//! answers have asked.
 
 use super::{Postgres, READ_LIMIT, too_long};
-use crate::{Result, StoreError, Tx, Work};
+use crate::driver::{Transaction, View};
+use crate::{Result, StoreError, Tx};
 use model::id::MachineId;
 use model::machine::Machine;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
-/// How many statements may be under way. More than one, so that a slow connection holds up only a part.
+/// How many statements may be under way. More than one, so that a slow connection holds up only a
+/// part.
 const READERS: usize = 2;
 /// How many machines one statement reads.
 const MAX_TOGETHER: usize = 256;
+
+type Found = HashMap<MachineId, Result<Machine>>;
 
 #[derive(Default)]
 pub struct Lookups(Mutex<Queue>);
@@ -62,7 +67,8 @@ impl Postgres {
             tokio::spawn(Reader(Arc::clone(self)).run());
         }
         let gone = || StoreError::Unavailable("the reading of machines was stopped".into());
-        // Who waited this long has waited for another's statement as well; the queue forgets who goes.
+        // Who waited this long has waited for another's statement as well; the queue forgets who
+        // goes.
         let answered = tokio::time::timeout(READ_LIMIT, answered).await;
         answered.map_err(|_| too_long(READ_LIMIT))?.map_err(|_| gone())?
     }
@@ -77,8 +83,12 @@ impl Reader {
             if asked.is_empty() {
                 return;
             }
-            let ids = asked.iter().map(|lookup| lookup.id.clone()).collect();
-            let mut read = self.0.read(Among(ids)).await;
+            let ids: Vec<MachineId> = asked.iter().map(|lookup| lookup.id.clone()).collect();
+            let job = Transaction::new(ids, |ids, tx| Box::pin(machines_among(tx, ids)));
+            let mut read = match self.0.read(&*job, View::Statement).await {
+                Ok(()) => job.result(),
+                Err(error) => Err(error),
+            };
             for Lookup { id, answer } in asked {
                 let found = match &mut read {
                     Ok(found) => found.get(&id).cloned().transpose(),
@@ -107,14 +117,7 @@ impl Drop for Reader {
     }
 }
 
-struct Among(Vec<MachineId>);
-
-impl Work for Among {
-    type Out = HashMap<MachineId, Result<Machine>>;
-    const SINGLE: bool = true;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Self::Out> {
-        let ids: Vec<&str> = self.0.iter().map(MachineId::as_str).collect();
-        Ok(tx.machines_among(&ids).await?.into_iter().collect())
-    }
+async fn machines_among(tx: &mut Tx, ids: &[MachineId]) -> Result<Found> {
+    let ids: Vec<&str> = ids.iter().map(MachineId::as_str).collect();
+    Ok(tx.machines_among(&ids).await?.into_iter().collect())
 }

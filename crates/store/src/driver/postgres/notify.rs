@@ -1,5 +1,5 @@
-//! LISTEN and NOTIFY: how the replicas hear of each other's commits. What is lost here costs time, never
-//! truth.
+//! LISTEN and NOTIFY: how the replicas hear of each other's commits. What is lost here costs time,
+//! never truth.
 
 use super::{WRITE_LIMIT, execute, too_long};
 use crate::signal::{Bus, Signal};
@@ -48,8 +48,8 @@ async fn notify(pool: &Pool, payload: &str) -> Result<()> {
     execute(&conn, sql, &[Value::from(CHANNEL), Value::from(payload)]).await.map(drop)
 }
 
-/// Hears the other replicas. A lost connection is opened again; what was missed meanwhile is found by
-/// those who look by themselves, and they are told to look at once.
+/// Hears the other replicas. A lost connection is opened again; what was missed meanwhile is found
+/// by those who look by themselves, and they are told to look at once.
 pub(super) async fn run_listener(config: Config, origin: String, bus: Bus) {
     loop {
         if let Err(error) = listen(&config, &origin, &bus).await {

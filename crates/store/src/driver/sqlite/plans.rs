@@ -1,6 +1,6 @@
-//! A database that has seen a million runs is as fast as a new one: no statement that the work needs
-//! reads a table from end to end. SQLite says how it means to find the rows, and it chooses by the
-//! schema alone, so an empty database tells it all.
+//! A database that has seen a million runs is as fast as a new one: no statement that the work
+//! needs reads a table from end to end. SQLite says how it means to find the rows, and it chooses
+//! by the schema alone, so an empty database tells it all.
 
 #![cfg(test)]
 
@@ -10,7 +10,7 @@ use crate::log::NewLog;
 use crate::node::TaskRow;
 use crate::replica::Replica;
 use crate::retention::{EventPlace, RunPlace};
-use crate::subject::Birth;
+use crate::subject::Enqueue;
 use crate::subject::{Hold, Settle};
 use model::effect::Key;
 use model::filter::{Filter, Subject};
@@ -26,9 +26,9 @@ use model::time::Timestamp;
 use rusqlite::trace::{TraceEvent, TraceEventCodes};
 use std::collections::BTreeSet;
 
-/// What may be read from one end on: tables with a row or two, the index of what is due, which knows
-/// nothing of the runs that have ended, the list of all runs, which stops after a page, and the index
-/// that is counted to keep the newest events, and the list of ids that somebody asks for.
+/// What may be read from one end on: tables with a row or two, the index of what is due, which
+/// knows nothing of the runs that have ended, the list of all runs, which stops after a page, and
+/// the index that is counted to keep the newest events, and the list of ids that somebody asks for.
 const FREE: [&str; 9] = [
     "SCAN replicas",
     "SCAN replicas USING INDEX sqlite_autoindex_replicas_1",
@@ -59,7 +59,7 @@ fn run_on(machine: &Machine) -> Run {
         params: Params::new(),
         initiator: "test".into(),
         parent: None,
-        again: None,
+        restart: None,
         on_failure: OnFailure::KeepPhase,
         engine: ENGINE_VERSION,
         created_at: at(0),
@@ -83,18 +83,18 @@ async fn work(tx: &mut Tx) -> Result<()> {
     let mut run = run_on(&machine);
     let id = run.spec.id.clone();
     tx.run_of_request(&TargetId::from(&machine.id), "once").await?;
-    tx.insert_run(&run, Birth::Due, &event)?;
-    tx.held_among(&[id.as_str()]).await?;
+    tx.insert_run(&run, Enqueue::Now, &event)?;
+    tx.claimed_runs(&[id.as_str()]).await?;
     tx.machines_among(&[machine.id.as_str()]).await?;
     tx.update_machine(&mut machine, &event)?;
     let replica = Replica { name: "a".into(), incarnation: "a#1".into() };
-    tx.enlist(&replica, at(1), at(9)).await?;
+    tx.register_replica(&replica, at(1), at(9)).await?;
     tx.renew(&replica, at(9)).await?;
-    tx.pulses().await?;
+    tx.replica_heartbeats().await?;
     tx.next_due().await?;
     tx.claim_due(&replica.incarnation, at(1), 9).await?;
-    tx.held(&id).await?;
-    tx.held_by(&replica.incarnation).await?;
+    tx.claimed_run(&id).await?;
+    tx.claimed_by(&replica.incarnation).await?;
     tx.woken(&replica.incarnation).await?;
     tx.holder(&id).await?;
     let lines = [NewLog {
@@ -111,12 +111,12 @@ async fn work(tx: &mut Tx) -> Result<()> {
     let settle = Settle { run, epoch: 1, wakes: 1, hold: Hold::Release(None), now: at(2) };
     tx.settle(&settle)?;
     let run = Run { version: 2, ..settle.run };
-    tx.tell(&run, at(3))?;
-    tx.tell_run(&run, &event)?;
+    tx.update_unclaimed(&run, at(3))?;
+    tx.append_run_event(&run, &event)?;
     tx.wake(&id.object(), at(3))?;
     tx.release(&id.object(), 1, 1, None, at(3))?;
     tx.put_back(&id.object(), 1, at(3))?;
-    tx.resign(&replica, at(3)).await.map(drop)
+    tx.deregister_replica(&replica, at(3)).await.map(drop)
 }
 
 fn task_of(node: &NodeId) -> Task {
@@ -157,9 +157,9 @@ async fn nodes(tx: &mut Tx) -> Result<()> {
     tx.serving(&machine).await?;
     tx.serving_in_rack(&RackId::trusted("rack-1")).await?;
     tx.site_in_use(&site).await?;
-    tx.hear(&id, at(2), "").await?;
-    tx.word_of(&id).await?;
-    tx.lose(&id, at(2))?;
+    tx.record_heartbeat(&id, at(2), "").await?;
+    tx.last_heartbeat(&id).await?;
+    tx.mark_offline(&id, at(2))?;
     tx.nodes_at(&site, "", 1).await?;
     tx.site_answered(&site, at(2))?;
     tx.answer_of(&site).await?;
@@ -179,7 +179,7 @@ async fn nodes(tx: &mut Tx) -> Result<()> {
     tx.open_task(&id).await?;
     tx.update_task(&TaskRow { task, version: 1 })?;
     tx.forget_agent(&id)?;
-    tx.bury_node(&id)
+    tx.detach_node(&id)
 }
 
 /// Questions, and watches.

@@ -1,8 +1,10 @@
-//! What an operator does with a run, as one transaction: the run, what it holds again, and the node that it works on.
+//! What an operator does with a run, as one transaction: the run, what it holds again, and the node
+//! that it works on.
 
-use super::{event, no_machine, no_run, overriding, spare_node};
-use crate::anew::may_go_on_alone;
-use crate::claims::{hold, is_held_by_whole};
+use crate::admission::{
+    check_node, event, health_override, may_continue_alone, no_machine, no_run,
+};
+use crate::claims::{hold, is_held_by_parent};
 use crate::nodes;
 use crate::racks::reopen;
 use model::id::{ObjectId, RunId};
@@ -16,7 +18,7 @@ use model::run::act::{Acted, Action, Who, act};
 use model::run::{Run, RunPhase, apply_to_machine};
 use model::target::TargetKind;
 use model::time::Timestamp;
-use store::{Cause, NewEvent, Result, Tx, Work};
+use store::{Cause, NewEvent, Result, Tx};
 
 /// How far back among the runs on a device the last one that changed it is looked for.
 const LOOKED_BACK: i64 = 32;
@@ -28,11 +30,9 @@ pub(super) struct Act {
     pub now: Timestamp,
 }
 
-impl Work for Act {
-    type Out = Run;
-
-    async fn run(&self, tx: &mut Tx) -> Result<Run> {
-        let held = tx.held(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
+impl Act {
+    pub async fn run(&self, tx: &mut Tx) -> Result<Run> {
+        let held = tx.claimed_run(&self.id).await?.ok_or_else(|| no_run(&self.id))?;
         let mut run = held.run;
         let node = nodes::follow::lock(tx, &run).await?.map(|node| *node);
         match act(&run, self.action, &self.who, self.now)? {
@@ -42,7 +42,8 @@ impl Work for Act {
                     Some(rack) if run.phase() == RunPhase::Pending => {
                         tx.wake(&ObjectId::trusted(rack.key()), self.now)?;
                     }
-                    // One that nobody has ever taken up is due already, or waits for leave that is not given here.
+                    // One that nobody has ever taken up is due already, or waits for leave that is
+                    // not given here.
                     Some(_) | None if run.ended() || held.epoch == 0 => {}
                     Some(_) | None => tx.wake(&self.id.object(), self.now)?,
                 }
@@ -53,7 +54,8 @@ impl Work for Act {
                 self.write(tx, run, node, note).await
             }
             Acted::Reopened(progress, note) => {
-                // What is only given up and taken back goes by the marks that it has left, whoever has looked at the machine since.
+                // What is only given up and taken back goes by the marks that it has left, whoever
+                // has looked at the machine since.
                 if self.action != Action::Cancel {
                     self.check_latest(tx, &run).await?;
                 }
@@ -73,10 +75,11 @@ impl Work for Act {
 }
 
 impl Act {
-    /// What a run that goes on holds again. The gates of machines, racks and shelves are asked anew; a switch only has to be free. A
-    /// part goes on under the claim of the whole, and on its own once that is gone.
+    /// What a run that goes on holds again. The gates of machines, racks and shelves are asked
+    /// anew; a switch only has to be free. A part goes on under the claim of the whole, and on its
+    /// own once that is gone.
     async fn hold_again(&self, tx: &mut Tx, run: &Run, event: &NewEvent) -> Result<()> {
-        if is_held_by_whole(tx, run).await? {
+        if is_held_by_parent(tx, run).await? {
             return Ok(());
         }
         // What a rack let begin, it must let go on.
@@ -86,7 +89,7 @@ impl Act {
         }
         let on_machine = run.spec.target.machine().filter(|_| run.spec.part_of.is_none());
         let Some(id) = on_machine else {
-            may_go_on_alone(tx, run).await?;
+            may_continue_alone(tx, run).await?;
             return hold(tx, run, None, event).await;
         };
         let mut machine = tx.machine_locked(&id).await?.ok_or_else(|| no_machine(&id))?;
@@ -95,8 +98,8 @@ impl Act {
             // It is given up whatever is wrong with the machine, and just then.
             (None, Action::Cancel) => {}
             (_, Action::RetryStep | Action::Resume | Action::Adopt | Action::MarkManual) => {
-                spare_node(tx, &machine, run).await?;
-                admit_by(&machine, run.spec.run_type, &run.spec.steps, overriding(run))?;
+                check_node(tx, &machine, run).await?;
+                admit_by(&machine, run.spec.run_type, &run.spec.steps, health_override(run))?;
             }
         }
         machine.active_run = Some(run.spec.id.clone());
@@ -112,17 +115,18 @@ impl Act {
         node: Option<Node>,
         note: model::run::Note,
     ) -> Result<Run> {
-        run.version = tx.tell(&run, self.now)?.version;
+        run.version = tx.update_unclaimed(&run, self.now)?.version;
         let event = event(Cause::Request, &self.who.by, note.said, note.line, self.now);
-        tx.tell_run(&run, &event)?;
+        tx.append_run_event(&run, &event)?;
         if let Some(node) = node {
             nodes::follow::write(tx, node, &run, None, &event)?;
         }
         Ok(run)
     }
 
-    /// A run whose machine has since been worked on by another must not go on as if nothing happened. What counts for a run on a
-    /// rack are the devices that it claims: others may be at work beside it.
+    /// A run whose machine has since been worked on by another must not go on as if nothing
+    /// happened. What counts for a run on a rack are the devices that it claims: others may be at
+    /// work beside it.
     async fn check_latest(&self, tx: &mut Tx, run: &Run) -> Result<()> {
         let targets = match run.spec.target.kind {
             TargetKind::Rack => run.spec.claims.as_slice(),

@@ -1,0 +1,190 @@
+//! Admission: the one way in which a run is created.
+//!
+//! A request, a lifecycle and a parent run each build what is to be created. Here a repeated
+//! request is recognised, the run takes what it holds, gets its time, and is inserted with its
+//! event and its place in the queue. After the commit every new run is counted once, and a run that
+//! this replica has claimed gets its turn. The gates are the model's; the transaction makes them
+//! hold under concurrency.
+
+mod restart;
+mod start;
+
+pub use start::{Start, Started};
+
+pub(crate) use restart::{current_run, forced_by, may_continue_alone};
+pub(crate) use start::{check_node, health_override};
+
+use crate::Engine;
+use crate::claims::hold;
+use model::id::{MachineId, RunId};
+use model::lifecycle::SubjectId;
+use model::machine::Machine;
+use model::plan::RunType;
+use model::refusal::{Refusal, RefusalKind};
+use model::run::{Run, RunSpec, apply_to_machine};
+use model::target::TargetId;
+use model::time::Timestamp;
+use store::{Cause, ClaimedRun, Enqueue, NewEvent, Result, StoreError, Tx, TxFuture};
+
+/// The epoch of a run that is claimed by the transaction that creates it.
+pub(crate) const FIRST_EPOCH: i64 = 1;
+
+/// What a new run holds.
+pub(crate) enum Holds<'a> {
+    /// This machine, which the caller has locked.
+    Machine(&'a mut Machine),
+    /// Its target and its claims, all or none. `own` is the record that creates the run: it names
+    /// the run itself.
+    Targets { own: Option<&'a SubjectId> },
+    /// Nothing of its own yet: its parent holds its target, or it takes its devices when it begins.
+    Nothing,
+}
+
+/// A run that is to be created.
+pub(crate) struct Admission<'a> {
+    pub run: Run,
+    pub enqueue: Enqueue<'a>,
+    pub holds: Holds<'a>,
+    pub event: &'a NewEvent,
+}
+
+/// The runs that a transaction has created, for after its commit: see [`Engine::after_commit`].
+#[derive(Default)]
+#[must_use]
+pub(crate) struct Created(Vec<(RunType, Option<ClaimedRun>)>);
+
+impl Created {
+    /// Writes a run: its time, what it holds, its row with its event, and its place in the queue.
+    pub async fn add(&mut self, tx: &mut Tx, admission: Admission<'_>) -> Result<Run> {
+        let Admission { mut run, enqueue, holds, event } = admission;
+        let at = match &holds {
+            Holds::Machine(machine) => not_before(event.at, machine.updated_at),
+            Holds::Targets { own } => {
+                // Locked first, so that no other run is created on the target meanwhile.
+                hold(tx, &run, *own, event).await?;
+                time_after_runs(tx, event.at, std::slice::from_ref(&run.spec.target)).await?
+            }
+            Holds::Nothing => event.at,
+        };
+        run.spec.created_at = at;
+        let event = &NewEvent { at, ..event.clone() };
+        tx.insert_run(&run, enqueue, event)?;
+        if let Holds::Machine(machine) = holds {
+            apply_to_machine(machine, &run, &[], at);
+            let message = format!("held by {}", run.spec.id);
+            tx.update_machine(machine, &NewEvent { message, ..event.clone() })?;
+        }
+        let claimed = match enqueue {
+            Enqueue::Claimed(owner) => {
+                let (run, owner) = (run.clone(), Some(owner.to_string()));
+                Some(ClaimedRun { run, epoch: FIRST_EPOCH, wakes: 1, owner })
+            }
+            Enqueue::Now | Enqueue::WhenWoken => None,
+        };
+        self.0.push((run.spec.run_type, claimed));
+        Ok(run)
+    }
+}
+
+/// When something happens that must come after a change, whatever the clock of the replica that
+/// made the change said: the latest run on a target is found by its time, and only that one may go
+/// on.
+pub(crate) fn not_before(now: Timestamp, last_change: Timestamp) -> Timestamp {
+    now.max(last_change + Timestamp::TICK)
+}
+
+/// The same after every run on these targets.
+pub(crate) async fn time_after_runs(
+    tx: &mut Tx,
+    now: Timestamp,
+    targets: &[TargetId],
+) -> Result<Timestamp> {
+    Ok(not_before(now, tx.newest_run_at(targets).await?))
+}
+
+/// Answers a repeated request with the run that it made. Another request under its name is refused.
+pub(crate) fn replay(run: Run, same: bool) -> Result<Run> {
+    if same { Ok(run) } else { Err(reused(&run).into()) }
+}
+
+/// Another request was made under the name of the one that made this run.
+pub(crate) fn reused(run: &Run) -> Refusal {
+    let RunSpec { request_id, target, run_type, id, .. } = &run.spec;
+    let kind = run_type.as_str();
+    let said = format!(
+        "request_id {request_id:?} was used on {target} for {kind} {id}, with other parameters"
+    );
+    Refusal::new(RefusalKind::Exists, "REQUEST_ID_REUSED", said)
+        .next(format!("farrier run get {id}   # or repeat with a new --request-id"))
+}
+
+impl Engine {
+    /// Writes a request that may create runs. `claims` is the run that this replica claims as it
+    /// creates it.
+    ///
+    /// In a task of its own: a client that goes away must not leave a claimed run without its turn.
+    pub(crate) async fn admit<I, T>(
+        &self,
+        name: &'static str,
+        claims: Option<RunId>,
+        input: I,
+        body: impl for<'a> Fn(&'a I, &'a mut Tx) -> TxFuture<'a, (T, Created)> + Send + Sync + 'static,
+    ) -> Result<T>
+    where
+        I: Send + Sync + 'static,
+        T: Send + 'static,
+    {
+        let engine = self.clone();
+        let task = tokio::spawn(async move {
+            match engine.store().retry_write(name, input, body).await {
+                Ok((value, created)) => {
+                    engine.after_commit(created);
+                    Ok(value)
+                }
+                Err(error @ StoreError::Unavailable(_)) => {
+                    // It may have been written all the same, and then it is claimed by this
+                    // replica.
+                    if let Some(id) = claims {
+                        tokio::spawn(engine.release_unknown(id));
+                    }
+                    Err(error)
+                }
+                Err(error) => Err(error),
+            }
+        });
+        task.await.unwrap_or_else(|_| Err(StoreError::Corrupt("a panic".into())))
+    }
+
+    /// Counts the runs of a transaction that has been committed, and starts the turns of those that
+    /// it has claimed. A dry run has created none.
+    pub(crate) fn after_commit(&self, created: Created) {
+        if self.store().is_dry_run() {
+            return;
+        }
+        for (run_type, claimed) in created.0 {
+            let kind = run_type.as_str();
+            metrics::counter!("farrier_runs_started_total", "type" => kind).increment(1);
+            if let Some(claimed) = claimed {
+                self.spawn_turn(claimed);
+            }
+        }
+    }
+}
+
+pub(crate) fn no_machine(id: &MachineId) -> Refusal {
+    Refusal::not_found("machine", id, "farrier list")
+}
+
+pub(crate) fn no_run(id: &RunId) -> Refusal {
+    Refusal::not_found("operation", id, "farrier ops")
+}
+
+pub(crate) fn event(
+    cause: Cause,
+    actor: &str,
+    message: String,
+    line: &str,
+    at: Timestamp,
+) -> NewEvent {
+    NewEvent { cause, actor: actor.into(), message, decided_by: line.into(), at }
+}

@@ -1,0 +1,170 @@
+//! Restarting an ended run as a new one. A run on a rack or a node is restarted by its own kind;
+//! here is what is done for machines, switches and power shelves: the same steps in a new run,
+//! which the lifecycle of the device follows as it followed the first.
+
+use super::start::Origin;
+use super::{Admission, Created, Holds, Start, Started, event, no_machine, no_run, replay};
+use crate::{Engine, shelves};
+use model::blast::{Dark, Fate, permit};
+use model::device::switches_power;
+use model::effect::PowerTo;
+use model::health::Wish;
+use model::here;
+use model::id::{MachineId, RunId};
+use model::plan::RunType;
+use model::power_shelf::PowerShelf;
+use model::rack::maintenance::FORCED;
+use model::run::act::{RestartMode, Who, restart};
+use model::run::{ENGINE_VERSION, Run, RunSpec};
+use model::switch::Switch;
+use model::target::{TargetId, TargetKind};
+use model::time::Timestamp;
+use store::{Cause, Enqueue, Result, Tx};
+
+/// How far back the restart of a run is searched among the runs of a device.
+const MAX_BACK: i64 = 20;
+
+impl Engine {
+    /// Rerun or restart clean: a new run out of an ended one.
+    pub async fn restart(
+        &self,
+        parent: RunId,
+        mode: RestartMode,
+        request_id: String,
+        who: Who,
+    ) -> Result<Started> {
+        let parent = self.run(&parent).await?;
+        if let Some(rack) = parent.spec.target.rack() {
+            let started = self.restart_on_rack(rack, &parent, (mode, request_id), who).await?;
+            let run = started.run.ok_or_else(|| no_run(&parent.spec.id))?;
+            return Ok(Started { run, new: started.new });
+        }
+        if RunType::NODES.contains(&parent.spec.run_type) {
+            return self.restart_on_node(&parent.spec.id, mode, request_id, who).await;
+        }
+        // A child run was admitted by its parent, not by the gates of its machine.
+        let on_machine = parent.spec.target.machine().filter(|_| parent.spec.part_of.is_none());
+        let Some(machine_id) = on_machine else {
+            return self.restart_on_device(&parent.spec.id, mode, request_id, who).await;
+        };
+        let start = Start {
+            machine_id,
+            request_id,
+            run_type: parent.spec.run_type,
+            plan_id: Some(parent.spec.plan_id),
+            params: parent.spec.params,
+            initiator: who.by,
+        };
+        self.start_on_machine(start, Origin::Restart { parent: parent.spec.id, mode }).await
+    }
+
+    async fn restart_on_device(
+        &self,
+        parent: &RunId,
+        mode: RestartMode,
+        request_id: String,
+        who: Who,
+    ) -> Result<Started> {
+        let (parent, by) = (parent.clone(), who.by);
+        let id = RunId::new(self.now(), self.random());
+        let restart = RestartOnDevice { parent, mode, request_id, by, id, now: self.now() };
+        self.admit("restart_on_device", None, restart, |restart, tx| Box::pin(restart.run(tx)))
+            .await
+    }
+}
+
+struct RestartOnDevice {
+    parent: RunId,
+    mode: RestartMode,
+    request_id: String,
+    by: String,
+    id: RunId,
+    now: Timestamp,
+}
+
+impl RestartOnDevice {
+    async fn run(&self, tx: &mut Tx) -> Result<(Started, Created)> {
+        let mut created = Created::default();
+        let parent = tx.run(&self.parent).await?.ok_or_else(|| no_run(&self.parent))?;
+        if let Some(run) = tx.run_of_request(&parent.spec.target, &self.request_id).await? {
+            let same = (run.spec.parent.as_ref(), run.spec.restart)
+                == (Some(&self.parent), Some(self.mode));
+            return Ok((Started { run: replay(run, same)?, new: false }, created));
+        }
+        let progress = restart(&parent, self.mode)?;
+        let mut spec = RunSpec {
+            id: self.id.clone(),
+            request_id: self.request_id.clone(),
+            initiator: self.by.clone(),
+            parent: Some(self.parent.clone()),
+            restart: Some(self.mode),
+            part_of: None,
+            engine: ENGINE_VERSION,
+            created_at: self.now,
+            ..parent.spec
+        };
+        // No machine is taken down by an earlier force.
+        spec.params.remove(FORCED);
+        let run = Run { spec, progress, version: 1 };
+        may_continue_alone(tx, &run).await?;
+        let message = format!("{} accepted", run.spec.run_type.as_str());
+        let event = &event(Cause::Request, &self.by, message, here!(), self.now);
+        let (enqueue, holds) = (Enqueue::Now, Holds::Targets { own: None });
+        let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
+        Ok((Started { run, new: true }, created))
+    }
+}
+
+/// Whether a run on a device, or a child run without its parent, may go on: machines may have come
+/// into service since it was accepted, and its target may have become unhealthy.
+pub(crate) async fn may_continue_alone(tx: &mut Tx, run: &Run) -> Result<()> {
+    let target = &run.spec.target;
+    let forced = forced_by(tx, run).await?;
+    let what = format!("what is left of {}", run.spec.id);
+    let health = match target.kind {
+        TargetKind::Machine => {
+            tx.machine(&MachineId::trusted(&target.id)).await?.map(|one| one.health)
+        }
+        TargetKind::Switch => tx.record::<Switch>(&target.id).await?.map(|one| one.head.health),
+        TargetKind::PowerShelf => {
+            tx.record::<PowerShelf>(&target.id).await?.map(|one| one.head.health)
+        }
+        TargetKind::Rack => None,
+    };
+    if let Some(health) = health {
+        health.permit(target, &what, Wish::Change, forced.as_deref())?;
+    }
+    shelves::may_go_on(tx, run).await?;
+    let Some(id) = target.machine() else { return Ok(()) };
+    let fate = match switches_power(run) {
+        Some(PowerTo::Off) => Fate::LosePower,
+        None if run.spec.run_type == RunType::Firmware => Fate::Restart,
+        Some(PowerTo::On) | None => return Ok(()),
+    };
+    let Some(machine) = tx.machine(&id).await? else { return Err(no_machine(&id).into()) };
+    let serves = tx.serving(&id).await?;
+    let dark = Dark::of(&machine, serves.as_ref());
+    let missed = permit(&what, fate, &[dark], forced.as_deref());
+    Ok(missed.map_err(|refusal| refusal.next(format!("farrier enter-maintenance {id}")))?)
+}
+
+/// Why a run was admitted by force; a child run was with its parent.
+pub(crate) async fn forced_by(tx: &mut Tx, run: &Run) -> Result<Option<String>> {
+    if let Some(own) = run.spec.params.get(FORCED) {
+        return Ok(Some(own.clone()));
+    }
+    let Some(parent) = &run.spec.part_of else { return Ok(None) };
+    let parent = tx.run(parent).await?;
+    Ok(parent.and_then(|parent| parent.spec.params.get(FORCED).cloned()))
+}
+
+/// The run that is waited for, or the one that has restarted it.
+pub(crate) async fn current_run(tx: &mut Tx, target: &TargetId, id: &RunId) -> Result<Option<Run>> {
+    let Some(run) = tx.run(id).await? else { return Ok(None) };
+    if !run.ended() {
+        return Ok(Some(run));
+    }
+    let latest = tx.latest_runs(target, MAX_BACK).await?;
+    let restarted = latest.into_iter().find(|one| one.spec.parent.as_ref() == Some(id));
+    Ok(restarted.or(Some(run)))
+}

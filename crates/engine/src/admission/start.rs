@@ -1,0 +1,245 @@
+//! Starting a plan on a machine.
+
+use super::{Admission, Created, Holds, event, no_machine, no_run, replay};
+use crate::Engine;
+use crate::query::no_plan;
+use model::effect::Effect;
+use model::here;
+use model::id::{MachineId, PlanId, RunId};
+use model::machine::Machine;
+use model::machine::admit::admit_by;
+use model::node::door::spare;
+use model::plan::{
+    Defaults, HEALTH_OVERRIDE, IMAGE_REF, Params, Plan, RunType, checked_params, default_plan,
+    with_defaults,
+};
+use model::refusal::Refusal;
+use model::run::act::{RestartMode, restart};
+use model::run::{ENGINE_VERSION, Progress, Run, RunSpec};
+use model::target::TargetId;
+use model::time::Timestamp;
+use providers::Providers;
+use store::{Cause, Enqueue, Result, Tx};
+
+/// A request to start a run.
+#[derive(Debug, Clone)]
+pub struct Start {
+    pub machine_id: MachineId,
+    pub request_id: String,
+    pub run_type: RunType,
+    pub plan_id: Option<PlanId>,
+    pub params: Params,
+    pub initiator: String,
+}
+
+/// What a start came to.
+#[derive(Debug, Clone)]
+pub struct Started {
+    pub run: Run,
+    /// False when the request had been made before, and this is what it made.
+    pub new: bool,
+}
+
+impl Engine {
+    pub async fn start(&self, start: Start) -> Result<Started> {
+        let params = checked_params(start.params)?;
+        self.start_on_machine(Start { params, ..start }, Origin::Plan).await
+    }
+
+    pub(super) async fn start_on_machine(&self, start: Start, origin: Origin) -> Result<Started> {
+        let id = RunId::new(self.now(), self.random());
+        let owner = self.eager_owner();
+        let claims = owner.is_some().then(|| id.clone());
+        let start = StartRun {
+            start,
+            origin,
+            id,
+            owner,
+            defaults: self.defaults().clone(),
+            providers: self.providers().clone(),
+            now: self.now(),
+        };
+        self.admit("start_run", claims, start, |start, tx| Box::pin(start.run(tx))).await
+    }
+}
+
+fn no_default(run_type: RunType) -> Refusal {
+    let said = format!("{} is started by a lifecycle, not by a plan", run_type.as_str());
+    Refusal::precondition("NO_PLAN", said).next("farrier plans")
+}
+
+struct StartRun {
+    start: Start,
+    origin: Origin,
+    id: RunId,
+    owner: Option<String>,
+    defaults: Defaults,
+    providers: Providers,
+    now: Timestamp,
+}
+
+/// Where the steps of a new run come from.
+pub(super) enum Origin {
+    Plan,
+    Restart { parent: RunId, mode: RestartMode },
+}
+
+impl Origin {
+    fn parent(&self) -> (Option<RunId>, Option<RestartMode>) {
+        match self {
+            Self::Plan => (None, None),
+            Self::Restart { parent, mode } => (Some(parent.clone()), Some(*mode)),
+        }
+    }
+}
+
+impl StartRun {
+    async fn run(&self, tx: &mut Tx) -> Result<(Started, Created)> {
+        let start = &self.start;
+        let mut created = Created::default();
+        let found = tx.machine_locked(&start.machine_id).await?;
+        let mut machine = found.ok_or_else(|| no_machine(&start.machine_id))?;
+        let target = TargetId::from(&start.machine_id);
+        if let Some(run) = tx.run_of_request(&target, &start.request_id).await? {
+            let same = self.made(&run);
+            return Ok((Started { run: replay(run, same)?, new: false }, created));
+        }
+        let run = self.new_run(tx, &machine).await?;
+        // The node first: a refusal by the machine's phase would have the caller change that for
+        // nothing.
+        check_node(tx, &machine, &run).await?;
+        admit_by(&machine, start.run_type, &run.spec.steps, health_override(&run))?;
+        self.check_capabilities(&machine, &run)?;
+        self.check_images(tx, &machine, &run).await?;
+
+        let message = format!("{} accepted", start.run_type.as_str());
+        let event = &event(Cause::Request, &start.initiator, message, here!(), self.now);
+        let enqueue = self.owner.as_deref().map_or(Enqueue::Now, Enqueue::Claimed);
+        let holds = Holds::Machine(&mut machine);
+        let run = created.add(tx, Admission { run, enqueue, holds, event }).await?;
+        Ok((Started { run, new: true }, created))
+    }
+
+    async fn new_run(&self, tx: &mut Tx, machine: &Machine) -> Result<Run> {
+        let start = &self.start;
+        let params = with_defaults(start.run_type, start.params.clone(), &self.defaults);
+        let (plan_id, steps, on_failure, progress) = match &self.origin {
+            Origin::Plan => {
+                let plan = find_plan(tx, start).await?;
+                let steps = plan.resolve(machine, &params, &self.defaults)?;
+                let progress = Progress::fresh(&steps);
+                (plan.id, steps, plan.on_failure, progress)
+            }
+            Origin::Restart { parent, mode } => {
+                let run = tx.run(parent).await?.ok_or_else(|| no_run(parent))?;
+                let progress = restart(&run, *mode)?;
+                let RunSpec { plan_id, steps, on_failure, .. } = run.spec;
+                (plan_id, steps, on_failure, progress)
+            }
+        };
+        let (parent, restart) = self.origin.parent();
+        let spec = RunSpec {
+            id: self.id.clone(),
+            target: TargetId::from(&start.machine_id),
+            request_id: start.request_id.clone(),
+            run_type: start.run_type,
+            plan_id,
+            steps,
+            params,
+            initiator: start.initiator.clone(),
+            parent,
+            restart,
+            on_failure,
+            part_of: None,
+            reports_to: None,
+            claims: Vec::new(),
+            engine: ENGINE_VERSION,
+            created_at: self.now,
+        };
+        Ok(Run { spec, progress, version: 1 })
+    }
+
+    /// Whether a run was made by this very request.
+    fn made(&self, run: &Run) -> bool {
+        let start = &self.start;
+        let spec = &run.spec;
+        let usual = || default_plan(start.run_type).map(|plan| plan.id);
+        let plan = start.plan_id.clone().or_else(usual);
+        let mut made_with = spec.params.clone();
+        if !start.params.contains_key(IMAGE_REF) {
+            // The server chose the image; it may choose another one today.
+            made_with.remove(IMAGE_REF);
+        }
+        spec.run_type == start.run_type
+            && made_with == start.params
+            && plan.as_ref() == Some(&spec.plan_id)
+            && (spec.parent.clone(), spec.restart) == self.origin.parent()
+    }
+
+    /// A missing image is refused now, not when the machine is half way there.
+    async fn check_images(&self, tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
+        let provider = self.providers.get(&machine.spec.provider);
+        if !provider.is_some_and(|provider| provider.catalogued()) {
+            return Ok(());
+        }
+        for step in &run.spec.steps {
+            if let Effect::Repave { image } = &step.effect
+                && tx.image(image).await?.is_none()
+            {
+                return Err(Refusal::not_found("image", image, "farrier image list").into());
+            }
+        }
+        Ok(())
+    }
+
+    fn check_capabilities(&self, machine: &Machine, run: &Run) -> Result<()> {
+        let name = &machine.spec.provider;
+        let Some(provider) = self.providers.get(name) else {
+            let said = format!("the provider {name:?} of {} is not served here", machine.id);
+            return Err(Refusal::precondition("PROVIDER_MISSING", said)
+                .next(format!("farrier machine update {} --provider sim", machine.id))
+                .into());
+        };
+        for step in &run.spec.steps {
+            let needed = step.effect.needs();
+            if !provider.capabilities().contains(&needed) {
+                let said = format!(
+                    "step {} needs {needed:?}, which the provider {name} of {} does not have",
+                    step.name, machine.id
+                );
+                return Err(Refusal::precondition("CAPABILITY_MISSING", said)
+                    .next("farrier plans")
+                    .into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What works on a node is asked of the node's own API, not of its machine's.
+pub(crate) async fn check_node(tx: &mut Tx, machine: &Machine, run: &Run) -> Result<()> {
+    match tx.serving(&machine.id).await? {
+        Some(node) if !run.is_of_node() => Ok(spare(&node, run.spec.run_type, &run.spec.steps)?),
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Why a run goes ahead whatever is reported of its machine's health.
+pub(crate) fn health_override(run: &Run) -> Option<&str> {
+    run.spec.params.get(HEALTH_OVERRIDE).map(String::as_str)
+}
+
+async fn find_plan(tx: &mut Tx, start: &Start) -> Result<Plan> {
+    let Some(id) = &start.plan_id else {
+        return Ok(default_plan(start.run_type).ok_or_else(|| no_default(start.run_type))?);
+    };
+    if model::plan::node_plans().iter().any(|plan| plan.id == *id) {
+        let said = format!("{id} is started by the door of a node, which fills it in");
+        let refusal = Refusal::precondition("NO_PLAN", said);
+        return Err(refusal.next("farrier node onboard --help").into());
+    }
+    if let Some(plan) = model::plan::built_in().into_iter().find(|plan| plan.id == *id) {
+        return Ok(plan);
+    }
+    Ok(tx.plan(id).await?.ok_or_else(|| no_plan(id))?)
+}

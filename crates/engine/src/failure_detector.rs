@@ -1,0 +1,75 @@
+//! The failure detector: which replicas are alive, by our own steady clock. A replica whose
+//! heartbeat has not moved for the length of a lease is dead, whatever time it, the database or we
+//! believe it is: clocks that step or differ end no lease.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+use store::ReplicaHeartbeat;
+use tokio::time::Instant;
+
+/// The heartbeats seen last, and since when each has stood still.
+#[derive(Default)]
+pub(crate) struct FailureDetector(BTreeMap<String, (ReplicaHeartbeat, Instant)>);
+
+impl FailureDetector {
+    /// Takes in the heartbeats as they are now. Returns those that have stood still for too long.
+    pub fn silent(
+        &mut self,
+        heartbeats: Vec<ReplicaHeartbeat>,
+        now: Instant,
+        lease: Duration,
+    ) -> Vec<ReplicaHeartbeat> {
+        let known = std::mem::take(&mut self.0);
+        for heartbeat in heartbeats {
+            let name = heartbeat.replica.name.clone();
+            let since = match known.get(&name) {
+                Some((before, since)) if *before == heartbeat => *since,
+                Some(_) | None => now,
+            };
+            self.0.insert(name, (heartbeat, since));
+        }
+        let still = self.0.values().filter(|(_, since)| now - *since >= lease);
+        still.map(|(heartbeat, _)| heartbeat.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::time::Timestamp;
+    use store::Replica;
+
+    fn heartbeat(name: &str, incarnation: u8, beat: i64) -> ReplicaHeartbeat {
+        let replica = Replica { name: name.into(), incarnation: format!("{name}#{incarnation}") };
+        ReplicaHeartbeat { replica, beat: Timestamp::from_millis(beat) }
+    }
+
+    #[test]
+    fn only_a_heartbeat_that_stands_still_is_silent() {
+        const LEASE: Duration = Duration::from_secs(6);
+        let mut detector = FailureDetector::default();
+        let start = Instant::now();
+        let mut at = |second, heartbeats| {
+            let silent = detector.silent(heartbeats, start + Duration::from_secs(second), LEASE);
+            silent.into_iter().map(|heartbeat| heartbeat.replica.name).collect::<Vec<_>>()
+        };
+        let none: [&str; 0] = [];
+        // The beats are whatever the others' clocks say: far ahead, far behind, going backwards.
+        assert_eq!(
+            at(0, vec![heartbeat("a", 1, 9_000_000), heartbeat("b", 1, -5), heartbeat("c", 1, 1)]),
+            none
+        );
+        assert_eq!(
+            at(4, vec![heartbeat("a", 1, 1), heartbeat("b", 1, -5), heartbeat("c", 1, 1)]),
+            none
+        );
+        assert_eq!(
+            at(6, vec![heartbeat("a", 1, 1), heartbeat("b", 1, -5), heartbeat("c", 2, 1)]),
+            ["b"]
+        );
+        assert_eq!(at(9, vec![heartbeat("a", 1, 1), heartbeat("c", 2, 1)]), none);
+        assert_eq!(at(10, vec![heartbeat("a", 1, 1), heartbeat("c", 2, 1)]), ["a"]);
+        // A replica that comes back under its name starts afresh.
+        assert_eq!(at(12, vec![heartbeat("b", 1, -5)]), none);
+    }
+}

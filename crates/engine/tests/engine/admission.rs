@@ -1,0 +1,202 @@
+//! Every way of creating a run goes through admission: each run is counted once, a repeated request
+//! and a dry run are not.
+
+use crate::nodes::{self, DAY, agents, applicant, onboard, out, who};
+use crate::racks::{Scene, add_firmware, asked, firmware};
+use crate::world::{World, simulate};
+use engine::Engine;
+use engine::admission::{Start, Started};
+use engine::components::Update;
+use engine::hosts::Reprovision;
+use engine::racks::MaintenanceStart;
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use model::filter::Filter;
+use model::id::{FirmwareId, MachineId, RunId};
+use model::node::{Mode, NodeState};
+use model::plan::{Params, RunType};
+use model::rack::maintenance::{Asked, PowerSequence, Scope, Wanted};
+use model::run::act::RestartMode;
+use model::target::TargetId;
+use secrecy::ExposeSecret;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const NAME: &str = "farrier_runs_started_total";
+
+/// Keeps one counter, whatever its labels.
+#[derive(Default)]
+struct Counted(Arc<AtomicU64>);
+
+impl Recorder for Counted {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        match key.name() {
+            NAME => Counter::from_arc(Arc::clone(&self.0)),
+            _ => Counter::noop(),
+        }
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
+    }
+}
+
+impl Counted {
+    fn total(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// As many runs are stored as were counted, and by now there are more than before.
+    async fn check(&self, world: &World, what: &str, before: u64) -> u64 {
+        let runs = world.store.read((), |(), tx| {
+            Box::pin(async move { tx.runs(&Filter::default(), None, 1_000).await })
+        });
+        let stored = runs.await.expect("the database answers").runs.len() as u64;
+        assert_eq!(self.total(), stored, "{what}");
+        assert!(stored > before, "{what} created no run");
+        stored
+    }
+}
+
+async fn ended(engine: &Engine, id: &RunId) {
+    while !engine.run(id).await.expect("a run").ended() {
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+}
+
+/// Starts a run on a machine, twice.
+async fn start_twice(engine: &Engine, run_type: RunType) -> RunId {
+    let start = Start {
+        machine_id: MachineId::trusted("m-1"),
+        request_id: run_type.as_str().into(),
+        run_type,
+        plan_id: None,
+        params: Params::new(),
+        initiator: "ada".into(),
+    };
+    let first = engine.start(start.clone()).await.expect("accepted");
+    let second = engine.start(start).await.expect("the same");
+    same(&first, &second)
+}
+
+async fn restart_twice(engine: &Engine, id: &RunId) -> RunId {
+    ended(engine, id).await;
+    let restart = || engine.restart(id.clone(), RestartMode::Rerun, "rerun".into(), who());
+    let first = restart().await.expect("accepted");
+    let second = restart().await.expect("the same");
+    same(&first, &second)
+}
+
+fn same(first: &Started, second: &Started) -> RunId {
+    assert_eq!((first.new, second.new), (true, false));
+    assert_eq!(first.run.spec.id, second.run.spec.id);
+    first.run.spec.id.clone()
+}
+
+fn power(request_id: &str, dry_run: bool) -> MaintenanceStart {
+    let scope = Scope { machines: vec![MachineId::trusted("m-1")], ..Scope::default() };
+    let activities = vec![Asked::PowerSequence(PowerSequence::Reset)];
+    let wanted = Wanted { scope, activities };
+    MaintenanceStart { request_id: request_id.into(), dry_run, ..asked(wanted) }
+}
+
+#[test]
+fn every_run_on_a_machine_or_in_a_rack_is_counted_once() {
+    let counted = Counted::default();
+    let _recorder = metrics::set_default_local_recorder(&counted);
+    simulate(async {
+        // The rack's lifecycle starts an operation, and that its child runs.
+        let scene = Scene::ready().await;
+        let (world, engine) = (&scene.world, scene.engine());
+        let count = counted.check(world, "the lifecycle of a rack", 0).await;
+        for dry_run in [true, false, false] {
+            let started = engine.start_rack_maintenance(power("reset", dry_run)).await;
+            started.expect("accepted");
+        }
+        let found = engine.maintenance_in(&scene.view().await.rack.id()).await.expect("a status");
+        let operation = found[0].run.spec.id.clone();
+        restart_twice(engine, &operation).await;
+        scene.until("Ready").await;
+        let count = counted.check(world, "the maintenance of a rack, and its restart", count).await;
+
+        add_firmware(&world.store, firmware("fw-2", "3.0", false, true)).await;
+        for dry_run in [true, false, false] {
+            let update = Update {
+                targets: vec![TargetId::parse("ps-1").expect("an id")],
+                firmware: Some(FirmwareId::trusted("fw-2")),
+                request_id: "flash".into(),
+                by: "ada".into(),
+                reference: String::new(),
+                force: None,
+                dry_run,
+            };
+            engine.update_components(update).await.expect("answered");
+        }
+        let count = counted.check(world, "the firmware of a power shelf", count).await;
+        let latest = world.store.read((), |(), tx| {
+            Box::pin(async move { tx.latest_run(&TargetId::parse("ps-1")?).await })
+        });
+        let flash = latest.await.expect("an answer").expect("a run").spec.id;
+        restart_twice(engine, &flash).await;
+        let count = counted.check(world, "the restart on a power shelf", count).await;
+
+        let enter = start_twice(engine, RunType::EnterMaintenance).await;
+        restart_twice(engine, &enter).await;
+        let count = counted.check(world, "a run on a machine, and its restart", count).await;
+        let reprovision = || Reprovision {
+            machine: MachineId::trusted("m-2"),
+            firmware: Some(FirmwareId::trusted("fw-2")),
+            request_id: "reprovision".into(),
+            by: "ada".into(),
+        };
+        engine.reprovision(reprovision()).await.expect("accepted");
+        engine.reprovision(reprovision()).await.expect("the same");
+        tokio::time::sleep(std::time::Duration::from_secs(60)).await;
+        counted.check(world, "the firmware of a host", count).await;
+    });
+}
+
+#[test]
+fn every_run_on_a_node_is_counted_once() {
+    let counted = Counted::default();
+    let _recorder = metrics::set_default_local_recorder(&counted);
+    simulate(async {
+        let scene = nodes::Scene::new().await;
+        let (world, engine) = (&scene.world, &scene.process.engine);
+        engine.preview_onboard(onboard("m-1", "on")).await.expect("foreseen");
+        assert_eq!(counted.total(), 0, "a dry run");
+        for _ in 0..2 {
+            engine.onboard(onboard("m-1", "on")).await.expect("accepted");
+        }
+        let node = scene.until(NodeState::Active).await;
+        let count = counted.check(world, "an onboarding", 0).await;
+        engine.preview_decommission(out(&node, Mode::Drain, "drain")).await.expect("foreseen");
+        for _ in 0..2 {
+            engine.decommission(out(&node, Mode::Drain, "drain")).await.expect("accepted");
+        }
+        counted.check(world, "a drain", count).await;
+    });
+}
+
+#[test]
+fn the_run_that_an_enrollment_creates_is_counted_once() {
+    let counted = Counted::default();
+    let _recorder = metrics::set_default_local_recorder(&counted);
+    simulate(async {
+        let scene = nodes::Scene::new().await;
+        let agents = agents(&scene);
+        let bundle = agents.bootstrap(MachineId::trusted("m-1"), DAY, who()).await;
+        let token = bundle.expect("a bundle").token.expose_secret().to_string();
+        for _ in 0..2 {
+            agents.enroll(&token, applicant("s1")).await.expect("an answer").expect("let in");
+        }
+        counted.check(&scene.world, "an enrollment", 0).await;
+    });
+}
