@@ -34,7 +34,7 @@ async fn a_replica_frozen_past_its_lease_writes_nothing_when_it_wakes() {
     let machines = names(MACHINES);
     in_maintenance(&first, &machines).await;
     // Some are waiting for hardware when it freezes; the others are wherever they happen to be.
-    first.fault(slow("m-1*", "repave", 2_000)).await;
+    first.fault(slow("m-1*", "repave", 5_000)).await;
     let mut runs = Vec::new();
     for machine in &machines {
         runs.push(first.start(machine, "REPAVE", "r").await.run_id);
