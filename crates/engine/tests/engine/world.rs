@@ -1,9 +1,9 @@
 //! A world of simulated time: one database, one fleet of simulated hardware, and processes that come
 //! and go. Nothing here waits for a real clock, so hours pass in milliseconds, always the same way.
 
-use crate::agent_lives::Worked;
+use crate::agent_scenarios::Worked;
 use crate::gate::{Gate, Gated};
-use crate::node_lives::CheckNodes;
+use crate::node_scenarios::CheckNodes;
 use engine::{Described, Engine, Settings};
 use model::effect::Key;
 use model::filter::Filter;
@@ -12,8 +12,8 @@ use model::machine::{Labels, Machine, MachineSpec};
 use model::retry::Backoff;
 use model::run::{Policy, Run};
 use model::time::Timestamp;
+use providers::Providers;
 use providers::sim::{Sim, Speed, tokio_clock};
-use providers::{Provider, Providers, Target};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -66,7 +66,10 @@ pub fn simulate<T>(story: impl Future<Output = T>) -> T {
 }
 
 /// What becomes of each, in their order. Whichever core is free takes the next one.
-pub fn on_all_cores<T: Sync, R: Send>(items: &[T], each: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub fn on_all_cores<'a, T: Sync, R: Send>(
+    items: &'a [T],
+    each: impl Fn(&'a T) -> R + Sync,
+) -> Vec<R> {
     let taken = AtomicUsize::new(0);
     let take = || {
         let index = taken.fetch_add(1, Ordering::Relaxed);
@@ -137,19 +140,13 @@ impl World {
     }
 
     pub async fn machine(&self, id: &str) -> Machine {
-        self.look(Look { id: MachineId::trusted(id) }).await.machine
+        let machine = self.store.machine(&MachineId::trusted(id)).await;
+        machine.expect("the database of a simulation always answers").expect("it was registered")
     }
 
     /// What is stored about one machine, read past every gate.
     pub async fn about(&self, id: &str) -> About {
         self.look(Look { id: MachineId::trusted(id) }).await
-    }
-
-    /// Simulated hardware does what is due when somebody looks at it: here somebody does.
-    pub async fn let_the_hardware_act(&self, machine: &str) {
-        let Machine { id, spec, .. } = self.machine(machine).await;
-        // What it sees is nobody's business, and it may be down.
-        let _ = self.sim.probe(&Target { id: model::target::TargetId::from(&id), spec }).await;
     }
 
     /// From now on nodes are held against the documents' tables after every commit.
